@@ -1,0 +1,34 @@
+# Two commands do everything on a machine with nothing but Python, pip and make:
+#   make demo    watch a small ViT being adapted
+#   make test    lint, types and tests
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint types unit clean
+
+demo: $(VENV)/.ready
+	@$(BIN)/python examples/digits.py
+
+test: lint types unit
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+unit: $(VENV)/.ready
+	$(BIN)/pytest
+
+# The stamp is newer than what it was made from, so a changed pin reinstalls by itself.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "installing the pinned development environment (a few minutes the first time)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,timm,bench,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Forward-only test-time adaptation for Vision Transformers."""

@@ -1,0 +1,1 @@
+"""The numeric heart: NumPy only, no model and no deep-learning library."""

@@ -1,0 +1,1 @@
+"""Image sets, corruptions and streams."""
