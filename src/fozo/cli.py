@@ -16,6 +16,18 @@ app = typer.Typer(
 )
 
 
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    """Keep a deployed Vision Transformer accurate while its data drifts, with forward passes only."""
+    if version:
+        from fozo import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.command()
 def methods() -> None:
     """List the adaptation methods."""
