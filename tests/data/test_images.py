@@ -195,10 +195,9 @@ def torchvisions_rule(image: npt.NDArray[np.uint8], size: int, resize: int | Non
     """
     short = resize or {32: 37, 17: 19, 8: 9}[size]
     height, width = image.shape[:2]
-    if width <= height:
-        target = (short, int(short * height / width))
-    else:
-        target = (int(short * width / height), short)
+    portrait = (short, int(short * height / width))
+    landscape = (int(short * width / height), short)
+    target = portrait if width <= height else landscape
     resized = np.array(Image.fromarray(image).resize(target, Image.Resampling.BILINEAR))
     top, left = round((target[1] - size) / 2), round((target[0] - size) / 2)
     return resized[top : top + size, left : left + size]
