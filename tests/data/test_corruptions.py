@@ -308,8 +308,8 @@ def test_deterministic_kinds_on_an_oblong_image(kind: str) -> None:
 @settings(max_examples=60, deadline=None)
 def test_clipped_zoom_equals_scipys(height: int, width: int, factor: float) -> None:
     image = np.random.default_rng(0).random((height, width)).astype(np.float32)
-    # At some sizes SciPy's last coordinate exceeds the image by a rounding error, which turns that row black unless
-    # the edge is repeated. The sizes and factors of the published sets are not among them.
+    # At some sizes SciPy's last coordinate exceeds the image by a rounding error, which turns that row black
+    # unless the edge is repeated. The sizes and factors of the published sets are not among them.
     expected = reference_zoom(image, factor, mode="nearest")
     np.testing.assert_allclose(clipped_zoom(image, factor), expected, atol=1e-5)
 
@@ -583,7 +583,7 @@ def test_frost_without_photographs_is_drawn(no_photographs: None) -> None:
         np.testing.assert_allclose(ice.mean(axis=(0, 1, 2)), strength * mean, rtol=0.12)
         frosted = corrupt(photograph(224), "frost", severity, 0)
         ours = corrupt(black, "frost", severity, 0)
-        expected = np.clip(weight * photograph(224) + ours, 0, 255)
+        expected = np.clip(weight * photograph(224).astype(float) + ours, 0, 255)
         assert np.abs(frosted - expected).max() <= 2
 
 
