@@ -5,9 +5,11 @@ A reference draws from a generator in the same state, so that random kinds too a
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import io
+import json
 import subprocess
 import sys
 import types
@@ -82,6 +84,29 @@ def test_kinds_are_the_published_ones_in_the_papers_order() -> None:
     assert EXTRA_KINDS == ("speckle_noise", "gaussian_blur", "spatter", "saturate")
     assert set(CONSTANTS) == set(ALL)
     assert all(len(CONSTANTS[kind][scale]) == 5 for kind in ALL for scale in (32, 64, 224))
+
+
+def test_constants_are_the_ones_that_were_checked() -> None:
+    """They were compared number by number with the three published programs; a change must be deliberate."""
+    digest = hashlib.sha256(json.dumps(CONSTANTS, sort_keys=True).encode()).hexdigest()
+    assert digest == "46bd4dc72a3fd3d76de71eaeae0bd788c82939ec421e1e2c5b0f17cd1628a32f"
+
+
+@pytest.mark.parametrize("size", [32, 64, 224])
+# Not elastic_transform, whose published severities trade a large affine move for small ripples.
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "elastic_transform"])
+def test_severity_5_is_farther_from_the_clean_image_than_severity_1(kind: str, size: int) -> None:
+    image = photograph(size)
+    slight, strong = (
+        np.mean(
+            [
+                np.square(corrupt(image, kind, severity, seed) - image.astype(float)).mean()
+                for seed in range(6)
+            ]
+        )
+        for severity in (1, 5)
+    )
+    assert strong > slight
 
 
 @pytest.mark.parametrize("kind", ALL)
