@@ -63,7 +63,7 @@ def test_create_makes_what_the_class_makes(engine: fozo.Engine, source: fozo.Sou
     np.testing.assert_array_equal(made, fozo.FOZO(engine, source, passes=4, seed=2)(images))
     with pytest.raises(FozoError, match="did you mean 'noadapt'"):
         fozo.create("noadap", engine)
-    with pytest.raises(FozoError, match="does not take these options.*speed"):
+    with pytest.raises(FozoError, match=r"does not take these options.*speed"):
         fozo.create("noadapt", engine, None, speed=11)
 
 
