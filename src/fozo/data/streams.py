@@ -48,6 +48,18 @@ class Batch:
     """``[B]``: which images of the set these are."""
 
 
+def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
+    """Tabulate ``spec.normalise`` over the 256 values of a pixel, ``[channels, 256]``.
+
+    Looking pixels up gives the same bits as normalising them, several times faster, which is what keeps the
+    decoding threads ahead of a small model.
+    """
+    height, width = spec.image_size
+    ramp = np.resize(np.arange(256, dtype=np.uint8), (-(-256 // (height * width)), height, width))
+    images = spec.normalise(np.repeat(ramp[..., None], spec.channels, axis=3))
+    return np.ascontiguousarray(images.swapaxes(0, 1).reshape(spec.channels, -1)[:, :256])
+
+
 @dataclass
 class _Pending:
     """A batch that the workers are filling in."""
@@ -101,12 +113,11 @@ class Stream:
                 f"{spec.name} reads images of {spec.channels} channels and {width}x{height} px; "
                 f"streams make square images of 3 channels"
             )
-        # Normalising nothing still tells at once whether mean and std are known.
-        spec.normalise(np.empty((0, height, width, 3), np.uint8))
         if isinstance(source, ImageSet):
             source = Stored(source, height) if source.corrupted else Corrupting(source, height)
         self.source = source
         self.spec = spec
+        self._table = normalisation_table(spec)
         self.scenario = scenario
         self.batch_size = batch_size
         self.seed = seed
@@ -247,7 +258,9 @@ class Stream:
     def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:
         """Load one image into its place in a batch (in a worker)."""
         try:
-            images[slot] = self.spec.normalise(self.source.load(domain, index)[None])[0]
+            pixels = self.source.load(domain, index)
+            for channel, table in enumerate(self._table):
+                np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
         except Exception as error:
             if isinstance(error, FozoError):
                 raise

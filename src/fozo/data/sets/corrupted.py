@@ -79,7 +79,7 @@ def open_imagenet_c(
     }
     if not folders:
         raise FozoError(
-            f"{root} should hold folders kind/severity/class such as gaussian_noise/5/n01440764, perhaps below "
+            f"{root} should hold folders kind/severity/class like gaussian_noise/5/n01440764, perhaps below "
             f"noise, blur, weather, digital and extra, but has {some(entries(root)[0])}; "
             f"give the folder above the kinds"
         )
