@@ -67,7 +67,5 @@ def load_arrays(
             f"write it again"
         ) from error
     if header.get("kind") != kind:
-        raise FozoError(
-            f"{os.fspath(path)} holds {header.get('kind')!r} where {kind!r} is needed; give the right file"
-        )
+        raise FozoError(f"{os.fspath(path)} holds {header.get('kind')!r} where {kind!r} is needed; give the right file")
     return header, arrays

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -43,11 +43,18 @@ class Spec:
     mean: tuple[float, ...] | None = None
     """Per-channel normalisation of the pixels in [0, 1]; ``None`` when the model's file does not tell."""
     std: tuple[float, ...] | None = None
+    subset: tuple[int, ...] | None = None
+    """Indices of the classes that the head was restricted to (ImageNet-R has 200 of 1000), else ``None``."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Shape of one image as the model reads it: channels, height, width."""
         return (self.channels, *self.image_size)
+
+    @property
+    def patches(self) -> int:
+        """Number of patch tokens of one image."""
+        return (self.image_size[0] // self.patch_size[0]) * (self.image_size[1] // self.patch_size[1])
 
     def normalise(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Turn ``uint8`` images ``[B, height, width, channels]`` into the model's input ``[B, channels, ...]``.
@@ -132,6 +139,9 @@ class Taps:
     """``[K, B, L, d]``: their variance about that mean (divided by the number of patches)."""
 
 
+NO_KNOBS = Knobs()
+
+
 class Tokens(Protocol):
     """A batch after patch and position embedding: opaque, owned by the engine that made it."""
 
@@ -151,7 +161,7 @@ class Engine(Protocol):
     def embed(self, images: Images) -> Tokens:
         """Check and embed normalised images ``[B, channels, height, width]``."""
 
-    def run(self, tokens: Tokens, knobs: Knobs = ..., *, patch_moments: bool = False) -> Taps:
+    def run(self, tokens: Tokens, knobs: Knobs = NO_KNOBS, *, patch_moments: bool = False) -> Taps:
         """Run one forward pass of the batch for each candidate."""
 
     def logits(self, pooled: Floats) -> Floats:
@@ -182,7 +192,7 @@ def refuse_broken(finite: npt.NDArray[np.bool_]) -> None:
 def like(images: ImagesT, array: Floats) -> ImagesT:
     """Give ``array`` back as what the user handed in: a torch tensor on the same device, or NumPy."""
     if isinstance(images, np.ndarray):
-        return array
+        return cast("ImagesT", array)
     torch = sys.modules["torch"]
     tensor: ImagesT = torch.from_numpy(np.ascontiguousarray(array)).to(images.device)
     return tensor

@@ -1,0 +1,71 @@
+"""What FOZO minimises without labels (Eq. 13-15): feature statistics off their source, and unsure predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.core.statistics import Moments
+from fozo.errors import FozoError
+
+Array = npt.NDArray[np.float64]
+
+PUBLISHED_BATCH = 64
+"""The batch size that the published weights of the two terms were chosen for."""
+
+
+def entropies(logits: npt.ArrayLike) -> Array:
+    """Shannon entropy (natural logarithm) of the softmax of each row ``[..., classes] -> [...]``."""
+    x = np.asarray(logits, dtype=np.float64)
+    x = x - x.max(axis=-1, keepdims=True)
+    exponentials = np.exp(x)
+    total = exponentials.sum(axis=-1)
+    entropy: Array = np.log(total) - (exponentials * x).sum(axis=-1) / total
+    return entropy
+
+
+@dataclass(frozen=True)
+class Objective:
+    """``weight * L_stats + L_ent`` (Eq. 15), with one switch for each point where paper and program differ."""
+
+    weight: float = 0.4
+    """lambda in the paper."""
+    distance: str = "squares"
+    """``squares``: sum of squared differences over all layers, times B/64 (authors' program).
+    ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13)."""
+    level_batches: bool = False
+    """The published loss is a sum over the batch, so a short batch looks like an easy one and the next full one
+    like a new domain. ``True`` counts every batch as if it had 64 images."""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown switches."""
+        if self.distance not in ("squares", "norms"):
+            raise FozoError(f"distance must be 'squares' or 'norms', not {self.distance!r}")
+        if self.weight < 0:
+            raise FozoError(f"weight must not be negative, not {self.weight}")
+
+    def __call__(self, source: Moments, features: Moments, logits: npt.ArrayLike) -> float:
+        """Loss of a batch from its feature moments ``[L, d]`` and its logits ``[B, classes]``."""
+        entropy = entropies(logits)
+        batch = PUBLISHED_BATCH if self.level_batches else len(entropy)
+        total_entropy = entropy.mean() * batch if self.level_batches else entropy.sum()
+        scale = batch / PUBLISHED_BATCH if self.distance == "squares" else 1.0
+        return float(self.weight * self.misalignment(source, features) * scale + total_entropy)
+
+    def misalignment(self, source: Moments, features: Moments) -> float:
+        """L_stats (Eq. 13). A single image without neighbours has no spread: only its mean counts then."""
+        differences = [features.mean - source.mean]
+        if features.count > 1:
+            differences.append(features.std - source.std)
+        if self.distance == "squares":
+            return float(sum((difference**2).sum() for difference in differences))
+        half = len(source.mean) // 2
+        return float(
+            sum(
+                np.sqrt((difference[layers] ** 2).sum())
+                for difference in differences
+                for layers in (slice(None, half), slice(half, None))
+            )
+        )

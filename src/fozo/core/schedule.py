@@ -1,0 +1,79 @@
+"""How far to perturb and how far to step: Eq. 12 of the paper and the authors' learning-rate rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fozo.errors import FozoError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Perturbation scale eps and learning rate as functions of the losses seen so far.
+
+    Eq. 12: eps decays by ``decay`` each batch down to ``epsilon_min`` and jumps back to ``epsilon`` when the
+    loss exceeds ``threshold`` times its moving average (a new domain, or optimization gone astray).
+
+    The paper names a rate of 0.08 and an unspecified schedule; the authors' program applies
+    ``rate = clip(rate_decay * rate + rate_step, rate_min, rate_max)`` after each batch and returns to
+    ``rate_at_jump`` at a jump. The defaults keep the rate constant.
+    """
+
+    epsilon: float = 0.5
+    epsilon_min: float = 0.2
+    decay: float = 0.9
+    threshold: float = 1.05
+    memory: float = 0.9
+    """Weight of the past in the moving average of the loss (beta in the paper)."""
+    rate: float = 0.08
+    rate_decay: float = 1.0
+    rate_step: float = 0.0
+    rate_min: float = 0.0
+    rate_max: float = float("inf")
+    rate_at_jump: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values for which the rule makes no sense."""
+        if not 0 < self.epsilon_min <= self.epsilon:
+            raise FozoError(f"need 0 < epsilon_min <= epsilon, not {self.epsilon_min} and {self.epsilon}")
+        if not 0 < self.decay <= 1:
+            raise FozoError(f"decay must lie in (0, 1], not {self.decay}")
+        if not 0 <= self.memory < 1:
+            raise FozoError(f"memory must lie in [0, 1), not {self.memory}")
+        if not self.threshold > 1:
+            raise FozoError(f"threshold must exceed 1, not {self.threshold}")
+        if not 0 <= self.rate_min <= self.rate_max:
+            raise FozoError(f"need 0 <= rate_min <= rate_max, not {self.rate_min} and {self.rate_max}")
+
+    def start(self) -> Pace:
+        """Return the pace of the first batch."""
+        return Pace(epsilon=self.epsilon, rate=self.rate, average=None, jumped=False)
+
+    def next(self, pace: Pace, loss: float) -> Pace:
+        """Return the pace after a batch whose loss was ``loss``.
+
+        The average takes the new loss in before the comparison, as the paper's formula and the authors'
+        program both do, so against the old average the threshold is really a little higher.
+        """
+        past = loss if pace.average is None else pace.average
+        average = self.memory * past + (1 - self.memory) * loss
+        jumped = loss > self.threshold * average
+        rate = pace.rate * self.rate_decay + self.rate_step
+        if jumped and self.rate_at_jump is not None:
+            rate = self.rate_at_jump
+        return Pace(
+            epsilon=self.epsilon if jumped else max(self.epsilon_min, pace.epsilon * self.decay),
+            rate=min(self.rate_max, max(self.rate_min, rate)),
+            average=average,
+            jumped=jumped,
+        )
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Where a :class:`Schedule` stands: the scales in force, the average loss, and whether it just jumped."""
+
+    epsilon: float
+    rate: float
+    average: float | None
+    jumped: bool

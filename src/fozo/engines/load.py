@@ -1,0 +1,121 @@
+"""``load_engine``: one door for every kind of model."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fozo.engines.base import Engine
+from fozo.errors import FozoError
+
+if TYPE_CHECKING:
+    import torch
+
+    from fozo.engines.torch_engine import TorchEngine
+
+
+def load_engine(
+    model: str | os.PathLike[str] | Engine | torch.nn.Module,
+    *,
+    architecture: str | None = None,
+    heads: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    mean: tuple[float, ...] | float | None = None,
+    std: tuple[float, ...] | float | None = None,
+    classes: Sequence[int] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    chunk: int | None = None,
+) -> Engine:
+    """Make an engine of a model.
+
+    Args:
+        model: a torch ViT (fozo's, timm's or transformers'), a file of weights with timm's names
+            (``.safetensors``, or ``.pt``/``.pth``/``.bin`` holding tensors only), or an engine, returned as it is.
+        architecture: for a file, the timm name with its full tag, such as
+            ``vit_tiny_patch16_224.augreg_in21k_ft_in1k``; by default the file's own name. It tells the
+            normalisation, which the weights do not.
+        heads: number of attention heads where it is not width / 64.
+        image_size: to use a model at another size, its position embedding is resampled.
+        mean: per-channel mean of the training pixels, where the model does not tell.
+        std: per-channel standard deviation, likewise.
+        classes: keep only these classes of the head (the 200 of ImageNet-R, say); logits have one column each.
+        device: ``"cpu"``, ``"cuda"``, ...; by default where the model is.
+        dtype: ``"float32"`` or ``"float64"``; by default the model's.
+        chunk: how many images go through the blocks together; bounds memory. The default measures well.
+    """
+    if not isinstance(model, (str, os.PathLike)) and isinstance(model, Engine):
+        return model
+    if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
+        raise FozoError(f"{os.fspath(model)}: this version runs torch models only; give its weights file")
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise FozoError("this model needs PyTorch; install it with pip install 'fozo[torch]'") from error
+    return _load_torch(model, architecture, heads, image_size, mean, std, classes, device, dtype, chunk)
+
+
+def _load_torch(
+    model: str | os.PathLike[str] | torch.nn.Module,
+    architecture: str | None,
+    heads: int | None,
+    image_size: int | tuple[int, int] | None,
+    mean: tuple[float, ...] | float | None,
+    std: tuple[float, ...] | float | None,
+    classes: Sequence[int] | None,
+    device: str | None,
+    dtype: str | None,
+    chunk: int | None,
+) -> TorchEngine:
+    from dataclasses import replace
+
+    import torch
+
+    from fozo.engines import weights
+    from fozo.engines.torch_engine import TorchEngine
+    from fozo.engines.vit import ViT
+
+    if dtype not in (None, "float32", "float64"):
+        raise FozoError(f"dtype must be 'float32' or 'float64', not {dtype!r}")
+    own_name = Path(model).stem if isinstance(model, (str, os.PathLike)) else "vit"
+    hints = weights.hints_from_name(architecture or own_name)
+    named_size = hints.image_size
+    wanted = (image_size, image_size) if isinstance(image_size, int) else image_size
+    hints = replace(hints, heads=heads or hints.heads, image_size=wanted or named_size)
+    if isinstance(model, (str, os.PathLike)):
+        vit = weights.vit_from_state(weights.state_from_file(Path(model)), hints)
+    elif isinstance(model, ViT):
+        a = model.architecture
+        hints = replace(hints, heads=a.heads, norm_epsilon=a.norm_epsilon, activation=a.activation)
+        vit = weights.vit_from_state(model.state_dict(), replace(hints, image_size=wanted or a.image_size))
+    elif isinstance(model, torch.nn.Module) and weights.looks_like_transformers(model):
+        vit, hints = weights.vit_from_transformers(model, replace(hints, image_size=wanted))
+    elif isinstance(model, torch.nn.Module) and weights.looks_like_timm(model):
+        vit, hints = weights.vit_from_timm(model, replace(hints, image_size=wanted))
+    else:
+        raise FozoError(
+            f"cannot make an engine of {type(model).__name__}; "
+            f"give a ViT of fozo, timm or transformers, or a weights file"
+        )
+    channels = vit.architecture.channels
+    vit = vit.to(device=device, dtype=getattr(torch, dtype) if dtype else None)
+    return TorchEngine(
+        vit,
+        name=hints.name,
+        mean=_per_channel(mean, channels) or hints.mean,
+        std=_per_channel(std, channels) or hints.std,
+        classes=classes,
+        chunk=chunk,
+    )
+
+
+def _per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    values = (float(value),) * channels if isinstance(value, (int, float)) else tuple(map(float, value))
+    if len(values) != channels:
+        raise FozoError(f"{len(values)} values of mean or std were given for {channels} channels")
+    return values

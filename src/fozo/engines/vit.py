@@ -1,0 +1,198 @@
+"""A plain Vision Transformer in PyTorch, written to be read: every supported model is converted into this one.
+
+The parameter names are timm's. What only some models have is folded away on loading (see ``weights.py``), so that
+the module has no options that change its arithmetic: layer scale goes into the projections it multiplies, missing
+biases become zeros, and a position embedding without rows for CLS and registers gets zero rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fozo.errors import FozoError
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The shape of a ViT: all that its weights do not say by themselves, and what follows from them."""
+
+    image_size: tuple[int, int]
+    patch_size: tuple[int, int]
+    channels: int
+    dim: int
+    depth: int
+    heads: int
+    hidden: int
+    classes: int
+    registers: int = 0
+    """Tokens between CLS and patches that the model was trained with (registers, or DeiT's distillation token)."""
+    pre_norm: bool = False
+    """A norm right after the embedding (CLIP)."""
+    pool: str = "cls"
+    """What the head reads: ``cls``, or ``cls+mean`` for [CLS, mean of the patch tokens] (DINOv2)."""
+    norm_epsilon: float = 1e-6
+    activation: str = "gelu"
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that cannot be a ViT."""
+        if self.dim % self.heads:
+            raise FozoError(f"a width of {self.dim} cannot be split over {self.heads} heads; check heads")
+        if any(image % patch for image, patch in zip(self.image_size, self.patch_size, strict=True)):
+            raise FozoError(f"patches of {self.patch_size} do not tile an image of {self.image_size}")
+        if self.activation not in ACTIVATIONS:
+            raise FozoError(f"unknown activation {self.activation!r}; known are {', '.join(ACTIVATIONS)}")
+        if self.pool not in ("cls", "cls+mean"):
+            raise FozoError(f"unknown pool {self.pool!r}; known are 'cls' and 'cls+mean'")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches down and across."""
+        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+
+    @property
+    def head_width(self) -> int:
+        """Width of what the head reads."""
+        return self.dim if self.pool == "cls" else 2 * self.dim
+
+
+class Linear(nn.Linear):
+    """A linear layer that can also compute some of its outputs only."""
+
+    def rows(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Outputs ``start:stop`` alone."""
+        return F.linear(x, self.weight[start:stop], self.bias[start:stop])
+
+
+class PatchEmbed(nn.Module):
+    """Image to patch tokens."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(a.channels, a.dim, kernel_size=a.patch_size, stride=a.patch_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """``[B, channels, height, width] -> [B, patches, d]``."""
+        embedded: Tensor = self.proj(images)
+        return embedded.flatten(2).transpose(1, 2)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, in pieces so that an engine can share or leave out work."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.heads = a.heads
+        self.dim = a.dim
+        self.qkv = Linear(a.dim, 3 * a.dim)
+        self.proj = Linear(a.dim, a.dim)
+
+    def split(self, x: Tensor) -> Tensor:
+        """``[B, T, c*d] -> [c, B, heads, T, d/heads]`` for c of q, k, v side by side."""
+        batch, tokens, width = x.shape
+        parts = width // self.dim
+        return x.view(batch, tokens, parts, self.heads, self.dim // self.heads).permute(2, 0, 3, 1, 4)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Mix values by attention and project: ``[B, heads, T, d/heads] -> [B, T, d]``."""
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        projected: Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
+        return projected
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Plain self-attention of normed tokens."""
+        q, k, v = self.split(self.qkv(x))
+        return self.attend(q, k, v)
+
+    def first(self, x: Tensor) -> Tensor:
+        """Self-attention computed for the first token only, at a third of the queries' cost and less."""
+        q = self.split(self.qkv.rows(x[:, :1], 0, self.dim))[0]
+        k, v = self.split(self.qkv.rows(x, self.dim, 3 * self.dim))
+        return self.attend(q, k, v)
+
+
+class MLP(nn.Module):
+    """Two linear layers around an activation."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.fc1 = Linear(a.dim, a.hidden)
+        self.fc2 = Linear(a.hidden, a.dim)
+        self.activation = ACTIVATIONS[a.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Token by token."""
+        y: Tensor = self.fc2(self.activation(self.fc1(x)))
+        return y
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(a.dim, eps=a.norm_epsilon)
+        self.attn = Attention(a)
+        self.norm2 = nn.LayerNorm(a.dim, eps=a.norm_epsilon)
+        self.mlp = MLP(a)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Add the attention's output and the MLP's."""
+        x = x + attended
+        y: Tensor = x + self.mlp(self.norm2(x))
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, T, d] -> [B, T, d]``."""
+        return self.finish(x, self.attn(self.norm1(x)))
+
+
+class ViT(nn.Module):
+    """The model. ``forward`` is the plain pass that the engine's shortcuts are proven equal to."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        a = self.architecture = architecture
+        patches = a.grid[0] * a.grid[1]
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, a.dim))
+        self.reg_token = nn.Parameter(torch.zeros(1, a.registers, a.dim))
+        self.pos_embed = nn.Parameter(torch.randn(1, 1 + a.registers + patches, a.dim) * 0.02)
+        self.patch_embed = PatchEmbed(a)
+        self.norm_pre = nn.LayerNorm(a.dim, eps=a.norm_epsilon) if a.pre_norm else nn.Identity()
+        self.blocks = nn.ModuleList(Block(a) for _ in range(a.depth))
+        self.norm = nn.LayerNorm(a.dim, eps=a.norm_epsilon)
+        self.head = Linear(a.head_width, a.classes)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images to tokens [CLS, registers, patches], position embedding added."""
+        batch = len(images)
+        prefix = torch.cat([self.cls_token, self.reg_token], dim=1).expand(batch, -1, -1)
+        tokens = torch.cat([prefix, self.patch_embed(images)], dim=1) + self.pos_embed
+        normed: Tensor = self.norm_pre(tokens)
+        return normed
+
+    def forward(self, images: Tensor, prompts: Tensor | None = None) -> Tensor:
+        """Logits of images, with prompts ``[p, d]`` inserted after CLS if given."""
+        x = self.embed(images)
+        extra = 0 if prompts is None else len(prompts)
+        if prompts is not None:
+            x = torch.cat([x[:, :1], prompts.expand(len(x), -1, -1), x[:, 1:]], dim=1)
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)
+        pooled = x[:, 0]
+        if self.architecture.pool == "cls+mean":
+            patches = x[:, 1 + extra + self.architecture.registers :]
+            pooled = torch.cat([pooled, patches.mean(dim=1)], dim=-1)
+        logits: Tensor = self.head(pooled)
+        return logits

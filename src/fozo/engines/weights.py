@@ -1,0 +1,371 @@
+"""From weights of many kinds to the one ViT: state dicts and files with timm's names, timm and transformers models.
+
+Nothing is imported from timm or transformers: their models are recognised by what they have, converted by name, and
+the result is checked against the original on a probe image, so that a model which only looks familiar is refused
+rather than adapted wrongly.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeAlias, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fozo.engines.vit import Architecture, ViT
+from fozo.errors import FozoError
+
+State: TypeAlias = dict[str, Tensor]
+
+PROBE_TOLERANCE = 1e-3
+"""Relative difference of logits on the probe image above which a conversion is refused (rounding gives 1e-6)."""
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a state dict cannot say. ``None`` means: infer it, or use the usual value."""
+
+    name: str = "vit"
+    heads: int | None = None
+    image_size: tuple[int, int] | None = None
+    norm_epsilon: float = 1e-6
+    activation: str = "gelu"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    antialias: bool = True
+    """Whether a position embedding is resampled with antialiasing (timm does, transformers does not)."""
+
+
+# --- names of published models -------------------------------------------------------------------------------
+
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+NORMALISATION = {
+    "augreg": HALF, "augreg2": HALF, "orig": HALF, "sam": HALF,
+    "fb": IMAGENET, "dino": IMAGENET, "mae": IMAGENET, "lvd142m": IMAGENET,
+    "openai": CLIP, "laion2b": CLIP,
+}  # fmt: skip
+UNUSUAL_HEADS = {"huge": 16, "giant": 16}
+NAME = re.compile(
+    r"(?P<family>vit|deit3?)_(?P<size>[a-z]+)_patch(?P<patch>\d+)_[a-z_]*?(?P<image>\d+)(\.(?P<tag>\w+))?"
+)
+
+
+def hints_from_name(name: str) -> Hints:
+    """What a timm model name such as ``vit_tiny_patch16_224.augreg_in21k_ft_in1k`` tells."""
+    match = NAME.fullmatch(name)
+    if match is None:
+        return Hints(name=name)
+    tag = (match["tag"] or "").split("_")[0]
+    mean, std = NORMALISATION.get(tag, (None, None))
+    size = int(match["image"])
+    return Hints(name=name, heads=UNUSUAL_HEADS.get(match["size"]), image_size=(size, size), mean=mean, std=std)
+
+
+# --- state dicts ---------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "head_dist.": "is a distilled model that averages two heads over two tokens; fozo reads one head on CLS",
+    "dist_token": "has a distillation token with its own head; fozo reads one head on CLS",
+    "fc_norm.": "averages its patch tokens before the head (global_pool='avg'); fozo needs a head on CLS",
+    "attn_pool.": "pools with attention; fozo needs a head on CLS",
+    ".q_norm.": "normalises queries and keys, which fozo's ViT does not",
+    ".mlp.w12.": "has SwiGLU layers, which fozo's ViT does not",
+    ".mlp.gate.": "has gated layers, which fozo's ViT does not",
+}
+
+
+def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
+    """Build a frozen ViT from a state dict with timm's names, inferring the architecture from its shapes.
+
+    Tensors are shared with ``weights`` wherever nothing has to be folded.
+    """
+    state = {name: tensor.detach() for name, tensor in weights.items()}
+    for fragment, reason in REFUSED.items():
+        if any(fragment in name for name in state):
+            raise FozoError(f"{hints.name} {reason}; use another model")
+    for name in ("cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight", "head.weight"):
+        if name not in state:
+            raise FozoError(f"{hints.name} has no {name!r}; a ViT classifier with a class token is needed")
+
+    dim, channels, *patch = state["patch_embed.proj.weight"].shape
+    patch_size = (patch[0], patch[1])
+    depth = 1 + max((int(n.split(".")[1]) for n in state if n.startswith("blocks.")), default=-1)
+    if depth == 0 or "blocks.0.mlp.fc1.weight" not in state:
+        raise FozoError(f"{hints.name} has no blocks named blocks.0.mlp.fc1 and so on; use timm's names")
+    heads = hints.heads or dim // 64
+    if not hints.heads and dim % 64:
+        raise FozoError(f"the number of heads of {hints.name} (width {dim}) cannot be inferred; pass heads=")
+    classes, head_width = state["head.weight"].shape
+    if head_width not in (dim, 2 * dim):
+        raise FozoError(f"the head of {hints.name} reads {head_width} numbers; {dim} or {2 * dim} are needed")
+
+    registers = state["reg_token"].shape[1] if "reg_token" in state else 0
+    state.setdefault("reg_token", state["cls_token"].new_zeros(1, 0, dim))
+    positions, image_size = _positions(state["pos_embed"], 1 + registers, patch_size, hints)
+    state["pos_embed"] = positions
+    _fill_biases(state)
+    _fold_layer_scale(state, depth)
+
+    architecture = Architecture(
+        image_size=image_size,
+        patch_size=patch_size,
+        channels=channels,
+        dim=dim,
+        depth=depth,
+        heads=heads,
+        hidden=state["blocks.0.mlp.fc1.weight"].shape[0],
+        classes=classes,
+        registers=registers,
+        pre_norm="norm_pre.weight" in state,
+        pool="cls" if head_width == dim else "cls+mean",
+        norm_epsilon=hints.norm_epsilon,
+        activation=hints.activation,
+    )
+    with torch.device("meta"):  # no memory and no draw from the global generator
+        vit = ViT(architecture)
+    _check_names(vit, state, hints.name)
+    vit.load_state_dict(state, assign=True)
+    return vit.eval().requires_grad_(False)
+
+
+def _positions(
+    embedding: Tensor, prefix: int, patch_size: tuple[int, int], hints: Hints
+) -> tuple[Tensor, tuple[int, int]]:
+    """Bring a position embedding to [CLS, registers, patches] for the wanted image size."""
+    rows, dim = embedding.shape[1:]
+    wanted = hints.image_size
+    grid = None if wanted is None else (wanted[0] // patch_size[0], wanted[1] // patch_size[1])
+    patches = next(
+        (n for n in (rows - prefix, rows) if (grid and n == grid[0] * grid[1]) or math.isqrt(n) ** 2 == n),
+        None,
+    )
+    if patches is None:
+        raise FozoError(
+            f"{rows} position embeddings of {hints.name} form no square grid; pass image_size=(height, width)"
+        )
+    head, body = embedding[:, : rows - patches], embedding[:, rows - patches :]
+    if grid and patches != grid[0] * grid[1]:
+        side = math.isqrt(patches)
+        square = body.reshape(1, side, side, dim).permute(0, 3, 1, 2).float()
+        body = F.interpolate(square, size=grid, mode="bicubic", antialias=hints.antialias)
+        body = body.permute(0, 2, 3, 1).reshape(1, -1, dim).to(embedding.dtype)
+    side = math.isqrt(body.shape[1])
+    rows_down, rows_across = grid or (side, side)
+    if patches == rows:  # this model gives CLS and registers no position
+        head = embedding.new_zeros(1, prefix, dim)
+    image_size = (rows_down * patch_size[0], rows_across * patch_size[1])
+    if wanted is not None and image_size != tuple(wanted):
+        raise FozoError(f"patches of {patch_size} do not tile images of {wanted}; choose another image_size")
+    unchanged = head.shape[1] + body.shape[1] == rows and (grid is None or patches == grid[0] * grid[1])
+    return (embedding if unchanged else torch.cat([head, body], dim=1)), image_size
+
+
+def _fill_biases(state: State) -> None:
+    """Give layers without a bias one of zeros: qkv_bias=False, and CLIP's patch embedding."""
+    for name in [n for n in state if n.endswith(".weight")]:
+        bias = name.removesuffix("weight") + "bias"
+        if bias not in state:
+            state[bias] = state[name].new_zeros(state[name].shape[0])
+
+
+def _fold_layer_scale(state: State, depth: int) -> None:
+    """Multiply layer scales into the projections before them."""
+    for i in range(depth):
+        for scale, layer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
+            gamma = state.pop(f"blocks.{i}.{scale}", None)
+            if gamma is not None:
+                weight, bias = f"blocks.{i}.{layer}.weight", f"blocks.{i}.{layer}.bias"
+                state[weight] = state[weight] * gamma[:, None]
+                state[bias] = state[bias] * gamma
+
+
+def _check_names(vit: ViT, state: State, name: str) -> None:
+    """Name the first tensor that is missing, unknown or of the wrong shape."""
+    shapes = {key: tuple(tensor.shape) for key, tensor in vit.state_dict().items()}
+    given = {key: tuple(tensor.shape) for key, tensor in state.items()}
+    for key in sorted(shapes.keys() | given.keys()):
+        if shapes.get(key) != given.get(key):
+            raise FozoError(
+                f"{name} is not a plain ViT: {key!r} is {list(given[key]) if key in given else 'missing'} where "
+                f"{list(shapes[key]) if key in shapes else 'nothing'} is expected; use another model"
+            )
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def state_from_file(path: Path) -> State:
+    """Read a state dict without ever unpickling code: safetensors, or ``torch.load(weights_only=True)``."""
+    if not path.is_file():
+        raise FozoError(f"there is no file {path}; check the path")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except ImportError:
+        raise
+    except Exception as error:  # torch and safetensors raise many kinds; all mean an unreadable file
+        raise FozoError(f"{path} is not a readable weights file ({type(error).__name__}); fetch it again") from error
+    for key in ("state_dict", "model"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+    if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+        raise FozoError(f"{path} holds no state dict; save model.state_dict()")
+    return {str(name).removeprefix("module."): tensor for name, tensor in loaded.items()}
+
+
+# --- timm and transformers, by duck typing -------------------------------------------------------------------
+
+
+class _Config(Protocol):
+    """The part of a transformers configuration that is read here."""
+
+    model_type: str
+    num_attention_heads: int
+    hidden_act: str
+    layer_norm_eps: float
+    image_size: int | tuple[int, int]
+
+
+def looks_like_timm(model: nn.Module) -> bool:
+    """Whether a model has the parts of timm's VisionTransformer."""
+    return all(hasattr(model, part) for part in ("patch_embed", "cls_token", "blocks", "norm", "head"))
+
+
+def looks_like_transformers(model: nn.Module) -> bool:
+    """Whether a model has the parts of a transformers image classifier."""
+    return hasattr(getattr(model, "config", None), "model_type")
+
+
+def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
+    """Convert a timm VisionTransformer."""
+    blocks = cast("list[nn.Module]", list(model.get_submodule("blocks").children()))
+    kinds = {type(block).__name__ for block in blocks}
+    if kinds != {"Block"}:
+        raise FozoError(f"{hints.name} is built of {', '.join(sorted(kinds))}, not of plain pre-norm blocks")
+    pool = getattr(model, "global_pool", "token")
+    if pool != "token":
+        raise FozoError(f"{hints.name} uses global_pool={pool!r}; fozo needs a head on CLS (global_pool='token')")
+    cfg: dict[str, object] = dict(getattr(model, "pretrained_cfg", None) or {})
+    name = ".".join(str(part) for part in (cfg.get("architecture"), cfg.get("tag")) if part)
+    activation = blocks[0].get_submodule("mlp.act")
+    acts = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "GeluTanh": "gelu_tanh", "QuickGELU": "quick_gelu"}
+    kind = type(activation).__name__
+    if kind not in acts:
+        raise FozoError(f"{hints.name} uses the activation {kind}, which fozo's ViT does not; use another model")
+    tanh = getattr(activation, "approximate", "none") == "tanh"
+    found = replace(
+        hints,
+        name=hints.name if hints.name != "vit" else (name or "vit"),
+        heads=cast("int", blocks[0].get_submodule("attn").num_heads),
+        image_size=cast("tuple[int, int]", tuple(model.get_submodule("patch_embed").img_size)),  # type: ignore[arg-type]
+        norm_epsilon=cast("nn.LayerNorm", blocks[0].get_submodule("norm1")).eps,
+        activation="gelu_tanh" if tanh else acts[kind],
+        mean=hints.mean or cast("tuple[float, ...] | None", cfg.get("mean")),
+        std=hints.std or cast("tuple[float, ...] | None", cfg.get("std")),
+    )
+    vit = vit_from_state(model.state_dict(), found)
+    _probe(model, vit, found.name)
+    return _resized(model.state_dict(), vit, found, hints.image_size), found
+
+
+# Names of transformers' tensors, new (5.x) and old (4.x), as patterns onto timm's.
+TRANSFORMERS_NAMES = [
+    (r"(vit|deit|dinov2)\.", ""),
+    (r"embeddings\.cls_token", "cls_token"),
+    (r"embeddings\.distillation_token", "reg_token"),
+    (r"embeddings\.position_embeddings", "pos_embed"),
+    (r"embeddings\.patch_embeddings\.projection", "patch_embed.proj"),
+    (r"(encoder\.layer|layers)\.(\d+)", r"blocks.\2"),
+    (r"attention\.attention\.(query|key|value)", r"attn.\1"),
+    (r"attention\.(q|k|v)_proj", r"attn.\1"),
+    (r"attention\.(o_proj|output\.dense)", "attn.proj"),
+    (r"layernorm_before", "norm1"),
+    (r"layernorm_after", "norm2"),
+    (r"intermediate\.dense", "mlp.fc1"),
+    (r"(blocks\.\d+)\.output\.dense", r"\1.mlp.fc2"),
+    (r"layer_scale(\d)\.lambda1", r"ls\1.gamma"),
+    (r"^layernorm", "norm"),
+    (r"^classifier", "head"),
+]
+
+
+def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
+    """Convert a transformers ``ViT``, ``DeiT`` or ``Dinov2`` ``ForImageClassification`` model."""
+    config = cast("_Config", model.config)
+    if config.model_type not in ("vit", "deit", "dinov2") or not hasattr(model, "classifier"):
+        raise FozoError(
+            f"{type(model).__name__} is not supported; use ViTForImageClassification, DeiTForImageClassification or "
+            f"Dinov2ForImageClassification"
+        )
+    state: State = {}
+    for name, tensor in model.state_dict().items():
+        for pattern, new in TRANSFORMERS_NAMES:
+            name = re.sub(pattern, new, name)
+        if name != "embeddings.mask_token":
+            state[name] = tensor
+    for name in [n for n in state if re.search(r"attn\.(q|query)\.", n)]:
+        parts = [re.sub(r"attn\.q(uery)?\.", f"attn.{new}.", name) for new in ("q", "k", "v")]
+        if "query" in name:
+            parts = [name.replace("query", new) for new in ("query", "key", "value")]
+        merged = re.sub(r"attn\.q(uery)?\.", "attn.qkv.", name)
+        state[merged] = torch.cat([state.pop(part) for part in parts])
+    size = config.image_size
+    acts = {
+        "gelu": "gelu",
+        "gelu_new": "gelu_tanh",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "quick_gelu": "quick_gelu",
+    }
+    found = replace(
+        hints,
+        name=hints.name if hints.name != "vit" else (str(getattr(config, "name_or_path", "")) or config.model_type),
+        heads=config.num_attention_heads,
+        image_size=(size, size) if isinstance(size, int) else (size[0], size[1]),
+        norm_epsilon=config.layer_norm_eps,
+        activation=acts.get(config.hidden_act, config.hidden_act),
+        antialias=False,
+    )
+    vit = vit_from_state(state, found)
+    _probe(model, vit, found.name)
+    return _resized(state, vit, found, hints.image_size), found
+
+
+def _resized(state: Mapping[str, Tensor], vit: ViT, hints: Hints, wanted: tuple[int, int] | None) -> ViT:
+    """Convert once more for another image size, if the user wants one (DINOv2 is used at 224, stored at 518)."""
+    if wanted is None or wanted == vit.architecture.image_size:
+        return vit
+    return vit_from_state(state, replace(hints, image_size=wanted))
+
+
+@torch.inference_mode()
+def _probe(model: nn.Module, vit: ViT, name: str) -> None:
+    """Compare a converted model with its original on one image, leaving the original as it was."""
+    a = vit.architecture
+    weight = vit.patch_embed.proj.weight
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(1, a.channels, *a.image_size, generator=generator).to(weight)
+    training = [module for module in model.modules() if module.training]
+    try:
+        model.eval()
+        output = model(image)
+    finally:
+        for module in training:
+            module.training = True
+    expected: Tensor = getattr(output, "logits", output)
+    difference = (vit(image) - expected).abs().max() / expected.abs().max().clamp_min(1e-12)
+    if not difference <= PROBE_TOLERANCE:
+        raise FozoError(
+            f"{name} computes other logits than a plain ViT with its weights (relative difference "
+            f"{float(difference):.1e}); it has a part that fozo does not know: use another model"
+        )
