@@ -125,9 +125,7 @@ class Gradual(Scenario):
     def segments(self) -> tuple[Segment, ...]:
         """Nine for each kind."""
         if CLEAN.kind in self.kinds:
-            raise FozoError(
-                "gradual goes through severities, which clean images do not have; leave out 'clean'"
-            )
+            raise FozoError("gradual goes through severities, which clean images do not have; leave out 'clean'")
         tide = (1, 2, 3, 4, 5, 4, 3, 2, 1)
         return tuple(Segment((Domain(kind, severity),)) for kind in self.kinds for severity in tide)
 

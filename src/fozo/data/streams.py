@@ -37,7 +37,7 @@ class Batch:
     images: npt.NDArray[np.float32]
     """``[B, channels, height, width]``, normalised for the model."""
     labels: npt.NDArray[np.int64]
-    """``[B]``: indices into the set's classes."""
+    """``[B]``: the right columns of the model's logits."""
     domain: str
     """``gaussian_noise/5``, ``clean``, or ``mixed``."""
     index: int
@@ -93,7 +93,6 @@ class Stream:
         workers: int | None = None,
         ahead: int = 2,
     ) -> None:
-        """Check that the set, the model and the scenario go together; nothing is decoded yet."""
         if isinstance(scenario, str):
             if scenario not in SCENARIOS:
                 raise FozoError(f"there is no scenario {scenario!r}; choose from {', '.join(SCENARIOS)}")
@@ -134,22 +133,20 @@ class Stream:
 
     def _check_classes(self) -> None:
         images, spec = self.source.images, self.spec
-        if images.mask is None and len(images.classes) != spec.classes:
+        if images.mask is not None and images.mask != spec.subset:
             raise FozoError(
-                f"the {images.name} set has {len(images.classes)} classes, {spec.name} has {spec.classes}: "
-                f"labels and outputs would not match; open the set with classes= in the order of the outputs"
+                f"the labels of {images.name} stand for {len(images.mask)} of the model's outputs; restrict the head "
+                f"to them with load_engine(..., classes=images.mask)"
             )
-        if images.mask is not None and max(images.mask) >= spec.classes:
+        if len(images.classes) != spec.classes:
             raise FozoError(
-                f"the {images.name} set needs output {max(images.mask)}, but {spec.name} has {spec.classes} "
-                f"classes; use an ImageNet-1k model"
+                f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}, so "
+                f"labels and outputs would not match; open the set with classes= in the order of the outputs"
             )
 
     def _check_domains(self) -> None:
         offered = self.source.domains()
-        absent = [
-            domain for segment in self.segments for domain in segment.domains if domain not in set(offered)
-        ]
+        absent = [domain for segment in self.segments for domain in segment.domains if domain not in set(offered)]
         if absent:
             kinds = ", ".join(dict.fromkeys(domain.kind for domain in offered))
             levels = ", ".join(str(level) for level in sorted({domain.severity for domain in offered}))
@@ -221,10 +218,7 @@ class Stream:
             while True:
                 while len(pending) <= self.ahead and (plan := next(plans, None)) is not None:
                     batch, places = plan
-                    jobs = [
-                        pool.submit(self._fill, batch.images, slot, *place)
-                        for slot, place in enumerate(places)
-                    ]
+                    jobs = [pool.submit(self._fill, batch.images, slot, *place) for slot, place in enumerate(places)]
                     pending.append(_Pending(batch, jobs))
                 if not pending:
                     return
@@ -250,9 +244,7 @@ class Stream:
                 first = (index - self._starts[number]) * self.batch_size
                 domains, samples = np.divmod(order[first : first + self.batch_size], count)
                 images = np.empty((len(samples), *self.spec.image_shape), np.float32)
-                batch = Batch(
-                    images, labels[samples], segment.name, index, segment.reset and first == 0, samples
-                )
+                batch = Batch(images, labels[samples], segment.name, index, segment.reset and first == 0, samples)
                 yield batch, [(segment.domains[d], int(i)) for d, i in zip(domains, samples, strict=True)]
 
     def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:

@@ -114,12 +114,7 @@ def recognise(root: Path, own_classes: bool = False) -> tuple[Path, str]:
     if kind_folders(root):
         return root, "imagenet-c"
     pictured = [name for name in folders if any(entries(root / name))]
-    if (
-        len(folders) == 1
-        and not files
-        and entries(root / folders[0])[0]
-        and not entries(root / folders[0])[1]
-    ):
+    if len(folders) == 1 and not files and entries(root / folders[0])[0] and not entries(root / folders[0])[1]:
         return recognise(root / folders[0], own_classes)
     if not pictured:
         raise FozoError(
@@ -140,9 +135,7 @@ def _name_of(root: Path, folders: list[str], own_classes: bool) -> str:
         return "imagenet-sketch" if first and first[0].startswith("sketch_") else "imagenet"
     if all(map(str.isdecimal, folders)):
         if set(folders) <= set(SEVERITIES) and all(entries(root / name)[0] for name in folders):
-            raise FozoError(
-                f"{root} holds the severities of one corruption; give the folder above, or one severity"
-            )
+            raise FozoError(f"{root} holds the severities of one corruption; give the folder above, or one severity")
         if {int(name) for name in folders} == set(range(1000)):
             return "imagenet-v2"
         if folders != sorted(folders, key=int):

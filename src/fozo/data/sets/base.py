@@ -73,7 +73,8 @@ class ImageSet:
     domains: tuple[Domain, ...] = (CLEAN,)
     """The conditions every image is stored in."""
     mask: tuple[int, ...] | None = None
-    """The model outputs that ``classes`` stand for (ImageNet-R): labels are scored on ``logits[:, mask]``."""
+    """The model outputs that ``classes`` stand for, where they are not all of them (ImageNet-R): labels are scored
+    on ``logits[:, mask]``, which is what ``load_engine(..., classes=mask)`` gives."""
     size: tuple[int, int] | None = None
     """Height and width that every image has, for ready-made crops; ``None`` for photographs as they came."""
 
@@ -170,9 +171,7 @@ def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
     return found
 
 
-def mixed_sizes(
-    name: str, path: str, domain: Domain, found: tuple[int, ...], size: tuple[int, int]
-) -> FozoError:
+def mixed_sizes(name: str, path: str, domain: Domain, found: tuple[int, ...], size: tuple[int, int]) -> FozoError:
     """Word the error of an image that breaks the promise of one size."""
     return FozoError(
         f"{path} ({domain.name}) is {found[1]}x{found[0]} px where the {name} set's other images are "

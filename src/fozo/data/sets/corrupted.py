@@ -42,9 +42,7 @@ def _is_kind(folder: Path, inside: list[str] | None = None) -> bool:
     return bool(names) and set(names) <= set(SEVERITIES) and bool(entries(folder / names[0])[0])
 
 
-def choose(
-    found: Sequence[Domain], kinds: Sequence[str] | None, severities: Sequence[int] | None
-) -> list[Domain]:
+def choose(found: Sequence[Domain], kinds: Sequence[str] | None, severities: Sequence[int] | None) -> list[Domain]:
     """Keep the wanted kinds and severities, refusing those that are not there."""
     for what, wanted, present in (
         ("kind", kinds, {domain.kind for domain in found}),
@@ -146,19 +144,12 @@ def open_cifar_c(
     ordered += sorted(names - set(ordered))
     present = [Domain(kind, severity) for kind in ordered for severity in range(1, 6)]
     if not present:
-        raise FozoError(
-            f"CIFAR-C should have files such as gaussian_noise.npy, but {root} has only labels.npy"
-        )
+        raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy, but {root} has only labels.npy")
     domains = tuple(choose(present, kinds, severities))
     labels = np.asarray(_map(root / "labels.npy"))
     rows = len(labels) if labels.ndim == 1 else 0
     per_severity = rows // 5
-    if (
-        not rows
-        or rows % 5
-        or labels.dtype.kind not in "iu"
-        or (labels.reshape(5, -1) != labels[:per_severity]).any()
-    ):
+    if not rows or rows % 5 or labels.dtype.kind not in "iu" or (labels.reshape(5, -1) != labels[:per_severity]).any():
         raise FozoError(
             f"{root / 'labels.npy'} should hold the same N whole numbers five times over, once for each "
             f"severity, but is {labels.dtype} of shape {list(labels.shape)}; download it again"
@@ -174,9 +165,7 @@ def open_cifar_c(
         arrays[kind] = array.view(np.uint8)
     sizes = {array.shape[1:3] for array in arrays.values()}
     if len(sizes) > 1:
-        raise FozoError(
-            f"all arrays of a CIFAR-C set should have one image size, but {root} has {sorted(sizes)}"
-        )
+        raise FozoError(f"all arrays of a CIFAR-C set should have one image size, but {root} has {sorted(sizes)}")
     samples = tuple(Sample(f"{i:05d}", int(value)) for i, value in enumerate(labels[:per_severity]))
     if classes is None:
         classes = tuple(map(str, range(10 if labels.max() < 10 else 100)))
@@ -186,6 +175,4 @@ def open_cifar_c(
             f"classes; pass classes= with a name for each"
         )
     height, width = sizes.pop()
-    return ImageSet(
-        "cifar-c", samples, tuple(classes), ArrayStore(arrays, per_severity), domains, size=(height, width)
-    )
+    return ImageSet("cifar-c", samples, tuple(classes), ArrayStore(arrays, per_severity), domains, size=(height, width))

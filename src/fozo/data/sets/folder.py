@@ -60,9 +60,7 @@ def label(found: Mapping[str, Sequence[str]], classes: Sequence[str]) -> tuple[S
     """Label images by their class folder's place in ``classes``, whichever folders are present."""
     index = {name: position for position, name in enumerate(classes)}
     if len(index) != len(classes):
-        raise FozoError(
-            f"the class list has {len(classes)} entries of which {len(index)} differ; name each once"
-        )
+        raise FozoError(f"the class list has {len(classes)} entries of which {len(index)} differ; name each once")
     unknown = [name for name in found if name not in index]
     if unknown:
         raise FozoError(
@@ -79,8 +77,7 @@ def open_folder(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
     if not found or empty:
         fault = f"{some(empty)} hold no images" if empty else "there are no folders"
         raise FozoError(
-            f"{root} should hold one folder of images for each class, but {fault}; "
-            f"give the folder above the classes"
+            f"{root} should hold one folder of images for each class, but {fault}; give the folder above the classes"
         )
     names = tuple(found) if classes is None else tuple(classes)
     images = ImageSet("folder", label(found, names), names, FolderStore({CLEAN: root}))

@@ -37,9 +37,7 @@ def imagenet_r_wnids() -> tuple[str, ...]:
     return tuple(files("fozo.data.sets").joinpath("imagenet_r_wnids.txt").read_text().split())
 
 
-def _from_folders(
-    name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]
-) -> ImageSet:
+def _from_folders(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
     images = ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root}))
     return replace(images, size=ready_size(images))
 
@@ -64,9 +62,7 @@ def open_imagenet(root: Path, labels: str | Path | None = None) -> ImageSet:
     flat = [name for name in entries(root)[1] if FLAT.fullmatch(name)]
     if not flat:
         if labels is not None:
-            raise FozoError(
-                f"labels= is for flat ILSVRC2012_val files, but {root} has class folders; leave it out"
-            )
+            raise FozoError(f"labels= is for flat ILSVRC2012_val files, but {root} has class folders; leave it out")
         return _from_folders("imagenet", root, scan(root), imagenet_wnids())
     if labels is None:
         raise FozoError(
@@ -77,8 +73,7 @@ def open_imagenet(root: Path, labels: str | Path | None = None) -> ImageSet:
     unknown = [name for name in flat if name not in truth]
     if unknown:
         raise FozoError(
-            f"{labels} gives no label for {len(unknown)} of {len(flat)} files ({some(unknown)}); "
-            f"give the full list"
+            f"{labels} gives no label for {len(unknown)} of {len(flat)} files ({some(unknown)}); give the full list"
         )
     index = {wnid: position for position, wnid in enumerate(imagenet_wnids())}
     # Named as in the folder layout, so that lists, shuffles and corruption noise are the same for both.

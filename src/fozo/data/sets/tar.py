@@ -64,14 +64,10 @@ def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, i
                     content = archive.extractfile(entry)
                     text = content.read(32).decode("ascii", "replace").strip() if content else ""
                     if not text.isdecimal():
-                        raise FozoError(
-                            f"{entry.name} in {tar} should hold a class number, but holds {text!r}"
-                        )
+                        raise FozoError(f"{entry.name} in {tar} should hold a class number, but holds {text!r}")
                     labels[key] = int(text)
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise FozoError(
-            f"{tar} is not a readable uncompressed tar ({error}); unzip or download it again"
-        ) from error
+        raise FozoError(f"{tar} is not a readable uncompressed tar ({error}); unzip or download it again") from error
 
 
 def open_tar(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
@@ -90,9 +86,7 @@ def open_tar(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
     highest = max(labels[key] for key in images)
     names = tuple(map(str, range(highest + 1))) if classes is None else tuple(classes)
     if highest >= len(names):
-        raise FozoError(
-            f"{root} has a label {highest}, but there are only {len(names)} classes; complete classes="
-        )
+        raise FozoError(f"{root} has a label {highest}, but there are only {len(names)} classes; complete classes=")
     samples = tuple(Sample(path, labels[key]) for key, (path, _) in images.items())
     opened = ImageSet("webdataset", samples, names, TarStore(dict(images.values())))
     return replace(opened, size=ready_size(opened))

@@ -9,9 +9,7 @@ from pathlib import Path
 from fozo.errors import FozoError
 
 _FILE = r"(?P<file>ILSVRC2012_val_\d{8})(?:\.JPEG)?"
-_NAMED_WNID = re.compile(
-    _FILE + r"[\s,]+(?P<wnid>n\d{8})\b.*"
-)  # Kaggle's LOC_val_solution.csv, or "file wnid"
+_NAMED_WNID = re.compile(_FILE + r"[\s,]+(?P<wnid>n\d{8})\b.*")  # Kaggle's LOC_val_solution.csv, or "file wnid"
 _NAMED_INDEX = re.compile(_FILE + r"[\s,]+(?P<index>\d{1,3})")  # Caffe's val.txt: place in sorted order
 _WNID = re.compile(r"(?P<wnid>n\d{8})")  # one a line, in the order of the file numbers
 _DEVKIT = re.compile(r"(?P<id>\d{1,4})")  # one a line, in the devkit's own numbering 1 ... 1000
@@ -42,9 +40,7 @@ def read_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
     for number, line in enumerate(lines, start=1):
         match = form.fullmatch(line)
         if match is None:
-            raise FozoError(
-                f"line {number} of {file} is {line[:60]!r}, unlike the lines before; repair the file"
-            )
+            raise FozoError(f"line {number} of {file} is {line[:60]!r}, unlike the lines before; repair the file")
         parts = match.groupdict()
         name = parts.get("file") or f"ILSVRC2012_val_{number:08d}"
         if "index" in parts:
