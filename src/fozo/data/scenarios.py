@@ -152,14 +152,14 @@ class Correlated(Scenario):
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
         """Spread each class over the slots, then put the slots one after another."""
-        present = np.unique(labels)
-        slots: list[list[Positions]] = [[] for _ in range(min(self.SLOTS, len(present)))]
+        anyhow = super().order(labels, seed, number)
+        by_class = anyhow[np.argsort(labels[anyhow], kind="stable")]
+        classes = np.split(by_class, np.flatnonzero(np.diff(labels[by_class])) + 1)
+        slots: list[list[Positions]] = [[] for _ in range(min(self.SLOTS, len(classes)))]
         # Its own Philox counter keeps these draws apart from those of the shuffle with the same key.
         key = np.array([seed, number], dtype=np.uint64)
         generator = np.random.Generator(np.random.Philox(counter=[0, 0, 0, 1], key=key))
-        anyhow = super().order(labels, seed, number)
-        for value in present:
-            mine = anyhow[labels[anyhow] == value]
+        for mine in classes:
             shares = generator.dirichlet(np.full(len(slots), self.delta))
             cuts = np.rint(np.cumsum(shares)[:-1] * len(mine)).astype(int)
             for slot, part in zip(slots, np.split(mine, cuts), strict=True):

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.data.scenarios import SCENARIOS, Positions, Scenario, Segment
-from fozo.data.sets.base import Domain, ImageSet
+from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, Stored
 from fozo.engines.base import Spec
 from fozo.errors import FozoError
@@ -100,12 +100,12 @@ class Stream:
         workers = (os.cpu_count() or 1) if workers is None else workers
         for name, value, least in (
             ("batch_size", batch_size, 1),
-            ("seed", seed, 0),
             ("workers", workers, 1),
             ("ahead", ahead, 1),
         ):
             if value < least:
                 raise FozoError(f"{name} is {value}; give a whole number from {least} up")
+        check_seed(seed)
         height, width = spec.image_size
         if height != width or spec.channels != 3:
             raise FozoError(
@@ -216,13 +216,13 @@ class Stream:
         plans = self._plans(start)
         try:
             while True:
+                began = time.perf_counter()
                 while len(pending) <= self.ahead and (plan := next(plans, None)) is not None:
                     batch, places = plan
                     jobs = [pool.submit(self._fill, batch.images, slot, *place) for slot, place in enumerate(places)]
                     pending.append(_Pending(batch, jobs))
                 if not pending:
                     return
-                began = time.perf_counter()
                 ready = pending.popleft()
                 for job in ready.jobs:
                     job.result()

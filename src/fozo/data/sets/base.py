@@ -133,14 +133,19 @@ class ImageSet:
         return replace(self, samples=tuple(position[path] for path in paths))
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is no 64-bit key."""
+    if not 0 <= seed < 2**64:
+        raise FozoError(f"the seed is {seed}; give a whole number from 0 to 2**64 - 1")
+
+
 def shuffled(count: int, seed: int, stream: int = 0) -> npt.NDArray[np.int64]:
     """Give a random order of ``count`` things that depends on nothing but ``(count, seed, stream)``.
 
     Sorting raw Philox words, instead of ``Generator.permutation``: NumPy promises that a bit generator's
     words never change, but allows a Generator's methods to change between versions.
     """
-    if seed < 0:
-        raise FozoError(f"the seed is {seed}; give a whole number from 0 up")
+    check_seed(seed)
     words = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(count)
     return np.argsort(words, kind="stable")
 
