@@ -96,7 +96,8 @@ def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
     try:
         yield update
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def main() -> None:

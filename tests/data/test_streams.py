@@ -343,7 +343,7 @@ def test_closing_stops_the_threads_at_once() -> None:
     batches = stream.batches()
     next(batches)
     assert stream_threads()
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     # Of the 60 images asked for, 40 were still queued; closing waits for the two in hand only.
     assert 20 <= len(source.loads) < 40
     assert stream_threads() == []
@@ -358,7 +358,7 @@ def test_prefetch_is_bounded() -> None:
     time.sleep(0.2)
     # the batch in hand and three ahead
     assert len(source.loads) == 4 * 4
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
 
 
 def test_waiting_is_measured() -> None:

@@ -116,7 +116,7 @@ def check_images(
             else:
                 height, width = images.store.measure(sampled, domain)
             if images.size is not None and (height, width) != images.size:
-                raise mixed_sizes(images.name, sampled, domain, (height, width), images.size)
+                raise mixed_sizes(images, sampled, domain, (height, width))
         except (FozoError, OSError) as error:
             return Broken(f"{domain.name}/{sampled}" if images.corrupted else sampled, str(error))
         return height, width

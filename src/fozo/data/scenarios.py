@@ -154,17 +154,19 @@ class Correlated(Scenario):
         """Spread each class over the slots, then put the slots one after another."""
         anyhow = super().order(labels, seed, number)
         by_class = anyhow[np.argsort(labels[anyhow], kind="stable")]
-        classes = np.split(by_class, np.flatnonzero(np.diff(labels[by_class])) + 1)
-        slots: list[list[Positions]] = [[] for _ in range(min(self.SLOTS, len(classes)))]
+        _, begins, which, counts = np.unique(
+            labels[by_class], return_index=True, return_inverse=True, return_counts=True
+        )
+        place = np.arange(len(labels)) - begins[which]  # of an image within its class
+        slots = min(self.SLOTS, len(counts))
         # Its own Philox counter keeps these draws apart from those of the shuffle with the same key.
         key = np.array([seed, number], dtype=np.uint64)
         generator = np.random.Generator(np.random.Philox(counter=[0, 0, 0, 1], key=key))
-        for mine in classes:
-            shares = generator.dirichlet(np.full(len(slots), self.delta))
-            cuts = np.rint(np.cumsum(shares)[:-1] * len(mine)).astype(int)
-            for slot, part in zip(slots, np.split(mine, cuts), strict=True):
-                slot.append(part)
-        return np.concatenate([slot[i] for slot in slots for i in generator.permutation(len(slot))])
+        shares = generator.dirichlet(np.full(slots, self.delta), size=len(counts))
+        ends = np.rint(np.cumsum(shares, axis=1)[:, :-1] * counts[:, None])
+        slot = np.count_nonzero(ends[which] <= place[:, None], axis=1)
+        turn = generator.random((slots, len(counts)))  # classes take turns in another order in each slot
+        return by_class[np.lexsort((place, turn[slot, which], slot))]
 
 
 SCENARIOS: dict[str, type[Scenario]] = {

@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -199,7 +199,7 @@ class Stream:
         """A short hash of :meth:`describe`: equal fingerprints mean equal batches."""
         return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()[:12]
 
-    def batches(self, start: int = 0) -> Iterator[Batch]:
+    def batches(self, start: int = 0) -> Generator[Batch, None, None]:
         """Yield the batches from number ``start`` on; those before are skipped without reading an image.
 
         Decoding runs ahead in threads. An image that cannot be read raises here, at its own batch. Closing
@@ -210,7 +210,7 @@ class Stream:
         self.waited = 0.0
         return self._prefetched(start)
 
-    def _prefetched(self, start: int) -> Iterator[Batch]:
+    def _prefetched(self, start: int) -> Generator[Batch, None, None]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="fozo-stream")
         pending: deque[_Pending] = deque()
         plans = self._plans(start)

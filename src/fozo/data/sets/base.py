@@ -108,7 +108,7 @@ class ImageSet:
         path = self.samples[index].path
         pixels = self.store.read(path, domain)
         if self.size is not None and pixels.shape[:2] != self.size:
-            raise mixed_sizes(self.name, path, domain, pixels.shape[:2], self.size)
+            raise mixed_sizes(self, path, domain, pixels.shape[:2])
         return pixels
 
     def take(self, count: int, seed: int = 0) -> ImageSet:
@@ -176,11 +176,13 @@ def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
     return found
 
 
-def mixed_sizes(name: str, path: str, domain: Domain, found: tuple[int, ...], size: tuple[int, int]) -> FozoError:
-    """Word the error of an image that breaks the promise of one size."""
+def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, ...]) -> FozoError:
+    """Word the error of an image that breaks the set's promise of one size."""
+    height, width = images.size or (0, 0)
+    or_else = "" if images.corrupted else ", or open the set with crops=False to resize and crop every image"
     return FozoError(
-        f"{path} ({domain.name}) is {found[1]}x{found[0]} px where the {name} set's other images are "
-        f"{size[1]}x{size[0]}; replace it, or open the set with crops=False to resize and crop every image"
+        f"{path} ({domain.name}) is {found[1]}x{found[0]} px where the {images.name} set's other images are "
+        f"{width}x{height}; replace it{or_else}"
     )
 
 

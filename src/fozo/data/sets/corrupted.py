@@ -98,11 +98,11 @@ def open_imagenet_c(
     store = FolderStore({domain: folders[domain] for domain in domains})
     images = ImageSet("imagenet-c", label(found, classes), tuple(classes), store, domains)
     sizes = probe(images)
+    images = replace(images, size=next(iter(sizes.values()), None))
     for (path, domain), size in sizes.items():
-        first = next(iter(sizes.values()))
-        if size != first:
-            raise mixed_sizes(images.name, path, domain, size, first)
-    return replace(images, size=next(iter(sizes.values()), None))
+        if size != images.size:
+            raise mixed_sizes(images, path, domain, size)
+    return images
 
 
 @dataclass(frozen=True)
