@@ -82,7 +82,8 @@ def line_blur(image: Pixels, radius: float, sigma: float, angle: float) -> Pixel
     total = np.zeros(image.shape, np.float32)
     for weight, y, x in zip(weights.astype(np.float32), down + border, right + border, strict=True):
         total += weight * padded[y : y + height, x : x + width]
-    return np.rint(total).astype(np.uint8)
+    # ImageMagick 6 holds 16 bits in between, and rounds down when it writes 8 of them.
+    return (np.rint(total * 257).astype(np.uint32) // 257).astype(np.uint8)
 
 
 def plasma(size: int, decay: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:

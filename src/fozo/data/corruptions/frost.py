@@ -68,7 +68,7 @@ def draw_texture(index: int, size: int = 512) -> Pixels:
     haze = plasma(size, 1.7, rng)
     ice = _feathers(size, rng)
     # Ice is where the haze is thick; grain is the sparkle of single crystals.
-    pattern = haze + 1.2 * ice * (0.4 + haze) + 0.05 * rng.normal(size=haze.shape)
+    pattern = haze + 1.6 * ice * (0.4 + haze) + 0.07 * rng.normal(size=haze.shape)
     pattern = (pattern - pattern.mean()) / pattern.std()
     mean, spread = (np.array(colour, np.float64) for colour in COLOURS[index])
     texture: Pixels = np.clip(mean + spread * pattern[..., None], 0, 255).astype(np.uint8)
@@ -76,24 +76,25 @@ def draw_texture(index: int, size: int = 512) -> Pixels:
 
 
 def _feathers(size: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Draw many feathers: a bent stem with barbs at 60 degrees, as ice grows, shorter towards the tip."""
+    """Draw many feathers: a bent stem with barbs at about 60 degrees, as ice grows, shorter at the tip."""
     cv2 = library("cv2")
     canvas = np.zeros((size, size), np.uint8)
-    for _ in range(size):
-        length = rng.uniform(size / 16, size / 5)
-        along = np.arange(0, length, 3.0)
-        heading = rng.uniform(0, 2 * np.pi) + rng.uniform(-0.8, 0.8) * along / length
-        stem = rng.uniform(0, size, 2) + np.cumsum(
-            3 * np.stack([np.cos(heading), np.sin(heading)], 1), axis=0
+    # The brightest last, so that it lies on top.
+    for light in np.sort(rng.integers(40, 220, size)):
+        length = rng.uniform(size / 20, size / 5)
+        steps = rng.uniform(1.5, 6, int(length / 3.5))
+        along = np.cumsum(steps) / steps.sum()
+        heading = rng.uniform(0, 2 * np.pi) + rng.uniform(-1, 1) * along
+        stem = (
+            rng.uniform(0, size, 2)
+            + np.cumsum(steps * np.stack([np.cos(heading), np.sin(heading)]), axis=1).T
         )
-        reach = (0.35 * (length - along) * rng.uniform(0.6, 1, along.shape))[:, None]
-        lines = [stem]
+        # OpenCV draws between pixels when coordinates carry fractional bits: 4 of them, a 16th of a pixel.
+        lines = [np.rint(16 * stem).astype(np.int32)]
         for side in (-np.pi / 3, np.pi / 3):
-            tips = stem + reach * np.stack([np.cos(heading + side), np.sin(heading + side)], 1)
-            lines.extend(np.stack([stem, tips], axis=1))
-        # OpenCV draws between pixels when coordinates carry fractional bits.
-        fixed = [np.rint(line * 16).astype(np.int32) for line in lines]
-        layer = np.zeros_like(canvas)
-        cv2.polylines(layer, fixed, False, int(rng.integers(60, 200)), 1, cv2.LINE_AA, 4)
-        np.maximum(canvas, layer, out=canvas)
+            barb = heading + side + rng.normal(0, 0.15, along.shape)
+            reach = 0.35 * length * (1 - along) * rng.uniform(0.3, 1, along.shape)
+            tips = stem + (reach * np.stack([np.cos(barb), np.sin(barb)])).T
+            lines.extend(np.rint(16 * np.stack([stem, tips], axis=1)).astype(np.int32))
+        cv2.polylines(canvas, lines, False, int(light), int(rng.integers(1, 3)), cv2.LINE_AA, 4)
     return np.asarray(canvas / 255)
