@@ -1,9 +1,8 @@
-"""Small image trees, made on the spot, and the developers' real images where they are present."""
+"""Small image trees, made on the spot, and the facts of small models."""
 
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -61,13 +60,3 @@ def make_spec() -> Callable[..., Spec]:
         return Spec(**(facts | changes))  # type: ignore[arg-type]
 
     return make
-
-
-@pytest.fixture
-def imagenet_4k() -> Path:
-    """The developers' 4000 validation crops, kept beside the repository and not in it."""
-    shared = Path(os.environ.get("FOZO_SHARED", Path(__file__).parents[3] / "shared"))
-    folder = shared / "data" / "imagenet-val-4k"
-    if not folder.is_dir():
-        pytest.skip(f"needs the real images in {folder}; set FOZO_SHARED to the folder that has data/")
-    return folder

@@ -135,8 +135,8 @@ def test_flat_files_need_labels_that_cover_them(plant: Plant, tmp_path: Path) ->
         open_images(flat, labels=short)
 
 
-def test_real_crops_are_a_labelled_subset(imagenet_4k: Path) -> None:
-    images = open_images(imagenet_4k)
+def test_real_crops_are_a_labelled_subset(real_images: Path) -> None:
+    images = open_images(real_images)
     assert (images.name, len(images), images.size) == ("imagenet", 4000, (224, 224))
     assert np.unique(images.labels).tolist() == list(range(1000))
     assert all(imagenet_wnids()[label] == path.split("/")[0] for path, label in images.samples)

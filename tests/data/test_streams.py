@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import subprocess
 import sys
 import threading
@@ -16,9 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from fozo.data.corrupt_tree import corrupt_tree
 from fozo.data.corruptions import corrupt
-from fozo.data.images import Pixels, resize_crop
+from fozo.data.images import Pixels, read_image, resize_crop
 from fozo.data.scenarios import SCENARIOS, Continual, Episodic, Gradual, Mixed, Scenario
 from fozo.data.sets import CLEAN, Domain, ImageSet, Sample, imagenet_r_wnids, imagenet_wnids, open_images
 from fozo.data.sources import Corrupting
@@ -231,8 +234,6 @@ def test_fingerprints_tell_streams_apart(plant: Plant, make_spec: MakeSpec) -> N
 
 
 def test_pixels_are_cropped_corrupted_and_normalised(tmp_path: Path, make_spec: MakeSpec) -> None:
-    from PIL import Image
-
     rng = np.random.Generator(np.random.Philox(0))
     for name, shape in (("a/0.png", (40, 50, 3)), ("b/1.png", (37, 31, 3))):
         (tmp_path / name).parent.mkdir()
@@ -243,7 +244,8 @@ def test_pixels_are_cropped_corrupted_and_normalised(tmp_path: Path, make_spec: 
     clean, noisy = stream.batches()
     cropped = [resize_crop(images.read(i), 16) for i in range(2)]
     corrupted = [
-        corrupt(pixels, "gaussian_noise", 2, 0, image_id=images.samples[i].path) for i, pixels in enumerate(cropped)
+        corrupt(pixels, "gaussian_noise", 2, 0, image_id=name)
+        for name, pixels in zip(("a/0.JPEG", "b/1.JPEG"), cropped, strict=True)
     ]
     np.testing.assert_array_equal(clean.images, spec.normalise(np.stack(cropped)))
     np.testing.assert_array_equal(noisy.images, spec.normalise(np.stack(corrupted)))
@@ -261,6 +263,28 @@ def test_stored_corruptions_are_loaded_as_they_are(plant: Plant, make_spec: Make
         if size == 24:
             stored = [resize_crop(pixels, 24, resize=24) for pixels in stored]
         np.testing.assert_array_equal(batch.images, make_spec(3, size=size).normalise(np.stack(stored)))
+
+
+def test_on_the_fly_equals_a_corrupted_tree_before_its_jpeg_coding(tmp_path: Path, make_spec: MakeSpec) -> None:
+    rng = np.random.Generator(np.random.Philox(1))
+    for name in ("a/0.png", "a/1.webp", "b/1.JPEG"):
+        (tmp_path / "clean" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(tmp_path / "clean" / name)
+    scenario = Continual(kinds=("impulse_noise", "frost"), severity=3, shuffle=False)
+    corrupt_tree(
+        tmp_path / "clean", tmp_path / "tree", kinds=scenario.kinds, severities=(3,), size=16, seed=4, workers=1
+    )
+    clean, tree = open_images(tmp_path / "clean"), open_images(tmp_path / "tree")
+    fly = Corrupting(clean, 16, seed=4)
+    for kind in scenario.kinds:
+        for index in range(3):
+            coded = io.BytesIO()
+            pixels = fly.load(Domain(kind, 3), index)
+            Image.fromarray(pixels).save(coded, "JPEG", quality=85, optimize=True)
+            np.testing.assert_array_equal(read_image(coded.getvalue()), tree.read(index, Domain(kind, 3)))
+    facts = Stream(tree, make_spec(2), scenario).describe()
+    assert (facts["corruption"], facts["corruption_seed"], facts["corruption_quality"]) == ("stored", 4, 85)
+    assert facts["frost"] == Stream(fly, make_spec(2), scenario).describe()["frost"]
 
 
 def test_all_sizes_normalise_by_table_exactly(make_spec: MakeSpec) -> None:
@@ -391,10 +415,9 @@ def test_plain_calls_work_with_names(plant: Plant, make_spec: MakeSpec) -> None:
         assert first.images.shape == (min(6 * len(stream.segments[0].domains), 64), 3, 16, 16)
 
 
-@pytest.mark.real
-def test_real_crops_stream(imagenet_4k: Path) -> None:
+def test_real_crops_stream(real_images: Path) -> None:
     spec = replace(spec_for(224, 1000), mean=(0.5,) * 3, std=(0.5,) * 3)
-    images = open_images(imagenet_4k).take(96, seed=0)
+    images = open_images(real_images).take(96, seed=0)
     stream = Stream(images, spec, Continual(kinds=("clean", "brightness")), batch_size=64)
     batches = list(stream.batches())
     assert [batch.images.shape for batch in batches] == [(64, 3, 224, 224), (32, 3, 224, 224)] * 2

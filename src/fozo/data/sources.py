@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
@@ -73,16 +74,22 @@ class Stored:
         return prepare(self.images, self.images.read(index, domain), self.size)
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
-        """Preparation only: the corruption is in the files."""
-        return {"preparation": describe_preparation(self.images, self.size), "corruption": "stored"}
+        """Preparation, and what the tree's own record says of its making."""
+        facts: dict[str, object] = {"preparation": describe_preparation(self.images, self.size), "corruption": "stored"}
+        record = self.images.record or {}
+        facts |= {f"corruption_{key}": record[key] for key in ("seed", "quality") if key in record}
+        if any(domain.kind == "frost" for domain in used) and "frost" in record:
+            facts["frost"] = record["frost"]
+        return facts
 
 
 @dataclass(frozen=True)
 class Corrupting:
     """Clean images, corrupted as they are read: first cropped to the model's size, as ImageNet-C was.
 
-    The noise depends on (image path, kind, severity, seed) and nothing else, so it is the same in every
-    scenario, batch size and thread. Unlike in ImageNet-C's files no JPEG coding follows.
+    The noise depends on (image name, kind, severity, seed) and nothing else, so it is the same in every
+    scenario, batch size and thread, and the same as in a tree made by ``fozo corrupt``, up to the JPEG coding
+    that files go through and these pixels do not.
     """
 
     images: ImageSet
@@ -98,8 +105,9 @@ class Corrupting:
         pixels = prepare(self.images, self.images.read(index), self.size)
         if domain == CLEAN:
             return pixels
-        path = self.images.samples[index].path
-        return corrupt(pixels, domain.kind, domain.severity, self.seed, image_id=path)
+        # The name that the image has in a corrupted tree, whatever the format of the clean file.
+        name = str(PurePosixPath(self.images.samples[index].path).with_suffix(".JPEG"))
+        return corrupt(pixels, domain.kind, domain.severity, self.seed, image_id=name)
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
         """Preparation and, where they matter, the seed and where the frost's textures come from."""

@@ -78,6 +78,9 @@ class ImageSet:
     size: tuple[int, int] | None = None
     """Height and width that every image has, for ready-made crops; ``None`` for photographs as they came."""
 
+    record: Mapping[str, object] | None = None
+    """How the corrupted images were made, where ``fozo corrupt`` made them and wrote it down."""
+
     def __post_init__(self) -> None:
         """Refuse an empty set."""
         if not self.samples:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fozo.data.corrupt_tree import METADATA, read_record
 from fozo.data.corruptions import KINDS
 from fozo.data.images import Pixels
 from fozo.data.sets.base import Domain, FolderStore, ImageSet, Sample, mixed_sizes, probe
@@ -96,7 +97,9 @@ def open_imagenet_c(
     if classes is None:
         classes = imagenet_wnids() if all(map(WNID.fullmatch, found)) else tuple(found)
     store = FolderStore({domain: folders[domain] for domain in domains})
-    images = ImageSet("imagenet-c", label(found, classes), tuple(classes), store, domains)
+    images = ImageSet(
+        "imagenet-c", label(found, classes), tuple(classes), store, domains, record=read_record(root / METADATA)
+    )
     sizes = probe(images)
     images = replace(images, size=next(iter(sizes.values()), None))
     for (path, domain), size in sizes.items():

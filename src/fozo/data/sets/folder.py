@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fozo.data.images import EXTENSIONS
 from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
 from fozo.errors import FozoError
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
 
 
 def some(names: Sequence[str], count: int = 3) -> str:
