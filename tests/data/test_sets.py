@@ -108,9 +108,8 @@ def test_flat_files_are_labelled_like_folders(plant: Plant, tmp_path: Path, form
         (kit / "map_clsloc.txt").write_text("".join(f"{wnid} {n} name\n" for wnid, n in number.items()))
     if form == "devkit-mat":
         scipy_io = pytest.importorskip("scipy.io")
-        leaves = [(number[wnid], wnid, 0) for wnid in wnids]
-        fields = [("ILSVRC2012_ID", object), ("WNID", object), ("num_children", object)]
-        synsets = np.array([*leaves, (1001, "n00000001", 2)], dtype=fields)
+        leaves = [(number[wnid], wnid) for wnid in wnids]
+        synsets = np.array([*leaves, (1001, "n00000001")], dtype=[("ILSVRC2012_ID", object), ("WNID", object)])
         scipy_io.savemat(kit / "meta.mat", {"synsets": synsets})
     images = open_images(flat, labels=file)
     assert images.samples == foldered.samples

@@ -255,6 +255,9 @@ def test_pixels_are_cropped_corrupted_and_normalised(tmp_path: Path, make_spec: 
 @pytest.mark.parametrize(("size", "words"), [(16, "16 px crops as they are"), (24, "Resize(24, bilinear)")])
 def test_stored_corruptions_are_loaded_as_they_are(plant: Plant, make_spec: MakeSpec, size: int, words: str) -> None:
     root = plant(f"{kind}/5/{label}/0.png" for kind in TWO for label in "abc")
+    rng = np.random.Generator(np.random.Philox(2))
+    for file in sorted(root.rglob("*.png")):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(file)
     images = open_images(root)
     stream = Stream(images, make_spec(3, size=size), Continual(kinds=TWO, shuffle=False))
     assert stream.describe()["preparation"] == words

@@ -19,8 +19,8 @@ def some(names: Sequence[str], count: int = 3) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file name is an image's; hidden files (macOS leaves ``._x.jpg``) are not."""
-    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+    """Whether a file name is an image's."""
+    return name.lower().endswith(EXTENSIONS)
 
 
 def entries(folder: Path) -> tuple[list[str], list[str]]:
@@ -29,7 +29,7 @@ def entries(folder: Path) -> tuple[list[str], list[str]]:
     try:
         with os.scandir(folder) as found:
             for entry in found:
-                if entry.name.startswith("."):
+                if entry.name.startswith("."):  # macOS leaves ._x.jpg
                     continue
                 if is_image(entry.name):
                     files.append(entry.name)

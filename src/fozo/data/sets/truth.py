@@ -72,6 +72,5 @@ def _devkit(folder: Path) -> dict[int, str]:
     except ImportError as error:
         raise FozoError("reading the devkit's meta.mat needs scipy; pip install 'fozo[bench]'") from error
     synsets = loadmat(str(matrix), squeeze_me=True)["synsets"]
-    # Inner nodes of the hierarchy have children; the 1000 classes do not.
-    leaves = synsets[synsets["num_children"] == 0]
-    return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
+    # Inner nodes of the hierarchy are listed too, with numbers above 1000.
+    return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
