@@ -65,9 +65,7 @@ def main() -> None:
     for severity in (2, 5):
         ours = milliseconds(partial(corrupt, image, "glass_blur", severity, 0), repeats=9)
         loop = milliseconds(partial(loop_glass_blur, image, severity, np.random.default_rng(0)), repeats=1)
-        print(
-            f"glass_blur {severity}: the published loop takes {loop:.0f} ms, {loop / ours:.0f} times as long"
-        )
+        print(f"glass_blur {severity}: the published loop takes {loop:.0f} ms, {loop / ours:.0f} times as long")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,18 @@ data = typer.Typer(help="Look at image sets.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    """Keep a deployed Vision Transformer accurate while its data drifts, with forward passes only."""
+    if version:
+        from fozo import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.command()
 def methods() -> None:
     """List the adaptation methods."""

@@ -127,9 +127,7 @@ def test_another_seed_or_size_into_the_same_folder_is_refused(
     assert contents(out) == before
 
 
-def test_frost_of_another_source_is_refused(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frost_of_another_source_is_refused(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     corrupt_tree(images, out, kinds=["frost"], size=32, workers=1)
     monkeypatch.setattr(module, "frost_source", lambda: "elsewhere")

@@ -5,9 +5,11 @@ A reference draws from a generator in the same state, so that random kinds too a
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import io
+import json
 import subprocess
 import sys
 import types
@@ -75,13 +77,30 @@ def assert_within_rounding(actual: Pixels, expected: Floats | Pixels, tolerance:
 
 def test_kinds_are_the_published_ones_in_the_papers_order() -> None:
     assert (
-        " ".join(KINDS)
-        == "gaussian_noise shot_noise impulse_noise defocus_blur glass_blur motion_blur zoom_blur "
+        " ".join(KINDS) == "gaussian_noise shot_noise impulse_noise defocus_blur glass_blur motion_blur zoom_blur "
         "snow frost fog brightness contrast elastic_transform pixelate jpeg_compression"
     )
     assert EXTRA_KINDS == ("speckle_noise", "gaussian_blur", "spatter", "saturate")
     assert set(CONSTANTS) == set(ALL)
     assert all(len(CONSTANTS[kind][scale]) == 5 for kind in ALL for scale in (32, 64, 224))
+
+
+def test_constants_are_the_ones_that_were_checked() -> None:
+    """They were compared number by number with the three published programs; a change must be deliberate."""
+    digest = hashlib.sha256(json.dumps(CONSTANTS, sort_keys=True).encode()).hexdigest()
+    assert digest == "46bd4dc72a3fd3d76de71eaeae0bd788c82939ec421e1e2c5b0f17cd1628a32f"
+
+
+@pytest.mark.parametrize("size", [32, 64, 224])
+# Not elastic_transform, whose published severities trade a large affine move for small ripples.
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "elastic_transform"])
+def test_severity_5_is_farther_from_the_clean_image_than_severity_1(kind: str, size: int) -> None:
+    image = photograph(size)
+    slight, strong = (
+        np.mean([np.square(corrupt(image, kind, severity, seed) - image.astype(float)).mean() for seed in range(6)])
+        for severity in (1, 5)
+    )
+    assert strong > slight
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -112,9 +131,7 @@ def test_pixels_are_the_same_in_another_process() -> None:
         "print(hashlib.sha256(b''.join(corrupt(x, k, 4, 9, image_id='i').tobytes()"
         " for k in ('fog', 'glass_blur', 'snow', 'shot_noise'))).hexdigest())"
     )
-    outputs = {
-        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in "ab"
-    }
+    outputs = {subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in "ab"}
     assert len(outputs) == 1 and len(outputs.pop()) > 60
 
 
@@ -204,9 +221,7 @@ def test_importing_the_module_loads_no_heavy_library() -> None:
         "import sys, fozo.data.corruptions;"
         "print([n for n in ('cv2', 'scipy', 'skimage', 'numba', 'imagecorruptions') if n in sys.modules])"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, text=True
-    ).stdout
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
     assert output.strip() == "[]"
 
 
@@ -259,9 +274,7 @@ def reference_contrast(image: Pixels, factor: float) -> Floats:
 
 
 def reference_gaussian(image: Pixels, sigma: float) -> Floats:
-    return np.asarray(
-        np.clip(skimage_filters.gaussian(image / 255, sigma=sigma, channel_axis=-1), 0, 1) * 255
-    )
+    return np.asarray(np.clip(skimage_filters.gaussian(image / 255, sigma=sigma, channel_axis=-1), 0, 1) * 255)
 
 
 def reference_pixelate(image: Pixels, share: float) -> Pixels:
@@ -345,9 +358,7 @@ def test_glass_blur(scale: int) -> None:
     expected = (expected * 255).astype(np.uint8)
     for _ in range(int(rounds)):
         side = scale - 2 * int(reach)
-        expected = published_loop(
-            expected, theirs.integers(-int(reach), int(reach), (side, side, 2)), int(reach)
-        )
+        expected = published_loop(expected, theirs.integers(-int(reach), int(reach), (side, side, 2)), int(reach))
     expected = np.clip(skimage_filters.gaussian(expected / 255, sigma=sigma, channel_axis=-1), 0, 1) * 255
     assert_within_rounding(glass_blur(image, (sigma, reach, rounds), ours), expected)
 
@@ -367,8 +378,7 @@ def test_motion_blur_keeps_angles_within_45_degrees() -> None:
     stripes[:, ::8] = 255
     across = np.ascontiguousarray(stripes.transpose(1, 0, 2))
     contrast = [
-        [motion_blur(x, (10, 3), np.random.default_rng(seed)).std() for seed in range(20)]
-        for x in (stripes, across)
+        [motion_blur(x, (10, 3), np.random.default_rng(seed)).std() for seed in range(20)] for x in (stripes, across)
     ]
     assert np.mean(contrast[0]) < 0.7 * np.mean(contrast[1])
 
@@ -380,9 +390,7 @@ def reference_plasma(size: int, decay: float, rng: np.random.Generator) -> Float
     while step >= 2:
         half, count = step // 2, size // step
 
-        def fill(
-            dy: int, dx: int, steps: int, neighbours: list[tuple[int, int]], rough: float, n: int
-        ) -> None:
+        def fill(dy: int, dx: int, steps: int, neighbours: list[tuple[int, int]], rough: float, n: int) -> None:
             draws = rng.uniform(-rough, rough, (n, n))
             for i in range(n):
                 for j in range(n):
@@ -443,9 +451,7 @@ def test_elastic_transform(scale: int, severity: int) -> None:
     )
     after = before + theirs.uniform(-shift, shift, (3, 2)).astype(np.float32)
     matrix = cv2.getAffineTransform(before, after)
-    warped = cv2.warpAffine(
-        image.astype(np.float32) / 255, matrix, (scale, scale), borderMode=cv2.BORDER_REFLECT_101
-    )
+    warped = cv2.warpAffine(image.astype(np.float32) / 255, matrix, (scale, scale), borderMode=cv2.BORDER_REFLECT_101)
     fields = [theirs.uniform(-1, 1, (scale, scale)) for _ in range(2)]
     dx, dy = (skimage_filters.gaussian(f, sigma, mode="reflect", truncate=3) * alpha for f in fields)
     y, x, z = np.meshgrid(np.arange(scale), np.arange(scale), np.arange(3), indexing="ij")
@@ -618,9 +624,7 @@ def peer() -> Iterator[types.ModuleType]:
         patch.setattr(np, "float_", np.float64, raising=False)
         module = importlib.import_module("imagecorruptions.corruptions")
 
-        def gaussian(
-            image: Floats, sigma: float, multichannel: bool = False, **options: float | str
-        ) -> Floats:
+        def gaussian(image: Floats, sigma: float, multichannel: bool = False, **options: float | str) -> Floats:
             axis = -1 if multichannel else None
             return np.asarray(skimage_filters.gaussian(image, sigma, channel_axis=axis, **options))
 
@@ -639,9 +643,7 @@ def test_deterministic_kinds_equal_imagecorruptions(peer: types.ModuleType, kind
 
 
 @pytest.mark.parametrize(("radius", "sigma", "angle"), [(10, 3, 13.7), (15, 12, -44), (20, 15, 31.1)])
-def test_line_blur_equals_imagecorruptions(
-    peer: types.ModuleType, radius: int, sigma: float, angle: float
-) -> None:
+def test_line_blur_equals_imagecorruptions(peer: types.ModuleType, radius: int, sigma: float, angle: float) -> None:
     image = photograph(224)
     expected = peer._motion_blur(image, radius, sigma, angle)
     assert_within_rounding(line_blur(image, radius, sigma, angle), expected + 1 / 514)

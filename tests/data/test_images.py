@@ -132,12 +132,7 @@ def test_16_bit_colour_png_gives_the_high_bytes() -> None:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
     header = struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)
-    png = (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     np.testing.assert_array_equal(read_image(png), levels >> 8)
 
 
@@ -180,9 +175,7 @@ def test_animated_file_gives_its_first_frame(fmt: str) -> None:
     st.sampled_from([(32, None), (32, 32), (17, 40), (8, 9)]),
 )
 @settings(max_examples=60, deadline=None)
-def test_resize_crop_follows_torchvisions_rule(
-    height: int, width: int, sizes: tuple[int, int | None]
-) -> None:
+def test_resize_crop_follows_torchvisions_rule(height: int, width: int, sizes: tuple[int, int | None]) -> None:
     size, resize = sizes
     image = np.random.default_rng(height * 100 + width).integers(0, 256, (height, width, 3), np.uint8)
     np.testing.assert_array_equal(resize_crop(image, size, resize), torchvisions_rule(image, size, resize))

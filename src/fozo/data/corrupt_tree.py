@@ -64,9 +64,7 @@ class Outcome:
 
     def __add__(self, other: Outcome) -> Outcome:
         """Add the counts and join the lists."""
-        return Outcome(
-            self.written + other.written, self.skipped + other.skipped, self.unreadable + other.unreadable
-        )
+        return Outcome(self.written + other.written, self.skipped + other.skipped, self.unreadable + other.unreadable)
 
 
 def parse_kinds(text: str) -> tuple[str, ...]:
@@ -146,8 +144,7 @@ def corrupt_tree(
                     progress(done, len(files))
     except BrokenProcessPool as error:
         raise FozoError(
-            "a worker process died, perhaps for lack of memory; run again with fewer workers: "
-            "finished files are kept"
+            "a worker process died, perhaps for lack of memory; run again with fewer workers: finished files are kept"
         ) from error
     _write_record(out, {**record, "unreadable": len(total.unreadable)})
     return total
@@ -158,13 +155,9 @@ def find_images(images: Path, out: Path) -> list[tuple[Path, str]]:
     if not images.is_dir():
         raise FozoError(f"there is no folder {images}; give a folder that holds a folder for each class")
     if out.resolve().is_relative_to(images.resolve()):
-        raise FozoError(
-            f"{out} lies inside {images}, so its files would be taken for images; choose another place"
-        )
+        raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another place")
     found: dict[str, Path] = {}
-    for folder in sorted(
-        path for path in images.iterdir() if path.is_dir() and not path.name.startswith(".")
-    ):
+    for folder in sorted(path for path in images.iterdir() if path.is_dir() and not path.name.startswith(".")):
         for path in sorted(folder.rglob("*")):
             if path.suffix.lower() not in EXTENSIONS or path.name.startswith(".") or not path.is_file():
                 continue
@@ -211,9 +204,7 @@ def _corrupt_file(job: Job, file: tuple[Path, str]) -> Outcome:
     """Write every corruption of one image that is not there yet."""
     path, name = file
     targets = {
-        (kind, severity): job.out / kind / str(severity) / name
-        for kind in job.kinds
-        for severity in job.severities
+        (kind, severity): job.out / kind / str(severity) / name for kind in job.kinds for severity in job.severities
     }
     missing = {key: target for key, target in targets.items() if not target.exists()}
     if not missing:
@@ -261,22 +252,18 @@ def _open_record(job: Job, count: int) -> dict[str, object]:
         # A tree without frost may yet get it, from either source.
         if old.get(key) is not None and record[key] is not None and old[key] != record[key]:
             raise FozoError(
-                f"{job.out} was made with {key} {old[key]}, not {record[key]}; "
-                f"choose another folder, or the same {key}"
+                f"{job.out} was made with {key} {old[key]}, not {record[key]}; choose another folder, or the same {key}"
             )
     record["frost"] = record["frost"] or old.get("frost")
     strangers = [kind for kind in job.kinds if (job.out / kind).exists()]
     if strangers and not old:
         raise FozoError(
-            f"{job.out} has a folder {strangers[0]} but no {METADATA}, so fozo did not make it; "
-            f"choose another folder"
+            f"{job.out} has a folder {strangers[0]} but no {METADATA}, so fozo did not make it; choose another folder"
         )
     try:
         job.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FozoError(
-            f"cannot make the folder {job.out}: {error.strerror}; choose another place"
-        ) from error
+        raise FozoError(f"cannot make the folder {job.out}: {error.strerror}; choose another place") from error
     # Written first as well, so that an interrupted run is not continued with another seed.
     _write_record(job.out, record)
     return record

@@ -85,9 +85,7 @@ def _to_rgb(image: Image.Image, name: str) -> Pixels:
         deep = np.asarray(image)
         # Pillow opens every 16-bit grayscale format as "I" or "I;16" with the full 0..65535 range.
         if image.mode == "F" or deep.min() < 0 or deep.max() > 65535:
-            raise FozoError(
-                f"{name} has pixels of unknown range (mode {image.mode}); save it with 8 or 16 bits"
-            )
+            raise FozoError(f"{name} has pixels of unknown range (mode {image.mode}); save it with 8 or 16 bits")
         # Pillow's own conversion would clip at 255 and so make nearly every pixel white.
         gray = ((deep.astype(np.uint32) + 128) // 257).astype(np.uint8)
         return np.repeat(gray[..., None], 3, axis=2)

@@ -25,9 +25,9 @@ from fozo.engines.base import NO_KNOBS, Floats, Images, Knobs, Move, Spec, Taps,
 from fozo.engines.vit import Block, ViT
 from fozo.errors import FozoError
 
-CPU_CHUNK = 8
-"""Images (times candidates) that go through the blocks together: on a CPU what keeps activations in cache."""
-GPU_CHUNK = 256
+CPU_BYTES, GPU_BYTES = 20 << 20, 1 << 30
+"""How large a block's widest activation may get. More costs memory and, on a CPU, leaves the cache; less keeps the
+matrix products too small. ``benchmarks/engine.py`` measures it."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,13 @@ class TorchEngine:
         self.vit = vit
         self.device = weight.device
         self.dtype = weight.dtype
-        self.chunk = chunk or (CPU_CHUNK if self.device.type == "cpu" else GPU_CHUNK)
+        a = vit.architecture
+        budget = CPU_BYTES if self.device.type == "cpu" else GPU_BYTES
+        widest = vit.pos_embed.shape[1] * a.hidden * weight.element_size()
+        self.chunk = max(1, budget // widest) if chunk is None else chunk
+        """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
-        a = vit.architecture
         self._spec = Spec(
             name=name,
             depth=a.depth,

@@ -89,9 +89,7 @@ def corrupt(
         side = min(image.shape[:2])
         scale = 32 if side <= 48 else 64 if side <= 96 else 224
     if scale not in SCALES:
-        raise FozoError(
-            f"there are no constants for scale {scale}; choose among {', '.join(map(str, SCALES))}"
-        )
+        raise FozoError(f"there are no constants for scale {scale}; choose among {', '.join(map(str, SCALES))}")
     constants = CONSTANTS[kind][scale][severity - 1]
     rng = _generator(image_id, kind, severity, seed)
     if not gray or kind.endswith("_noise"):
@@ -121,9 +119,7 @@ def _check_image(image: Pixels) -> bool:
     if image.dtype != np.uint8:
         raise FozoError(f"the image has {image.dtype} pixels; give uint8 values from 0 to 255")
     if image.ndim not in (2, 3) or image.shape[2:] not in ((), (1,), (3,)):
-        raise FozoError(
-            f"the image has shape {image.shape}; give [height, width, 3], or gray [height, width]"
-        )
+        raise FozoError(f"the image has shape {image.shape}; give [height, width, 3], or gray [height, width]")
     if min(image.shape[:2]) < SMALLEST_SIDE:
         raise FozoError(
             f"the image is {image.shape[1]} x {image.shape[0]} px; a corruption needs at least "

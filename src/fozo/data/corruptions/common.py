@@ -97,9 +97,7 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> npt.NDArray[np.
     roughness = 100.0
     while len(field) < size:
 
-        def between(
-            neighbours: npt.NDArray[np.float64], reach: float = roughness**2
-        ) -> npt.NDArray[np.float64]:
+        def between(neighbours: npt.NDArray[np.float64], reach: float = roughness**2) -> npt.NDArray[np.float64]:
             return neighbours / 4 + rng.uniform(-reach, reach, neighbours.shape)
 
         beside = field + np.roll(field, -1, axis=1)

@@ -66,10 +66,7 @@ def elastic_transform(image: Pixels, constants: Constants, rng: np.random.Genera
     right = amplitude * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
     down = amplitude * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
     places = np.stack([np.arange(height)[:, None] + down, np.arange(width) + right])
-    channels = [
-        ndimage.map_coordinates(warped[..., c], places, order=1, mode="reflect")
-        for c in range(image.shape[2])
-    ]
+    channels = [ndimage.map_coordinates(warped[..., c], places, order=1, mode="reflect") for c in range(image.shape[2])]
     return quantise(np.stack(channels, axis=2))
 
 

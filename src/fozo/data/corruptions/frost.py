@@ -85,10 +85,7 @@ def _feathers(size: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
         steps = rng.uniform(1.5, 6, int(length / 3.5))
         along = np.cumsum(steps) / steps.sum()
         heading = rng.uniform(0, 2 * np.pi) + rng.uniform(-1, 1) * along
-        stem = (
-            rng.uniform(0, size, 2)
-            + np.cumsum(steps * np.stack([np.cos(heading), np.sin(heading)]), axis=1).T
-        )
+        stem = rng.uniform(0, size, 2) + np.cumsum(steps * np.stack([np.cos(heading), np.sin(heading)]), axis=1).T
         # OpenCV draws between pixels when coordinates carry fractional bits: 4 of them, a 16th of a pixel.
         lines = [np.rint(16 * stem).astype(np.int32)]
         for side in (-np.pi / 3, np.pi / 3):
