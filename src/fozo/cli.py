@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +19,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+data = typer.Typer(help="Look at image sets.", no_args_is_help=True)
+app.add_typer(data, name="data")
 
 
 @app.callback()
@@ -62,14 +68,9 @@ def corrupt(
     workers: Annotated[int | None, typer.Option(help="Processes; by default one for each core.")] = None,
 ) -> None:
     """Make an ImageNet-C-shaped tree OUT/kind/severity/class/file.JPEG from clean images."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from fozo.data.corrupt_tree import corrupt_tree, parse_kinds, parse_severities
 
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("corrupting", total=None)
+    with _progress("corrupting") as progress:
         outcome = corrupt_tree(
             images,
             out,
@@ -78,7 +79,7 @@ def corrupt(
             size=size,
             seed=seed,
             workers=workers,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=progress,
         )
     print(f"{out}: {outcome.written} files written, {outcome.skipped} were there already")
     for sentence in outcome.unreadable:
@@ -86,6 +87,61 @@ def corrupt(
     if outcome.unreadable:
         print(f"fozo: {len(outcome.unreadable)} images could not be read; the rest is done", file=sys.stderr)
         raise typer.Exit(2)
+
+
+@data.command()
+def check(
+    path: Annotated[Path, typer.Argument(help="A folder of images, or a WebDataset-like tar.", show_default=False)],
+    layout: Annotated[str, typer.Option(help="What it is, where that cannot be seen from the folders.")] = "auto",
+    labels: Annotated[
+        Path | None, typer.Option(help="File of labels, for flat ImageNet validation files.", show_default=False)
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Decode every image: the only way to find every truncated file.")
+    ] = False,
+) -> None:
+    """Say what an image set is, and which of its files are broken (then the exit code is 2)."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from fozo.data.check import check_images
+
+    with _progress("checking") as progress:
+        report = check_images(path, layout, labels=labels, full=full, progress=progress)
+    console = Console()
+    if console.is_terminal:
+        table = Table(show_header=False)
+        for name, value in report.rows():
+            table.add_row(Text(name), Text(value))  # a file name may hold brackets, which are not markup
+        console.print(table)
+    else:
+        for name, value in report.rows():
+            print(f"{name}: {value}")
+    if report.broken:
+        raise typer.Exit(2)
+
+
+@contextmanager
+def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal, but only once the work has lasted two seconds."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(doing, total=None)
+    began = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if bar.console.is_terminal and not bar.live.is_started and time.monotonic() - began > 2:
+            bar.start()
+
+    try:
+        yield update
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def main() -> None:

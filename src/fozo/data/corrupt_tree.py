@@ -35,10 +35,9 @@ from fozo.data.corruptions import (
     corrupt,
     frost_source,
 )
-from fozo.data.images import Pixels, read_image, resize_crop
+from fozo.data.images import EXTENSIONS, Pixels, read_image, resize_crop
 from fozo.errors import FozoError
 
-EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 METADATA = "corruptions.json"
 QUALITY = 85
 
@@ -238,7 +237,7 @@ def _write_jpeg(target: Path, image: Pixels) -> None:
 def _open_record(job: Job, count: int) -> dict[str, object]:
     """Check that a tree begun earlier was made in the same way, and write down what it will hold."""
     path = job.out / METADATA
-    old = _read_record(path) if path.exists() else {}
+    old = read_record(path) or {}
     record: dict[str, object] = {
         "kinds": _joined(KINDS + EXTRA_KINDS, old.get("kinds"), job.kinds),
         "severities": _joined(range(1, 6), old.get("severities"), job.severities),
@@ -276,7 +275,10 @@ def _joined(order: Iterable[object], old: object, new: Sequence[object]) -> list
     return [value for value in order if value in held or value in new]
 
 
-def _read_record(path: Path) -> dict[str, object]:
+def read_record(path: Path) -> dict[str, object] | None:
+    """Read how a tree was made; ``None`` for a tree that fozo did not make."""
+    if not path.exists():
+        return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

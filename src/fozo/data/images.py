@@ -36,6 +36,9 @@ from fozo.errors import FozoError
 
 Pixels = npt.NDArray[np.uint8]
 
+EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Names of files that count as images in a folder, in lower case."""
+
 # ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio.
 RESIZE_RATIO = 256 / 224
 

@@ -1,0 +1,141 @@
+"""Look an image set over before hours are spent on it: what it is, and which files are broken."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from fozo.data.sets import ImageSet, open_images
+from fozo.data.sets.base import Domain, mixed_sizes
+from fozo.errors import FozoError
+
+SAMPLE = 256
+"""Images decoded in full by a quick check, spread evenly over the set."""
+SHOWN = 20
+CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An image that cannot be used."""
+
+    image: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found."""
+
+    path: Path
+    images: ImageSet
+    sizes: Counter[tuple[int, int]]
+    """How many images have each (height, width)."""
+    decoded: int
+    broken: tuple[Broken, ...]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Put the report in words, one fact a row."""
+        images = self.images
+        total = len(images) * len(images.domains)
+        rows = [("path", str(self.path)), ("layout", images.name)]
+        if images.corrupted:
+            rows += [("kinds", _kinds(images.domains)), ("images", f"{len(images)} in each of {_domains(images)}")]
+        else:
+            rows += [("images", str(len(images)))]
+        present = len(np.unique(images.labels))
+        rows += [("classes", f"{present} with images, of {len(images.classes)}"), ("sizes", self._sizes())]
+        partly = f"headers of all {total} images, {self.decoded} images decoded"
+        rows += [("read", f"all {total} images decoded" if self.decoded == total else partly)]
+        rows += [("broken", str(len(self.broken)))]
+        rows += [(f"  {broken.image}", broken.reason) for broken in self.broken[:SHOWN]]
+        if len(self.broken) > SHOWN:
+            rows += [("  ...", f"and {len(self.broken) - SHOWN} more")]
+        return rows
+
+    def _sizes(self) -> str:
+        common = [f"{width}x{height} ({count})" for (height, width), count in self.sizes.most_common(3)]
+        others = len(self.sizes) - len(common)
+        return ", ".join(common) + (f" and {others} other sizes" if others else "")
+
+
+def _domains(images: ImageSet) -> str:
+    return f"{len(images.domains)} domains" if len(images.domains) > 1 else "1 domain"
+
+
+def _kinds(domains: tuple[Domain, ...]) -> str:
+    """List kinds with their severities, those with the same severities together."""
+    levels: dict[str, list[str]] = {}
+    for kind, severity in domains:
+        levels.setdefault(kind, []).append(str(severity))
+    groups: dict[str, list[str]] = {}
+    for kind, found in levels.items():
+        groups.setdefault(", ".join(found), []).append(kind)
+    return "; ".join(
+        f"{len(kinds)} ({', '.join(kinds)}) at severity {severities}" for severities, kinds in groups.items()
+    )
+
+
+def check_images(
+    path: str | Path,
+    layout: str = "auto",
+    *,
+    labels: str | Path | None = None,
+    full: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Report:
+    """Read the header of every image, and decode a sample of them, or all.
+
+    Args:
+        path: what to look at.
+        layout: as in :func:`~fozo.data.sets.open_images`.
+        labels: likewise.
+        full: decode every image: the only way to find all truncated files.
+        progress: called with the images done so far and their number.
+    """
+    images = open_images(path, layout, labels=labels)
+    total = len(images) * len(images.domains)
+    sample = range(total) if full else np.unique(np.linspace(0, total - 1, SAMPLE).astype(int)).tolist()
+    decoded = frozenset(sample)
+    sizes: Counter[tuple[int, int]] = Counter()
+    broken = []
+
+    def look(flat: int) -> tuple[int, int] | Broken:
+        domain, index = images.domains[flat // len(images)], flat % len(images)
+        sampled = images.samples[index].path
+        try:
+            if flat in decoded:
+                height, width = images.store.read(sampled, domain).shape[:2]
+            else:
+                height, width = images.store.measure(sampled, domain)
+            if images.size is not None and (height, width) != images.size:
+                raise mixed_sizes(images, sampled, domain, (height, width))
+        except (FozoError, OSError) as error:
+            return Broken(f"{domain.name}/{sampled}" if images.corrupted else sampled, str(error))
+        return height, width
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = 0
+        for chunk in _chunks(total):
+            for found in pool.map(look, chunk):
+                if isinstance(found, Broken):
+                    broken.append(found)
+                else:
+                    sizes[found] += 1
+            done += len(chunk)
+            progress(done, total)
+    return Report(Path(path), images, sizes, len(decoded), tuple(broken))
+
+
+def _chunks(total: int) -> Iterator[list[int]]:
+    """Cut the work up, so that millions of images are not millions of waiting jobs."""
+    numbers = iter(range(total))
+    while chunk := list(islice(numbers, CHUNK)):
+        yield chunk

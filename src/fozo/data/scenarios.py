@@ -1,0 +1,174 @@
+"""Scenarios: in which order the world shows its domains and images to a deployed model.
+
+A scenario is a sequence of *segments*, each a domain (or several mixed together) of which every image comes
+once, and a rule for the order of the images inside a segment. It knows nothing of pixels or batches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.data.corruptions import KINDS
+from fozo.data.sets.base import CLEAN, Domain, shuffled
+from fozo.errors import FozoError
+
+Positions = npt.NDArray[np.int64]
+
+
+class Segment(NamedTuple):
+    """A stretch of the stream in which every image of its domains comes exactly once."""
+
+    domains: tuple[Domain, ...]
+    reset: bool = False
+    """Whether methods start afresh here."""
+
+    @property
+    def name(self) -> str:
+        """The domain's name, or ``mixed``."""
+        return self.domains[0].name if len(self.domains) == 1 else "mixed"
+
+
+def at(kinds: Iterable[str], severity: int) -> list[Domain]:
+    """Give the domains of some kinds at one severity; ``clean`` has none."""
+    return [CLEAN if kind == CLEAN.kind else Domain(kind, severity) for kind in kinds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario(ABC):
+    """What all scenarios share."""
+
+    name: ClassVar[str]
+    kinds: tuple[str, ...] = KINDS
+    """Corruptions in their order of appearance, the paper's by default; ``("clean",)`` for none."""
+
+    def __post_init__(self) -> None:
+        """Refuse no kinds at all, and a bare string, which would be read letter by letter."""
+        if not isinstance(self.kinds, tuple) or not self.kinds:
+            raise FozoError(f"kinds is {self.kinds!r}; give a tuple of at least one name, such as ('fog',)")
+
+    @abstractmethod
+    def segments(self) -> tuple[Segment, ...]:
+        """List the segments in order."""
+
+    def order(self, labels: Positions, seed: int, number: int) -> Positions:
+        """Order the images of segment ``number``, given their labels: at random, unless overridden."""
+        return shuffled(len(labels), seed, number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continual(Scenario):
+    """One domain after another, nothing reset: the paper's main setting."""
+
+    name: ClassVar[str] = "continual"
+    severity: int = 5
+    shuffle: bool = True
+    """``False`` keeps the set's own order in every domain."""
+
+    def segments(self) -> tuple[Segment, ...]:
+        """One for each kind."""
+        return tuple(Segment((domain,)) for domain in at(self.kinds, self.severity))
+
+    def order(self, labels: Positions, seed: int, number: int) -> Positions:
+        """Shuffle each domain, unless told not to."""
+        return super().order(labels, seed, number) if self.shuffle else np.arange(len(labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodic(Continual):
+    """As continual, but methods are reset at the beginning of each domain."""
+
+    name: ClassVar[str] = "episodic"
+
+    def segments(self) -> tuple[Segment, ...]:
+        """One for each kind, each a new start."""
+        return tuple(segment._replace(reset=True) for segment in super().segments())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurring(Continual):
+    """The whole sequence of domains comes back, ``rounds`` times in all; images in a new order each time."""
+
+    name: ClassVar[str] = "recurring"
+    rounds: int = 10
+
+    def segments(self) -> tuple[Segment, ...]:
+        """All kinds, again and again."""
+        if self.rounds < 1:
+            raise FozoError(f"recurring has rounds={self.rounds}; give at least 1")
+        return super().segments() * self.rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(Scenario):
+    """All domains shuffled together, so that a batch has images of many."""
+
+    name: ClassVar[str] = "mixed"
+    severity: int = 5
+
+    def segments(self) -> tuple[Segment, ...]:
+        """A single one, with every domain in it."""
+        return (Segment(tuple(at(self.kinds, self.severity))),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradual(Scenario):
+    """Each kind swells and fades: severity 1-2-3-4-5-4-3-2-1."""
+
+    name: ClassVar[str] = "gradual"
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Nine for each kind."""
+        if CLEAN.kind in self.kinds:
+            raise FozoError("gradual goes through severities, which clean images do not have; leave out 'clean'")
+        tide = (1, 2, 3, 4, 5, 4, 3, 2, 1)
+        return tuple(Segment((Domain(kind, severity),)) for kind in self.kinds for severity in tide)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlated(Scenario):
+    """Labels arrive in clumps, as a camera sees them: Dirichlet-sorted within each domain.
+
+    As in NOTE and RoTTA: each class spreads its images over time slots by shares drawn from a Dirichlet
+    distribution, and inside a slot the images of a class follow each other.
+    """
+
+    name: ClassVar[str] = "correlated"
+    severity: int = 5
+    delta: float = 0.1
+    """The Dirichlet parameter: the smaller, the more a class keeps to one moment."""
+    SLOTS: ClassVar[int] = 100
+
+    def segments(self) -> tuple[Segment, ...]:
+        """One for each kind."""
+        if not self.delta > 0:
+            raise FozoError(f"correlated has delta={self.delta}; give a number above 0 (0.1 is usual)")
+        return tuple(Segment((domain,)) for domain in at(self.kinds, self.severity))
+
+    def order(self, labels: Positions, seed: int, number: int) -> Positions:
+        """Spread each class over the slots, then put the slots one after another."""
+        anyhow = super().order(labels, seed, number)
+        by_class = anyhow[np.argsort(labels[anyhow], kind="stable")]
+        _, begins, which, counts = np.unique(
+            labels[by_class], return_index=True, return_inverse=True, return_counts=True
+        )
+        place = np.arange(len(labels)) - begins[which]  # of an image within its class
+        slots = min(self.SLOTS, len(counts))
+        # Its own Philox counter keeps these draws apart from those of the shuffle with the same key.
+        key = np.array([seed, number], dtype=np.uint64)
+        generator = np.random.Generator(np.random.Philox(counter=[0, 0, 0, 1], key=key))
+        shares = generator.dirichlet(np.full(slots, self.delta), size=len(counts))
+        ends = np.rint(np.cumsum(shares, axis=1)[:, :-1] * counts[:, None])
+        slot = np.count_nonzero(ends[which] <= place[:, None], axis=1)
+        turn = generator.random((slots, len(counts)))  # classes take turns in another order in each slot
+        return by_class[np.lexsort((place, turn[slot, which], slot))]
+
+
+SCENARIOS: dict[str, type[Scenario]] = {
+    scenario.name: scenario for scenario in (Continual, Episodic, Mixed, Gradual, Correlated, Recurring)
+}

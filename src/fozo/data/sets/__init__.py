@@ -1,0 +1,146 @@
+"""Image sets: everything the benchmarks adapt to, opened from the files people really have.
+
+``open_images(path)`` looks at the folder and says what it is; name the ``layout`` to be sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, Store
+from fozo.data.sets.corrupted import SEVERITIES, kind_folders, open_cifar_c, open_imagenet_c
+from fozo.data.sets.folder import entries, open_folder, some
+from fozo.data.sets.imagenet import (
+    FLAT,
+    WNID,
+    imagenet_r_wnids,
+    imagenet_wnids,
+    open_imagenet,
+    open_imagenet_r,
+    open_imagenet_sketch,
+    open_imagenet_v2,
+    robustbench_list,
+)
+from fozo.data.sets.tar import open_tar
+from fozo.errors import FozoError
+
+__all__ = [
+    "CLEAN",
+    "LAYOUTS",
+    "Domain",
+    "ImageSet",
+    "Sample",
+    "Store",
+    "imagenet_r_wnids",
+    "imagenet_wnids",
+    "open_images",
+    "robustbench_list",
+]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a kind of set is opened, and the options that mean something for it."""
+
+    open: Callable[..., ImageSet]
+    options: frozenset[str] = frozenset()
+
+
+LAYOUTS = {
+    "imagenet": Layout(open_imagenet, frozenset({"labels"})),
+    "imagenet-c": Layout(open_imagenet_c, frozenset({"classes", "kinds", "severities"})),
+    "imagenet-r": Layout(open_imagenet_r),
+    "imagenet-v2": Layout(open_imagenet_v2),
+    "imagenet-sketch": Layout(open_imagenet_sketch),
+    "cifar-c": Layout(open_cifar_c, frozenset({"classes", "kinds", "severities"})),
+    "webdataset": Layout(open_tar, frozenset({"classes"})),
+    "folder": Layout(open_folder, frozenset({"classes"})),
+}
+
+
+def open_images(
+    path: str | Path,
+    layout: str = "auto",
+    *,
+    classes: Sequence[str] | None = None,
+    labels: str | Path | None = None,
+    kinds: Sequence[str] | None = None,
+    severities: Sequence[int] | None = None,
+    crops: bool = True,
+) -> ImageSet:
+    """Open an image set.
+
+    Args:
+        path: a folder, or a WebDataset-like tar.
+        layout: one of :data:`LAYOUTS`, or ``auto`` to recognise it.
+        classes: class names in the order of the model's outputs, for sets that are not ImageNet's.
+        labels: file of labels, for flat ImageNet validation files.
+        kinds: open only these corruptions of a corrupted set.
+        severities: open only these severities of a corrupted set.
+        crops: whether images that all have one square size count as ready-made crops, to be used as they are
+            when they fit the model. ``False`` has every image resized and cropped.
+    """
+    root = Path(path)
+    if not root.exists():
+        raise FozoError(f"there is no file or folder {root}; check the path")
+    if layout == "auto":
+        root, layout = recognise(root, own_classes=classes is not None)
+    if layout not in LAYOUTS:
+        raise FozoError(f"there is no layout {layout!r}; choose from auto, {', '.join(LAYOUTS)}")
+    given = {"classes": classes, "labels": labels, "kinds": kinds, "severities": severities}
+    options = {name: value for name, value in given.items() if value is not None}
+    useless = sorted(options.keys() - LAYOUTS[layout].options)
+    if useless:
+        raise FozoError(f"{useless[0]}= means nothing for the layout {layout} of {root}; leave it out")
+    images = LAYOUTS[layout].open(root, **options)
+    return images if crops else replace(images, size=None)
+
+
+def recognise(root: Path, own_classes: bool = False) -> tuple[Path, str]:
+    """Say which layout a path has, and at which folder it begins (an unpacked tar may wrap it in another)."""
+    if root.is_file():
+        if root.suffix != ".tar":
+            raise FozoError(f"{root} is a file but no .tar; give a folder of images or a WebDataset-like tar")
+        return root, "webdataset"
+    folders, files = entries(root)
+    if (root / "labels.npy").is_file():
+        return root, "cifar-c"
+    if any(root.glob("*.tar")) and not folders:
+        return root, "webdataset"
+    if any(map(FLAT.fullmatch, files)):
+        return root, "imagenet"
+    if kind_folders(root):
+        return root, "imagenet-c"
+    pictured = [name for name in folders if any(entries(root / name))]
+    if len(folders) == 1 and not files and entries(root / folders[0])[0] and not entries(root / folders[0])[1]:
+        return recognise(root / folders[0], own_classes)
+    if not pictured:
+        raise FozoError(
+            f"{root} is no image set: expected class/image or kind/severity/class/image, kind.npy with "
+            f"labels.npy, or .tar files, but found {len(files)} images and the folders {some(folders)}"
+        )
+    return root, _name_of(root, folders, own_classes)
+
+
+def _name_of(root: Path, folders: list[str], own_classes: bool) -> str:
+    """Tell sets of class folders apart by the names of the folders."""
+    if own_classes:
+        return "folder"
+    if all(map(WNID.fullmatch, folders)):
+        if tuple(folders) == imagenet_r_wnids():
+            return "imagenet-r"
+        first = entries(root / folders[0])[1]
+        return "imagenet-sketch" if first and first[0].startswith("sketch_") else "imagenet"
+    if all(map(str.isdecimal, folders)):
+        if set(folders) <= set(SEVERITIES) and all(entries(root / name)[0] for name in folders):
+            raise FozoError(f"{root} holds the severities of one corruption; give the folder above, or one severity")
+        if {int(name) for name in folders} == set(range(1000)):
+            return "imagenet-v2"
+        if folders != sorted(folders, key=int):
+            raise FozoError(
+                f"{root} has {len(folders)} folders named by numbers, whose order as text differs; pass "
+                f"layout='folder' for text order (torchvision's ImageFolder has it), or classes= for your own"
+            )
+    return "folder"

@@ -1,0 +1,222 @@
+"""What an image set is: a list of labelled images, and a store that reads any of them.
+
+A set never depends on where it lies: samples are named by their path inside the set, with ``/`` on every
+system, so the same images give the same names, the same order and the same fingerprint everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fozo.data.images import Pixels, read_image
+from fozo.errors import FozoError
+
+PROBES = 32
+"""Headers read at opening to learn whether the images are ready-made crops of one size."""
+
+
+class Domain(NamedTuple):
+    """One condition of the world: a kind of corruption at a severity from 1 to 5, or no corruption."""
+
+    kind: str
+    severity: int
+
+    @property
+    def name(self) -> str:
+        """``gaussian_noise/5``, or ``clean``."""
+        return f"{self.kind}/{self.severity}" if self.severity else self.kind
+
+
+CLEAN = Domain("clean", 0)
+
+
+class Sample(NamedTuple):
+    """One image of a set."""
+
+    path: str
+    """Path inside the set (``n01440764/ILSVRC2012_val_00000293.JPEG``): the image's name in every domain."""
+    label: int
+    """Index into the set's ``classes``."""
+
+
+class Store(Protocol):
+    """Where the pixels are. Both methods may be called from many threads at once."""
+
+    def read(self, path: str, domain: Domain) -> Pixels:
+        """Decode one image to ``uint8 [height, width, 3]``."""
+
+    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
+        """Read height and width from the header, without decoding."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Labelled images in a fixed order."""
+
+    name: str
+    """The layout it was opened as, such as ``imagenet-c``."""
+    samples: tuple[Sample, ...]
+    classes: tuple[str, ...]
+    """What the labels index: all classes of the task, also those without an image here."""
+    store: Store
+    domains: tuple[Domain, ...] = (CLEAN,)
+    """The conditions every image is stored in."""
+    mask: tuple[int, ...] | None = None
+    """The model outputs that ``classes`` stand for, where they are not all of them (ImageNet-R): labels are scored
+    on ``logits[:, mask]``, which is what ``load_engine(..., classes=mask)`` gives."""
+    size: tuple[int, int] | None = None
+    """Height and width that every image has, for ready-made crops; ``None`` for photographs as they came."""
+
+    record: Mapping[str, object] | None = None
+    """How the corrupted images were made, where ``fozo corrupt`` made them and wrote it down."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty set."""
+        if not self.samples:
+            raise FozoError(f"the {self.name} set holds no images; check the path")
+
+    def __len__(self) -> int:
+        """Count the images of one domain."""
+        return len(self.samples)
+
+    @property
+    def corrupted(self) -> bool:
+        """Whether the images are stored under corruptions instead of clean."""
+        return self.domains != (CLEAN,)
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """All labels, in order."""
+        return np.array([sample.label for sample in self.samples], dtype=np.int64)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of names, labels and their order; not of the pixels, which would mean reading them all."""
+        lines = "".join(f"{path}\t{label}\n" for path, label in self.samples)
+        return hashlib.sha256(lines.encode()).hexdigest()[:16]
+
+    def read(self, index: int, domain: Domain = CLEAN) -> Pixels:
+        """Decode image ``index`` as it is under ``domain``."""
+        path = self.samples[index].path
+        pixels = self.store.read(path, domain)
+        if self.size is not None and pixels.shape[:2] != self.size:
+            raise mixed_sizes(self, path, domain, pixels.shape[:2])
+        return pixels
+
+    def take(self, count: int, seed: int = 0) -> ImageSet:
+        """Keep ``count`` images drawn at random without regard to class, in their old order."""
+        if not 1 <= count <= len(self):
+            raise FozoError(f"cannot take {count} of {len(self)} images; give a number from 1 to {len(self)}")
+        kept = np.sort(shuffled(len(self), seed)[:count])
+        return replace(self, samples=tuple(self.samples[int(i)] for i in kept))
+
+    def select(self, paths: Sequence[str]) -> ImageSet:
+        """Keep the named images, in the order given (RobustBench's list, say)."""
+        position = {sample.path: sample for sample in self.samples}
+        missing = [path for path in paths if path not in position]
+        if missing:
+            raise FozoError(
+                f"{len(missing)} of the {len(paths)} listed images are not in this {self.name} set, "
+                f"first {missing[0]!r} (the set has names like {self.samples[0].path!r}); give the whole set"
+            )
+        twice = [path for path, times in Counter(paths).items() if times > 1]
+        if twice:
+            raise FozoError(f"the list names {twice[0]!r} more than once; list every image once")
+        return replace(self, samples=tuple(position[path] for path in paths))
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is no 64-bit key."""
+    if not 0 <= seed < 2**64:
+        raise FozoError(f"the seed is {seed}; give a whole number from 0 to 2**64 - 1")
+
+
+def shuffled(count: int, seed: int, stream: int = 0) -> npt.NDArray[np.int64]:
+    """Give a random order of ``count`` things that depends on nothing but ``(count, seed, stream)``.
+
+    Sorting raw Philox words, instead of ``Generator.permutation``: NumPy promises that a bit generator's
+    words never change, but allows a Generator's methods to change between versions.
+    """
+    check_seed(seed)
+    words = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(count)
+    return np.argsort(words, kind="stable")
+
+
+def ready_size(images: ImageSet) -> tuple[int, int] | None:
+    """Guess from a few headers, spread over the set, whether it is made of crops of one size.
+
+    Photographs come in many sizes; images that all have the same square size have been cropped already,
+    and a second Resize + CenterCrop would zoom into them. Unreadable files are left for whoever reads them.
+    """
+    sizes = set(probe(images).values())
+    if len(sizes) == 1 and len({*next(iter(sizes))}) == 1:
+        return sizes.pop()
+    return None
+
+
+def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
+    """Read the size of a few images spread over samples and domains."""
+    found = {}
+    spread = np.linspace(0, len(images) * len(images.domains) - 1, PROBES).astype(int)
+    for flat in np.unique(spread):
+        domain, sample = divmod(int(flat), len(images))
+        key = images.samples[sample].path, images.domains[domain]
+        try:
+            found[key] = images.store.measure(*key)
+        except FozoError:
+            continue
+    return found
+
+
+def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, ...]) -> FozoError:
+    """Word the error of an image that breaks the set's promise of one size."""
+    height, width = images.size or (0, 0)
+    or_else = "" if images.corrupted else ", or open the set with crops=False to resize and crop every image"
+    return FozoError(
+        f"{path} ({domain.name}) is {found[1]}x{found[0]} px where the {images.name} set's other images are "
+        f"{width}x{height}; replace it{or_else}"
+    )
+
+
+def header_size(source: Path | bytes, name: str) -> tuple[int, int]:
+    """Read height and width without decoding the pixels."""
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            return image.height, image.width
+    except Exception:
+        # read_image has the right words for whatever is wrong with the file.
+        height, width = read_image(source, name).shape[:2]
+        return height, width
+
+
+@dataclass(frozen=True)
+class FolderStore:
+    """Image files on disk, one folder for each domain."""
+
+    folders: Mapping[Domain, Path]
+    flat: bool = False
+    """The files lie directly in the folder, although the samples are named ``class/file``."""
+
+    def locate(self, path: str, domain: Domain) -> Path:
+        """Say which file holds an image."""
+        return self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
+
+    def read(self, path: str, domain: Domain) -> Pixels:
+        """Decode one file."""
+        return read_image(self.locate(path, domain))
+
+    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
+        """Read one file's header."""
+        file = self.locate(path, domain)
+        return header_size(file, str(file))

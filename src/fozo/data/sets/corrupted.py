@@ -1,0 +1,181 @@
+"""Sets stored under corruptions: ImageNet-C trees of files, and CIFAR-10-C/100-C arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.data.corrupt_tree import METADATA, read_record
+from fozo.data.corruptions import KINDS
+from fozo.data.images import Pixels
+from fozo.data.sets.base import Domain, FolderStore, ImageSet, Sample, mixed_sizes, probe
+from fozo.data.sets.folder import entries, label, scan, some
+from fozo.data.sets.imagenet import WNID, imagenet_wnids
+from fozo.errors import FozoError
+
+SEVERITIES = ("1", "2", "3", "4", "5")
+
+
+def kind_folders(root: Path) -> dict[str, Path]:
+    """Find the folders of an ImageNet-C-shaped tree: ``kind/severity/class``, or that below group folders.
+
+    The published tars unpack to noise/, blur/, weather/, digital/ and extra/ with the kinds inside. Kinds
+    are known by their shape and not by name, so ImageNet-3DCC or ImageNet-C-bar open as well.
+    """
+    found: dict[str, Path] = {}
+    for name in entries(root)[0]:
+        inside = entries(root / name)[0]
+        if _is_kind(root / name, inside):
+            found[name] = root / name
+        else:
+            found |= {kind: root / name / kind for kind in inside if _is_kind(root / name / kind)}
+    known = [kind for kind in KINDS if kind in found]
+    return {kind: found[kind] for kind in [*known, *sorted(found.keys() - set(known))]}
+
+
+def _is_kind(folder: Path, inside: list[str] | None = None) -> bool:
+    """Whether a folder holds severities 1-5 and nothing else, with class folders in them."""
+    names = entries(folder)[0] if inside is None else inside
+    return bool(names) and set(names) <= set(SEVERITIES) and bool(entries(folder / names[0])[0])
+
+
+def choose(found: Sequence[Domain], kinds: Sequence[str] | None, severities: Sequence[int] | None) -> list[Domain]:
+    """Keep the wanted kinds and severities, refusing those that are not there."""
+    for what, wanted, present in (
+        ("kind", kinds, {domain.kind for domain in found}),
+        ("severity", severities, {domain.severity for domain in found}),
+    ):
+        absent = [value for value in wanted or () if value not in present]
+        if absent:
+            raise FozoError(
+                f"there is no {what} {absent[0]!r} in this set; it has {', '.join(map(str, sorted(present)))}"
+            )
+    return [
+        domain
+        for domain in found
+        if (kinds is None or domain.kind in kinds) and (severities is None or domain.severity in severities)
+    ]
+
+
+def open_imagenet_c(
+    root: Path,
+    classes: Sequence[str] | None = None,
+    kinds: Sequence[str] | None = None,
+    severities: Sequence[int] | None = None,
+) -> ImageSet:
+    """Open ``kind/severity/class/file``; every domain must hold the same images, all of one size.
+
+    All 75 published domains list 3.75 million files: pass ``kinds`` or ``severities`` to look at fewer.
+    """
+    folders = {
+        Domain(kind, int(severity)): folder / severity
+        for kind, folder in kind_folders(root).items()
+        for severity in entries(folder)[0]
+    }
+    if not folders:
+        raise FozoError(
+            f"{root} should hold folders kind/severity/class like gaussian_noise/5/n01440764, perhaps below "
+            f"noise, blur, weather, digital and extra, but has {some(entries(root)[0])}; "
+            f"give the folder above the kinds"
+        )
+    domains = tuple(choose(list(folders), kinds, severities))
+    found = scan(folders[domains[0]])
+    paths = {path for listed in found.values() for path in listed}
+    for domain in domains[1:]:
+        others = {path for listed in scan(folders[domain]).values() for path in listed}
+        if others != paths:
+            odd = sorted(others ^ paths)[0]
+            raise FozoError(
+                f"every domain should hold the same images, but {domain.name} has {len(others)} and "
+                f"{domains[0].name} has {len(paths)}, and only one of them has {odd}; complete the tree, or "
+                f"pass kinds= and severities= that are complete"
+            )
+    if classes is None:
+        classes = imagenet_wnids() if all(map(WNID.fullmatch, found)) else tuple(found)
+    store = FolderStore({domain: folders[domain] for domain in domains})
+    images = ImageSet(
+        "imagenet-c", label(found, classes), tuple(classes), store, domains, record=read_record(root / METADATA)
+    )
+    sizes = probe(images)
+    images = replace(images, size=next(iter(sizes.values()), None))
+    for (path, domain), size in sizes.items():
+        if size != images.size:
+            raise mixed_sizes(images, path, domain, size)
+    return images
+
+
+@dataclass(frozen=True)
+class ArrayStore:
+    """CIFAR-C arrays, mapped into memory: row ``(severity - 1) * images + i`` is image i."""
+
+    arrays: Mapping[str, npt.NDArray[np.uint8]]
+    images: int
+
+    def read(self, path: str, domain: Domain) -> Pixels:
+        """Copy one image out of the file."""
+        return np.array(self.arrays[domain.kind][(domain.severity - 1) * self.images + int(path)])
+
+    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
+        """Tell the size that all images of an array share."""
+        height, width = self.arrays[domain.kind].shape[1:3]
+        return height, width
+
+
+def _map(file: Path) -> npt.NDArray[np.generic]:
+    try:
+        array: npt.NDArray[np.generic] = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise FozoError(f"{file} is not a readable .npy array ({error}); download it again") from error
+    return array
+
+
+def open_cifar_c(
+    root: Path,
+    classes: Sequence[str] | None = None,
+    kinds: Sequence[str] | None = None,
+    severities: Sequence[int] | None = None,
+) -> ImageSet:
+    """Open ``kind.npy`` files of 5 x N images beside ``labels.npy``; the classes are numbers unless given."""
+    if not (root / "labels.npy").is_file():
+        raise FozoError(f"CIFAR-C should have a labels.npy beside its kind.npy files, but {root} has none")
+    names = {file.stem for file in root.glob("*.npy")} - {"labels"}
+    ordered = [kind for kind in KINDS if kind in names]
+    ordered += sorted(names - set(ordered))
+    present = [Domain(kind, severity) for kind in ordered for severity in range(1, 6)]
+    if not present:
+        raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy, but {root} has only labels.npy")
+    domains = tuple(choose(present, kinds, severities))
+    labels = np.asarray(_map(root / "labels.npy"))
+    rows = len(labels) if labels.ndim == 1 else 0
+    per_severity = rows // 5
+    if not rows or rows % 5 or labels.dtype.kind not in "iu" or (labels.reshape(5, -1) != labels[:per_severity]).any():
+        raise FozoError(
+            f"{root / 'labels.npy'} should hold the same N whole numbers five times over, once for each "
+            f"severity, but is {labels.dtype} of shape {list(labels.shape)}; download it again"
+        )
+    arrays: dict[str, npt.NDArray[np.uint8]] = {}
+    for kind in dict.fromkeys(domain.kind for domain in domains):
+        array = _map(root / f"{kind}.npy")
+        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[0] != rows or array.shape[3] != 3:
+            raise FozoError(
+                f"{root / kind}.npy should be uint8 of shape [{rows}, height, width, 3] as labels.npy has "
+                f"{rows} rows, but is {array.dtype} of shape {list(array.shape)}; download it again"
+            )
+        arrays[kind] = array.view(np.uint8)
+    sizes = {array.shape[1:3] for array in arrays.values()}
+    if len(sizes) > 1:
+        raise FozoError(f"all arrays of a CIFAR-C set should have one image size, but {root} has {sorted(sizes)}")
+    samples = tuple(Sample(f"{i:05d}", int(value)) for i, value in enumerate(labels[:per_severity]))
+    if classes is None:
+        classes = tuple(map(str, range(10 if labels.max() < 10 else 100)))
+    if labels.min() < 0 or labels.max() >= len(classes):
+        raise FozoError(
+            f"the labels in {root} go from {labels.min()} to {labels.max()}, but there are {len(classes)} "
+            f"classes; pass classes= with a name for each"
+        )
+    height, width = sizes.pop()
+    return ImageSet("cifar-c", samples, tuple(classes), ArrayStore(arrays, per_severity), domains, size=(height, width))

@@ -1,0 +1,133 @@
+"""ImageNet and its natural shifts: validation set, R, V2 and Sketch, and RobustBench's list of 5000.
+
+Labels always come from the full list of 1000 WordNet ids in sorted order, never from the position of a
+folder, so a subset of ImageNet is labelled like the whole. The sets that are always scored whole (R, V2,
+Sketch) must have all their classes: a missing one would silently change the score.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
+from fozo.data.sets.folder import entries, label, scan, some
+from fozo.data.sets.truth import read_truth
+from fozo.errors import FozoError
+
+WNID = re.compile(r"n\d{8}")
+FLAT = re.compile(r"ILSVRC2012_val_\d{8}\.JPEG")
+ROBUSTBENCH = Path("helper_files", "imagenet_test_image_ids.txt")
+
+
+@lru_cache
+def imagenet_wnids() -> tuple[str, ...]:
+    """List the 1000 WordNet ids of ImageNet-1k; a class's label is its place here."""
+    return tuple(files("fozo.data.sets").joinpath("imagenet_wnids.txt").read_text().split())
+
+
+@lru_cache
+def imagenet_r_wnids() -> tuple[str, ...]:
+    """List the 200 of them that ImageNet-R has."""
+    return tuple(files("fozo.data.sets").joinpath("imagenet_r_wnids.txt").read_text().split())
+
+
+def _from_folders(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
+    images = ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root}))
+    return replace(images, size=ready_size(images))
+
+
+def _complete(name: str, root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
+    """List a set that must have images of every class and no other folders."""
+    found = scan(root)
+    present: Collection[str] = {folder for folder, paths in found.items() if paths}
+    missing = [folder for folder in classes if folder not in present]
+    extra = [folder for folder in found if folder not in set(classes)]
+    if missing or extra:
+        raise FozoError(
+            f"{name} should have {len(classes)} class folders ({classes[0]} ... {classes[-1]}) with images, "
+            f"but {root} lacks {len(missing)} ({some(missing)}) and has {len(extra)} others ({some(extra)}); "
+            f"give the folder above the classes of the whole set"
+        )
+    return found
+
+
+def open_imagenet(root: Path, labels: str | Path | None = None) -> ImageSet:
+    """Open the validation set or any subset of it: wnid folders, or flat files plus a file of labels."""
+    flat = [name for name in entries(root)[1] if FLAT.fullmatch(name)]
+    if not flat:
+        if labels is not None:
+            raise FozoError(f"labels= is for flat ILSVRC2012_val files, but {root} has class folders; leave it out")
+        return _from_folders("imagenet", root, scan(root), imagenet_wnids())
+    if labels is None:
+        raise FozoError(
+            f"{root} holds {len(flat)} flat validation files, whose names tell no class; pass labels= "
+            f"with the devkit's ILSVRC2012_validation_ground_truth.txt, a val.txt, or LOC_val_solution.csv"
+        )
+    truth = read_truth(Path(labels), imagenet_wnids())
+    unknown = [name for name in flat if name not in truth]
+    if unknown:
+        raise FozoError(
+            f"{labels} gives no label for {len(unknown)} of {len(flat)} files ({some(unknown)}); give the full list"
+        )
+    index = {wnid: position for position, wnid in enumerate(imagenet_wnids())}
+    # Named as in the folder layout, so that lists, shuffles and corruption noise are the same for both.
+    samples = sorted(Sample(f"{truth[name]}/{name}", index[truth[name]]) for name in flat)
+    images = ImageSet("imagenet", tuple(samples), imagenet_wnids(), FolderStore({CLEAN: root}, flat=True))
+    return replace(images, size=ready_size(images))
+
+
+def open_imagenet_r(root: Path) -> ImageSet:
+    """Open ImageNet-R: labels 0-199, with the mask of the 200 model outputs they stand for."""
+    wnids = imagenet_r_wnids()
+    images = _from_folders("imagenet-r", root, _complete("ImageNet-R", root, wnids), wnids)
+    return replace(images, mask=tuple(imagenet_wnids().index(wnid) for wnid in wnids))
+
+
+def open_imagenet_v2(root: Path) -> ImageSet:
+    """Open ImageNet-V2, whose folders 0 ... 999 are the labels; sorted as strings they would be wrong."""
+    numbers = tuple(str(number) for number in range(1000))
+    found = _complete("ImageNet-V2", root, numbers)
+    images = _from_folders("imagenet-v2", root, {number: found[number] for number in numbers}, numbers)
+    return replace(images, classes=imagenet_wnids())
+
+
+def open_imagenet_sketch(root: Path) -> ImageSet:
+    """Open ImageNet-Sketch: 1000 wnid folders."""
+    return _from_folders(
+        "imagenet-sketch", root, _complete("ImageNet-Sketch", root, imagenet_wnids()), imagenet_wnids()
+    )
+
+
+def robustbench_list(file: str | Path | None = None) -> tuple[str, ...]:
+    """Read RobustBench's 5000 validation images in its order, for :meth:`ImageSet.select`.
+
+    Args:
+        file: a list of ``wnid/ILSVRC2012_val_XXXXXXXX.JPEG`` lines; by default the one in an installed
+            ``robustbench``, which is not imported (that would import torch and download nothing we need).
+    """
+    if file is None:
+        package = find_spec("robustbench")
+        if package is None or not package.submodule_search_locations:
+            raise FozoError(
+                "robustbench is not installed, so its list of 5000 images is not at hand; "
+                "run pip install --no-deps robustbench, or give the file imagenet_test_image_ids.txt"
+            )
+        file = Path(package.submodule_search_locations[0]) / ROBUSTBENCH
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FozoError(f"cannot read the image list {file} ({error}); give a text file") from error
+    paths = tuple(line.strip() for line in lines if line.strip())
+    wrong = [path for path in paths if not re.fullmatch(rf"{WNID.pattern}/{FLAT.pattern}", path)]
+    if wrong or not paths:
+        raise FozoError(
+            f"{file} should hold lines like n01440764/ILSVRC2012_val_00000293.JPEG, but has "
+            f"{repr(wrong[0]) if wrong else 'none'}; give RobustBench's imagenet_test_image_ids.txt"
+        )
+    return paths

@@ -1,0 +1,92 @@
+"""WebDataset-like tars: ``key.jpg`` beside ``key.cls``, read in place without unpacking."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from fozo.data.images import Pixels, read_image
+from fozo.data.sets.base import Domain, ImageSet, Sample, header_size, ready_size
+from fozo.data.sets.folder import is_image, some
+from fozo.errors import FozoError
+
+
+class Member(NamedTuple):
+    """Where an image's bytes are."""
+
+    tar: Path
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class TarStore:
+    """Image files inside uncompressed tars, found by offset."""
+
+    members: Mapping[str, Member]
+
+    def _bytes(self, path: str) -> tuple[bytes, str]:
+        member = self.members[path]
+        # Opening for every image keeps reads independent of each other, so threads need no lock.
+        with member.tar.open("rb") as file:
+            file.seek(member.offset)
+            return file.read(member.size), f"{path} in {member.tar}"
+
+    def read(self, path: str, domain: Domain) -> Pixels:
+        """Decode one member."""
+        return read_image(*self._bytes(path))
+
+    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
+        """Read one member's header."""
+        return header_size(*self._bytes(path))
+
+
+def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, int]) -> None:
+    """Note the image and the label of every key in one tar, in the tar's order."""
+    try:
+        # "r:" refuses compression: a compressed tar cannot be read at an offset.
+        with tarfile.open(tar, "r:") as archive:
+            for entry in archive:
+                folder, slash, file = entry.name.removeprefix("./").rpartition("/")
+                stem, _, extension = file.partition(".")
+                key = f"{folder}{slash}{stem}"
+                if not entry.isreg() or entry.issparse() or file.startswith("."):
+                    continue
+                if is_image(file):
+                    if key in images:
+                        raise FozoError(f"the key {key!r} has a second image in {tar}; keys must differ")
+                    member = Member(tar, entry.offset_data, entry.size)
+                    images[key] = f"{folder}{slash}{file}", member
+                elif extension == "cls":
+                    content = archive.extractfile(entry)
+                    text = content.read(32).decode("ascii", "replace").strip() if content else ""
+                    if not text.isdecimal():
+                        raise FozoError(f"{entry.name} in {tar} should hold a class number, but holds {text!r}")
+                    labels[key] = int(text)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise FozoError(f"{tar} is not a readable uncompressed tar ({error}); unzip or download it again") from error
+
+
+def open_tar(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
+    """Open one tar or a folder of tars; the classes are the numbers up to the largest unless given."""
+    shards = [root] if root.is_file() else sorted(root.glob("*.tar"))
+    images: dict[str, tuple[str, Member]] = {}
+    labels: dict[str, int] = {}
+    for shard in shards:
+        _index(shard, images, labels)
+    bare = [key for key in images if key not in labels]
+    if bare or not images:
+        raise FozoError(
+            f"{root} should hold a key.cls with the class number for every key.jpg, but of {len(images)} "
+            f"images {len(bare)} have none ({some(bare)}); give a WebDataset-like tar"
+        )
+    highest = max(labels[key] for key in images)
+    names = tuple(map(str, range(highest + 1))) if classes is None else tuple(classes)
+    if highest >= len(names):
+        raise FozoError(f"{root} has a label {highest}, but there are only {len(names)} classes; complete classes=")
+    samples = tuple(Sample(path, labels[key]) for key, (path, _) in images.items())
+    opened = ImageSet("webdataset", samples, names, TarStore(dict(images.values())))
+    return replace(opened, size=ready_size(opened))

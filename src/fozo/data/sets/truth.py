@@ -1,0 +1,76 @@
+"""Labels of the flat ImageNet validation files, from any of the files people have them in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fozo.errors import FozoError
+
+_FILE = r"(?P<file>ILSVRC2012_val_\d{8})(?:\.JPEG)?"
+_NAMED_WNID = re.compile(_FILE + r"[\s,]+(?P<wnid>n\d{8})\b.*")  # Kaggle's LOC_val_solution.csv, or "file wnid"
+_NAMED_INDEX = re.compile(_FILE + r"[\s,]+(?P<index>\d{1,3})")  # Caffe's val.txt: place in sorted order
+_WNID = re.compile(r"(?P<wnid>n\d{8})")  # one a line, in the order of the file numbers
+_DEVKIT = re.compile(r"(?P<id>\d{1,4})")  # one a line, in the devkit's own numbering 1 ... 1000
+_FORMS = (_NAMED_WNID, _NAMED_INDEX, _WNID, _DEVKIT)
+
+
+def read_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
+    """Map ``ILSVRC2012_val_XXXXXXXX.JPEG`` to its wnid.
+
+    Four forms are told apart by their first line: ``file wnid ...`` (Kaggle's LOC_val_solution.csv),
+    ``file index`` (Caffe's val.txt), one wnid a line, and one devkit id a line
+    (ILSVRC2012_validation_ground_truth.txt, which needs the devkit's meta.mat or map_clsloc.txt beside it,
+    because the devkit numbers the classes in an order of its own).
+    """
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise FozoError(f"cannot read the labels in {file} ({error}); give a text file") from error
+    lines = [line for line in lines if line and not line.startswith("ImageId")]
+    form = next((form for form in _FORMS if lines and form.fullmatch(lines[0])), None)
+    if form is None:
+        raise FozoError(
+            f"{file} is no list of validation labels: its first line is {(lines or [''])[0][:60]!r}; "
+            f"give ILSVRC2012_validation_ground_truth.txt, a val.txt of 'file index', or LOC_val_solution.csv"
+        )
+    devkit = _devkit(file.parent) if form is _DEVKIT else {}
+    truth = {}
+    for number, line in enumerate(lines, start=1):
+        match = form.fullmatch(line)
+        if match is None:
+            raise FozoError(f"line {number} of {file} is {line[:60]!r}, unlike the lines before; repair the file")
+        parts = match.groupdict()
+        name = parts.get("file") or f"ILSVRC2012_val_{number:08d}"
+        if "index" in parts:
+            wnid = wnids[int(parts["index"])]
+        elif "id" in parts:
+            wnid = devkit.get(int(parts["id"]), "")
+        else:
+            wnid = parts["wnid"]
+        if wnid not in wnids:
+            raise FozoError(f"line {number} of {file} is {line[:60]!r}, which names no ImageNet-1k class")
+        truth[f"{name}.JPEG"] = wnid
+    return truth
+
+
+def _devkit(folder: Path) -> dict[int, str]:
+    """Read the devkit's own numbering of the classes."""
+    listing = folder / "map_clsloc.txt"
+    if listing.is_file():
+        rows = (line.split() for line in listing.read_text(encoding="utf-8").splitlines())
+        return {int(row[1]): row[0] for row in rows if len(row) >= 2}
+    matrix = folder / "meta.mat"
+    if not matrix.is_file():
+        raise FozoError(
+            f"the devkit numbers classes in its own order, and neither meta.mat nor map_clsloc.txt is in "
+            f"{folder} to translate it; keep the ground truth in the devkit's data folder"
+        )
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise FozoError("reading the devkit's meta.mat needs scipy; pip install 'fozo[bench]'") from error
+    synsets = loadmat(str(matrix), squeeze_me=True)["synsets"]
+    # Inner nodes of the hierarchy are listed too, with numbers above 1000.
+    return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}

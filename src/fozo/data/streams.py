@@ -1,0 +1,262 @@
+"""Streams: a set of images under a scenario, as an ordered, seeded, resumable sequence of batches.
+
+    stream = Stream(open_images("imagenet-c"), engine.spec, Continual(severity=5), batch_size=64)
+    for batch in stream.batches():
+        logits = method(batch.images)
+
+Every method sees the identical batches, in this process or another, from the first batch or from the middle:
+what batch i holds is a function of the image list, the scenario and the seed alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.data.scenarios import SCENARIOS, Positions, Scenario, Segment
+from fozo.data.sets.base import Domain, ImageSet, check_seed
+from fozo.data.sources import Corrupting, DomainSource, Stored
+from fozo.engines.base import Spec
+from fozo.errors import FozoError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a method is given, and what it is scored on."""
+
+    images: npt.NDArray[np.float32]
+    """``[B, channels, height, width]``, normalised for the model."""
+    labels: npt.NDArray[np.int64]
+    """``[B]``: the right columns of the model's logits."""
+    domain: str
+    """``gaussian_noise/5``, ``clean``, or ``mixed``."""
+    index: int
+    """Place in the stream."""
+    reset: bool
+    """Whether the method should start afresh before this batch."""
+    samples: npt.NDArray[np.int64]
+    """``[B]``: which images of the set these are."""
+
+
+def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
+    """Tabulate ``spec.normalise`` over the 256 values of a pixel, ``[channels, 256]``.
+
+    Looking pixels up gives the same bits as normalising them, several times faster, which is what keeps the
+    decoding threads ahead of a small model.
+    """
+    height, width = spec.image_size
+    ramp = np.resize(np.arange(256, dtype=np.uint8), (-(-256 // (height * width)), height, width))
+    images = spec.normalise(np.repeat(ramp[..., None], spec.channels, axis=3))
+    return np.ascontiguousarray(images.swapaxes(0, 1).reshape(spec.channels, -1)[:, :256])
+
+
+@dataclass
+class _Pending:
+    """A batch that the workers are filling in."""
+
+    batch: Batch
+    jobs: list[Future[None]]
+
+
+class Stream:
+    """An ordered, seeded iterator of batches.
+
+    Args:
+        source: an image set (stored corrupted, or clean and then corrupted on the fly with seed 0), or any
+            :class:`~fozo.data.sources.DomainSource`.
+        spec: the model's facts: image size, mean and std.
+        scenario: a :class:`~fozo.data.scenarios.Scenario`, or the name of one with its usual values.
+        batch_size: images in a batch; the last one of a segment has what is left over.
+        seed: decides the order of the images.
+        workers: threads that decode; as many as there are processors by default.
+        ahead: batches kept ready or in the making while the model works.
+    """
+
+    def __init__(
+        self,
+        source: ImageSet | DomainSource,
+        spec: Spec,
+        scenario: Scenario | str = "continual",
+        *,
+        batch_size: int = 64,
+        seed: int = 0,
+        workers: int | None = None,
+        ahead: int = 2,
+    ) -> None:
+        if isinstance(scenario, str):
+            if scenario not in SCENARIOS:
+                raise FozoError(f"there is no scenario {scenario!r}; choose from {', '.join(SCENARIOS)}")
+            scenario = SCENARIOS[scenario]()
+        workers = (os.cpu_count() or 1) if workers is None else workers
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("workers", workers, 1),
+            ("ahead", ahead, 1),
+        ):
+            if value < least:
+                raise FozoError(f"{name} is {value}; give a whole number from {least} up")
+        check_seed(seed)
+        height, width = spec.image_size
+        if height != width or spec.channels != 3:
+            raise FozoError(
+                f"{spec.name} reads images of {spec.channels} channels and {width}x{height} px; "
+                f"streams make square images of 3 channels"
+            )
+        if isinstance(source, ImageSet):
+            source = Stored(source, height) if source.corrupted else Corrupting(source, height)
+        self.source = source
+        self.spec = spec
+        self._table = normalisation_table(spec)
+        self.scenario = scenario
+        self.batch_size = batch_size
+        self.seed = seed
+        self.workers = workers
+        self.ahead = ahead
+        self.waited = 0.0
+        """Seconds that the reader of the latest :meth:`batches` has waited for data so far."""
+        self.segments = scenario.segments()
+        self._check_classes()
+        self._check_domains()
+        # Batches before each segment: how a batch number is found without visiting those before it.
+        counts = [-(-self._images_in(segment) // batch_size) for segment in self.segments]
+        self._starts = [0, *np.cumsum(counts).tolist()]
+
+    def _check_classes(self) -> None:
+        images, spec = self.source.images, self.spec
+        if images.mask is not None and images.mask != spec.subset:
+            raise FozoError(
+                f"the labels of {images.name} stand for {len(images.mask)} of the model's outputs; restrict the head "
+                f"to them with load_engine(..., classes=images.mask)"
+            )
+        if len(images.classes) != spec.classes:
+            raise FozoError(
+                f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}, so "
+                f"labels and outputs would not match; open the set with classes= in the order of the outputs"
+            )
+
+    def _check_domains(self) -> None:
+        offered = self.source.domains()
+        absent = [domain for segment in self.segments for domain in segment.domains if domain not in set(offered)]
+        if absent:
+            kinds = ", ".join(dict.fromkeys(domain.kind for domain in offered))
+            levels = ", ".join(str(level) for level in sorted({domain.severity for domain in offered}))
+            raise FozoError(
+                f"the {self.scenario.name} scenario needs {absent[0].name}, which this "
+                f"{self.source.images.name} set lacks; it has {kinds} at severities {levels}"
+            )
+
+    def _images_in(self, segment: Segment) -> int:
+        return len(segment.domains) * len(self.source.images)
+
+    def __len__(self) -> int:
+        """Count the batches."""
+        return int(self._starts[-1])
+
+    def _order(self, number: int) -> Positions:
+        """Give segment ``number``'s order: position p is image ``p % n`` of its domain ``p // n``."""
+        labels = np.tile(self.source.images.labels, len(self.segments[number].domains))
+        return self.scenario.order(labels, self.seed, number)
+
+    @cached_property
+    def _order_hash(self) -> str:
+        digest = hashlib.sha256()
+        for number in range(len(self.segments)):
+            digest.update(self._order(number).astype("<i8").tobytes())
+        return digest.hexdigest()[:16]
+
+    def describe(self) -> dict[str, object]:
+        """Say in plain values (JSON) all that the batches depend on."""
+        images = self.source.images
+        return {
+            "images": {"layout": images.name, "count": len(images), "hash": images.fingerprint},
+            "scenario": {
+                "name": self.scenario.name,
+                **asdict(self.scenario),
+                "kinds": list(self.scenario.kinds),
+            },
+            "order": self._order_hash,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "batches": len(self),
+            **self.source.describe({domain for segment in self.segments for domain in segment.domains}),
+            "size": self.spec.image_size[0],
+            "mean": list(self.spec.mean or ()),
+            "std": list(self.spec.std or ()),
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of :meth:`describe`: equal fingerprints mean equal batches."""
+        return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def batches(self, start: int = 0) -> Generator[Batch, None, None]:
+        """Yield the batches from number ``start`` on; those before are skipped without reading an image.
+
+        Decoding runs ahead in threads. An image that cannot be read raises here, at its own batch. Closing
+        the iterator, or leaving it to the garbage collector, ends the threads.
+        """
+        if not 0 <= start <= len(self):
+            raise FozoError(f"the stream has {len(self)} batches; start={start} is not from 0 to {len(self)}")
+        self.waited = 0.0
+        return self._prefetched(start)
+
+    def _prefetched(self, start: int) -> Generator[Batch, None, None]:
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="fozo-stream")
+        pending: deque[_Pending] = deque()
+        plans = self._plans(start)
+        try:
+            while True:
+                began = time.perf_counter()
+                while len(pending) <= self.ahead and (plan := next(plans, None)) is not None:
+                    batch, places = plan
+                    jobs = [pool.submit(self._fill, batch.images, slot, *place) for slot, place in enumerate(places)]
+                    pending.append(_Pending(batch, jobs))
+                if not pending:
+                    return
+                ready = pending.popleft()
+                for job in ready.jobs:
+                    job.result()
+                self.waited += time.perf_counter() - began
+                yield ready.batch
+        finally:
+            # What is queued is dropped; what is running ends within one image's time.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _plans(self, start: int) -> Iterator[tuple[Batch, list[tuple[Domain, int]]]]:
+        """Yield each batch with its images still to be filled in, and where each of them comes from."""
+        count = len(self.source.images)
+        labels = self.source.images.labels
+        for number, segment in enumerate(self.segments):
+            if self._starts[number + 1] <= start:
+                continue
+            order = self._order(number)
+            for index in range(max(start, self._starts[number]), self._starts[number + 1]):
+                first = (index - self._starts[number]) * self.batch_size
+                domains, samples = np.divmod(order[first : first + self.batch_size], count)
+                images = np.empty((len(samples), *self.spec.image_shape), np.float32)
+                batch = Batch(images, labels[samples], segment.name, index, segment.reset and first == 0, samples)
+                yield batch, [(segment.domains[d], int(i)) for d, i in zip(domains, samples, strict=True)]
+
+    def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:
+        """Load one image into its place in a batch (in a worker)."""
+        try:
+            pixels = self.source.load(domain, index)
+            for channel, table in enumerate(self._table):
+                np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
+        except Exception as error:
+            if isinstance(error, FozoError):
+                raise
+            path = self.source.images.samples[index].path
+            raise FozoError(
+                f"cannot load {path} under {domain.name} ({type(error).__name__}: {error}); leave it out"
+            ) from error

@@ -1,0 +1,62 @@
+"""Small image trees, made on the spot, and the facts of small models."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fozo.engines.base import Spec
+
+Plant = Callable[..., Path]
+
+
+def encoded(shade: int, size: tuple[int, int] = (16, 16), format: str = "PNG") -> bytes:
+    """Make a file of one gray, so that an image can be told by its pixels."""
+    stream = io.BytesIO()
+    Image.fromarray(np.full((size[1], size[0], 3), shade, np.uint8)).save(stream, format)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Plant:
+    """Write images at the given paths below a folder; the shade counts up from 0."""
+
+    def write(paths: Iterable[str], folder: str = "set", size: tuple[int, int] = (16, 16)) -> Path:
+        made: set[Path] = set()
+        for shade, path in enumerate(paths):
+            file = tmp_path / folder / path
+            if file.parent not in made:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                made.add(file.parent)
+            file.write_bytes(encoded(shade % 256, size))
+        return tmp_path / folder
+
+    return write
+
+
+@pytest.fixture
+def make_spec() -> Callable[..., Spec]:
+    """Make the facts of a small model."""
+
+    def make(classes: int = 1000, size: int = 16, **changes: object) -> Spec:
+        facts: dict[str, object] = {
+            "name": "tiny",
+            "depth": 1,
+            "dim": 4,
+            "classes": classes,
+            "channels": 3,
+            "image_size": (size, size),
+            "patch_size": (8, 8),
+            "head_width": 4,
+            "fingerprint": "0",
+            "mean": (0.5, 0.4, 0.3),
+            "std": (0.5, 0.25, 0.2),
+        }
+        return Spec(**(facts | changes))  # type: ignore[arg-type]
+
+    return make

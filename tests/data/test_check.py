@@ -1,0 +1,129 @@
+"""``fozo data check``: what it says, and its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fozo.cli import app
+from fozo.data import check
+from fozo.data.check import check_images
+from fozo.data.sets import imagenet_wnids
+from fozo.errors import FozoError
+
+Plant = Callable[..., Path]
+
+
+def c_tree(plant: Plant) -> Path:
+    return plant(
+        f"{kind}/{severity}/{wnid}/0.png"
+        for kind in ("fog", "snow")
+        for severity in (3, 5)
+        for wnid in imagenet_wnids()[:4]
+    )
+
+
+def test_a_sound_tree_in_words(plant: Plant) -> None:
+    root = c_tree(plant)
+    rows = dict(check_images(root).rows())
+    assert rows == {
+        "path": str(root),
+        "layout": "imagenet-c",
+        "kinds": "2 (snow, fog) at severity 3, 5",
+        "images": "4 in each of 4 domains",
+        "classes": "4 with images, of 1000",
+        "sizes": "16x16 (16)",
+        "read": "all 16 images decoded",
+        "broken": "0",
+    }
+
+
+def test_kinds_with_other_severities_are_listed_apart(plant: Plant) -> None:
+    wnid = imagenet_wnids()[0]
+    root = plant(f"{domain}/{wnid}/0.png" for domain in ("fog/1", "fog/2", "snow/5"))
+    assert dict(check_images(root).rows())["kinds"] == "1 (snow) at severity 5; 1 (fog) at severity 1, 2"
+
+
+def test_broken_files_are_named(plant: Plant) -> None:
+    root = c_tree(plant)
+    wnids = imagenet_wnids()
+    (root / "fog" / "3" / wnids[1] / "0.png").write_bytes(b"")
+    (root / "snow" / "5" / wnids[2] / "0.png").write_bytes(b"not an image")
+    plant([f"snow/3/{wnids[0]}/0.png"], size=(12, 12))
+    with pytest.raises(FozoError, match="other images are"):
+        check_images(root)  # two sizes: not a set that can be opened
+    plant([f"snow/3/{wnids[0]}/0.png"])
+    broken = {found.image: found.reason for found in check_images(root).broken}
+    assert broken.keys() == {f"fog/3/{wnids[1]}/0.png", f"snow/5/{wnids[2]}/0.png"}
+    assert "empty file" in broken[f"fog/3/{wnids[1]}/0.png"]
+    assert "not an image" in broken[f"snow/5/{wnids[2]}/0.png"]
+
+
+def test_only_a_full_check_finds_every_truncated_file(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "SAMPLE", 3)  # decodes the first, the middle and the last
+    root = plant(f"{label}/{number}.png" for label in "ab" for number in range(5))
+    (root / "b" / "4.png").write_bytes((root / "b" / "4.png").read_bytes()[:-25])
+    (root / "a" / "1.png").write_bytes((root / "a" / "1.png").read_bytes()[:-25])
+    quick, full = check_images(root), check_images(root, full=True)
+    assert [found.image for found in quick.broken] == ["b/4.png"]
+    assert quick.decoded == 3
+    assert [found.image for found in full.broken] == ["a/1.png", "b/4.png"]
+    assert full.decoded == 10
+
+
+def test_an_odd_size_among_crops_is_broken_and_among_photographs_is_not(plant: Plant) -> None:
+    root = plant(f"a/{number:03d}.png" for number in range(100))
+    plant(["a/050.png"], size=(20, 16))  # not among the headers that are read at opening
+    (found,) = check_images(root).broken
+    assert found.image == "a/050.png"
+    plant(["a/000.png"], size=(20, 16))
+    report = check_images(root)
+    assert report.broken == ()
+    assert dict(report.rows())["sizes"] == "16x16 (98), 20x16 (2)"
+
+
+def test_progress_counts_every_image(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "CHUNK", 4)
+    seen: list[tuple[int, int]] = []
+    check_images(plant(f"a/{i}.png" for i in range(10)), progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(4, 10), (8, 10), (10, 10)]
+
+
+def test_the_command_prints_plain_lines_when_piped(plant: Plant) -> None:
+    root = plant(["a/0.png", "a/[bold]1.png", "b/2.png"])
+    run = CliRunner().invoke(app, ["data", "check", str(root)])
+    assert run.exit_code == 0
+    assert run.stdout.splitlines()[:3] == [f"path: {root}", "layout: folder", "images: 3"]
+    (root / "a" / "[bold]1.png").write_bytes(b"")
+    run = CliRunner().invoke(app, ["data", "check", str(root), "--full"])
+    assert run.exit_code == 2
+    assert "broken: 1" in run.stdout
+    assert "  a/[bold]1.png: " in run.stdout
+
+
+def test_the_command_prints_a_table_on_a_terminal(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    root = plant(["a/0.png", "a/[bold]1.png", "b/2.png"])
+    (root / "a" / "[bold]1.png").write_bytes(b"")
+    run = CliRunner().invoke(app, ["data", "check", str(root)])
+    assert run.exit_code == 2
+    assert "│" in run.stdout
+    assert "a/[bold]1.png" in run.stdout
+
+
+def test_long_lists_of_broken_files_are_cut(plant: Plant) -> None:
+    root = plant(f"a/{i}.png" for i in range(30))
+    for file in (root / "a").iterdir():
+        file.write_bytes(b"")
+    rows = check_images(root).rows()
+    assert rows[-1] == ("  ...", "and 10 more")
+    assert ("broken", "30") in rows
+
+
+def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    run = CliRunner().invoke(app, ["data", "check", str(tmp_path / "absent")])
+    assert isinstance(run.exception, FozoError)  # main() prints it and exits with 2
+    assert "there is no file or folder" in str(run.exception)

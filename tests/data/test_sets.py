@@ -1,0 +1,498 @@
+"""Labels are right in every layout, and wrong layouts are refused in words."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from fozo.data.corruptions import KINDS
+from fozo.data.sets import (
+    CLEAN,
+    Domain,
+    ImageSet,
+    imagenet_r_wnids,
+    imagenet_wnids,
+    open_images,
+    robustbench_list,
+)
+from fozo.errors import FozoError
+
+Plant = Callable[..., Path]
+VAL = "ILSVRC2012_val_{:08d}.JPEG"
+
+
+def labels_by_path(images: ImageSet) -> dict[str, int]:
+    return {sample.path: sample.label for sample in images.samples}
+
+
+def shade(images: ImageSet, path: str, domain: Domain = CLEAN) -> int:
+    index = [sample.path for sample in images.samples].index(path)
+    return int(images.read(index, domain)[0, 0, 0])
+
+
+# --- the lists of classes ---
+
+
+def test_the_class_lists_are_imagenets() -> None:
+    wnids = imagenet_wnids()
+    assert len(set(wnids)) == 1000
+    assert list(wnids) == sorted(wnids)
+    # tench, tabby, tiger shark, toilet tissue: landmarks that everybody's models agree on
+    assert [wnids.index(w) for w in ("n01440764", "n02123045", "n01491361", "n15075141")] == [0, 281, 3, 999]
+    assert len(set(imagenet_r_wnids())) == 200
+    assert set(imagenet_r_wnids()) < set(wnids)
+    assert list(imagenet_r_wnids()) == sorted(imagenet_r_wnids())
+
+
+def test_the_class_lists_equal_timms() -> None:
+    timm = find_spec("timm")
+    if timm is None or not timm.submodule_search_locations:
+        pytest.skip("timm is not installed")
+    info = Path(timm.submodule_search_locations[0]) / "data" / "_info"
+    assert (info / "imagenet_synsets.txt").read_text().split() == list(imagenet_wnids())
+    indices = [int(line) for line in (info / "imagenet_r_indices.txt").read_text().split()]
+    assert indices == [imagenet_wnids().index(wnid) for wnid in imagenet_r_wnids()]
+
+
+# --- ImageNet ---
+
+
+def test_a_subset_of_imagenet_is_labelled_like_the_whole(plant: Plant) -> None:
+    wnids = imagenet_wnids()
+    root = plant(f"{wnids[label]}/{VAL.format(label)}" for label in (999, 7, 281))
+    images = open_images(root)
+    assert images.name == "imagenet"
+    assert images.classes == wnids
+    assert labels_by_path(images) == {f"{wnids[label]}/{VAL.format(label)}": label for label in (7, 281, 999)}
+    assert images.labels.tolist() == [7, 281, 999]
+
+
+def test_an_unknown_wnid_is_refused(plant: Plant) -> None:
+    root = plant(["n01440764/a.png", "n99999999/a.png"])
+    with pytest.raises(FozoError, match=r"1 of 2 class folders are not among the 1000 .*n99999999"):
+        open_images(root)
+    assert open_images(root, "folder").labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["kaggle", "caffe", "wnids", "devkit-mat", "devkit-map"])
+def test_flat_files_are_labelled_like_folders(plant: Plant, tmp_path: Path, form: str) -> None:
+    wnids = imagenet_wnids()
+    truth = [65, 970, 230, 809]
+    foldered = open_images(plant((f"{wnids[y]}/{VAL.format(i + 1)}" for i, y in enumerate(truth)), "foldered"))
+    flat = plant((VAL.format(i + 1) for i in range(4)), "flat")
+    kit = tmp_path / "devkit"
+    kit.mkdir()
+    # The devkit numbers classes in an order of its own; here, backwards.
+    number = {wnid: 1000 - position for position, wnid in enumerate(wnids)}
+    file = kit / "truth.txt"
+    if form == "kaggle":
+        rows = [f"ILSVRC2012_val_{i + 1:08d},{wnids[y]} 1 2 3 4 " for i, y in enumerate(truth)]
+        file.write_text("\n".join(["ImageId,PredictionString", *reversed(rows)]))
+    elif form == "caffe":
+        file.write_text("".join(f"{VAL.format(i + 1)} {y}\n" for i, y in enumerate(truth)))
+    elif form == "wnids":
+        file.write_text("\n".join(wnids[y] for y in truth))
+    else:
+        file.write_text("".join(f"{number[wnids[y]]}\n" for y in truth))
+    if form == "devkit-map":
+        (kit / "map_clsloc.txt").write_text("".join(f"{wnid} {n} name\n" for wnid, n in number.items()))
+    if form == "devkit-mat":
+        scipy_io = pytest.importorskip("scipy.io")
+        leaves = [(number[wnid], wnid) for wnid in wnids]
+        synsets = np.array([*leaves, (1001, "n00000001")], dtype=[("ILSVRC2012_ID", object), ("WNID", object)])
+        scipy_io.savemat(kit / "meta.mat", {"synsets": synsets})
+    images = open_images(flat, labels=file)
+    assert images.samples == foldered.samples
+    assert images.fingerprint == foldered.fingerprint
+    for path in labels_by_path(images):
+        assert shade(images, path) == shade(foldered, path)
+
+
+def test_flat_files_need_labels_that_cover_them(plant: Plant, tmp_path: Path) -> None:
+    flat = plant([VAL.format(1), VAL.format(2)])
+    with pytest.raises(FozoError, match=r"2 flat validation files.*labels="):
+        open_images(flat)
+    short = tmp_path / "short.txt"
+    short.write_text("n01440764\n")
+    with pytest.raises(FozoError, match="no label for 1 of 2 files"):
+        open_images(flat, labels=short)
+    short.write_text("490\n")
+    with pytest.raises(FozoError, match=r"neither meta\.mat nor map_clsloc"):
+        open_images(flat, labels=short)
+    short.write_text("tench\n")
+    with pytest.raises(FozoError, match="first line is 'tench'"):
+        open_images(flat, labels=short)
+
+
+def test_real_crops_are_a_labelled_subset(real_images: Path) -> None:
+    images = open_images(real_images)
+    assert (images.name, len(images), images.size) == ("imagenet", 4000, (224, 224))
+    assert np.unique(images.labels).tolist() == list(range(1000))
+    assert all(imagenet_wnids()[label] == path.split("/")[0] for path, label in images.samples)
+
+
+# --- R, V2, Sketch: always whole ---
+
+
+def test_imagenet_r_has_labels_to_199_and_a_mask(plant: Plant) -> None:
+    images = open_images(plant(f"{wnid}/art_0.png" for wnid in reversed(imagenet_r_wnids())))
+    assert images.name == "imagenet-r"
+    assert images.labels.tolist() == list(range(200))
+    assert images.mask is not None
+    assert images.mask[:5] == (1, 2, 4, 6, 8)
+    for path, label in images.samples:
+        assert imagenet_wnids()[images.mask[label]] == path.split("/")[0]
+
+
+def test_v2_labels_are_numbers_and_not_string_order(plant: Plant) -> None:
+    images = open_images(plant((f"{number}/x.png" for number in range(1000)), size=(8, 8)))
+    assert images.name == "imagenet-v2"
+    assert images.labels.tolist() == list(range(1000))
+    by_path = labels_by_path(images)
+    # As strings, "10" comes third and "2" comes after "199".
+    assert (by_path["10/x.png"], by_path["2/x.png"], by_path["999/x.png"]) == (10, 2, 999)
+    assert images.classes == imagenet_wnids()
+
+
+def test_sketch_is_known_by_its_files(plant: Plant) -> None:
+    images = open_images(plant((f"sketch/{wnid}/sketch_1.png" for wnid in imagenet_wnids()), size=(8, 8)))
+    assert images.name == "imagenet-sketch"
+    assert images.labels.tolist() == list(range(1000))
+    assert images.samples[0].path == "n01440764/sketch_1.png"  # the wrapping folder is no part of the name
+
+
+@pytest.mark.parametrize(
+    ("layout", "folders", "words"),
+    [
+        ("imagenet-r", imagenet_r_wnids()[1:], "200 class folders .* lacks 1 \\(n01443537\\)"),
+        ("imagenet-v2", map(str, range(998)), "1000 class folders .* lacks 2 \\(998, 999\\)"),
+        ("imagenet-sketch", imagenet_wnids()[3:], "1000 class folders .* lacks 3 "),
+        ("imagenet-v2", map(str, range(1001)), "has 1 others \\(1000\\)"),
+    ],
+)
+def test_missing_classes_are_named(plant: Plant, layout: str, folders: tuple[str, ...], words: str) -> None:
+    root = plant((f"{folder}/x.png" for folder in folders), size=(8, 8))
+    with pytest.raises(FozoError, match=words):
+        open_images(root, layout)
+
+
+# --- RobustBench ---
+
+
+def test_the_5k_list_keeps_the_order_of_its_file(plant: Plant, tmp_path: Path) -> None:
+    wnids = imagenet_wnids()
+    listed = [f"{wnids[label]}/{VAL.format(number)}" for number, label in ((9, 5), (3, 999), (7, 0), (1, 5))]
+    file = tmp_path / "ids.txt"
+    file.write_text("\n".join(listed))  # like the original, without a newline at the end
+    root = plant([*sorted(listed), f"{wnids[1]}/{VAL.format(2)}"])
+    images = open_images(root).select(robustbench_list(file))
+    assert [sample.path for sample in images.samples] == listed
+    assert images.labels.tolist() == [5, 999, 0, 5]
+
+
+def test_the_installed_5k_list() -> None:
+    package = find_spec("robustbench")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("robustbench is not installed")
+    listed = robustbench_list()
+    original = Path(package.submodule_search_locations[0], "helper_files", "imagenet_test_image_ids.txt")
+    assert "\n".join(listed) == original.read_text()
+    assert len(set(listed)) == 5000
+    wnids = {path.split("/")[0] for path in listed}
+    assert len(wnids) == 997
+    assert wnids < set(imagenet_wnids())
+    assert "robustbench" not in sys.modules
+
+
+def test_a_wrong_list_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    file.write_text("n01440764/a.JPEG\n")
+    with pytest.raises(FozoError, match=r"lines like .* but has 'n01440764/a\.JPEG'"):
+        robustbench_list(file)
+    with pytest.raises(FozoError, match="cannot read"):
+        robustbench_list(tmp_path / "none.txt")
+
+
+# --- corrupted sets ---
+
+
+def c_tree(kinds: Mapping[str, str], severities: tuple[int, ...] = (1, 5)) -> list[str]:
+    wnids = imagenet_wnids()
+    return [
+        f"{group}{kind}/{severity}/{wnids[label]}/{label}.png"
+        for kind, group in kinds.items()
+        for severity in severities
+        for label in (8, 3)
+    ]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_imagenet_c_with_and_without_group_folders(plant: Plant, grouped: bool) -> None:
+    kinds = {"fog": "weather/", "gaussian_noise": "noise/", "odd_kind": "extra/", "shot_noise": "noise/"}
+    root = plant(c_tree(kinds if grouped else dict.fromkeys(kinds, "")))
+    images = open_images(root)
+    assert images.name == "imagenet-c"
+    # the paper's order, and kinds it does not have at the end
+    order = ("gaussian_noise", "shot_noise", "fog", "odd_kind")
+    assert images.domains == tuple(Domain(kind, severity) for kind in order for severity in (1, 5))
+    assert [tuple(sample) for sample in images.samples] == [
+        (f"{imagenet_wnids()[3]}/3.png", 3),
+        (f"{imagenet_wnids()[8]}/8.png", 8),
+    ]
+    assert images.size == (16, 16)
+    # files were planted as fog/1, fog/5, gaussian_noise/1, ...: two shades each, label 8 first
+    assert images.read(1, Domain("gaussian_noise", 1))[0, 0, 0] == 4
+    assert images.read(0, Domain("gaussian_noise", 5))[0, 0, 0] == 7
+    assert Domain("fog", 5).name == "fog/5"
+    few = open_images(root, kinds=["fog"], severities=[5])
+    assert few.domains == (Domain("fog", 5),)
+    with pytest.raises(FozoError, match=r"no kind 'snow' in this set; it has fog"):
+        open_images(root, kinds=["snow"])
+
+
+def test_imagenet_c_of_other_classes(plant: Plant) -> None:
+    root = plant(["fog/5/cat/a.png", "fog/5/dog/b.png"])
+    assert open_images(root).classes == ("cat", "dog")
+    assert open_images(root, classes=["dog", "cow", "cat"]).labels.tolist() == [2, 0]
+
+
+def test_an_incomplete_domain_is_named(plant: Plant) -> None:
+    paths = c_tree({"fog": "", "snow": ""}, (5,))
+    root = plant(paths[:-1])
+    with pytest.raises(FozoError, match=r"snow/5 has 1|fog/5 has 1"):
+        open_images(root)
+    assert len(open_images(root, kinds=["fog"])) == 2
+
+
+def test_mixed_sizes_in_imagenet_c(plant: Plant) -> None:
+    plant(c_tree({"fog": ""}, (5,)), size=(20, 16))
+    root = plant(c_tree({"snow": ""}, (5,)))
+    with pytest.raises(FozoError, match=r"\(fog/5\) is 20x16 px where .* other images are 16x16"):
+        open_images(root)
+
+
+def test_one_corruption_is_not_a_set(plant: Plant) -> None:
+    root = plant(c_tree({"fog": ""}))
+    with pytest.raises(FozoError, match="severities of one corruption; give the folder above"):
+        open_images(root / "fog")
+    assert open_images(root / "fog" / "5").labels.tolist() == [3, 8]
+    with pytest.raises(FozoError, match="should hold folders kind/severity/class"):
+        open_images(root / "fog" / "5", "imagenet-c")
+
+
+def cifar(root: Path, images: int = 4, labels: npt.NDArray[np.generic] | None = None) -> npt.NDArray[np.uint8]:
+    root.mkdir(exist_ok=True)
+    rows = np.arange(5 * images, dtype=np.uint8)[:, None, None, None]
+    pixels: npt.NDArray[np.uint8] = np.broadcast_to(rows, (5 * images, 32, 32, 3)).copy()
+    np.save(root / "fog.npy", pixels)
+    np.save(root / "gaussian_noise.npy", 255 - pixels)
+    np.save(root / "labels.npy", np.tile(np.array([3, 9, 0, 3]), 5) if labels is None else labels)
+    return pixels
+
+
+def test_cifar_c_severities_are_blocks_of_rows(tmp_path: Path) -> None:
+    pixels = cifar(tmp_path / "c")
+    images = open_images(tmp_path / "c")
+    assert (images.name, len(images), len(images.classes), images.size) == ("cifar-c", 4, 10, (32, 32))
+    assert images.domains[0] == Domain("gaussian_noise", 1)
+    assert len(images.domains) == 10
+    assert images.labels.tolist() == [3, 9, 0, 3]
+    for severity in range(1, 6):
+        for index in range(4):
+            row = (severity - 1) * 4 + index
+            np.testing.assert_array_equal(images.read(index, Domain("fog", severity)), pixels[row])
+    assert images.select(["00002"]).read(0, Domain("gaussian_noise", 5))[0, 0, 0] == 255 - 18
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (np.arange(20), "same N whole numbers five times"),
+        (np.zeros(19, int), "same N whole numbers five times"),
+        (np.zeros(20), "float64"),
+        (np.zeros(25, int), r"shape \[25, height, width, 3\].*uint8 of shape \[20, 32"),
+        (np.full(20, -1), "go from -1 to -1"),
+    ],
+)
+def test_wrong_cifar_labels(tmp_path: Path, labels: npt.NDArray[np.generic], words: str) -> None:
+    cifar(tmp_path / "c", labels=labels)
+    with pytest.raises(FozoError, match=words):
+        open_images(tmp_path / "c")
+
+
+def test_cifar_never_unpickles(tmp_path: Path) -> None:
+    cifar(tmp_path / "c")
+    np.save(tmp_path / "c" / "labels.npy", np.array([{}] * 20, dtype=object), allow_pickle=True)
+    with pytest.raises(FozoError, match=r"labels\.npy is not a readable"):
+        open_images(tmp_path / "c")
+
+
+# --- folders and tars ---
+
+
+def test_any_folder_of_classes(plant: Plant) -> None:
+    root = plant(["zebra/2.png", "ant/deep/1.png", "ant/0.png", "zebra/.hidden.png", "zebra/notes.txt"])
+    images = open_images(root)
+    assert images.name == "folder"
+    assert images.classes == ("ant", "zebra")
+    assert labels_by_path(images) == {"ant/0.png": 0, "ant/deep/1.png": 0, "zebra/2.png": 1}
+    assert open_images(root, classes=["zebra", "bee", "ant"]).labels.tolist() == [2, 2, 0]
+    with pytest.raises(FozoError, match=r"not among the 1 expected classes .*zebra"):
+        open_images(root, classes=["ant"])
+
+
+def test_numbered_folders_have_no_obvious_order(plant: Plant) -> None:
+    root = plant(f"{number}/x.png" for number in range(12))
+    with pytest.raises(FozoError, match="12 folders named by numbers, whose order as text differs"):
+        open_images(root)
+    assert open_images(root, "folder").classes[2] == "10"
+    numeric = open_images(root, classes=[str(number) for number in range(12)])
+    assert labels_by_path(numeric)["10/x.png"] == 10
+    assert open_images(plant((f"{digit}/x.png" for digit in range(10)), "digits")).labels.tolist() == list(range(10))
+
+
+def test_what_is_no_image_set(plant: Plant, tmp_path: Path) -> None:
+    with pytest.raises(FozoError, match="there is no file or folder"):
+        open_images(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FozoError, match=r"is no image set: expected .* found 0 images and the folders nothing"):
+        open_images(tmp_path / "empty")
+    root = plant(["a/x.png", "b/x.png"])
+    (root / "c").mkdir()
+    with pytest.raises(FozoError, match="c hold no images"):
+        open_images(root)
+    with pytest.raises(FozoError, match="no layout 'imagenet-x'; choose from auto, imagenet"):
+        open_images(root, "imagenet-x")
+    with pytest.raises(FozoError, match=r"kinds= means nothing for the layout folder"):
+        open_images(root, "folder", kinds=["fog"])
+
+
+def write_tar(file: Path, members: Mapping[str, bytes], mode: str = "w") -> None:
+    with tarfile.open(file, mode) as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def png(shade: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (9, 7), (shade, shade, shade)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_tars_are_read_in_place(tmp_path: Path) -> None:
+    first = {"a/0.png": png(10), "a/0.cls": b"4", "./a/1.png": png(11), "./a/1.cls": b"2\n", "a/1.json": b"{}"}
+    second = {"0.cls": b"7", "0.seg.png": png(12)}
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    write_tar(shards / "000.tar", first)
+    write_tar(shards / "001.tar", second)
+    images = open_images(shards)
+    assert images.name == "webdataset"
+    assert labels_by_path(images) == {"a/0.png": 4, "a/1.png": 2, "0.seg.png": 7}
+    assert [shade(images, path) for path in ("0.seg.png", "a/1.png", "a/0.png")] == [12, 11, 10]
+    assert len(images.classes) == 8
+    one = open_images(shards / "000.tar", classes=list("abcde"))
+    assert one.labels.tolist() == [4, 2]
+    assert images.store.measure("a/0.png", CLEAN) == (7, 9)
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"0.png": b"x"}, "of 1 images 1 have none"),
+        ({"0.png": b"x", "0.cls": b"cat"}, "should hold a class number, but holds 'cat'"),
+        ({"0.png": b"x", "0.jpg": b"x", "0.cls": b"1"}, "'0' has a second image"),
+        ({"readme": b"x"}, "of 0 images"),
+    ],
+)
+def test_tars_that_are_no_sets(tmp_path: Path, members: dict[str, bytes], words: str) -> None:
+    write_tar(tmp_path / "x.tar", members)
+    with pytest.raises(FozoError, match=words):
+        open_images(tmp_path / "x.tar")
+
+
+def test_compressed_and_damaged_tars(tmp_path: Path) -> None:
+    write_tar(tmp_path / "x.tar", {"0.png": png(1), "0.cls": b"1"}, "w:gz")
+    with pytest.raises(FozoError, match="not a readable uncompressed tar"):
+        open_images(tmp_path / "x.tar")
+    write_tar(tmp_path / "y.tar", {"0.cls": b"1", "0.png": png(1) * 40})
+    whole = (tmp_path / "y.tar").read_bytes()
+    (tmp_path / "y.tar").write_bytes(whole[:1600])
+    with pytest.raises(FozoError, match=r"y\.tar"):
+        open_images(tmp_path / "y.tar").read(0)
+
+
+# --- what all sets can do ---
+
+
+def test_crops_of_one_size_are_recognised(plant: Plant) -> None:
+    root = plant(["a/0.png", "b/1.png"], size=(16, 16))
+    assert open_images(root).size == (16, 16)
+    assert open_images(root, crops=False).size is None
+    plant(["c/0.png"], size=(16, 12))
+    assert open_images(root).size is None
+    assert open_images(plant(["a/0.png", "b/1.png"], "wide", size=(16, 12))).size is None
+
+
+def test_an_image_that_breaks_the_promise_of_one_size(plant: Plant) -> None:
+    root = plant(["a/0.png", "b/1.png"])
+    images = open_images(root)
+    plant(["b/1.png"], size=(16, 12))
+    images.read(0)
+    with pytest.raises(
+        FozoError, match=r"b/1\.png \(clean\) is 16x12 px where the folder set's other images are 16x16"
+    ):
+        images.read(1)
+
+
+def test_take_and_select(plant: Plant) -> None:
+    images = open_images(plant(f"{label}/{number}.png" for label in "ab" for number in range(20)))
+    few = images.take(9, seed=3)
+    assert len(few) == 9
+    assert few.samples == images.take(9, seed=3).samples
+    assert few.samples != images.take(9, seed=4).samples
+    assert list(few.samples) == sorted(set(few.samples))
+    assert few.classes == images.classes
+    assert few.fingerprint != images.fingerprint
+    assert images.take(40).samples == images.samples
+    for count in (0, 41):
+        with pytest.raises(FozoError, match=f"cannot take {count} of 40"):
+            images.take(count)
+    with pytest.raises(FozoError, match=r"1 of the 2 listed images are not in this folder set, first 'a/99\.png'"):
+        images.select(["a/1.png", "a/99.png"])
+    with pytest.raises(FozoError, match="more than once"):
+        images.select(["a/1.png", "a/1.png"])
+
+
+def test_the_random_subset_never_changes(plant: Plant) -> None:
+    """Published numbers on a subset mean something only while the seed still draws the same subset."""
+    images = open_images(plant((f"{label}/{number:02d}.png" for label in "ab" for number in range(20)), size=(8, 8)))
+    assert [sample.path for sample in images.take(5, seed=0).samples] == [
+        "a/00.png",
+        "a/02.png",
+        "a/11.png",
+        "b/01.png",
+        "b/18.png",
+    ]
+
+
+def test_data_needs_no_torch() -> None:
+    code = "import sys, fozo.data.sets, fozo.data.streams, fozo.data.check; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_paper_order_of_kinds() -> None:
+    short = "gaus shot impu defo glas moti zoom snow fros fog brig cont elas pixe jpeg"
+    assert [kind[:4] for kind in KINDS] == short.split()

@@ -1,0 +1,428 @@
+"""Streams: every image once, the same batches for everybody, resumable, and never a silent failure."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fozo.data.corrupt_tree import corrupt_tree
+from fozo.data.corruptions import corrupt
+from fozo.data.images import Pixels, read_image, resize_crop
+from fozo.data.scenarios import SCENARIOS, Continual, Episodic, Gradual, Mixed, Scenario
+from fozo.data.sets import CLEAN, Domain, ImageSet, Sample, imagenet_r_wnids, imagenet_wnids, open_images
+from fozo.data.sources import Corrupting
+from fozo.data.streams import Batch, Stream
+from fozo.engines.base import Spec
+from fozo.errors import FozoError
+
+Plant = Callable[..., Path]
+MakeSpec = Callable[..., Spec]
+TWO = ("fog", "snow")
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A source whose pixels spell the domain and the image, and which counts what it is asked for."""
+
+    images: ImageSet
+    loads: list[tuple[Domain, int]]
+    seconds: float = 0.0
+    broken: int | None = None
+
+    @classmethod
+    def of(cls, count: int, classes: int = 3, seconds: float = 0.0, broken: int | None = None) -> Numbered:
+        samples = tuple(Sample(f"{i}.png", i % classes) for i in range(count))
+        return cls(ImageSet("numbered", samples, tuple("abc"[:classes]), NoStore()), [], seconds, broken)
+
+    def domains(self) -> tuple[Domain, ...]:
+        return (CLEAN, *(Domain(kind, severity) for kind in TWO for severity in range(1, 6)))
+
+    def load(self, domain: Domain, index: int) -> Pixels:
+        self.loads.append((domain, index))
+        time.sleep(self.seconds)
+        if index == self.broken:
+            raise RuntimeError("the disk is on fire")
+        return np.full((8, 8, 3), index, np.uint8)
+
+    def describe(self, used: object) -> Mapping[str, object]:
+        return {}
+
+
+class NoStore:
+    def read(self, path: str, domain: Domain) -> Pixels:
+        raise AssertionError("streams read through their source")
+
+    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
+        raise AssertionError("streams do not measure")
+
+
+def spec_for(size: int = 8, classes: int = 3) -> Spec:
+    return Spec("tiny", 1, 4, classes, 3, (size, size), (8, 8), 4, "0", (0.0,) * 3, (1 / 255,) * 3)
+
+
+def scenario(name: str) -> Scenario:
+    return SCENARIOS[name](kinds=TWO, **({"rounds": 2} if name == "recurring" else {}))
+
+
+def same(first: Batch, second: Batch) -> bool:
+    arrays = ("images", "labels", "samples")
+    facts = ("domain", "index", "reset")
+    return all(np.array_equal(getattr(first, a), getattr(second, a)) for a in arrays) and all(
+        getattr(first, f) == getattr(second, f) for f in facts
+    )
+
+
+def digest(batches: list[Batch]) -> str:
+    parts = hashlib.sha256()
+    for batch in batches:
+        parts.update(batch.images.tobytes() + batch.labels.tobytes() + f"{batch.domain}{batch.reset}".encode())
+    return parts.hexdigest()
+
+
+# --- what a stream shows ---
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SCENARIOS)),
+    count=st.integers(1, 23),
+    batch_size=st.integers(1, 30),
+    seed=st.integers(0, 2**40),
+)
+def test_every_image_comes_once_in_each_segment(name: str, count: int, batch_size: int, seed: int) -> None:
+    source = Numbered.of(count)
+    stream = Stream(source, spec_for(), scenario(name), batch_size=batch_size, seed=seed, workers=2)
+    batches = list(stream.batches())
+    assert [batch.index for batch in batches] == list(range(len(stream)))
+    shown: list[Batch] = []
+    for segment in stream.segments:
+        total = count * len(segment.domains)
+        sizes: list[int] = []
+        while sum(sizes) < total:
+            batch = batches[len(shown)]
+            shown.append(batch)
+            sizes.append(len(batch.labels))
+            assert batch.domain == segment.name
+            assert batch.reset == (name == "episodic" and len(sizes) == 1)
+        # Only a segment's last batch is short.
+        assert sizes == [batch_size] * (total // batch_size) + [total % batch_size] * (total % batch_size > 0)
+    assert len(shown) == len(batches)
+    for batch in batches:
+        assert batch.images.dtype == np.float32
+        assert batch.labels.dtype == np.int64
+        np.testing.assert_array_equal(batch.images[:, 0, 0, 0].round().astype(int), batch.samples)
+        np.testing.assert_array_equal(batch.labels, batch.samples % 3)
+    wanted = [(domain, i) for segment in stream.segments for domain in segment.domains for i in range(count)]
+    assert sorted(source.loads) == sorted(wanted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SCENARIOS)),
+    count=st.integers(1, 23),
+    batch_size=st.integers(1, 30),
+    skip=st.floats(0, 1),
+)
+def test_fast_forward_equals_skipping_and_loads_nothing_extra(
+    name: str, count: int, batch_size: int, skip: float
+) -> None:
+    stream = Stream(Numbered.of(count), spec_for(), scenario(name), batch_size=batch_size, workers=2)
+    start = round(skip * len(stream))
+    skipped = list(islice(stream.batches(), start, None))
+    source = Numbered.of(count)
+    forwarded = list(Stream(source, spec_for(), scenario(name), batch_size=batch_size).batches(start))
+    assert len(forwarded) == len(stream) - start
+    assert all(same(*pair) for pair in zip(skipped, forwarded, strict=True))
+    assert len(source.loads) == sum(len(batch.labels) for batch in forwarded)
+
+
+def test_a_start_outside_the_stream_is_refused_at_once() -> None:
+    stream = Stream(Numbered.of(4), spec_for(), Continual(kinds=TWO))
+    assert list(stream.batches(len(stream))) == []
+    for start in (-1, len(stream) + 1):
+        with pytest.raises(FozoError, match=f"start={start} is not from 0 to 2"):
+            stream.batches(start)
+
+
+def test_mixed_batches_hold_several_domains_and_only_the_last_is_short() -> None:
+    source = Numbered.of(10)
+    stream = Stream(source, spec_for(), Mixed(kinds=TWO), batch_size=8, workers=1, ahead=1)
+    batches = list(stream.batches())
+    assert [len(batch.labels) for batch in batches] == [8, 8, 4]
+    assert len({domain for domain, _ in source.loads[:8]}) == 2
+
+
+# --- the same for everybody ---
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_streams import digest, spec_for
+from fozo.data.sets import open_images
+from fozo.data.streams import Stream
+from fozo.data.scenarios import SCENARIOS
+images = open_images({root!r})
+for name in sorted(SCENARIOS):
+    scenario = SCENARIOS[name](kinds=("gaussian_noise", "brightness"))
+    stream = Stream(images, spec_for(16), scenario, batch_size=5, seed=7, workers={workers})
+    print(name, stream.fingerprint, digest(list(stream.batches())))
+"""
+
+
+def test_two_processes_see_the_same_batches(plant: Plant) -> None:
+    root = plant(f"{label}/{number}.png" for label in "abc" for number in range(3))
+    outputs = set()
+    for workers in (1, 4):
+        program = PROGRAM.format(tests=str(Path(__file__).parent), root=str(root), workers=workers)
+        run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+        outputs.add(run.stdout)
+    assert len(outputs) == 1
+    lines = outputs.pop().split("\n")
+    assert len(lines) == len(SCENARIOS) + 1
+
+
+def test_the_order_never_changes() -> None:
+    """Pinned: results of one version must be comparable with those of another."""
+    stream = Stream(Numbered.of(6), spec_for(), Continual(kinds=TWO), batch_size=6, seed=1)
+    assert [batch.samples.tolist() for batch in stream.batches()] == [[3, 5, 2, 0, 1, 4], [0, 5, 3, 4, 2, 1]]
+
+
+def test_fingerprints_tell_streams_apart(plant: Plant, make_spec: MakeSpec) -> None:
+    root = plant(f"{label}/{number}.png" for label in "abc" for number in range(4))
+    images = open_images(root)
+    base = Stream(images, make_spec(3), Continual(kinds=TWO), batch_size=4, seed=1)
+    others = [
+        Stream(images, make_spec(3), Continual(kinds=TWO), batch_size=4, seed=2),
+        Stream(images, make_spec(3), Continual(kinds=TWO), batch_size=5, seed=1),
+        Stream(images, make_spec(3), Continual(kinds=TWO[::-1]), batch_size=4, seed=1),
+        Stream(images, make_spec(3), Continual(kinds=TWO, severity=4), batch_size=4, seed=1),
+        Stream(images, make_spec(3), Episodic(kinds=TWO), batch_size=4, seed=1),
+        Stream(images, make_spec(3, mean=(0.5,) * 3), Continual(kinds=TWO), batch_size=4, seed=1),
+        Stream(images, make_spec(3, size=24), Continual(kinds=TWO), batch_size=4, seed=1),
+        Stream(replace(images, size=None), make_spec(3), Continual(kinds=TWO), batch_size=4, seed=1),
+        Stream(images.take(11), make_spec(3), Continual(kinds=TWO), batch_size=4, seed=1),
+        Stream(Corrupting(images, 16, seed=9), make_spec(3), Continual(kinds=TWO), batch_size=4, seed=1),
+    ]
+    assert len({stream.fingerprint for stream in [base, *others]}) == 1 + len(others)
+    # Speed is no part of what a stream is, and neither is the model beyond its preprocessing.
+    again = Stream(images, make_spec(3, name="other"), Continual(kinds=TWO), batch_size=4, seed=1, workers=1, ahead=5)
+    assert again.fingerprint == base.fingerprint
+    facts = base.describe()
+    assert facts["corruption_seed"] == 0
+    assert "frost" not in facts
+    assert Stream(images, make_spec(3), Continual(kinds=("frost",))).describe()["frost"] in (
+        "procedural",
+        "imagecorruptions",
+    )
+
+
+# --- pixels ---
+
+
+def test_pixels_are_cropped_corrupted_and_normalised(tmp_path: Path, make_spec: MakeSpec) -> None:
+    rng = np.random.Generator(np.random.Philox(0))
+    for name, shape in (("a/0.png", (40, 50, 3)), ("b/1.png", (37, 31, 3))):
+        (tmp_path / name).parent.mkdir()
+        Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(tmp_path / name)
+    images = open_images(tmp_path)
+    spec = make_spec(2)
+    stream = Stream(images, spec, Continual(kinds=("clean", "gaussian_noise"), severity=2, shuffle=False))
+    clean, noisy = stream.batches()
+    cropped = [resize_crop(images.read(i), 16) for i in range(2)]
+    corrupted = [
+        corrupt(pixels, "gaussian_noise", 2, 0, image_id=name)
+        for name, pixels in zip(("a/0.JPEG", "b/1.JPEG"), cropped, strict=True)
+    ]
+    np.testing.assert_array_equal(clean.images, spec.normalise(np.stack(cropped)))
+    np.testing.assert_array_equal(noisy.images, spec.normalise(np.stack(corrupted)))
+    assert "CenterCrop(16)" in str(stream.describe()["preparation"])
+
+
+@pytest.mark.parametrize(("size", "words"), [(16, "16 px crops as they are"), (24, "Resize(24, bilinear)")])
+def test_stored_corruptions_are_loaded_as_they_are(plant: Plant, make_spec: MakeSpec, size: int, words: str) -> None:
+    root = plant(f"{kind}/5/{label}/0.png" for kind in TWO for label in "abc")
+    rng = np.random.Generator(np.random.Philox(2))
+    for file in sorted(root.rglob("*.png")):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(file)
+    images = open_images(root)
+    stream = Stream(images, make_spec(3, size=size), Continual(kinds=TWO, shuffle=False))
+    assert stream.describe()["preparation"] == words
+    for number, batch in enumerate(stream.batches()):
+        stored = [images.read(i, Domain(TWO[number], 5)) for i in range(3)]
+        if size == 24:
+            stored = [resize_crop(pixels, 24, resize=24) for pixels in stored]
+        np.testing.assert_array_equal(batch.images, make_spec(3, size=size).normalise(np.stack(stored)))
+
+
+def test_on_the_fly_equals_a_corrupted_tree_before_its_jpeg_coding(tmp_path: Path, make_spec: MakeSpec) -> None:
+    rng = np.random.Generator(np.random.Philox(1))
+    for name in ("a/0.png", "a/1.webp", "b/1.JPEG"):
+        (tmp_path / "clean" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(tmp_path / "clean" / name)
+    scenario = Continual(kinds=("impulse_noise", "frost"), severity=3, shuffle=False)
+    corrupt_tree(
+        tmp_path / "clean", tmp_path / "tree", kinds=scenario.kinds, severities=(3,), size=16, seed=4, workers=1
+    )
+    clean, tree = open_images(tmp_path / "clean"), open_images(tmp_path / "tree")
+    fly = Corrupting(clean, 16, seed=4)
+    for kind in scenario.kinds:
+        for index in range(3):
+            coded = io.BytesIO()
+            pixels = fly.load(Domain(kind, 3), index)
+            Image.fromarray(pixels).save(coded, "JPEG", quality=85, optimize=True)
+            np.testing.assert_array_equal(read_image(coded.getvalue()), tree.read(index, Domain(kind, 3)))
+    facts = Stream(tree, make_spec(2), scenario).describe()
+    assert (facts["corruption"], facts["corruption_seed"], facts["corruption_quality"]) == ("stored", 4, 85)
+    assert facts["frost"] == Stream(fly, make_spec(2), scenario).describe()["frost"]
+
+
+def test_all_sizes_normalise_by_table_exactly(make_spec: MakeSpec) -> None:
+    from fozo.data.streams import normalisation_table
+
+    for size in (1, 8, 16, 33):
+        spec = make_spec(size=size)
+        pixels = np.random.Generator(np.random.Philox(size)).integers(0, 256, (2, size, size, 3), np.uint8)
+        looked_up = np.stack([normalisation_table(spec)[c][pixels[..., c]] for c in range(3)], axis=1)
+        np.testing.assert_array_equal(looked_up, spec.normalise(pixels))
+
+
+# --- what is refused ---
+
+
+def test_what_does_not_go_together(plant: Plant, make_spec: MakeSpec) -> None:
+    source = Numbered.of(4)
+    with pytest.raises(FozoError, match=r"no scenario 'chaos'; choose from continual"):
+        Stream(source, spec_for(), "chaos")
+    for option in ("batch_size", "workers", "ahead"):
+        with pytest.raises(FozoError, match=f"{option} is 0"):
+            Stream(source, spec_for(), Continual(kinds=TWO), **{option: 0})
+    with pytest.raises(FozoError, match="seed is -1"):
+        Stream(source, spec_for(), Continual(kinds=TWO), seed=-1)
+    with pytest.raises(FozoError, match="seed is 18446744073709551616"):
+        Stream(source, spec_for(), Continual(kinds=TWO), seed=2**64)
+    with pytest.raises(FozoError, match="needs gaussian_noise/5, which this numbered set lacks; it has clean, fog"):
+        Stream(source, spec_for())
+    with pytest.raises(FozoError, match="3 classes and tiny has 10"):
+        Stream(source, spec_for(classes=10), Continual(kinds=TWO))
+    with pytest.raises(FozoError, match="mean and std of tiny are unknown"):
+        Stream(source, replace(spec_for(), mean=None), Continual(kinds=TWO))
+    with pytest.raises(FozoError, match="16x8 px"):
+        Stream(source, replace(spec_for(), image_size=(8, 16)), Continual(kinds=TWO))
+    tree = open_images(plant(f"fog/5/{label}/0.png" for label in "abc"))
+    with pytest.raises(FozoError, match="gradual scenario needs fog/1"):
+        Stream(tree, make_spec(3), Gradual(kinds=("fog",)))
+
+
+def test_imagenet_r_needs_a_head_of_its_classes(plant: Plant, make_spec: MakeSpec) -> None:
+    images = open_images(plant(f"{wnid}/art_0.png" for wnid in imagenet_r_wnids()))
+    clean = Continual(kinds=("clean",), shuffle=False)
+    with pytest.raises(FozoError, match="200 of the model's outputs; restrict the head"):
+        Stream(images, make_spec(1000), clean)
+    batches = list(Stream(images, make_spec(200, subset=images.mask), clean, batch_size=200).batches())
+    assert batches[0].labels.tolist() == list(range(200))
+    assert images.mask == tuple(imagenet_wnids().index(wnid) for wnid in imagenet_r_wnids())
+
+
+# --- threads ---
+
+
+def stream_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("fozo-stream")]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_unreadable_image_raises_at_its_own_batch(workers: int) -> None:
+    source = Numbered.of(12, broken=7)
+    stream = Stream(source, spec_for(), Continual(kinds=TWO, shuffle=False), batch_size=3, workers=workers, ahead=4)
+    seen = []
+    with pytest.raises(FozoError, match=r"cannot load 7\.png under fog/5 \(RuntimeError: the disk is on fire\)"):
+        for batch in stream.batches():
+            seen.append(batch.index)
+    assert seen == [0, 1]
+    assert stream_threads() == []
+
+
+def test_a_truncated_file_is_named(plant: Plant, make_spec: MakeSpec) -> None:
+    root = plant(f"{label}/{number}.png" for label in "abc" for number in range(3))
+    images = open_images(root)
+    (root / "b" / "1.png").write_bytes((root / "b" / "1.png").read_bytes()[:-25])
+    with pytest.raises(FozoError, match=r"b/1\.png is damaged or truncated"):
+        list(Stream(images, make_spec(3), Continual(kinds=("clean",)), batch_size=2).batches())
+
+
+def test_closing_stops_the_threads_at_once() -> None:
+    source = Numbered.of(60, seconds=0.02)
+    stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=20, workers=2, ahead=2)
+    batches = stream.batches()
+    next(batches)
+    assert stream_threads()
+    batches.close()
+    # Of the 60 images asked for, 40 were still queued; closing waits for the two in hand only.
+    assert 20 <= len(source.loads) < 40
+    assert stream_threads() == []
+    assert list(batches) == []
+
+
+def test_prefetch_is_bounded() -> None:
+    source = Numbered.of(100)
+    stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=4, workers=2, ahead=3)
+    batches = stream.batches()
+    next(batches)
+    time.sleep(0.2)
+    # the batch in hand and three ahead
+    assert len(source.loads) == 4 * 4
+    batches.close()
+
+
+def test_waiting_is_measured() -> None:
+    slow = Stream(Numbered.of(8, seconds=0.02), spec_for(), Continual(kinds=("fog",)), batch_size=4, workers=1)
+    list(slow.batches())
+    assert slow.waited >= 8 * 0.02 * 0.9
+    fast = Stream(Numbered.of(40, seconds=0.001), spec_for(), Continual(kinds=("fog",)), batch_size=4, workers=2)
+    began = time.perf_counter()
+    for _ in fast.batches():
+        time.sleep(0.03)  # a model that takes longer than its data
+    assert fast.waited < 0.25 * (time.perf_counter() - began)
+    assert fast.waited > 0
+
+
+def test_readers_of_one_stream_do_not_disturb_each_other() -> None:
+    stream = Stream(Numbered.of(10), spec_for(), Mixed(kinds=TWO), batch_size=3, workers=2)
+    pairs = list(zip(stream.batches(), stream.batches(), strict=True))
+    assert len(pairs) == len(stream)
+    assert all(same(*pair) for pair in pairs)
+    pairs[0][0].images[:] = -1
+    assert (pairs[0][1].images >= 0).all()
+
+
+def test_plain_calls_work_with_names(plant: Plant, make_spec: MakeSpec) -> None:
+    images = open_images(plant(f"{label}/{number}.png" for label in "abc" for number in range(2)))
+    for name in SCENARIOS:
+        stream = Stream(images, make_spec(3), name)
+        assert stream.scenario == SCENARIOS[name]()
+        first = next(iter(stream.batches()))
+        assert first.images.shape == (min(6 * len(stream.segments[0].domains), 64), 3, 16, 16)
+
+
+def test_real_crops_stream(real_images: Path) -> None:
+    spec = replace(spec_for(224, 1000), mean=(0.5,) * 3, std=(0.5,) * 3)
+    images = open_images(real_images).take(96, seed=0)
+    stream = Stream(images, spec, Continual(kinds=("clean", "brightness")), batch_size=64)
+    batches = list(stream.batches())
+    assert [batch.images.shape for batch in batches] == [(64, 3, 224, 224), (32, 3, 224, 224)] * 2
+    assert np.abs(batches[0].images).max() <= 1
+    assert batches[2].images.mean() > batches[0].images.mean() + 0.2
