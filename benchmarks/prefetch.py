@@ -1,6 +1,6 @@
 """How long does a small model wait for its data?
 
-    python benchmarks/prefetch.py --images ../shared/data/imagenet-val-4k
+    python benchmarks/prefetch.py --images IMAGENET
 
 Runs an unadapted ViT-Tiny, one forward pass a batch of 64 (every other method and model is slower, and so waits
 less), over a stream, and prints for each domain the share of time spent waiting for data. The target is under 5 %

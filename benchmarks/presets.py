@@ -43,7 +43,8 @@ def main() -> None:
     a = parser.parse_args()
     engine = fozo.load_engine(a.weights)
     both = open_images(a.folder).take(2 * a.images, seed=a.seed)
-    clean, test = both.select(range(a.images)), both.select(range(a.images, 2 * a.images))
+    paths = [sample.path for sample in both.samples]
+    clean, test = both.select(paths[: a.images]), both.select(paths[a.images :])
     calibration = Stream(clean, engine.spec, Continual(kinds=("clean",)))
     source = fozo.SourceStatistics.collect(engine, (batch.images for batch in calibration.batches()))
     stream = Stream(test, engine.spec, Continual(kinds=tuple(a.kinds.split(",")), severity=a.severity), seed=a.seed)
