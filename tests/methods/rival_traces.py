@@ -1,0 +1,135 @@
+"""Loads the traces of the authors' own programs on a tiny ViT, and replays a method over them.
+
+The folder is ``../shared/golden`` beside the repository, or ``$FOZO_SHARED/golden``; its README describes every field.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+import fozo
+from fozo.engines.torch_engine import TorchEngine
+from fozo.engines.weights import Hints, vit_from_state
+from fozo.methods.base import Method
+from fozo.methods.layernorm import LayerNorms
+
+TOLERANCE = 1e-9
+Array = npt.NDArray[Any]
+Images = npt.NDArray[np.float64]
+
+
+def folder() -> Path:
+    """The golden folder, or a skip that says where it was looked for."""
+    shared = os.environ.get("FOZO_SHARED")
+    found = Path(shared) / "golden" if shared else Path(__file__).parents[3] / "shared" / "golden"
+    if not (found / "model.npz").exists():
+        pytest.skip(f"the authors' traces are not at {found}; set FOZO_SHARED to the folder that holds golden/")
+    return found
+
+
+@functools.cache
+def engine() -> TorchEngine:
+    with np.load(folder() / "model.npz") as file:
+        state = {name: torch.from_numpy(file[name]).double() for name in file.files if name != "__cfg__"}
+    return TorchEngine(vit_from_state(state, Hints(heads=4)), name="golden")
+
+
+@functools.cache
+def pixels(name: str) -> Images:
+    """``source``, ``stream`` or ``zoa`` images, normalised."""
+    with np.load(folder() / "data.npz") as file:
+        values: Images = (file[f"{name}_u8"].astype(np.float64) / 255 - 0.5) / 0.5
+    return values
+
+
+@functools.cache
+def source() -> fozo.SourceStatistics:
+    return fozo.SourceStatistics.collect(engine(), np.split(pixels("source"), 4))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One file of a golden run."""
+
+    arrays: dict[str, Array]
+    hp: dict[str, Any]
+    stream: str
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name]
+
+    def __len__(self) -> int:
+        return len(self["batch_size"])
+
+    def rows(self, t: int) -> slice:
+        """Where batch ``t`` sits in the per-image arrays."""
+        ends = np.cumsum(self["batch_size"])
+        return slice(int(ends[t] - self["batch_size"][t]), int(ends[t]))
+
+    def batch(self, t: int) -> Images:
+        """The images of batch ``t``; a second round shows the stream again."""
+        images = pixels(self.stream)
+        rows = self.rows(t)
+        start = rows.start % len(images)
+        return images[start : start + rows.stop - rows.start]
+
+    def new_domain(self, t: int) -> bool:
+        """Whether the authors' program reset the method before batch ``t``."""
+        return self.hp["mode"] == "reset" and t > 0 and bool(self["domain"][t] != self["domain"][t - 1])
+
+
+def load(name: str, stream: str = "stream") -> Trace:
+    with np.load(folder() / f"{name}_f64.npz") as file:
+        arrays = {key: file[key] for key in file.files}
+    hp = json.loads(str(arrays.pop("hp"))) if "hp" in arrays else {}
+    return Trace(arrays, {"mode": "continual", **hp}, stream)
+
+
+def replay(trace: Trace, method: Method, renew: Callable[[Method], Method] | None = None) -> Iterator[tuple[int, Method]]:
+    """Run a method over a trace, checking its logits; yield after each batch what can be looked at.
+
+    ``renew`` is how the authors' program starts a new domain, by default a reset.
+    """
+    for t in range(len(trace)):
+        if trace.new_domain(t):
+            if renew is None:
+                method.reset()
+            else:
+                method = renew(method)
+        logits = method(trace.batch(t))
+        close(np.exp(logits) if "probs" in trace.arrays else logits, trace[output(trace)][trace.rows(t)], f"batch {t}")
+        yield t, method
+
+
+def output(trace: Trace) -> str:
+    return "probs" if "probs" in trace.arrays else "logits"
+
+
+worst = 0.0
+
+
+def close(ours: npt.ArrayLike, theirs: npt.ArrayLike, what: str) -> None:
+    global worst
+    difference = float(np.abs(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)).max(initial=0.0))
+    worst = max(worst, difference)
+    assert difference <= TOLERANCE, f"{what} differs by {difference}"
+
+
+def check_norms(norms: LayerNorms, names: Array, expected: Array, what: str) -> None:
+    """Compare adapted LayerNorms with ``[norms, weight or bias, d]`` in the trace's order."""
+    values = dict(zip(norms.names, np.split(norms.values(), len(norms.names)), strict=True))
+    for name, (weight, bias) in zip(names, expected, strict=True):
+        if f"{name}.weight" in values:
+            close(values[f"{name}.weight"], weight, f"{name}.weight {what}")
+            close(values[f"{name}.bias"], bias, f"{name}.bias {what}")
