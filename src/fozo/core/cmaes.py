@@ -41,7 +41,7 @@ class _Strategy(Protocol):
 
     def tell(self, solutions: list[Array], function_values: list[float]) -> None: ...
 
-    def _updateBDfromSM(self, sm: object) -> None: ...  # noqa: N802 - pycma's name
+    def _updateBDfromSM(self, sm: object) -> None: ...
 
 
 class CMAES:
@@ -188,7 +188,8 @@ def _is_float_array(value: object) -> bool:
 def _as_was(fresh: object, value: Array) -> Array | float | int | bool:
     """A saved number or array in the type that pycma keeps it in."""
     if value.ndim:
-        return value.copy()
+        array: Array = value.copy()
+        return array
     number = float(value)
     if isinstance(fresh, bool):
         return bool(number)

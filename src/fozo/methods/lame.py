@@ -92,11 +92,13 @@ class LAME(Method):
         if batch == 1:
             return np.zeros((1, 1))
         if self.choices.affinity == "linear":
-            kernel = x @ x.T
+            kernel: Array = x @ x.T
         else:
             distance = np.sqrt(((x[:, None] - x[None]) ** 2).sum(axis=-1))
             kernel = (self._nearest if self.choices.affinity == "knn" else self._rbf)(distance)
-        return (kernel + kernel.T) / 2 if self.choices.symmetric else kernel
+        if self.choices.symmetric:
+            kernel = (kernel + kernel.T) / 2
+        return kernel
 
     def _nearest(self, distance: Array) -> Array:
         others = distance.copy()

@@ -101,9 +101,7 @@ class LayerNorms:
         """Predict with the twin, differentiably in its LayerNorms."""
         logits: Tensor = self.engine.vit(images)
         if not bool(logits.isfinite().all()):
-            raise FozoError(
-                "the adapted model's logits are not finite; nothing was changed: reset it or lower its rate"
-            )
+            raise FozoError("the adapted logits are not finite; nothing was changed: reset it or lower its rate")
         return logits
 
     def gradients(self, loss: Tensor) -> list[Tensor]:

@@ -113,7 +113,7 @@ class SAR(GradientMethod):
         if bool(still.any()) or self.choices.coast:
             self.descend(gradients)  # Eq. 6: the gradient there, the step here
         if bool(still.any()):
-            self._recover(float(second[still].mean()))
+            self._recover(float(second[still].detach().mean()))
         return logits if self.choices.output == "plain" else disturbed
 
     def _gradients(self, entropies: Tensor, kept: Tensor) -> list[Tensor]:

@@ -5,9 +5,9 @@ learned on earlier domains, and what is being learned on this one. One-sided SPS
 perturbed pass; the plain pass before it gives the prediction, shifted as in FOA. When the patch embedding's statistics
 jump, the domain has changed: what was learned is stored as a new D, and the bank drops one of its two most alike.
 
-What differs from the authors' program, each with a switch that the preset ``official`` sets as they have it: the
-similarity table keeps its places when an entry leaves the bank; the statistics of the embedding are averaged once for
-each pass instead of once for each batch; and the batch that reveals a new domain is still shifted for the old one.
+What differs from the authors' program: three slips of it that the preset ``official`` has and the default does not,
+``stale_table``, ``observe_passes`` and ``stale_shift`` of :class:`Options`. A batch of one has no standard deviation
+and borrows the features of the images before it, as in FOZO.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fozo.core.domains import DomainWatch, KnowledgeBank
 from fozo.core.noise import Noise, generator
 from fozo.core.objective import Objective, entropies
 from fozo.core.shift import ActivationShift
@@ -61,14 +62,15 @@ class Options:
     window: int = 64
     """Images over which the statistics of a batch of one are taken: itself and those just before it."""
     stale_table: bool = False
+    """Whether the similarity table keeps its places when an entry leaves the bank."""
     observe_passes: bool = False
+    """Whether the embedding's statistics enter their average once for each pass instead of once for each batch."""
     stale_shift: bool = False
+    """Whether the batch that reveals a new domain is still shifted for the old one."""
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
         positive("zoa", reach=self.reach, mixture_reach=self.mixture_reach, samples=self.samples)
-        if self.bank < 2:
-            raise FozoError(f"zoa: the bank needs room for at least 2 domains, not {self.bank}")
 
 
 PRESETS = {"paper": Options(), "official": Options(stale_table=True, observe_passes=True, stale_shift=True)}
@@ -86,7 +88,8 @@ class SignedUniform:
     def __call__(self, step: int, shape: tuple[int, ...]) -> Array:
         """Return the draws of ``step``."""
         numbers = generator(self.seed, self.PURPOSE, step)
-        return numbers.uniform(0.5, 1.0, shape) * numbers.choice([-1.0, 1.0], shape)
+        signs: Array = numbers.choice(np.array([-1.0, 1.0]), shape)
+        return numbers.uniform(0.5, 1.0, shape) * signs
 
 
 @register(
@@ -141,15 +144,14 @@ class ZOA(Method):
 
     def _begin(self) -> None:
         """Set up everything that adaptation changes."""
-        size = len(self.norms)
-        self.learning = np.zeros(size)  # e
-        self.bank = np.zeros((1, size))  # D, of which D_0 = 0 is the source
-        self.mixture = np.zeros(1)  # a
-        self.likeness = np.zeros((self.choices.bank, self.choices.bank))  # cosines of D_i+1 and D_j+1, i < j
-        self.domain: tuple[Array, Array] | None = None  # mean and variance of the embedding, averaged
+        c = self.choices
+        size, parts = len(self.norms), len(self.norms.names)
+        self.learning: Array = np.zeros(size)  # e
+        self.bank = KnowledgeBank(size, parts, room=c.bank, sharpness=c.sharpness, stale_table=c.stale_table)
+        self.watch = DomainWatch(c.threshold, c.memory)
         self.draws = 0
         self.shift = ActivationShift()
-        self.window = Window(self.choices.window)
+        self.window = Window(c.window)
         self.norms.assign(self.norms.start)
 
     @property
@@ -158,10 +160,10 @@ class ZOA(Method):
         return len(self.norms) + self.choices.bank + 1
 
     def adapt(self, tokens: Tokens) -> Floats:
-        """The plain pass gives prediction and loss; each step then compares perturbed passes with the plain one."""
+        """The plain pass gives prediction and loss; each step then compares perturbed passes with a plain one."""
         with all_or_nothing(self):
-            changed = self._watch(tokens)
-            loss, taps = self._pass(tokens, self.mixture, self.learning)
+            changed = self._observe(tokens)
+            loss, taps = self._pass(tokens, self.bank.mixture, self.learning)
             pooled = taps.pooled[0]
             shift = self.shift.vector(self.source.pooled.mean)
             if changed:
@@ -172,19 +174,17 @@ class ZOA(Method):
             self.shift.observe(taps.pooled[0].mean(axis=0, dtype=np.float64))
             for step in range(self.steps):
                 if step:
-                    loss, _ = self._pass(tokens, self.mixture, self.learning)
+                    loss, _ = self._pass(tokens, self.bank.mixture, self.learning)
                 self._descend(tokens, loss)
             if self.choices.observe_passes:
                 for _ in range(self.passes - 1):
-                    self._watch(tokens)
+                    self._observe(tokens)
             self.window.push(taps.features[0])
-            self.norms.assign(self._weights(self.mixture, self.learning))
+            self.norms.assign(self._weights(self.bank.mixture, self.learning))
         return logits
 
     def _weights(self, mixture: Array, learning: Array) -> Array:
-        shares = np.exp(self.choices.sharpness * (mixture - mixture.max()))
-        weights: Array = self.norms.start + shares @ self.bank / shares.sum() + learning
-        return weights
+        return self.norms.start + self.bank.mixed(mixture) + learning
 
     def _pass(self, tokens: Tokens, mixture: Array, learning: Array) -> tuple[float, Taps]:
         """Run the model with these parameters: its loss, and what it reported."""
@@ -201,74 +201,37 @@ class ZOA(Method):
 
     def _descend(self, tokens: Tokens, loss: float) -> None:
         """One step of one-sided SPSA: g = (L(x + c z) - L(x)) / (c z), averaged over the samples."""
-        c = self.choices
-        mixture_gradient, gradient = np.zeros_like(self.mixture), np.zeros_like(self.learning)
+        c, mixture = self.choices, self.bank.mixture
+        mixture_gradient, gradient = np.zeros_like(mixture), np.zeros_like(self.learning)
         for _ in range(c.samples):
-            mixture_move = c.mixture_reach * self.noise(2 * self.draws, self.mixture.shape)
+            mixture_move = c.mixture_reach * self.noise(2 * self.draws, mixture.shape)
             move = c.reach * self.noise(2 * self.draws + 1, self.learning.shape)
             self.draws += 1
-            rise = self._pass(tokens, self.mixture + mixture_move, self.learning + move)[0] - loss
+            rise = self._pass(tokens, mixture + mixture_move, self.learning + move)[0] - loss
             mixture_gradient += rise / mixture_move / c.samples
             gradient += rise / move / c.samples
         self.learning = self.learning - c.rate * (gradient + c.decay * self.learning)
-        if len(self.bank) > 1:
-            # AdamW without a past, as the authors reset it every time: the sign of the gradient, nearly.
+        if len(self.bank):
+            # AdamW without a past, as the authors clear it every time: nearly the sign of the gradient.
             sign = mixture_gradient / (np.abs(mixture_gradient) + 1e-8)
-            self.mixture = self.mixture * (1 - c.mixture_rate * c.mixture_decay) - c.mixture_rate * sign
+            self.bank.mixture = mixture * (1 - c.mixture_rate * c.mixture_decay) - c.mixture_rate * sign
 
-    def _watch(self, tokens: Tokens) -> bool:
-        """Compare the embedding's statistics with their average; remember the old domain if this is a new one."""
-        if tokens.batch < self.choices.smallest:
-            return False
-        mean, variance = self._embedding(tokens)
-        if self.domain is None:
-            self.domain = mean, variance
-            return False
-        past_mean, past_variance = self.domain
-        squares = (mean - past_mean) ** 2
-        # Half the sum of the two Kullback-Leibler divergences of gaussians, less what cancels.
-        ratios = (variance + squares) / (past_variance + 1e-8) + (past_variance + squares) / (variance + 1e-8)
-        if float((ratios / 2 - 1).mean()) > self.choices.threshold:
-            self._store()
-            self.domain = mean, variance
-            return True
-        m = self.choices.memory
-        self.domain = m * past_mean + (1 - m) * mean, m * past_variance + (1 - m) * variance
-        return False
+    def _observe(self, tokens: Tokens) -> bool:
+        """Watch the patch tokens that enter the first block; return whether the domain has changed.
 
-    def _embedding(self, tokens: Tokens) -> tuple[Array, Array]:
-        """Mean and variance of the patch tokens that enter the first block, over patches and images."""
+        If so, what was learned becomes a new D, and e what then keeps the model as it is.
+        """
         from fozo.engines.torch_engine import TorchTokens
 
-        assert isinstance(tokens, TorchTokens)
+        if not isinstance(tokens, TorchTokens) or tokens.batch < self.choices.smallest:
+            return False
         patches = tokens.x[:, -self.engine.spec.patches :].flatten(0, 1).double()
-        return patches.mean(dim=0).cpu().numpy(), patches.var(dim=0).cpu().numpy()
-
-    def _store(self) -> None:
-        """Make what was learned a new D, and e what then keeps the model as it is."""
-        weights = self._weights(self.mixture, self.learning)
-        new = weights - self.norms.start
-        if len(self.bank) > self.choices.bank:
-            self._drop()
-        old = self.bank[1:]
-        lengths = np.linalg.norm(old, axis=1) * np.linalg.norm(new)
-        self.likeness[: len(old), len(old)] = old @ new / np.maximum(lengths, 1e-12)
-        self.bank = np.concatenate([self.bank, new[None]])
-        self.mixture = np.append(self.mixture, self.mixture.max())
-        self.learning = np.zeros_like(new)
-        self.learning = weights - self._weights(self.mixture, self.learning)
-
-    def _drop(self) -> None:
-        """Take the first of the two most alike out of the bank."""
-        table = self.likeness
-        if not self.choices.stale_table:
-            table = np.where(np.triu(np.ones_like(table), 1) > 0, table, -np.inf)  # the real pairs only
-        out = int(np.unravel_index(table.argmax(), table.shape)[0])
-        self.bank = np.delete(self.bank, out + 1, axis=0)
-        self.mixture = np.delete(self.mixture, out + 1)
-        if not self.choices.stale_table:
-            kept = np.delete(np.delete(self.likeness, out, axis=0), out, axis=1)
-            self.likeness = np.pad(kept, ((0, 1), (0, 1)))
+        if not self.watch.observe(patches.mean(dim=0).cpu().numpy(), patches.var(dim=0).cpu().numpy()):
+            return False
+        offset = self.bank.mixed(self.bank.mixture) + self.learning
+        self.bank.store(offset)
+        self.learning = offset - self.bank.mixed(self.bank.mixture)
+        return True
 
     def reset(self) -> None:
         """Forget everything adapted."""
@@ -276,34 +239,24 @@ class ZOA(Method):
 
     def state(self) -> State:
         """What is being learned, the bank and its mixture, and the averages."""
-        state = {
-            "learning": self.learning,
-            "bank": self.bank,
-            "mixture": self.mixture,
-            "likeness": self.likeness.copy(),
-            "draws": np.array([self.draws], dtype=np.float64),
-        }
-        if self.domain is not None:
-            state["domain"] = np.stack(self.domain)
-        if self.shift.average is not None:
-            state["shift"] = self.shift.average
-        if self.window.rows is not None:
-            state["window"] = self.window.rows
-        return state
+        state = self.bank.state()
+        state["learning"] = self.learning
+        state["draws"] = np.array([self.draws], dtype=np.float64)
+        optional = {"domain": self.watch.average, "shift": self.shift.average, "window": self.window.rows}
+        return state | {name: value for name, value in optional.items() if value is not None}
 
     def restore_state(self, state: State) -> None:
         """Continue from a state."""
-        if state["learning"].shape != (len(self.norms),) or state["bank"].shape[1:] != (len(self.norms),):
+        if state["learning"].shape != (len(self.norms),):
             raise FozoError(f"the state is not of {len(self.norms)} LayerNorm parameters; save the state again")
         self._begin()
-        self.learning, self.bank, self.mixture = state["learning"], state["bank"], state["mixture"]
-        self.likeness = state["likeness"].copy()
+        self.bank.restore(state)
+        self.learning = state["learning"].copy()
         self.draws = int(state["draws"][0])
-        domain = state.get("domain")
-        self.domain = None if domain is None else (domain[0], domain[1])
+        self.watch.average = state.get("domain")
         self.shift.average = state.get("shift")
         self.window.rows = state.get("window")
-        self.norms.assign(self._weights(self.mixture, self.learning))
+        self.norms.assign(self._weights(self.bank.mixture, self.learning))
 
     def options(self) -> dict[str, object]:
         """Everything that has to be the same for a state to be continued."""
