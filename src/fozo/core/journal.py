@@ -3,7 +3,7 @@
 A step of FOZO is its seed and a few numbers, so a batch costs a few dozen bytes whatever the model's size.
 
 Layout (little-endian): the magic ``FOZOJNL1``, the length and the JSON text of a header, its CRC-32; then records.
-A record is ``kind (u8), n (u8), index (u64)``, then for a step ``n`` gradients, eps, rate and loss (f64) and the
+A record is ``kind (u8), n (u8), index (u64)`` and 16 bits to check these three, then for a step ``n`` gradients, eps, rate and loss (f64) and the
 CRC-32 of the point that the step led to, then the CRC-32 of the record. A ``rewind`` record says that the run went
 back to an earlier step (a reset is a rewind to 0): what it undid stays in the file.
 """
@@ -31,8 +31,18 @@ Array = npt.NDArray[np.float64]
 
 MAGIC = b"FOZOJNL1"
 HEAD = struct.Struct("<BBQ")
+CHECK = struct.Struct("<H")
 CRC = struct.Struct("<I")
 STEP, REWIND = 1, 2
+
+
+def _head(kind: int, n: int, index: int) -> bytes:
+    head = HEAD.pack(kind, n, index)
+    # The head tells the record's length, so it is checked by itself: a damaged length must not look like a torn end.
+    return head + CHECK.pack(zlib.crc32(head) & 0xFFFF)
+
+
+BODY = HEAD.size + CHECK.size
 
 
 @dataclass(frozen=True)
@@ -119,13 +129,13 @@ def _read_header(data: bytes, name: str) -> tuple[dict[str, object], int]:
 
 
 def _record_length(data: bytes, offset: int) -> int | None:
-    """Length that the record at ``offset`` claims, or ``None`` if even its head is cut off or senseless."""
-    if offset + HEAD.size > len(data):
+    """Length of the record at ``offset``, or ``None`` if its head is cut off or damaged."""
+    if offset + BODY > len(data):
         return None
-    kind, n = data[offset], data[offset + 1]
-    if kind == STEP and n:
-        return HEAD.size + 8 * (n + 3) + CRC.size + CRC.size
-    return HEAD.size + CRC.size if kind == REWIND and n == 0 else None
+    kind, n, index = HEAD.unpack_from(data, offset)
+    if data[offset : offset + BODY] != _head(kind, n, index) or kind not in (STEP, REWIND):
+        return None
+    return BODY + CRC.size + (8 * (n + 3) + CRC.size if kind == STEP else 0)
 
 
 def _read_record(data: bytes, offset: int) -> tuple[int, int, Entry | None, int] | None:
@@ -138,7 +148,7 @@ def _read_record(data: bytes, offset: int) -> tuple[int, int, Entry | None, int]
     kind, n, index = HEAD.unpack_from(data, offset)
     if kind == REWIND:
         return kind, index, None, offset + length
-    numbers = struct.unpack_from(f"<{n + 3}d", data, offset + HEAD.size)
+    numbers = struct.unpack_from(f"<{n + 3}d", data, offset + BODY)
     epsilon, rate, loss = numbers[n:]
     entry = Entry(Step(index, tuple(numbers[:n]), epsilon, rate, loss), CRC.unpack_from(data, end - CRC.size)[0])
     return kind, index, entry, offset + length
@@ -149,9 +159,8 @@ def _looks_torn(data: bytes, offset: int) -> bool:
     length = _record_length(data, offset)
     if length is not None:
         return offset + length >= len(data)
-    # A head that makes no sense: torn if too little follows to hold another record, or if the rest is zeros
-    # (what some file systems leave behind when the length reached the disk and the data did not).
-    return len(data) - offset < HEAD.size + CRC.size or not any(data[offset:])
+    # Zeros are what some file systems leave when the new length reached the disk and the data did not.
+    return len(data) - offset < BODY or not any(data[offset:])
 
 
 class Journal:
@@ -194,14 +203,14 @@ class Journal:
         self.rewind(step.index)
         n = len(step.gradients)
         numbers = (*step.gradients, step.epsilon, step.rate, step.loss)
-        body = HEAD.pack(STEP, n, step.index) + struct.pack(f"<{n + 3}d", *numbers) + CRC.pack(checksum(point))
+        body = _head(STEP, n, step.index) + struct.pack(f"<{n + 3}d", *numbers) + CRC.pack(checksum(point))
         self._write(body)
         self.steps += 1
 
     def rewind(self, index: int) -> None:
         """Record that the run went back to the state before step ``index``, if it did."""
         if index < self.steps:
-            self._write(HEAD.pack(REWIND, 0, index))
+            self._write(_head(REWIND, 0, index))
             self.steps = index
 
     def _write(self, body: bytes) -> None:

@@ -26,7 +26,7 @@ from fozo.core.noise import Noise, PhiloxNoise, uniform_prompts
 from fozo.core.objective import Objective
 from fozo.core.schedule import Schedule
 from fozo.core.shift import ActivationShift
-from fozo.core.spsa import SPSA
+from fozo.core.spsa import SPSA, Step
 from fozo.core.statistics import Moments, SourceStatistics, Window
 from fozo.engines.base import Engine, Floats, Knobs, Taps, Tokens
 from fozo.errors import FozoError
@@ -165,6 +165,7 @@ class FOZO(Method):
         )
         self.shift = ActivationShift(scale=2.0 if self.choices.shift == "sum" else 1.0)
         self.window = Window(self.choices.window)
+        self.last: Step | None = None  # what the latest batch did, for whoever watches
 
     @property
     def prompts(self) -> Array:
@@ -190,11 +191,18 @@ class FOZO(Method):
             self.objective(self.source_features, self._moments(features[k]), logits[k])  # line 10
             for k in range(self.passes)
         ]
-        step = self.spsa.tell(losses)  # lines 11-18; refuses losses that are not finite before changing anything
+        before = self.state()
+        # Lines 11-18. Losses that are not finite are refused before anything is changed.
+        step = self.spsa.tell(losses)
+        self.last = step
         best = int(np.argmin(losses))
         self._remember(taps, features[best])
         if self.journal is not None:
-            self.journal.append(step, self.spsa.point)
+            try:
+                self.journal.append(step, self.spsa.point)
+            except FozoError:  # a full disk: what is not on record has not happened
+                self.restore_state(before)
+                raise
         prediction: Floats = logits[best]  # line 19
         return prediction
 

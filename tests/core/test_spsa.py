@@ -1,0 +1,131 @@
+"""The optimizer against the paper's theory: unbiased, bias of order eps^2, variance of order r/n."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fozo.core.noise import PhiloxNoise, generator
+from fozo.core.schedule import Schedule
+from fozo.core.spsa import SPSA
+from fozo.errors import FozoError
+
+Array = npt.NDArray[np.float64]
+CONSTANT = Schedule(epsilon=0.5, epsilon_min=0.5, rate=1.0)
+
+
+def estimate(losses: Array, spsa: SPSA) -> Array:
+    """The gradient that a step with rate 1 followed."""
+    before = spsa.point
+    spsa.tell(losses)
+    return before - spsa.point
+
+
+def quadratic(seed: int, dim: int, rank: int) -> tuple[Array, Array, Array]:
+    """A start, a linear term and a positive Hessian with ``rank`` eigenvalues of 1."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.standard_normal((dim, rank)))[0]
+    return rng.standard_normal(dim), basis @ rng.standard_normal(rank), basis @ basis.T
+
+
+@given(seed=st.integers(0, 2**32), dim=st.integers(2, 12))
+@settings(max_examples=15, deadline=None)
+def test_unbiased_on_a_quadratic(seed: int, dim: int) -> None:
+    n = 4000
+    start, linear, hessian = quadratic(seed, dim, rank=dim)
+    spsa = SPSA(start, CONSTANT, PhiloxNoise(seed), samples=n)
+    points = spsa.ask()
+    losses = points @ linear + 0.5 * np.einsum("ki,ij,kj->k", points, hessian, points)
+    gradient = linear + hessian @ start
+    # Var of one coordinate of (z.g) z is |g|^2 + g_i^2 <= 2 |g|^2.
+    error = np.sqrt(2 * (gradient @ gradient) / n)
+    np.testing.assert_allclose(estimate(losses, spsa), gradient, rtol=0, atol=6 * error)
+
+
+@given(seed=st.integers(0, 2**32), dim=st.integers(1, 10), epsilon=st.floats(0.05, 2))
+@settings(max_examples=25, deadline=None)
+def test_bias_falls_as_epsilon_squared_on_a_cubic(seed: int, dim: int, epsilon: float) -> None:
+    """Theorem 1's bias term: halving eps quarters the distance to the estimate along the true derivative."""
+    start = np.random.default_rng(seed).standard_normal(dim)
+    noise = PhiloxNoise(seed)
+    directions = noise(0, (8, dim))
+    linear = np.mean([(z @ (3 * start**2)) * z for z in directions], axis=0)
+
+    def bias(scale: float) -> float:
+        spsa = SPSA(start, Schedule(epsilon=scale, epsilon_min=scale, rate=1.0), noise, samples=8)
+        return float(np.linalg.norm(estimate((spsa.ask() ** 3).sum(axis=1), spsa) - linear))
+
+    assert bias(epsilon) == pytest.approx(4 * bias(epsilon / 2), rel=1e-6)
+
+
+@pytest.mark.parametrize(("rank", "n"), [(4, 1), (4, 4), (16, 1), (16, 4)])
+def test_variance_term_grows_with_the_rank_and_falls_with_n_whatever_the_dimension(rank: int, n: int) -> None:
+    """Theorem 1's variance term: what the estimate's scatter costs in loss is r/n, in 32 dimensions and in 256.
+
+    With G the estimate of g, E[G^T H G] = g^T H g + (|g|^2 tr H + g^T H g) / n, and tr H = r |H|. (The plain norm
+    E|G|^2 does grow with the dimension, as (d + 1)/n: it is the loss's curvature that makes most of it harmless.)
+    """
+    costs = {}
+    for dim in (32, 256):
+        start, linear, hessian = quadratic(rank, dim, rank)
+        gradient = linear + hessian @ start
+        squared = gradient @ gradient
+        samples = []
+        for trial in range(600):
+            spsa = SPSA(start, CONSTANT, PhiloxNoise(trial), samples=n)
+            points = spsa.ask()
+            losses = points @ linear + 0.5 * np.einsum("ki,ij,kj->k", points, hessian, points)
+            step = estimate(losses, spsa)
+            samples.append((step @ hessian @ step - gradient @ hessian @ gradient) / squared)
+        costs[dim] = np.mean(samples)
+        expected = (rank + gradient @ hessian @ gradient / squared) / n
+        scatter = np.std(samples) / np.sqrt(len(samples))
+        assert abs(costs[dim] - expected) < 5 * scatter
+        assert scatter < expected / 5  # the test can tell r/n from d/n
+
+
+def test_ask_gives_plus_and_minus_pairs() -> None:
+    spsa = SPSA(np.arange(3.0), CONSTANT, PhiloxNoise(1), samples=2)
+    points = spsa.ask()
+    assert points.shape == (4, 3)
+    np.testing.assert_allclose((points[0::2] + points[1::2]) / 2, np.tile(np.arange(3.0), (2, 1)))
+    np.testing.assert_array_equal(points, spsa.ask())  # asking changes nothing
+
+
+def test_refuses_bad_losses_and_changes_nothing() -> None:
+    spsa = SPSA(np.zeros(3), CONSTANT, PhiloxNoise(0))
+    for bad in ([1.0], [1.0, np.nan], [np.inf, 0.0]):
+        with pytest.raises(FozoError):
+            spsa.tell(bad)
+    assert spsa.index == 0 and spsa.pace == CONSTANT.start() and not spsa.point.any()
+
+
+@given(steps=st.integers(0, 6), cut=st.integers(0, 6), seed=st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_state_round_trips_at_any_step(steps: int, cut: int, seed: int) -> None:
+    def run(spsa: SPSA, count: int) -> SPSA:
+        for _ in range(count):
+            spsa.tell((spsa.ask() ** 2).sum(axis=1))
+        return spsa
+
+    schedule = Schedule(rate=0.1, rate_decay=0.7, rate_step=0.1)
+    whole = run(SPSA(np.ones(4), schedule, PhiloxNoise(seed)), cut + steps)
+    half = run(SPSA(np.ones(4), schedule, PhiloxNoise(seed)), cut)
+    resumed = SPSA(np.zeros(4), schedule, PhiloxNoise(seed))
+    resumed.restore(half.state())
+    run(resumed, steps)
+    np.testing.assert_array_equal(resumed.point, whole.point)
+    assert resumed.pace == whole.pace and resumed.index == whole.index
+
+
+def test_noise_has_an_address() -> None:
+    noise = PhiloxNoise(7)
+    np.testing.assert_array_equal(noise(3, (2, 5)), PhiloxNoise(7)(3, (2, 5)))
+    assert not np.array_equal(noise(3, (5,)), noise(4, (5,)))
+    assert not np.array_equal(noise(3, (5,)), PhiloxNoise(8)(3, (5,)))
+    assert not np.array_equal(generator(7, 1).random(5), generator(7, 2).random(5))
+    with pytest.raises(FozoError, match="seed"):
+        PhiloxNoise(-1)
