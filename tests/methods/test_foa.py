@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -7,7 +9,7 @@ import pytest
 import fozo
 from fozo.core.cmaes import Draws
 from fozo.methods.foa import FOA
-from tests.methods.rival_traces import Trace, close, engine, load, pixels, replay, source
+from tests.methods.rival_traces import close, engine, load, pixels, replay, source
 
 
 class Recorded:
@@ -15,11 +17,11 @@ class Recorded:
 
     def __call__(self, step: int) -> Draws:
         if step == 0:
-            self.numbers = np.random.RandomState(2020)  # noqa: NPY002 - the generator that has to be repeated
+            self.numbers = np.random.RandomState(2020)
         return self.numbers.randn
 
 
-def make(trace: Trace, passes: int, prompts: npt.ArrayLike) -> FOA:
+def make(passes: int, prompts: npt.ArrayLike) -> FOA:
     method = fozo.create("foa", engine(), source(), passes=passes, prompts=prompts, draws=Recorded())
     assert isinstance(method, FOA)
     return method
@@ -38,17 +40,14 @@ def test_replays_the_authors_trace(name: str, passes: int) -> None:
     trace = load(name)
     close(source().features.mean.ravel(), trace["src_mean"], "source mean")
     restarts = iter(trace["prompts_after_reset"])
-    asked: list[object] = []
-    method = make(trace, passes, trace["prompts_init"][0])
-    for t, method in replay(trace, method, lambda _: make(trace, passes, next(restarts)[0])):
-        asked.append(t)
+    start = make(passes, trace["prompts_init"][0])
+    for t, method in replay(trace, start, lambda _: make(passes, next(restarts)[0])):
         assert (method.search.best.ravel() == trace["best_prompts_after"][t]).all()
         close(method.search.mean.ravel(), trace["cma_mean"][t], f"CMA-ES mean after batch {t}")
         assert method.shift.average is not None
         close(method.shift.average, trace["hist_after"][t], f"shift average after batch {t}")
         if t + 1 < len(trace) and not trace.new_domain(t + 1):
             close(method.search.ask().reshape(passes, -1), trace["candidates"][t + 1], f"candidates {t + 1}")
-    assert len(asked) == len(trace)
 
 
 def test_passes_are_what_it_asks_the_engine_for() -> None:
@@ -83,6 +82,6 @@ def test_refuses_what_cannot_be_searched(bad: dict[str, object]) -> None:
 
 
 def test_says_how_to_install_pycma(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "cma", None)
+    monkeypatch.setitem(sys.modules, "cma", None)
     with pytest.raises(fozo.FozoError, match=r"pip install 'fozo\[bench\]'"):
         fozo.create("foa", engine(), source())

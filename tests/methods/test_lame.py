@@ -36,7 +36,7 @@ def test_a_single_image_keeps_its_prediction() -> None:
     for options in ({}, {"preset": "official"}, {"affinity": "linear"}):
         output = fozo.create("lame", engine(), **options)(image)
         expected = plain - np.log(np.exp(plain).sum())
-        np.testing.assert_allclose(output, expected, atol=1e-6)
+        np.testing.assert_allclose(output, expected, atol=1e-4)  # the authors' 1e-10 inside the logarithm
 
 
 def test_identical_images_get_identical_finite_output() -> None:

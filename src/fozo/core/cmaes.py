@@ -36,6 +36,7 @@ class _Strategy(Protocol):
     sm: object
     adapt_sigma: object
     fit: object
+    timer: object
 
     def ask(self) -> list[Array]: ...
 
@@ -174,6 +175,7 @@ class CMAES:
                     name = key.removeprefix(prefix)
                     setattr(thing, name, _as_was(getattr(thing, name, None), value))
         strategy._updateBDfromSM(strategy.sm)
+        strategy.timer = importlib.import_module("cma.utilities.utils").ElapsedWCTime()  # else only made by a first ask
         strategy.pop_injection_directions = [row.copy() for row in state["cma.directions"]]
         self._strategy = strategy
         self._asked = None
