@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +9,9 @@ import pytest
 
 import fozo
 from fozo.core.cmaes import Draws
+from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.foa import FOA
+from tests.helpers import random_images, random_vit
 from tests.methods.rival_traces import close, engine, load, pixels, replay, source
 
 
@@ -85,3 +88,17 @@ def test_says_how_to_install_pycma(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cma", None)
     with pytest.raises(fozo.FozoError, match=r"pip install 'fozo\[bench\]'"):
         fozo.create("foa", engine(), source())
+
+
+@pytest.mark.parametrize("passes", [2, 28])
+def test_a_saved_search_continues_bit_for_bit(passes: int, tmp_path: Path) -> None:
+    small = TorchEngine(random_vit())
+    statistics = fozo.SourceStatistics.collect(small, [random_images(16, seed=9)])
+    unbroken, restored = (fozo.create("foa", small, statistics, passes=passes) for _ in range(2))
+    for i in range(8):
+        unbroken(random_images(4, seed=i))
+    unbroken.save(tmp_path / "state.npz")
+    restored.restore(tmp_path / "state.npz")
+    for i in range(8, 24):
+        images = random_images(4, seed=i)
+        assert np.array_equal(restored(images), unbroken(images))

@@ -37,6 +37,7 @@ class _Strategy(Protocol):
     adapt_sigma: object
     fit: object
     timer: object
+    _indices_of_selective_mirrors: range
 
     def ask(self) -> list[Array]: ...
 
@@ -162,7 +163,8 @@ class CMAES:
         return {
             "point": self.best.copy(),
             "index": np.array([self.index], dtype=np.float64),
-            **{name: value.copy() for name, value in numbers.items()},
+            # The order in memory is kept as well: products round differently in another.
+            **{name: value.copy(order="K") for name, value in numbers.items()},
         }
 
     def restore(self, state: dict[str, Array]) -> None:
@@ -177,6 +179,8 @@ class CMAES:
         strategy._updateBDfromSM(strategy.sm)
         strategy.timer = importlib.import_module("cma.utilities.utils").ElapsedWCTime()  # else only made by a first ask
         strategy.pop_injection_directions = [row.copy() for row in state["cma.directions"]]
+        # pycma tries the worst point's mirror image next, but no mirror image's; these were all such.
+        strategy._indices_of_selective_mirrors = range(len(state["cma.directions"]))
         self._strategy = strategy
         self._asked = None
         self.best = state["point"].reshape(self.best.shape).copy()
@@ -190,9 +194,10 @@ def _is_float_array(value: object) -> bool:
 def _as_was(fresh: object, value: Array) -> Array | float | int | bool:
     """A saved number or array in the type that pycma keeps it in."""
     if value.ndim:
-        array: Array = value.copy()
+        array: Array = value.copy(order="K")
         return array
     number = float(value)
     if isinstance(fresh, bool):
         return bool(number)
-    return int(number) if isinstance(fresh, int) else number
+    # Some of pycma's floats start as an integer.
+    return int(number) if isinstance(fresh, int) and number.is_integer() else number

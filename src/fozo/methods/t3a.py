@@ -71,7 +71,7 @@ class Supports:
 
 def _unit(rows: Floats) -> Floats:
     length = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    unit: Floats = (rows / length).astype(rows.dtype)
+    unit: Floats = np.ascontiguousarray(rows / length, dtype=rows.dtype)
     return unit
 
 
