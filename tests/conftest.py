@@ -12,9 +12,9 @@ from tests.helpers import SHARED, TINY, Golden, need, random_images, random_vit
 
 # torchvision's wheel does not load beside a CPU build of torch, and timm imports it; declaring the two operators it
 # misses is enough. Only the tests need this: fozo itself imports neither.
-_operators = torch.library.Library("torchvision", "DEF")
+_operators = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
 for _name in ("nms", "qnms"):
-    _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -94,10 +95,8 @@ def test_a_flipped_bit_never_goes_unnoticed(tmp_path: Path) -> None:
             with pytest.raises(FozoError):
                 fozo.replay(path)
             continue
-        try:  # the last record: taken for torn, or seen to be damaged
+        with contextlib.suppress(FozoError):  # the last record: seen to be damaged, or taken for torn
             np.testing.assert_array_equal(fozo.replay(path), points[3])
-        except FozoError:
-            pass
 
 
 def test_rewinding_keeps_the_past_and_replays_the_present(tmp_path: Path) -> None:

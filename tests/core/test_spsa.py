@@ -41,7 +41,7 @@ def test_unbiased_on_a_quadratic(seed: int, dim: int) -> None:
     losses = points @ linear + 0.5 * np.einsum("ki,ij,kj->k", points, hessian, points)
     gradient = linear + hessian @ start
     # Var of one coordinate of (z.g) z is |g|^2 + g_i^2 <= 2 |g|^2.
-    error = np.sqrt(2 * (gradient @ gradient) / n)
+    error = float(np.sqrt(2 * (gradient @ gradient) / n))
     np.testing.assert_allclose(estimate(losses, spsa), gradient, rtol=0, atol=6 * error)
 
 

@@ -177,7 +177,7 @@ def test_a_state_from_elsewhere_is_refused(engine: fozo.Engine, source: fozo.Sou
     method = fozo.FOZO(engine, source, passes=2)
     method(BATCHES[0])
     method.save(path)
-    with pytest.raises(FozoError, match="passes=2.*this run has 4"):
+    with pytest.raises(FozoError, match=r"passes=2.*this run has 4"):
         fozo.FOZO(engine, source, passes=4).restore(path)
     with pytest.raises(FozoError, match="method='fozo'"):
         fozo.NoAdapt(engine).restore(path)
@@ -264,7 +264,7 @@ class TestJournal:
     ) -> None:
         path = tmp_path / "run.journal"
         fozo.FOZO(engine, source, seed=1, journal=path)
-        with pytest.raises(FozoError, match="differs in options, seed, start|differs in seed, start, options"):
+        with pytest.raises(FozoError, match=r"differs in .*seed"):
             fozo.FOZO(engine, source, seed=2, journal=path)
 
     def test_a_batch_that_cannot_be_recorded_has_not_happened(

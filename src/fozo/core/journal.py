@@ -3,9 +3,9 @@
 A step of FOZO is its seed and a few numbers, so a batch costs a few dozen bytes whatever the model's size.
 
 Layout (little-endian): the magic ``FOZOJNL1``, the length and the JSON text of a header, its CRC-32; then records.
-A record is ``kind (u8), n (u8), index (u64)`` and 16 bits to check these three, then for a step ``n`` gradients, eps, rate and loss (f64) and the
-CRC-32 of the point that the step led to, then the CRC-32 of the record. A ``rewind`` record says that the run went
-back to an earlier step (a reset is a rewind to 0): what it undid stays in the file.
+A record is ``kind (u8), n (u8), index (u64)`` and 16 bits to check these three, then for a step ``n`` gradients, eps,
+rate and loss (f64) and the CRC-32 of the point that the step led to, then the CRC-32 of the record. A ``rewind`` record
+says that the run went back to an earlier step (a reset is a rewind to 0): what it undid stays in the file.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def load_engine(
             ``vit_tiny_patch16_224.augreg_in21k_ft_in1k``; by default the file's own name. It tells the
             normalisation, which the weights do not.
         heads: number of attention heads where it is not width / 64.
-        image_size: to use a model at another size, its position embedding is resampled.
+        image_size: to use a model at another size, its position embedding is resampled. For a file whose positions
+            form no square it is the model's own size.
         mean: per-channel mean of the training pixels, where the model does not tell.
         std: per-channel standard deviation, likewise.
         classes: keep only these classes of the head (the 200 of ImageNet-R, say); logits have one column each.
@@ -82,19 +83,18 @@ def _load_torch(
         raise FozoError(f"dtype must be 'float32' or 'float64', not {dtype!r}")
     own_name = Path(model).stem if isinstance(model, (str, os.PathLike)) else "vit"
     hints = weights.hints_from_name(architecture or own_name)
-    named_size = hints.image_size
     wanted = (image_size, image_size) if isinstance(image_size, int) else image_size
-    hints = replace(hints, heads=heads or hints.heads, image_size=wanted or named_size)
+    hints = replace(hints, heads=heads or hints.heads, resize_to=wanted)
     if isinstance(model, (str, os.PathLike)):
         vit = weights.vit_from_state(weights.state_from_file(Path(model)), hints)
     elif isinstance(model, ViT):
         a = model.architecture
         hints = replace(hints, heads=a.heads, norm_epsilon=a.norm_epsilon, activation=a.activation)
-        vit = weights.vit_from_state(model.state_dict(), replace(hints, image_size=wanted or a.image_size))
+        vit = weights.vit_from_state(model.state_dict(), replace(hints, image_size=a.image_size))
     elif isinstance(model, torch.nn.Module) and weights.looks_like_transformers(model):
-        vit, hints = weights.vit_from_transformers(model, replace(hints, image_size=wanted))
+        vit, hints = weights.vit_from_transformers(model, hints)
     elif isinstance(model, torch.nn.Module) and weights.looks_like_timm(model):
-        vit, hints = weights.vit_from_timm(model, replace(hints, image_size=wanted))
+        vit, hints = weights.vit_from_timm(model, hints)
     else:
         raise FozoError(
             f"cannot make an engine of {type(model).__name__}; "

@@ -34,6 +34,10 @@ class Hints:
     name: str = "vit"
     heads: int | None = None
     image_size: tuple[int, int] | None = None
+    """The size that the model was trained for."""
+    patch: int | None = None
+    resize_to: tuple[int, int] | None = None
+    """The size that the user wants instead: the position embedding is resampled."""
     norm_epsilon: float = 1e-6
     activation: str = "gelu"
     mean: tuple[float, ...] | None = None
@@ -139,33 +143,44 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
 def _positions(
     embedding: Tensor, prefix: int, patch_size: tuple[int, int], hints: Hints
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Bring a position embedding to [CLS, registers, patches] for the wanted image size."""
+    """Bring a position embedding to [CLS, registers, patches], resampled if another image size is wanted."""
     rows, dim = embedding.shape[1:]
-    wanted = hints.image_size
-    grid = None if wanted is None else (wanted[0] // patch_size[0], wanted[1] // patch_size[1])
-    patches = next(
-        (n for n in (rows - prefix, rows) if (grid and n == grid[0] * grid[1]) or math.isqrt(n) ** 2 == n),
-        None,
-    )
-    if patches is None:
-        raise FozoError(
-            f"{rows} position embeddings of {hints.name} form no square grid; pass image_size=(height, width)"
-        )
-    head, body = embedding[:, : rows - patches], embedding[:, rows - patches :]
-    if grid and patches != grid[0] * grid[1]:
-        side = math.isqrt(patches)
-        square = body.reshape(1, side, side, dim).permute(0, 3, 1, 2).float()
-        body = F.interpolate(square, size=grid, mode="bicubic", antialias=hints.antialias)
-        body = body.permute(0, 2, 3, 1).reshape(1, -1, dim).to(embedding.dtype)
-    side = math.isqrt(body.shape[1])
-    rows_down, rows_across = grid or (side, side)
+    grid = _native_grid(rows, prefix, patch_size, hints)
+    patches = grid[0] * grid[1]
     if patches == rows:  # this model gives CLS and registers no position
-        head = embedding.new_zeros(1, prefix, dim)
-    image_size = (rows_down * patch_size[0], rows_across * patch_size[1])
-    if wanted is not None and image_size != tuple(wanted):
+        embedding = torch.cat([embedding.new_zeros(1, prefix, dim), embedding], dim=1)
+    wanted = hints.resize_to
+    if wanted is None:
+        return embedding, (grid[0] * patch_size[0], grid[1] * patch_size[1])
+    if wanted[0] % patch_size[0] or wanted[1] % patch_size[1]:
         raise FozoError(f"patches of {patch_size} do not tile images of {wanted}; choose another image_size")
-    unchanged = head.shape[1] + body.shape[1] == rows and (grid is None or patches == grid[0] * grid[1])
-    return (embedding if unchanged else torch.cat([head, body], dim=1)), image_size
+    size = (wanted[0] // patch_size[0], wanted[1] // patch_size[1])
+    if size != grid:
+        square = embedding[:, prefix:].reshape(1, *grid, dim).permute(0, 3, 1, 2).float()
+        body = F.interpolate(square, size=size, mode="bicubic", antialias=hints.antialias)
+        body = body.permute(0, 2, 3, 1).reshape(1, -1, dim).to(embedding.dtype)
+        embedding = torch.cat([embedding[:, :prefix], body], dim=1)
+    return embedding, wanted
+
+
+def _native_grid(rows: int, prefix: int, patch_size: tuple[int, int], hints: Hints) -> tuple[int, int]:
+    """Patches down and across that the position embedding was trained for: as named, square, or as wanted."""
+    if hints.image_size is not None:
+        grid = (hints.image_size[0] // patch_size[0], hints.image_size[1] // patch_size[1])
+        if grid[0] * grid[1] in (rows - prefix, rows) and hints.patch in (None, *patch_size):
+            return grid
+        raise FozoError(
+            f"{hints.name} should have images of {hints.image_size} and patches of {hints.patch or patch_size[0]}, but "
+            f"its weights have patches of {patch_size} and {rows} positions; give the right name or size"
+        )
+    wanted = hints.resize_to or (0, 0)
+    oblong = (wanted[0] // patch_size[0], wanted[1] // patch_size[1])
+    for patches in (rows - prefix, rows):
+        side = math.isqrt(max(patches, 0))
+        for grid in ((side, side), oblong):
+            if grid[0] * grid[1] == patches > 0:
+                return grid
+    raise FozoError(f"{rows} positions of {hints.name} form no square grid; pass image_size=(height, width)")
 
 
 def _fill_biases(state: State) -> None:
@@ -274,9 +289,7 @@ def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         mean=hints.mean or cast("tuple[float, ...] | None", cfg.get("mean")),
         std=hints.std or cast("tuple[float, ...] | None", cfg.get("std")),
     )
-    vit = vit_from_state(model.state_dict(), found)
-    _probe(model, vit, found.name)
-    return _resized(model.state_dict(), vit, found, hints.image_size), found
+    return _checked(model, model.state_dict(), found), found
 
 
 # Names of transformers' tensors, new (5.x) and old (4.x), as patterns onto timm's.
@@ -336,16 +349,14 @@ def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         activation=acts.get(config.hidden_act, config.hidden_act),
         antialias=False,
     )
-    vit = vit_from_state(state, found)
-    _probe(model, vit, found.name)
-    return _resized(state, vit, found, hints.image_size), found
+    return _checked(model, state, found), found
 
 
-def _resized(state: Mapping[str, Tensor], vit: ViT, hints: Hints, wanted: tuple[int, int] | None) -> ViT:
-    """Convert once more for another image size, if the user wants one (DINOv2 is used at 224, stored at 518)."""
-    if wanted is None or wanted == vit.architecture.image_size:
-        return vit
-    return vit_from_state(state, replace(hints, image_size=wanted))
+def _checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
+    """Convert at the original's own size, compare with it, then resize if the user wants another size."""
+    vit = vit_from_state(state, replace(hints, resize_to=None))
+    _probe(model, vit, hints.name)
+    return vit if hints.resize_to is None else vit_from_state(state, hints)
 
 
 @torch.inference_mode()

@@ -1,0 +1,5 @@
+"""``python -m fozo`` is the ``fozo`` command."""
+
+from fozo.cli import main
+
+main()

@@ -1,0 +1,143 @@
+"""The corruptions of ImageNet-C: 15 kinds and 4 extra ones, at severities 1 to 5.
+
+>>> foggy = corrupt(image, "fog", severity=5, seed=0, image_id="n01440764/a.JPEG")
+
+A corruption is a pure function. Its randomness comes from a private generator keyed by the image's name,
+the kind, the severity and the seed, so an image is corrupted in the same way whatever was corrupted before
+it, in whichever process. Constants and definitions are the published ones of hendrycks/robustness; the code
+is fozo's own. What differs from the published program, and why:
+
+* Random draws come from another generator: equal in distribution, not in bits.
+* Motion blur, and the streaks of snow, are computed here instead of by ImageMagick, by its definition.
+* Frost needs photographs that fozo may not ship: see :func:`frost_source`.
+* Any image of 8 x 8 pixels or more is accepted, square or not, in colour or gray. Noise on a gray image is
+  gray; the other kinds see it as three equal channels, and what they return is converted back to gray.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image
+
+from fozo.data.corruptions import blur, digital, noise, weather
+from fozo.data.corruptions.constants import CONSTANTS, SCALES, Constants
+from fozo.data.corruptions.frost import frost_source
+from fozo.data.images import Pixels
+from fozo.errors import FozoError
+
+__all__ = ["EXTRA_KINDS", "KINDS", "SMALLEST_SIDE", "check_kind", "check_severity", "corrupt", "frost_source"]
+
+Corruption = Callable[[Pixels, Constants, np.random.Generator], Pixels]
+
+# The first 15 are in the order of the paper's tables, which is the order of the continual stream.
+_CORRUPTIONS: dict[str, Corruption] = {
+    "gaussian_noise": noise.gaussian_noise,
+    "shot_noise": noise.shot_noise,
+    "impulse_noise": noise.impulse_noise,
+    "defocus_blur": blur.defocus_blur,
+    "glass_blur": blur.glass_blur,
+    "motion_blur": blur.motion_blur,
+    "zoom_blur": blur.zoom_blur,
+    "snow": weather.snow,
+    "frost": weather.frost,
+    "fog": weather.fog,
+    "brightness": digital.brightness,
+    "contrast": digital.contrast,
+    "elastic_transform": digital.elastic_transform,
+    "pixelate": digital.pixelate,
+    "jpeg_compression": digital.jpeg_compression,
+    "speckle_noise": noise.speckle_noise,
+    "gaussian_blur": blur.gaussian_blur,
+    "spatter": weather.spatter,
+    "saturate": digital.saturate,
+}
+
+KINDS: tuple[str, ...] = tuple(_CORRUPTIONS)[:15]
+"""The 15 corruptions of ImageNet-C, in the order of the paper."""
+EXTRA_KINDS: tuple[str, ...] = tuple(_CORRUPTIONS)[15:]
+"""The 4 that ImageNet-C keeps for validation."""
+SMALLEST_SIDE = 8
+"""In pixels: below it the kernels have nothing left to act on."""
+
+
+def corrupt(
+    image: Pixels, kind: str, severity: int, seed: int, *, image_id: str = "", scale: int | None = None
+) -> Pixels:
+    """Corrupt one image; the same arguments always give the same pixels.
+
+    Args:
+        image: ``uint8 [height, width, 3]``, or gray ``[height, width]`` or ``[height, width, 1]``.
+        kind: one of :data:`KINDS` or :data:`EXTRA_KINDS`.
+        severity: 1 to 5.
+        seed: changes every random draw.
+        image_id: the image's name. Images with different names get different draws from one seed.
+        scale: 224, 64 or 32: take the constants published for images of that side. By default the shorter
+            side decides: 32 up to 48 px, 64 up to 96 px, else 224.
+
+    Returns:
+        The corrupted image, of the same shape and type. The input is not changed.
+    """
+    check_kind(kind)
+    check_severity(severity)
+    gray = _check_image(image)
+    if scale is None:
+        side = min(image.shape[:2])
+        scale = 32 if side <= 48 else 64 if side <= 96 else 224
+    if scale not in SCALES:
+        raise FozoError(
+            f"there are no constants for scale {scale}; choose among {', '.join(map(str, SCALES))}"
+        )
+    constants = CONSTANTS[kind][scale][severity - 1]
+    rng = _generator(image_id, kind, severity, seed)
+    if not gray or kind.endswith("_noise"):
+        return _CORRUPTIONS[kind](image, constants, rng)
+    coloured = np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
+    corrupted = Image.fromarray(_CORRUPTIONS[kind](coloured, constants, rng))
+    return np.array(corrupted.convert("L")).reshape(image.shape)
+
+
+def check_kind(kind: str) -> None:
+    """Raise an error that suggests the closest name, unless ``kind`` is a corruption."""
+    if kind in _CORRUPTIONS:
+        return
+    close = difflib.get_close_matches(kind, _CORRUPTIONS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"choose among {', '.join(_CORRUPTIONS)}"
+    raise FozoError(f"there is no corruption {kind!r}; {hint}")
+
+
+def check_severity(severity: int) -> None:
+    """Raise an error unless ``severity`` is 1 to 5."""
+    if severity not in (1, 2, 3, 4, 5):
+        raise FozoError(f"severity is {severity}, but ImageNet-C has 1 (slight) to 5 (strong)")
+
+
+def _check_image(image: Pixels) -> bool:
+    """Raise an error unless ``image`` can be corrupted; tell whether it is gray."""
+    if image.dtype != np.uint8:
+        raise FozoError(f"the image has {image.dtype} pixels; give uint8 values from 0 to 255")
+    if image.ndim not in (2, 3) or image.shape[2:] not in ((), (1,), (3,)):
+        raise FozoError(
+            f"the image has shape {image.shape}; give [height, width, 3], or gray [height, width]"
+        )
+    if min(image.shape[:2]) < SMALLEST_SIDE:
+        raise FozoError(
+            f"the image is {image.shape[1]} x {image.shape[0]} px; a corruption needs at least "
+            f"{SMALLEST_SIDE} x {SMALLEST_SIDE}"
+        )
+    return image.shape[2:] != (3,)
+
+
+def _generator(image_id: str, kind: str, severity: int, seed: int) -> np.random.Generator:
+    """Make the private generator of one corruption of one image.
+
+    JSON keeps the parts apart (no two different tuples have the same text), and a hash of 128 bits is the
+    whole key of the counter-based Philox, so that streams of different images never overlap.
+    """
+    text = json.dumps([image_id, kind, int(severity), int(seed)])
+    key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=key))

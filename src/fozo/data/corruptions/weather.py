@@ -1,0 +1,88 @@
+"""Weather: snow, frost, fog, and spatter of water or mud."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.data.corruptions.common import clipped_zoom, library, line_blur, plasma, quantise, smooth
+from fozo.data.corruptions.constants import Constants
+from fozo.data.corruptions.frost import textures
+from fozo.data.images import Pixels
+
+WATER = np.array([175, 238, 238], np.float32) / 255  # pale turquoise
+MUD = np.array([63, 42, 20], np.float32) / 255
+
+
+def snow(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+    """Whiten the scene and add streaks of falling flakes, once as drawn and once turned by 180 degrees."""
+    mean, scale, zoom, threshold, radius, sigma, kept = constants
+    clean = image.astype(np.float32) / 255
+    flakes = clipped_zoom(rng.normal(mean, scale, size=image.shape[:2]).astype(np.float32), zoom)
+    flakes[flakes < threshold] = 0
+    streaks = line_blur(quantise(flakes), radius, sigma, angle=rng.uniform(-135, -45)) / np.float32(255)
+    gray = clean @ np.array([0.299, 0.587, 0.114], np.float32)
+    white = np.maximum(clean, gray[..., None] * 1.5 + 0.5)
+    streaks += streaks[::-1, ::-1].copy()
+    return quantise(kept * clean + (1 - kept) * white + streaks[..., None])
+
+
+def frost(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+    """Lay a random part of a photograph of frost over the scene."""
+    weight, strength, shrink = constants
+    choices = textures(shrink)
+    texture = _at_least(choices[rng.integers(len(choices))], image.shape)
+    height, width = image.shape[:2]
+    top = rng.integers(max(texture.shape[0] - height, 1))
+    left = rng.integers(max(texture.shape[1] - width, 1))
+    ice = texture[top : top + height, left : left + width]
+    return np.clip(weight * image + strength * ice, 0, 255).astype(np.uint8)
+
+
+def _at_least(texture: Pixels, shape: tuple[int, ...]) -> Pixels:
+    """Enlarge a texture, keeping its proportions, until an image of ``shape`` can be cut out of it."""
+    factor = max(shape[0] / texture.shape[0], shape[1] / texture.shape[1])
+    if factor <= 1:
+        return texture
+    size = (int(np.ceil(texture.shape[1] * factor)), int(np.ceil(texture.shape[0] * factor)))
+    enlarged: Pixels = library("cv2").resize(texture, size, interpolation=library("cv2").INTER_CUBIC)
+    return enlarged
+
+
+def fog(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+    """Add a cloudy fractal, then darken so that the brightest value stays what it was."""
+    thickness, decay = constants
+    height, width = image.shape[:2]
+    clean = image / 255
+    brightest = clean.max()
+    cloud = plasma(1 << (max(height, width) - 1).bit_length(), decay, rng)[:height, :width, None]
+    return quantise((clean + thickness * cloud) * brightest / (brightest + thickness))
+
+
+def spatter(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+    """Drops of water (severities 1-3) or of mud (4-5) on the lens."""
+    mean, scale, smoothness, threshold, strength, mud = constants
+    clean = image.astype(np.float32) / 255
+    liquid = smooth(rng.normal(mean, scale, size=image.shape[:2]), smoothness)
+    liquid[liquid < threshold] = 0
+    if mud:
+        cover = smooth((liquid > threshold).astype(np.float32), strength)[..., None]
+        cover[cover < 0.8] = 0
+        return quantise(clean * (1 - cover) + MUD * cover)
+    # Values above 1 would wrap around in a byte. They are far out in the tail, but no draw is impossible.
+    drops = (np.minimum(liquid, 1) * 255).astype(np.uint8)
+    light = drops * _rim_light(drops)
+    if light.max() > 0:
+        light *= strength / light.max()
+    return quantise(clean + light[..., None] * WATER)
+
+
+def _rim_light(drops: Pixels) -> npt.NDArray[np.float32]:
+    """Light falling on drops from one corner: an emboss of the distance to their rims."""
+    cv2 = library("cv2")
+    distance = cv2.distanceTransform(255 - cv2.Canny(drops, 50, 150), cv2.DIST_L2, 5)
+    shallow = cv2.blur(np.minimum(distance, 20), (3, 3)).astype(np.uint8)
+    emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
+    lit = cv2.filter2D(cv2.equalizeHist(shallow), cv2.CV_8U, emboss)
+    light: npt.NDArray[np.float32] = cv2.blur(lit, (3, 3)).astype(np.float32)
+    return light

@@ -1,0 +1,113 @@
+"""Reading one image file: every odd file has one defined answer, here and nowhere else.
+
+What comes out is always ``uint8 [height, width, 3]``, or a :class:`FozoError` naming the file:
+
+==================================  ==================================================================
+file                                answer
+==================================  ==================================================================
+missing, empty, truncated, no image error
+huge (decompression bomb)           error above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 Mpx): Pillow's rule
+grayscale, bilevel                  repeated into three channels
+palette                             looked up
+CMYK, YCbCr, HSV                    converted by Pillow, without a colour profile
+alpha                               dropped: the stored colours are kept, nothing is composited
+16-bit grayscale                    scaled by 1/257 and rounded, so that 65535 becomes 255
+16-bit colour                       the high byte, as Pillow reads it
+32-bit float, integers over 65535   error: their range is not known
+EXIF orientation                    ignored
+animated, several pages             the first frame
+==================================  ==================================================================
+
+Alpha, orientation and colour profiles are treated as torchvision's ``ImageFolder`` treats them, because
+published accuracies were measured on images that were read that way.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from fozo.errors import FozoError
+
+Pixels = npt.NDArray[np.uint8]
+
+# ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio.
+RESIZE_RATIO = 256 / 224
+
+
+def read_image(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Pixels:
+    """Decode a file, or the bytes of one, to ``uint8 [height, width, 3]``.
+
+    Args:
+        source: path of the file, or its contents.
+        name: what to call it in an error; by default the path.
+    """
+    if isinstance(source, bytes):
+        name = name or "the image"
+        stream: io.BytesIO | str = io.BytesIO(source)
+        empty = not source
+    else:
+        stream = os.fspath(source)
+        name = name or stream
+        try:
+            empty = Path(stream).stat().st_size == 0
+        except OSError as error:
+            raise FozoError(f"cannot read {name}: {error.strerror}; check the path") from error
+    if empty:
+        raise FozoError(f"{name} is an empty file (0 bytes); replace it or remove it")
+    try:
+        with Image.open(stream) as image:
+            return _to_rgb(image, name)
+    except FozoError:
+        raise
+    except UnidentifiedImageError as error:
+        raise FozoError(f"{name} is not an image that Pillow can read; replace it or remove it") from error
+    except Image.DecompressionBombError as error:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
+        raise FozoError(
+            f"{name} has more than {limit} million pixels, which may be a decompression bomb; shrink it first"
+        ) from error
+    except Exception as error:  # Pillow's decoders raise nearly anything on a damaged file.
+        raise FozoError(f"{name} is damaged or truncated ({error}); replace it or remove it") from error
+
+
+def _to_rgb(image: Image.Image, name: str) -> Pixels:
+    """Convert whatever Pillow opened to three 8-bit channels."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        deep = np.asarray(image)
+        # Pillow opens every 16-bit grayscale format as "I" or "I;16" with the full 0..65535 range.
+        if image.mode == "F" or deep.min() < 0 or deep.max() > 65535:
+            raise FozoError(
+                f"{name} has pixels of unknown range (mode {image.mode}); save it with 8 or 16 bits"
+            )
+        # Pillow's own conversion would clip at 255 and so make nearly every pixel white.
+        gray = ((deep.astype(np.uint32) + 128) // 257).astype(np.uint8)
+        return np.repeat(gray[..., None], 3, axis=2)
+    return np.array(image.convert("RGB"))
+
+
+def resize_crop(image: Pixels, size: int, resize: int | None = None) -> Pixels:
+    """Resize the shorter side to ``resize`` (bilinear, antialiased) and cut the central ``size`` x ``size``.
+
+    The same pixels as torchvision's ``Resize(resize)`` + ``CenterCrop(size)`` on a PIL image.
+
+    Args:
+        image: ``uint8 [height, width, 3]``.
+        size: side of the square that comes out.
+        resize: length of the shorter side before the crop; ImageNet's 256/224 of ``size`` by default.
+    """
+    resize = round(size * RESIZE_RATIO) if resize is None else resize
+    if size < 1 or resize < size:
+        raise FozoError(f"cannot crop {size} px out of a side of {resize} px; give 1 <= size <= resize")
+    height, width = image.shape[:2]
+    shorter = min(height, width)
+    # Integer arithmetic, rounded down: torchvision's rule for the longer side.
+    wide, high = int(resize * width / shorter), int(resize * height / shorter)
+    picture = Image.fromarray(image).resize((wide, high), Image.Resampling.BILINEAR)
+    left, top = round((wide - size) / 2), round((high - size) / 2)
+    return np.array(picture.crop((left, top, left + size, top + size)))

@@ -1,0 +1,296 @@
+"""Corrupting a folder: shape of the tree, resuming, interruption, bad files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from fozo.cli import app
+from fozo.data import corrupt_tree as module
+from fozo.data.corrupt_tree import Outcome, corrupt_tree, parse_kinds, parse_severities
+from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
+from fozo.data.images import read_image, resize_crop
+from fozo.errors import FozoError
+
+pytest.importorskip("cv2")
+pytest.importorskip("scipy")
+
+LIGHT = ("brightness", "gaussian_noise")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two classes, three images, one already of the size asked for, and files that are no images."""
+    root = tmp_path / "images"
+    rng = np.random.default_rng(0)
+    for name, shape in [("cat/a.png", (32, 32)), ("cat/b.jpg", (50, 70)), ("dog/c.bmp", (90, 40))]:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (*shape, 3), np.uint8)).save(root / name)
+    (root / "cat" / "notes.txt").write_text("no image")
+    (root / "cat" / "._a.png").write_bytes(b"resource fork")
+    (root / "readme.md").write_text("no class")
+    return root
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in files(folder)}
+
+
+def test_tree_has_the_shape_of_imagenet_c(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    outcome = corrupt_tree(images, out, kinds=LIGHT, severities=(1, 5), size=32, workers=1)
+    assert outcome == Outcome(written=12)
+    names = [f"{k}/{s}/{n}.JPEG" for k in LIGHT for s in (1, 5) for n in ("cat/a", "cat/b", "dog/c")]
+    assert files(out) == sorted([*names, "corruptions.json"])
+    for name in names:
+        with Image.open(out / name) as picture:
+            assert picture.format == "JPEG" and picture.size == (32, 32)
+
+
+def test_pixels_are_the_corruption_of_the_crop(images: Path, tmp_path: Path) -> None:
+    corrupt_tree(images, tmp_path / "out", kinds=["contrast", "snow"], size=32, seed=4, workers=1)
+    for source, name, crop in [("cat/a.png", "cat/a.JPEG", False), ("dog/c.bmp", "dog/c.JPEG", True)]:
+        clean = read_image(images / source)
+        clean = resize_crop(clean, 32, 37) if crop else clean
+        for kind in ("contrast", "snow"):
+            expected = corrupt(clean, kind, 5, 4, image_id=name)
+            Image.fromarray(expected).save(tmp_path / "expected.jpg", quality=85)
+            written = read_image(tmp_path / "out" / kind / "5" / name)
+            np.testing.assert_array_equal(written, read_image(tmp_path / "expected.jpg"))
+
+
+def test_record(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    corrupt_tree(images, out, kinds=["frost"], severities=[3], size=32, seed=7, workers=1)
+    record = json.loads((out / "corruptions.json").read_text())
+    assert {key: record[key] for key in ("kinds", "severities", "size", "seed", "images", "unreadable")} == {
+        "kinds": ["frost"],
+        "severities": [3],
+        "size": 32,
+        "seed": 7,
+        "images": 3,
+        "unreadable": 0,
+    }
+    assert record["frost"] == frost_source() and record["fozo"] and record["quality"] == 85
+    # More may be added to the same tree; the record then names all of it, in the paper's order.
+    corrupt_tree(images, out, kinds=["fog", "snow"], severities=[1, 5], size=32, seed=7, workers=1)
+    record = json.loads((out / "corruptions.json").read_text())
+    assert record["kinds"] == ["snow", "frost", "fog"] and record["severities"] == [1, 3, 5]
+    assert record["frost"] == frost_source()
+
+
+def test_workers_do_not_change_a_byte(images: Path, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        corrupt_tree(images, tmp_path / str(workers), kinds=("snow", "fog", *LIGHT), size=32, workers=workers)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+def test_resuming_makes_only_what_is_missing(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    corrupt_tree(images, out, kinds=LIGHT, size=32, workers=1)
+    whole = contents(out)
+    lost = out / "brightness" / "5" / "cat" / "b.JPEG"
+    lost.unlink()
+    kept = out / "brightness" / "5" / "cat" / "a.JPEG"
+    stamp = kept.stat().st_mtime_ns
+    assert corrupt_tree(images, out, kinds=LIGHT, size=32, workers=1) == Outcome(written=1, skipped=5)
+    assert contents(out) == whole and kept.stat().st_mtime_ns == stamp
+    assert corrupt_tree(images, out, kinds=LIGHT, size=32, workers=1) == Outcome(skipped=6)
+
+
+@pytest.mark.parametrize(("key", "value"), [("seed", 1), ("size", 33)])
+def test_another_seed_or_size_into_the_same_folder_is_refused(
+    images: Path, tmp_path: Path, key: str, value: int
+) -> None:
+    out = tmp_path / "out"
+    run: Callable[..., Outcome] = corrupt_tree
+    run(images, out, kinds=LIGHT, **{"size": 32, "seed": 0, "workers": 1})
+    before = contents(out)
+    with pytest.raises(FozoError, match=f"was made with {key}"):
+        run(images, out, kinds=LIGHT, **{"size": 32, "seed": 0, "workers": 1, key: value})
+    assert contents(out) == before
+
+
+def test_frost_of_another_source_is_refused(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    corrupt_tree(images, out, kinds=["frost"], size=32, workers=1)
+    monkeypatch.setattr(module, "frost_source", lambda: "elsewhere")
+    with pytest.raises(FozoError, match="was made with frost"):
+        corrupt_tree(images, out, kinds=["frost"], size=32, workers=1)
+    assert corrupt_tree(images, out, kinds=["fog"], size=32, workers=1).written == 3
+
+
+def test_a_tree_that_fozo_did_not_make_is_refused(images: Path, tmp_path: Path) -> None:
+    stranger = tmp_path / "out" / "fog" / "5" / "cat" / "a.JPEG"
+    stranger.parent.mkdir(parents=True)
+    stranger.write_bytes(b"from the real ImageNet-C")
+    with pytest.raises(FozoError, match=r"no corruptions\.json"):
+        corrupt_tree(images, tmp_path / "out", kinds=["fog"], size=32, workers=1)
+    (tmp_path / "out" / "corruptions.json").write_text("{broken")
+    with pytest.raises(FozoError, match="not readable JSON"):
+        corrupt_tree(images, tmp_path / "out", kinds=["fog"], size=32, workers=1)
+    assert stranger.read_bytes() == b"from the real ImageNet-C"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_unreadable_images_are_named_and_the_rest_is_done(images: Path, tmp_path: Path, workers: int) -> None:
+    (images / "dog" / "empty.jpg").touch()
+    (images / "cat" / "half.png").write_bytes((images / "cat" / "a.png").read_bytes()[:500])
+    outcome = corrupt_tree(images, tmp_path / "out", kinds=LIGHT, size=32, workers=workers)
+    assert outcome.written == 6 and len(outcome.unreadable) == 2
+    assert "half.png" in outcome.unreadable[0] and "empty.jpg is an empty file" in outcome.unreadable[1]
+    assert json.loads((tmp_path / "out" / "corruptions.json").read_text())["unreadable"] == 2
+
+
+def test_wrong_folders(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(FozoError, match="there is no folder"):
+        corrupt_tree(tmp_path / "none", tmp_path / "out", size=32)
+    with pytest.raises(FozoError, match="lies inside"):
+        corrupt_tree(images, images / "out", size=32)
+    with pytest.raises(FozoError, match="no images in folders below"):
+        corrupt_tree(images / "cat", tmp_path / "out", size=32)
+    Image.new("RGB", (32, 32)).save(images / "cat" / "a.jpg")
+    with pytest.raises(FozoError, match=r"would both become cat/a\.JPEG"):
+        corrupt_tree(images, tmp_path / "out", size=32)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("size", 7), ("workers", 0)])
+def test_wrong_numbers(images: Path, tmp_path: Path, option: str, value: int) -> None:
+    run: Callable[..., Outcome] = corrupt_tree
+    with pytest.raises(FozoError, match=f"{option} is {value}|of {option} is {value}"):
+        run(images, tmp_path / "out", **{option: value})
+
+
+def test_an_error_while_writing_leaves_no_part_of_a_file(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "out"
+    corrupt_tree(images, out, kinds=["fog"], size=32, workers=1)
+    before = contents(out)
+    monkeypatch.setattr(module, "_write_record", lambda *_: None)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FozoError, match="No space left on device; mend that and run again"):
+        corrupt_tree(images, out, kinds=LIGHT, size=32, workers=1)
+    assert contents(out) == before
+
+
+def test_missing_library_stops_before_anything_is_written(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.ndimage", None)
+    with pytest.raises(FozoError, match="pip install"):
+        corrupt_tree(images, tmp_path / "out", kinds=["brightness", "gaussian_blur"], size=32)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_leaves_whole_files_only_and_can_be_resumed(tmp_path: Path, workers: int) -> None:
+    noise: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
+    for index in range(200):
+        path = tmp_path / "images" / str(index % 5) / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise).save(path)
+    out = tmp_path / "out"
+    program = "from fozo.cli import main; main()"
+    arguments = ["corrupt", str(tmp_path / "images"), str(out), "--size", "96", "--workers", str(workers)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while len(list(out.glob("*/*/*/*.JPEG"))) < 20 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    # A terminal sends Ctrl-C to the whole group, workers included.
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    written = list(out.glob("*/*/*/*.JPEG"))
+    assert 20 <= len(written) < 200 * 15
+    assert not list(out.rglob("*.part"))
+    for path in written:
+        assert read_image(path).shape == (96, 96, 3)
+    outcome = corrupt_tree(tmp_path / "images", out, kinds=["brightness"], size=96, workers=1)
+    assert outcome.skipped > 0 and outcome.written + outcome.skipped == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("all", KINDS), ("all+extra", KINDS + EXTRA_KINDS), ("fog, snow,fog", ("fog", "snow"))],
+)
+def test_parse_kinds(text: str, expected: tuple[str, ...]) -> None:
+    assert parse_kinds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "foggy", "fog,", "all,fog"])
+def test_parse_kinds_refuses(text: str) -> None:
+    with pytest.raises(FozoError, match="there is no corruption"):
+        parse_kinds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("5", (5,)), ("1-5", (1, 2, 3, 4, 5)), ("5,1,3", (1, 3, 5)), ("1-2, 4", (1, 2, 4))]
+)
+def test_parse_severities(text: str, expected: tuple[int, ...]) -> None:
+    assert parse_severities(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "6", "1-6", "5-1", "high", "-3", "1--3", "2.5"])
+def test_parse_severities_refuses(text: str) -> None:
+    with pytest.raises(FozoError, match="severit"):
+        parse_severities(text)
+
+
+def test_command(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["corrupt", str(images), str(out), "--kinds", "fog", "--severity", "1,2", "--size", "32"]
+    result = CliRunner().invoke(app, [*arguments, "--workers", "1"])
+    assert result.exit_code == 0, result.output
+    assert "6 files written, 0 were there already" in result.stdout
+    # Not a terminal, so no progress bar.
+    assert result.stderr == ""
+    (images / "dog" / "empty.jpg").touch()
+    result = CliRunner().invoke(app, [*arguments, "--workers", "1"])
+    assert result.exit_code == 2
+    assert "0 files written, 6 were there already" in result.stdout
+    assert "empty.jpg is an empty file" in result.stderr and "1 images could not be read" in result.stderr
+
+
+def test_command_reports_a_wrong_kind_in_one_line(images: Path, tmp_path: Path) -> None:
+    program = "from fozo.cli import main; main()"
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "corrupt",
+        str(images),
+        str(tmp_path / "out"),
+        "--kinds",
+        "fogg",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr == "fozo: there is no corruption 'fogg'; did you mean fog?\n"

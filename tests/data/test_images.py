@@ -1,0 +1,213 @@
+"""Every odd image file has one defined answer."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fozo.data.images import read_image, resize_crop
+from fozo.errors import FozoError
+
+
+def picture(height: int = 40, width: int = 60) -> npt.NDArray[np.uint8]:
+    """A smooth colour gradient, so that a lossy format changes it little."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([x * 4 % 256, y * 6 % 256, (x + y) * 2 % 256], axis=2).astype(np.uint8)
+
+
+def encoded(image: Image.Image, fmt: str, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, fmt, **options)
+    return stream.getvalue()
+
+
+def test_path_and_bytes_give_the_same_pixels(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(Image.fromarray(picture()), "PNG"))
+    np.testing.assert_array_equal(read_image(path), picture())
+    np.testing.assert_array_equal(read_image(str(path)), picture())
+    np.testing.assert_array_equal(read_image(path.read_bytes(), "a.png"), picture())
+
+
+@pytest.mark.parametrize("cut", [1, 30, 300, 0.5, 0.9])
+def test_truncated_jpeg_names_the_file(tmp_path: Path, cut: float) -> None:
+    whole = encoded(Image.fromarray(picture(200, 200)), "JPEG")
+    path = tmp_path / "half.JPEG"
+    path.write_bytes(whole[: int(cut * len(whole)) if cut < 1 else int(cut)])
+    with pytest.raises(FozoError, match=r"half\.JPEG"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("fmt", ["PNG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_truncated_file_of_another_format_names_the_file(fmt: str) -> None:
+    whole = encoded(Image.fromarray(picture(200, 200)), fmt)
+    with pytest.raises(FozoError, match="the-name"):
+        read_image(whole[: len(whole) // 3], "the-name")
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "zero.jpg"
+    path.touch()
+    with pytest.raises(FozoError, match=r"zero\.jpg is an empty file"):
+        read_image(path)
+    with pytest.raises(FozoError, match="b is an empty file"):
+        read_image(b"", "b")
+
+
+def test_not_an_image() -> None:
+    with pytest.raises(FozoError, match="notes is not an image"):
+        read_image(b"just some words" * 20, "notes")
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(FozoError, match="check the path"):
+        read_image(tmp_path / "none.png")
+    with pytest.raises(FozoError):
+        read_image(tmp_path)
+
+
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([b"", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM"]),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_are_an_image_or_a_clear_error(tail: bytes, magic: bytes) -> None:
+    try:
+        pixels = read_image(magic + tail, "fuzz")
+    except FozoError as error:
+        assert "fuzz" in str(error)
+    else:
+        assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3
+
+
+def test_huge_image_is_refused_before_it_is_decoded() -> None:
+    bomb = b"P6 20000 20000 255\n" + bytes(1000)
+    with pytest.raises(FozoError, match=r"bomb\.ppm has more than 178 million pixels"):
+        read_image(bomb, "bomb.ppm")
+
+
+def test_grayscale_and_bilevel_are_repeated() -> None:
+    gray = picture()[..., 0]
+    expected = np.repeat(gray[..., None], 3, axis=2)
+    np.testing.assert_array_equal(read_image(encoded(Image.fromarray(gray), "PNG")), expected)
+    bits = Image.fromarray(gray > 100)
+    np.testing.assert_array_equal(read_image(encoded(bits, "PNG")), (expected > 100) * np.uint8(255))
+
+
+def test_cmyk_jpeg_has_the_colours_of_the_picture() -> None:
+    flat = Image.new("RGB", (32, 32), (200, 30, 60))
+    pixels = read_image(encoded(flat.convert("CMYK"), "JPEG", quality=95))
+    assert pixels.shape == (32, 32, 3)
+    np.testing.assert_allclose(pixels.mean(axis=(0, 1)), (200, 30, 60), atol=3)
+
+
+@pytest.mark.parametrize("fmt", ["PNG", "TIFF"])
+def test_16_bit_grayscale_keeps_its_range(fmt: str) -> None:
+    levels = np.arange(256, dtype=np.uint16).reshape(16, 16)
+    pixels = read_image(encoded(Image.fromarray(levels * np.uint16(257)), fmt))
+    np.testing.assert_array_equal(pixels, np.repeat(levels[..., None], 3, axis=2))
+
+
+def test_16_bit_pgm() -> None:
+    levels = np.arange(256, dtype=np.uint16).reshape(16, 16) * np.uint16(257)
+    pixels = read_image(b"P5 16 16 65535\n" + levels.astype(">u2").tobytes())
+    np.testing.assert_array_equal(pixels[..., 0].ravel(), np.arange(256))
+
+
+def test_16_bit_colour_png_gives_the_high_bytes() -> None:
+    import struct
+    import zlib
+
+    levels = (np.arange(48).reshape(4, 4, 3) * 1300 + 7).astype(">u2")
+    rows = b"".join(b"\0" + row.tobytes() for row in levels)
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+    np.testing.assert_array_equal(read_image(png), levels >> 8)
+
+
+@pytest.mark.parametrize("values", [np.full((8, 8), 0.5, np.float32), np.full((8, 8), 70000, np.int32)])
+def test_pixels_of_unknown_range_are_refused(values: npt.NDArray[np.generic]) -> None:
+    with pytest.raises(FozoError, match="unknown range"):
+        read_image(encoded(Image.fromarray(values), "TIFF"), "x.tif")
+
+
+def test_palette_and_transparency() -> None:
+    palette = Image.fromarray(picture()).quantize(64)
+    expected = np.array(palette.convert("RGB"))
+    np.testing.assert_array_equal(read_image(encoded(palette, "PNG")), expected)
+    np.testing.assert_array_equal(read_image(encoded(palette, "PNG", transparency=0)), expected)
+
+
+def test_alpha_is_dropped_not_composited() -> None:
+    rgba = np.dstack([picture(), np.zeros((40, 60), np.uint8)])
+    np.testing.assert_array_equal(read_image(encoded(Image.fromarray(rgba), "PNG")), picture())
+
+
+def test_exif_orientation_is_ignored() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = read_image(encoded(Image.fromarray(picture(40, 60)), "JPEG", exif=exif))
+    assert pixels.shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("fmt", ["GIF", "PNG", "WEBP", "TIFF"])
+def test_animated_file_gives_its_first_frame(fmt: str) -> None:
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "lime", "blue")]
+    options = {"lossless": True} if fmt == "WEBP" else {}
+    pixels = read_image(encoded(frames[0], fmt, save_all=True, append_images=frames[1:], **options))
+    assert (pixels == (255, 0, 0)).all()
+
+
+@given(
+    st.integers(8, 90),
+    st.integers(8, 90),
+    st.sampled_from([(32, None), (32, 32), (17, 40), (8, 9)]),
+)
+@settings(max_examples=60, deadline=None)
+def test_resize_crop_follows_torchvisions_rule(
+    height: int, width: int, sizes: tuple[int, int | None]
+) -> None:
+    size, resize = sizes
+    image = np.random.default_rng(height * 100 + width).integers(0, 256, (height, width, 3), np.uint8)
+    np.testing.assert_array_equal(resize_crop(image, size, resize), torchvisions_rule(image, size, resize))
+
+
+def torchvisions_rule(image: npt.NDArray[np.uint8], size: int, resize: int | None) -> npt.NDArray[np.uint8]:
+    """Resize(resize) + CenterCrop(size) as torchvision documents it, written out for each orientation.
+
+    torchvision itself is not imported: its wheels break whenever they do not match torch's build.
+    """
+    short = resize or {32: 37, 17: 19, 8: 9}[size]
+    height, width = image.shape[:2]
+    portrait = (short, int(short * height / width))
+    landscape = (int(short * width / height), short)
+    target = portrait if width <= height else landscape
+    resized = np.array(Image.fromarray(image).resize(target, Image.Resampling.BILINEAR))
+    top, left = round((target[1] - size) / 2), round((target[0] - size) / 2)
+    return resized[top : top + size, left : left + size]
+
+
+def test_resize_crop_of_an_image_that_fits_changes_nothing() -> None:
+    image = picture(224, 224)
+    np.testing.assert_array_equal(resize_crop(image, 224, 224), image)
+
+
+def test_resize_crop_refuses_a_crop_larger_than_the_image() -> None:
+    with pytest.raises(FozoError, match="cannot crop 224 px out of a side of 200 px"):
+        resize_crop(picture(), 224, 200)

@@ -1,0 +1,180 @@
+"""The engine's shortcuts against the plain pass, and its manners."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import fozo
+from fozo.engines.base import Floats, Knobs, Move
+from fozo.engines.torch_engine import TorchEngine
+from fozo.engines.vit import Architecture
+from fozo.errors import FozoError
+from tests.helpers import SMALL, random_images, random_vit
+
+VARIANTS = {
+    "plain": SMALL,
+    "registers": replace(SMALL, registers=3),
+    "pre_norm": replace(SMALL, pre_norm=True),
+    "patch_mean": replace(SMALL, pool="cls+mean", registers=1),
+    "one_block": replace(SMALL, depth=1),
+    "one_block_patch_mean": replace(SMALL, depth=1, pool="cls+mean"),
+    "gray_oblong": replace(SMALL, channels=1, image_size=(8, 24), patch_size=(4, 6)),
+    "quick_gelu": replace(SMALL, activation="quick_gelu", norm_epsilon=1e-5),
+}
+
+
+def naive(vit: torch.nn.Module, a: Architecture, images: Floats, knobs: Knobs, k: int) -> dict[str, Floats]:
+    """One candidate the long way: every token of every block, moves applied as the words say."""
+    x = vit.embed(torch.from_numpy(images))  # type: ignore[operator]
+    prompts = knobs.prompts
+    if prompts is not None:
+        x = torch.cat([x[:, :1], torch.from_numpy(prompts[k]).float().expand(len(x), -1, -1), x[:, 1:]], dim=1)
+    first = 1 + a.registers + (0 if prompts is None else prompts.shape[1])
+    taps: dict[str, list[torch.Tensor]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
+    for layer, block in enumerate(vit.blocks):  # type: ignore[arg-type]
+        patches = x[:, first:]
+        taps["patch_mean"].append(patches.mean(dim=1))
+        taps["patch_variance"].append(patches.var(dim=1, correction=0))
+        for move, tokens in ((knobs.cls, slice(0, 1)), (knobs.patches, slice(first, None))):
+            if move is not None:
+                scale, shift = (
+                    torch.from_numpy(part[k if len(part) > 1 else 0])[:, layer, None]
+                    for part in (move.scale, move.shift)
+                )
+                x[:, tokens] = x[:, tokens] * scale.float() + shift.float()
+        if layer:
+            taps["features"].append(block.norm1(x[:, 0]))
+        x = block(x)
+        taps["cls"].append(x[:, 0].clone())
+    x = vit.norm(x)  # type: ignore[operator]
+    taps["features"].append(x[:, 0])
+    pooled = x[:, 0] if a.pool == "cls" else torch.cat([x[:, 0], x[:, first:].mean(dim=1)], dim=-1)
+    return {name: torch.stack(parts, dim=1).numpy() for name, parts in taps.items()} | {"pooled": pooled.numpy()}
+
+
+def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
+    rng = np.random.default_rng(5)
+
+    def move(candidates: int, images: int) -> Move:
+        shape = (candidates, images, a.depth, a.dim)
+        return Move(1 + 0.2 * rng.standard_normal(shape), 0.2 * rng.standard_normal(shape))
+
+    prompts = rng.standard_normal((k, 2, a.dim))
+    return {
+        "none": Knobs(),
+        "prompts": Knobs(prompts=prompts),
+        "shared_moves": Knobs(prompts=prompts, cls=move(1, 1), patches=move(1, batch)),
+        "moves": Knobs(cls=move(k, 1), patches=move(k, batch)),
+        "everything": Knobs(prompts=prompts, cls=move(k, batch), patches=move(1, 1)),
+    }[kind]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", ["none", "prompts", "shared_moves", "moves", "everything"])
+@pytest.mark.parametrize("chunk", [1, 2, 64])
+@torch.inference_mode()
+def test_shortcuts_equal_the_naive_pass(variant: str, kind: str, chunk: int) -> None:
+    a = VARIANTS[variant]
+    vit = random_vit(a)
+    engine = TorchEngine(vit, chunk=chunk)
+    images = random_images(3, architecture=a)
+    knobs = random_knobs(a, 3, 3, kind)
+    taps = engine.run(engine.embed(images), knobs, patch_moments=True)
+    for k in range(knobs.candidates()):
+        for name, expected in naive(vit, a, images, knobs, k).items():
+            np.testing.assert_allclose(getattr(taps, name)[k], expected, atol=1e-5, rtol=1e-5, err_msg=name)
+    if kind == "prompts":
+        assert knobs.prompts is not None
+        for k in range(3):
+            prompts = torch.from_numpy(knobs.prompts[k]).float()
+            plain = vit(torch.from_numpy(images), prompts).numpy()
+            np.testing.assert_allclose(engine.logits(taps.pooled)[k], plain, atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_the_place_of_prompts_does_not_matter() -> None:
+    """The paper puts prompts before CLS, the program after it: without positions, attention cannot tell."""
+    vit = random_vit().double()
+    x = vit.embed(torch.from_numpy(random_images(2)).double())
+    prompts = torch.randn(3, SMALL.dim, generator=torch.Generator().manual_seed(0)).double().expand(2, -1, -1)
+    after = torch.cat([x[:, :1], prompts, x[:, 1:]], dim=1)
+    before = torch.cat([prompts, x], dim=1)
+    for block in vit.blocks:
+        after, before = block(after), block(before)
+    torch.testing.assert_close(after[:, 0], before[:, 3], rtol=0, atol=1e-12)
+
+
+def test_float64_is_kept() -> None:
+    engine = fozo.load_engine(random_vit(), dtype="float64")
+    taps = engine.run(engine.embed(random_images(2)))
+    assert taps.pooled.dtype == np.float64 and engine.logits(taps.pooled).dtype == np.float64
+
+
+def test_leaves_the_users_model_and_torch_as_they_were() -> None:
+    vit = random_vit().train()
+    vit.requires_grad_(True)
+    before = {name: tensor.clone() for name, tensor in vit.state_dict().items()}
+    random_state, threads, grad = torch.get_rng_state(), torch.get_num_threads(), torch.is_grad_enabled()
+    numpy_state = np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
+    engine = fozo.load_engine(vit)
+    source = fozo.SourceStatistics.collect(engine, [random_images(8)])
+    method = fozo.FOZO(engine, source)
+    for i in range(20):
+        method(random_images(4, seed=i))
+    for name, tensor in vit.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert vit.training and all(p.requires_grad and p.grad is None for p in vit.parameters())
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert torch.get_num_threads() == threads and torch.is_grad_enabled() == grad
+    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state)  # type: ignore[index]  # noqa: NPY002
+
+
+def test_fingerprints_tell_models_apart_but_not_precisions() -> None:
+    one = fozo.load_engine(random_vit())
+    assert fozo.load_engine(random_vit(), dtype="float64").spec.fingerprint == one.spec.fingerprint
+    assert fozo.load_engine(random_vit(seed=1)).spec.fingerprint != one.spec.fingerprint
+    nudged = random_vit()
+    nudged.head.bias[0] += 1e-3
+    assert fozo.load_engine(nudged).spec.fingerprint != one.spec.fingerprint
+    other_epsilon = replace(SMALL, norm_epsilon=1e-5)
+    assert fozo.load_engine(random_vit(other_epsilon)).spec.fingerprint != one.spec.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (Knobs(prompts=np.zeros((2, 3, 5))), "prompts have shape"),
+        (Knobs(prompts=np.zeros((3, SMALL.dim))), "prompts have shape"),
+        (Knobs(cls=Move(np.ones((1, 1, 4, 24)), np.ones((1, 1, 4, 23)))), "the cls move has shape"),
+        (Knobs(patches=Move(np.ones((1, 2, 4, 24)), np.ones((1, 1, 4, 24)))), "the patches move has shape"),
+    ],
+)
+def test_knobs_that_do_not_fit_are_refused(engine: fozo.Engine, knobs: Knobs, message: str) -> None:
+    with pytest.raises(FozoError, match=message):
+        engine.run(engine.embed(random_images(3)), knobs)
+
+
+def test_another_engines_tokens_are_refused(engine: fozo.Engine) -> None:
+    class Alien:
+        batch = 2
+
+    with pytest.raises(FozoError, match="another engine"):
+        engine.run(Alien())
+
+
+def test_normalise_uses_the_models_own_mean_and_std() -> None:
+    pixels = np.full((2, 16, 16, 3), 255, dtype=np.uint8)
+    engine = fozo.load_engine(random_vit(), mean=0.5, std=(0.5, 0.25, 1.0))
+    images = engine.spec.normalise(pixels)
+    assert images.shape == (2, 3, 16, 16) and images.dtype == np.float32
+    np.testing.assert_allclose(images[0, :, 0, 0], [1.0, 2.0, 0.5])
+    with pytest.raises(FozoError, match="pass mean= and std="):
+        fozo.load_engine(random_vit()).spec.normalise(pixels)
+    with pytest.raises(FozoError, match="uint8 images of shape"):
+        engine.spec.normalise(pixels[:, :8])
+    with pytest.raises(FozoError, match="for 3 channels"):
+        fozo.load_engine(random_vit(), mean=(0.5, 0.5))

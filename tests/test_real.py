@@ -1,0 +1,69 @@
+"""The real ViT-Tiny on real ImageNet images. Skipped where the developers' shared folder is absent; CI has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import fozo
+from tests.helpers import TINY
+
+
+@pytest.fixture(scope="module")
+def tiny(real_weights: Path) -> fozo.Engine:
+    return fozo.load_engine(real_weights)
+
+
+def batches(folder: Path, spec: fozo.Spec, size: int = 64, step: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The images in order of their names, normalised, with their labels: all 1000 classes are present."""
+    wnids = sorted(path.name for path in folder.iterdir())
+    assert len(wnids) == 1000
+    label = {wnid: i for i, wnid in enumerate(wnids)}
+    files = sorted(folder.glob("*/*.JPEG"), key=lambda path: path.name)[::step]
+    for start in range(0, len(files), size):
+        part = files[start : start + size]
+        pixels = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in part])
+        yield spec.normalise(pixels), np.array([label[path.parent.name] for path in part])
+
+
+def test_clean_accuracy_is_the_published_one(tiny: fozo.Engine, real_images: Path) -> None:
+    """73.9 % on these 4000 crops (resized to 256 and cropped), with a sampling error of 0.7.
+
+    timm reports 75.46 % on the whole validation set with its own crops; its model gives equal logits, see below.
+    """
+    method = fozo.NoAdapt(tiny)
+    hits = [method(images).argmax(axis=1) == labels for images, labels in batches(real_images, tiny.spec)]
+    accuracy = 100 * np.concatenate(hits).mean()
+    assert accuracy == pytest.approx(73.9, abs=0.2)
+
+
+def test_logits_equal_timms_with_the_same_weights(tiny: fozo.Engine, real_weights: Path, real_images: Path) -> None:
+    import timm
+
+    model = timm.create_model(TINY).eval()
+    model.load_state_dict(load_file(real_weights))
+    images, _ = next(batches(real_images, tiny.spec, size=16))
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(images)).numpy()
+    np.testing.assert_allclose(fozo.NoAdapt(tiny)(images), expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(fozo.NoAdapt(fozo.load_engine(model))(images), expected, rtol=0, atol=1e-4)
+    assert fozo.load_engine(model).spec.fingerprint == tiny.spec.fingerprint
+
+
+def test_fozo_adapts_to_low_contrast(tiny: fozo.Engine, real_images: Path) -> None:
+    """The published method runs on a real model and shift, stays finite, and its own objective falls."""
+    clean = [images for images, _ in batches(real_images, tiny.spec, size=32, step=32)]
+    source = fozo.SourceStatistics.collect(tiny, clean)
+    method = fozo.FOZO(tiny, source, passes=2, seed=0)
+    losses = []
+    for _ in range(6):
+        assert np.isfinite(method(clean[0] * 0.15)).all()
+        assert method.last is not None
+        losses.append(method.last.loss)
+    assert min(losses[1:]) < losses[0]
