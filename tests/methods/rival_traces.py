@@ -1,6 +1,7 @@
 """Loads the traces of the authors' own programs on a tiny ViT, and replays a method over them.
 
-The folder is ``../shared/golden`` beside the repository, or ``$FOZO_SHARED/golden``; its README describes every field.
+They lie in ``tests/golden``, or else in ``../shared/golden`` beside the repository or ``$FOZO_SHARED/golden``; the
+README there describes every field.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ Images = npt.NDArray[np.float64]
 M = TypeVar("M", bound=Method)
 
 
-def folder() -> Path:
-    """The golden folder, or a skip that says where it was looked for."""
-    shared = os.environ.get("FOZO_SHARED")
-    found = Path(shared) / "golden" if shared else Path(__file__).parents[3] / "shared" / "golden"
-    if not (found / "model.npz").exists():
-        pytest.skip(f"the authors' traces are not at {found}; set FOZO_SHARED to the folder that holds golden/")
-    return found
+def find(name: str) -> Path:
+    """A golden file, or a skip that says where it was looked for."""
+    shared = Path(os.environ.get("FOZO_SHARED", Path(__file__).parents[3] / "shared"))
+    places = [Path(__file__).parents[1] / "golden", shared / "golden"]
+    for place in places:
+        if (place / name).exists():
+            return place / name
+    pytest.skip(f"{name}, a trace of the authors' program, is not in tests/golden nor in $FOZO_SHARED/golden")
 
 
 @functools.cache
 def engine() -> TorchEngine:
-    with np.load(folder() / "model.npz") as file:
+    with np.load(find("model.npz")) as file:
         state = {name: torch.from_numpy(file[name]).double() for name in file.files if name != "__cfg__"}
     return TorchEngine(vit_from_state(state, Hints(heads=4)), name="golden")
 
@@ -49,7 +51,7 @@ def engine() -> TorchEngine:
 @functools.cache
 def pixels(name: str) -> Images:
     """``source``, ``stream`` or ``zoa`` images, normalised."""
-    with np.load(folder() / "data.npz") as file:
+    with np.load(find("data.npz")) as file:
         values: Images = (file[f"{name}_u8"].astype(np.float64) / 255 - 0.5) / 0.5
     return values
 
@@ -91,7 +93,7 @@ class Trace:
 
 
 def load(name: str, stream: str = "stream") -> Trace:
-    with np.load(folder() / f"{name}_f64.npz") as file:
+    with np.load(find(f"{name}_f64.npz")) as file:
         arrays = {key: file[key] for key in file.files}
     hp = json.loads(str(arrays.pop("hp"))) if "hp" in arrays else {}
     return Trace(arrays, {"mode": "continual", **hp}, stream)
@@ -118,7 +120,8 @@ def replay(trace: Trace, method: M, renew: Callable[[M], M] | None = None) -> It
 
 def close(ours: npt.ArrayLike, theirs: npt.ArrayLike, what: str) -> None:
     """Fail where two arrays differ by more than the tolerance."""
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE, err_msg=what)
+    one, other = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
+    np.testing.assert_allclose(one, other, rtol=0, atol=TOLERANCE, err_msg=what)
 
 
 def check_norms(norms: LayerNorms, trace: Trace, t: int) -> None:

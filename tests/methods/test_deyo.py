@@ -61,7 +61,7 @@ def test_its_shuffles_are_permutations_and_its_seeds() -> None:
 @pytest.mark.parametrize("options", [{"margin": 1e-6}, {"drop": 1.0}])
 def test_without_a_selected_image_nothing_is_learned(options: dict[str, object]) -> None:
     images = pixels("stream")[:16]
-    method = fozo.create("deyo", engine(), **options)
+    method = fozo.create("deyo", engine(), None, **options)
     before = method.state()
     close(method(images), fozo.create("noadapt", engine())(images), "logits")
     after = method.state()

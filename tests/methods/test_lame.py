@@ -19,7 +19,7 @@ from tests.methods.rival_traces import close, engine, load, pixels, replay
 )
 def test_replays_the_authors_trace(name: str, options: dict[str, object]) -> None:
     trace = load(name)
-    method = fozo.create("lame", engine(), **options)
+    method = fozo.create("lame", engine(), None, **options)
     assert isinstance(method, LAME)
     for t, _ in replay(trace, method):
         size = int(trace["batch_size"][t])
@@ -34,7 +34,7 @@ def test_a_single_image_keeps_its_prediction() -> None:
     image = pixels("stream")[:1]
     plain = fozo.create("noadapt", engine())(image)
     for options in ({}, {"preset": "official"}, {"affinity": "linear"}):
-        output = fozo.create("lame", engine(), **options)(image)
+        output = fozo.create("lame", engine(), None, **options)(image)
         expected = plain - np.log(np.exp(plain).sum())
         np.testing.assert_allclose(output, expected, atol=1e-4)  # the authors' 1e-10 inside the logarithm
 
@@ -42,7 +42,7 @@ def test_a_single_image_keeps_its_prediction() -> None:
 def test_identical_images_get_identical_finite_output() -> None:
     images = np.repeat(pixels("stream")[:1], 4, axis=0)
     for options in ({}, {"preset": "official"}, {"affinity": "linear"}):
-        output = fozo.create("lame", engine(), **options)(images)
+        output = fozo.create("lame", engine(), None, **options)(images)
         assert np.isfinite(output).all()
         np.testing.assert_allclose(output, output[:1].repeat(4, axis=0), atol=1e-12)
 
@@ -58,4 +58,4 @@ def test_neighbours_pull_an_unsure_image_to_their_class() -> None:
 @pytest.mark.parametrize("bad", [{"affinity": "cosine"}, {"neighbours": 0}, {"steps": 0}, {"nonsense": 1}])
 def test_refuses_options_it_does_not_have(bad: dict[str, object]) -> None:
     with pytest.raises(fozo.FozoError):
-        fozo.create("lame", engine(), **bad)
+        fozo.create("lame", engine(), None, **bad)

@@ -73,6 +73,12 @@ def test_the_rate_doubles_for_single_images() -> None:
     assert method.descent.step_size == 2 * 0.001 / 64
 
 
+@pytest.mark.parametrize("bad", [{"refilter": "none"}, {"output": "best"}, {"margin": 0}, {"radius": -1}])
+def test_refuses_what_makes_no_sense(bad: dict[str, object]) -> None:
+    with pytest.raises(fozo.FozoError):
+        fozo.create("sar", engine(), None, **bad)
+
+
 def test_refuses_an_unknown_preset() -> None:
     with pytest.raises(fozo.FozoError, match="paper, official, foa"):
         fozo.create("sar", engine(), preset="best")

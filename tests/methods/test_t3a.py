@@ -46,7 +46,7 @@ def test_keeps_the_surest_of_each_class() -> None:
 
 def test_a_class_without_supports_scores_zero() -> None:
     centroids = Supports(np.array([[3.0, 4.0]]), np.array([1]), np.zeros(1)).centroids(3)
-    np.testing.assert_allclose(centroids, [[0, 0], [0.6, 0.8], [0, 0]])
+    close(centroids, np.array([[0, 0], [0.6, 0.8], [0, 0]]), "centroids")
 
 
 def test_refuses_no_supports() -> None:

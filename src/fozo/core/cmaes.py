@@ -106,6 +106,11 @@ class CMAES:
         return lambda *shape: numbers.standard_normal(shape)
 
     @property
+    def library(self) -> str:
+        """Version of pycma, which a state is only good for."""
+        return str(self._cma.__version__)
+
+    @property
     def mean(self) -> Array:
         """The centre of the gaussian, in the shape of the points."""
         return self._strategy.mean.reshape(self.best.shape)

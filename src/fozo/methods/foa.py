@@ -171,4 +171,4 @@ class FOA(Method):
 
     def options(self) -> dict[str, object]:
         """Everything that has to be the same for a state to be continued."""
-        return {**asdict(self.choices), "passes": self.passes, "seed": self.seed}
+        return {**asdict(self.choices), "passes": self.passes, "seed": self.seed, "pycma": self.search.library}

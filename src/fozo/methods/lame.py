@@ -94,7 +94,8 @@ class LAME(Method):
         if self.choices.affinity == "linear":
             kernel: Array = x @ x.T
         else:
-            distance = np.sqrt(((x[:, None] - x[None]) ** 2).sum(axis=-1))
+            # Row by row, so that memory grows with the batch and not with its square times the width.
+            distance = np.sqrt(np.stack([((x - row) ** 2).sum(axis=1) for row in x]))
             kernel = (self._nearest if self.choices.affinity == "knn" else self._rbf)(distance)
         if self.choices.symmetric:
             kernel = (kernel + kernel.T) / 2

@@ -20,6 +20,7 @@ import numpy as np
 
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.base import Engine
+from fozo.errors import FozoError
 from fozo.methods.base import State
 from fozo.methods.layernorm import Descent, GradientMethod, entropy, lower_blocks
 from fozo.methods.presets import pick, positive
@@ -54,6 +55,10 @@ class Options(Descent):
         """Refuse values that make no sense."""
         super().__post_init__()
         positive("sar", margin=self.margin, radius=self.radius)
+        if self.refilter not in ("sure", "all"):
+            raise FozoError(f"refilter must be 'sure' or 'all', not {self.refilter!r}")
+        if self.output not in ("plain", "disturbed"):
+            raise FozoError(f"output must be 'plain' or 'disturbed', not {self.output!r}")
 
     @property
     def step_size(self) -> float:
@@ -96,10 +101,10 @@ class SAR(GradientMethod):
         logits = self.norms.logits(images)
         first = entropy(logits)
         sure = first < self.margin  # Eq. 2
-        here = self.norms.values()
-        gradients = self._gradients(first, sure)
         if not bool(sure.any()) and not self.choices.coast:
             return logits
+        here = self.norms.values()
+        gradients = self._gradients(first, sure)
         norm = sum(float((gradient**2).sum()) for gradient in gradients) ** 0.5
         # Eq. 5: the worst point within the radius, to first order.
         self._move(gradients, self.choices.radius / (norm + 1e-12))

@@ -1,4 +1,4 @@
-"""ZOA: zeroth-order adaptation with two forward passes and a bank of domain knowledge (ZOA, see FOZO's references).
+"""ZOA: test-time model adaptation for quantized neural networks (Deng et al., 2025, arXiv:2508.02180).
 
 The LayerNorms of blocks 1-8 (of 12) are W = W0 + sum_i softmax(10 a)_i D_i + e: the source's, a mixture of what was
 learned on earlier domains, and what is being learned on this one. One-sided SPSA learns e and the mixture a from one
@@ -100,7 +100,7 @@ class SignedUniform:
         needs_source=True,
         passes="2k",
         adapts="LayerNorm weights and biases of the lower blocks",
-        paper="ZOA (compared in Wang and Wang, CVPR 2026)",
+        paper="Deng et al., 2025",
     )
 )
 class ZOA(Method):
