@@ -7,9 +7,9 @@ name, so the module itself answers the call; ``import fozo.methods.noadapt`` kee
 import sys
 from types import ModuleType
 
-from fozo.methods import fozo, noadapt, registry
+from fozo.methods import deyo, eata, foa, fozo, lame, noadapt, registry, sar, t3a, tent, zoa
 
-__all__ = ["fozo", "noadapt", "registry"]
+__all__ = ["deyo", "eata", "foa", "fozo", "lame", "noadapt", "registry", "sar", "t3a", "tent", "zoa"]
 
 
 class _Callable(ModuleType):

@@ -42,6 +42,11 @@ class Method(ABC):
         """
         return like(images, self.adapt(self.engine.embed(images)))
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers adaptation searches or descends in (the papers' #Params)."""
+        return 0
+
     @abstractmethod
     def adapt(self, tokens: Tokens) -> Floats:
         """Adapt to an embedded batch and return its logits."""

@@ -172,6 +172,11 @@ class FOZO(Method):
         """The prompts as they are now, ``[p, d]``."""
         return self.spsa.point
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers are adapted."""
+        return self.start.size
+
     def adapt(self, tokens: Tokens) -> Floats:
         """One turn of Algorithm 1's loop."""
         candidates = self.spsa.ask()  # lines 6-7: P + eps Z, P - eps Z

@@ -1,0 +1,202 @@
+"""EATA: efficient anti-forgetting test-time adaptation (Niu et al., ICML 2022).
+
+A batch is learned from where its predictions are sure (Eq. 3) and unlike what the model already predicts on average
+(Eq. 4-5), surer ones counting more (Eq. 6). Weights that matter on clean images are held where they were, by the
+Fisher information (Eq. 8-9): :func:`fisher` measures it once, on clean images, without labels.
+
+What differs from the authors' program: there ``reset`` keeps the average prediction of the stream, a slip that the
+preset ``official`` has and the default does not. ``official`` also has the learning rate of the authors' ViT runs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.core.files import load_arrays, save_arrays
+from fozo.core.statistics import SourceStatistics
+from fozo.engines.base import Engine, Images
+from fozo.errors import FozoError
+from fozo.methods.base import State
+from fozo.methods.layernorm import Descent, GradientMethod, LayerNorms, entropy, torch_engine
+from fozo.methods.presets import pick, positive
+from fozo.methods.registry import MethodInfo, register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fisher:
+    """How much each LayerNorm weight and bias matters on clean images."""
+
+    fingerprint: str
+    values: Array
+    model: str = ""
+
+    KIND = "fisher information"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` (no pickle), atomically."""
+        header = {"kind": self.KIND, "version": 1, "fingerprint": self.fingerprint, "model": self.model}
+        save_arrays(path, header, {"values": self.values})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Fisher:
+        """Read what :meth:`save` wrote."""
+        header, arrays = load_arrays(path, cls.KIND)
+        if "values" not in arrays:
+            raise FozoError(f"{os.fspath(path)} lacks 'values'; measure the Fisher information again")
+        return cls(str(header["fingerprint"]), arrays["values"].astype(np.float64), str(header["model"]))
+
+
+def fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:
+    """Measure the Fisher information on clean, normalised batches; the paper uses 2000 images.
+
+    Eq. 9: the mean over batches of the squared gradient of the cross-entropy to the model's own predictions.
+    """
+    import torch
+
+    norms = LayerNorms(torch_engine(engine, "eata", "gradients"))
+    total = np.zeros(len(norms))
+    count = 0
+    for images in clean_batches:
+        engine.embed(images)  # checks the images as everywhere else
+        with torch.inference_mode(False), torch.enable_grad():
+            batch = torch.as_tensor(images).clone().to(norms.engine.device, norms.engine.dtype)
+            logits = norms.logits(batch)
+            own = logits.argmax(dim=1)
+            gradients = norms.gradients(torch.nn.functional.cross_entropy(logits, own))
+        total += np.concatenate([gradient.double().cpu().numpy().ravel() ** 2 for gradient in gradients])
+        count += 1
+    if not count:
+        raise FozoError("the Fisher information needs at least one batch of clean images")
+    return Fisher(engine.spec.fingerprint, total / count, engine.spec.name)
+
+
+@dataclass(frozen=True)
+class Options(Descent):
+    """Everything about EATA that can be chosen. The defaults are the FOZO paper's."""
+
+    rate: float = 2.5e-4
+    margin: float = 0.4
+    """E0 of Eq. 3 as a share of ln(classes): predictions of lower entropy are sure."""
+    likeness: float = 0.05
+    """epsilon of Eq. 5: predictions whose cosine to the average one is higher are redundant."""
+    memory: float = 0.9
+    """Weight of the past in the average prediction (1 - alpha of Eq. 4)."""
+    fisher_weight: float = 2000.0
+    """beta of Eq. 8; 0 leaves the anti-forgetting out, which makes it the paper's ETA."""
+    forget: bool = True
+    """Whether ``reset`` also forgets the average prediction."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        super().__post_init__()
+        positive("eata", margin=self.margin, likeness=self.likeness)
+        if self.fisher_weight < 0:
+            raise FozoError(f"eata: fisher_weight must not be negative, not {self.fisher_weight}")
+
+
+PRESETS = {"paper": Options(), "official": Options(rate=1e-3, forget=False)}
+
+
+@register(
+    MethodInfo(
+        name="eata",
+        summary="entropy minimization on sure and new predictions, held by the Fisher information",
+        needs_gradient=True,
+        needs_source=False,
+        passes="1, and 1 backward",
+        adapts="LayerNorm weights and biases",
+        paper="Niu et al., ICML 2022",
+    )
+)
+class EATA(GradientMethod):
+    """Minimise the entropy of sure, new predictions without forgetting."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: SourceStatistics | None = None,
+        *,
+        fisher: Fisher | None = None,
+        preset: str = "paper",
+        **switches: object,
+    ) -> None:
+        """Prepare to adapt; ``fisher`` is what :func:`fisher` measured, ``switches`` are fields of Options."""
+        self.choices = pick("eata", PRESETS, preset, switches)
+        super().__init__(engine, source, self.choices)
+        self.margin = self.choices.margin * math.log(engine.spec.classes)
+        self.average: Tensor | None = None
+        self.importance = self._importance(fisher) if self.choices.fisher_weight else None
+        self.anchors = [parameter.detach().clone() for parameter in self.norms.parameters]
+
+    def _importance(self, fisher: Fisher | None) -> list[Tensor]:
+        import torch
+
+        if fisher is None:
+            raise FozoError(
+                "eata needs fisher=, measured on clean images with fozo.methods.eata.fisher; "
+                "fisher_weight=0 runs it without (ETA)"
+            )
+        if fisher.fingerprint != self.engine.spec.fingerprint or fisher.values.shape != (len(self.norms),):
+            raise FozoError(
+                f"this Fisher information is of {fisher.model or 'another model'} ({fisher.fingerprint[:12]}), not of "
+                f"{self.engine.spec.name} ({self.engine.spec.fingerprint[:12]}); measure it again with this model"
+            )
+        parts = np.split(fisher.values, np.cumsum([p.numel() for p in self.norms.parameters])[:-1])
+        return [
+            torch.from_numpy(part).to(parameter).reshape(parameter.shape)
+            for part, parameter in zip(parts, self.norms.parameters, strict=True)
+        ]
+
+    def learn(self, images: Tensor) -> Tensor:
+        """One step on the images selected."""
+        logits = self.norms.logits(images)
+        entropies = entropy(logits)
+        probabilities = logits.detach().softmax(dim=1)
+        chosen = entropies.detach() < self.margin  # Eq. 3: sure
+        if self.average is not None:  # Eq. 5: and new
+            cosine = (probabilities @ self.average) / (probabilities.norm(dim=1) * self.average.norm())
+            chosen &= cosine.abs() < self.choices.likeness
+        if not bool(chosen.any()):
+            return logits
+        kept = entropies[chosen]
+        loss = (kept * (self.margin - kept.detach()).exp()).mean()  # Eq. 6-7
+        if self.importance is not None:  # Eq. 8
+            for importance, weight, anchor in zip(self.importance, self.norms.parameters, self.anchors, strict=True):
+                loss = loss + self.choices.fisher_weight * (importance * (weight - anchor) ** 2).sum()
+        self.descend(self.norms.gradients(loss))
+        new, past, memory = probabilities[chosen].mean(dim=0), self.average, self.choices.memory
+        self.average = new if past is None else memory * past + (1 - memory) * new  # Eq. 4
+        return logits
+
+    def reset(self) -> None:
+        """Forget everything adapted (but see ``forget``)."""
+        super().reset()
+        if self.choices.forget:
+            self.average = None
+
+    def state(self) -> State:
+        """LayerNorms, momentum and the average prediction."""
+        average = np.empty(0) if self.average is None else self.average.double().cpu().numpy()
+        return {**super().state(), "average": average}
+
+    def restore_state(self, state: State) -> None:
+        """Continue from a state."""
+        super().restore_state(state)
+        average = state["average"]
+        self.average = self.velocity[0].new_tensor(average) if len(average) else None
+
+    def options(self) -> dict[str, object]:
+        """Everything that has to be the same for a state to be continued."""
+        return asdict(self.choices)

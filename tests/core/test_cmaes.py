@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fozo.core.cmaes import CMAES
+from fozo.errors import FozoError
+
+Array = npt.NDArray[np.float64]
+
+
+def sphere(points: Array) -> Array:
+    losses: Array = ((points - 0.3) ** 2).reshape(len(points), -1).sum(axis=1)
+    return losses
+
+
+def search(dimension: int = 12, population: int = 6, keep_best: bool = True, seed: int = 0) -> CMAES:
+    return CMAES(np.zeros((2, dimension // 2)), population=population, keep_best=keep_best, seed=seed)
+
+
+def test_finds_the_minimum_of_a_sphere() -> None:
+    optimizer = search(population=12)
+    first = sphere(optimizer.ask()).min()
+    for _ in range(150):
+        losses = sphere(optimizer.ask())
+        optimizer.tell(losses)
+    assert losses.min() < 1e-6 * first
+    np.testing.assert_allclose(optimizer.best, 0.3, atol=1e-3)
+
+
+def test_asks_for_the_population_and_the_last_best() -> None:
+    optimizer = search(population=5)
+    points = optimizer.ask()
+    assert points.shape == (6, 2, 6)
+    assert (points[-1] == 0).all()
+    best = optimizer.tell(sphere(points))
+    assert best == sphere(points).argmin()
+    assert (optimizer.ask()[-1] == points[best]).all()
+    assert len(search(population=5, keep_best=False).ask()) == 5
+
+
+def test_asking_again_gives_the_same_and_changes_nothing() -> None:
+    optimizer = search()
+    optimizer.tell(sphere(optimizer.ask()))
+    before = optimizer.state()
+    once = optimizer.ask()
+    after = optimizer.state()
+    assert np.array_equal(optimizer.ask(), once)
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name], equal_nan=True) for name in before)
+
+
+def test_a_step_is_its_seed() -> None:
+    assert np.array_equal(search(seed=3).ask(), search(seed=3).ask())
+    assert not np.array_equal(search(seed=3).ask(), search(seed=4).ask())
+
+
+@pytest.mark.parametrize(("dimension", "population", "keep_best"), [(12, 6, True), (12, 2, False), (12, 2, True)])
+@pytest.mark.parametrize("at", [0, 1, 7, 30])
+def test_a_restored_search_continues_bit_for_bit(dimension: int, population: int, keep_best: bool, at: int) -> None:
+    unbroken = search(dimension, population, keep_best)
+    for _ in range(at):
+        unbroken.tell(sphere(unbroken.ask()))
+    unbroken.ask()  # asked and not told, as after a batch that failed
+    restored = search(dimension, population, keep_best, seed=0)
+    restored.tell(sphere(restored.ask()) * np.arange(population + keep_best))
+    restored.restore(unbroken.state())
+    for _ in range(40):
+        points = unbroken.ask()
+        assert np.array_equal(restored.ask(), points)
+        losses = sphere(points)
+        unbroken.tell(losses)
+        restored.tell(losses)
+    theirs, ours = unbroken.state(), restored.state()
+    assert all(np.array_equal(theirs[name], ours[name], equal_nan=True) for name in theirs)
+
+
+def test_a_large_search_with_a_population_of_two_keeps_going() -> None:
+    # From 300 dimensions on, pycma's own default step-size rule fails with a population of two.
+    optimizer = CMAES(np.zeros(320), population=2, keep_best=False)
+    for _ in range(5):
+        optimizer.tell(sphere(optimizer.ask()))
+    assert optimizer.index == 5
+
+
+def test_bad_losses_change_nothing() -> None:
+    optimizer = search()
+    with pytest.raises(FozoError, match="after ask"):
+        optimizer.tell(np.zeros(7))
+    points = optimizer.ask()
+    before = optimizer.state()
+    with pytest.raises(FozoError, match="7 losses"):
+        optimizer.tell(np.zeros(6))
+    with pytest.raises(FozoError, match="not all finite"):
+        optimizer.tell([1, 2, 3, float("nan"), 5, 6, 7])
+    assert np.array_equal(optimizer.ask(), points)
+    assert all(np.array_equal(before[name], value, equal_nan=True) for name, value in optimizer.state().items())
+
+
+def test_a_population_of_one_is_refused() -> None:
+    with pytest.raises(FozoError, match="at least 2"):
+        search(population=1)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.methods.eata import EATA, Fisher, fisher
+from tests.methods.rival_traces import check_norms, close, engine, load, pixels, replay
+
+
+@functools.cache
+def measured() -> Fisher:
+    return fisher(engine(), np.split(pixels("source")[:128], 8))
+
+
+def test_the_fisher_information_is_the_authors() -> None:
+    close(measured().values, load("eata_reset")["fisher"].ravel(), "Fisher information")
+
+
+@pytest.mark.parametrize("name", ["eata_reset", "eata_hot_continual", "eta_nofisher_reset"])
+def test_replays_the_authors_trace(name: str) -> None:
+    trace = load(name)
+    weight = trace.hp["fisher_alpha"] or 0.0
+    method = fozo.create(
+        "eata",
+        engine(),
+        preset="official",
+        rate=trace.hp["lr"],
+        likeness=trace.hp["d_margin"],
+        fisher_weight=weight,
+        fisher=measured() if weight else None,
+    )
+    assert isinstance(method, EATA)
+    for t, _ in replay(trace, method):
+        check_norms(method.norms, trace, t)
+        assert method.average is not None
+        close(method.average, trace["probs_ema_after"][t], f"average prediction after batch {t}")
+
+
+def test_reset_forgets_the_average_prediction_by_default() -> None:
+    for preset, forgets in (("paper", True), ("official", False)):
+        method = fozo.create("eata", engine(), preset=preset, fisher=measured())
+        method(pixels("stream")[:16])
+        method.reset()
+        assert isinstance(method, EATA)
+        assert (method.average is None) == forgets
+
+
+def test_asks_for_the_fisher_information() -> None:
+    with pytest.raises(fozo.FozoError, match="needs fisher="):
+        fozo.create("eata", engine())
+
+
+def test_refuses_the_fisher_information_of_another_model() -> None:
+    with pytest.raises(fozo.FozoError, match="measure it again"):
+        fozo.create("eata", engine(), fisher=replace(measured(), fingerprint="0" * 32))
+
+
+def test_the_fisher_information_survives_a_file(tmp_path: Path) -> None:
+    measured().save(tmp_path / "fisher.npz")
+    loaded = Fisher.load(tmp_path / "fisher.npz")
+    assert (loaded.values == measured().values).all()
+    assert (loaded.fingerprint, loaded.model) == (measured().fingerprint, "golden")
+    fozo.create("eata", engine(), fisher=loaded)
+
+
+def test_the_fisher_information_needs_images() -> None:
+    with pytest.raises(fozo.FozoError, match="at least one batch"):
+        fisher(engine(), [])
+
+
+def test_without_a_selected_image_nothing_is_learned() -> None:
+    images = pixels("stream")[:16]
+    method = fozo.create("eata", engine(), fisher_weight=0, margin=1e-6)
+    before = method.state()
+    close(method(images), fozo.create("noadapt", engine())(images), "logits")
+    after = method.state()
+    assert all(np.array_equal(before[name], after[name]) for name in before)

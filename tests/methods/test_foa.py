@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fozo
+from fozo.core.cmaes import Draws
+from fozo.engines.torch_engine import TorchEngine
+from fozo.methods.foa import FOA
+from tests.helpers import random_images, random_vit
+from tests.methods.rival_traces import close, engine, load, pixels, replay, source
+
+
+class Recorded:
+    """pycma's own random numbers for seed 2020, which the authors' program drew from numpy's global generator."""
+
+    def __call__(self, step: int) -> Draws:
+        if step == 0:
+            self.numbers = np.random.RandomState(2020)
+        return self.numbers.randn
+
+
+def make(passes: int, prompts: npt.ArrayLike) -> FOA:
+    method = fozo.create("foa", engine(), source(), passes=passes, prompts=prompts, draws=Recorded())
+    assert isinstance(method, FOA)
+    return method
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        ("foa_p27_reset", 28),
+        ("foa_p27_continual", 28),
+        ("foa_p2_zoarepo_continual", 3),
+        ("foa_p1_zoarepo_continual", 2),
+    ],
+)
+def test_replays_the_authors_trace(name: str, passes: int) -> None:
+    trace = load(name)
+    close(source().features.mean.ravel(), trace["src_mean"], "source mean")
+    restarts = iter(trace["prompts_after_reset"])
+    start = make(passes, trace["prompts_init"][0])
+    for t, method in replay(trace, start, lambda _: make(passes, next(restarts)[0])):
+        assert (method.search.best.ravel() == trace["best_prompts_after"][t]).all()
+        close(method.search.mean.ravel(), trace["cma_mean"][t], f"CMA-ES mean after batch {t}")
+        assert method.shift.average is not None
+        close(method.shift.average, trace["hist_after"][t], f"shift average after batch {t}")
+        if t + 1 < len(trace) and not trace.new_domain(t + 1):
+            close(method.search.ask().reshape(passes, -1), trace["candidates"][t + 1], f"candidates {t + 1}")
+
+
+def test_passes_are_what_it_asks_the_engine_for() -> None:
+    for passes in (2, 3, 28):
+        method = fozo.create("foa", engine(), source(), passes=passes)
+        assert isinstance(method, FOA)
+        assert len(method.search.ask()) == passes
+
+
+def test_a_loss_that_is_not_finite_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = pixels("stream")[:4]
+    method = fozo.create("foa", engine(), source(), passes=3)
+    twin = fozo.create("foa", engine(), source(), passes=3)
+    assert isinstance(method, FOA)
+    method(images), twin(images)
+    before = method.state()
+    with monkeypatch.context() as patch:
+        patch.setattr(method, "objective", lambda *_: float("nan"))
+        with pytest.raises(fozo.FozoError, match="not all finite"):
+            method(images)
+    after = method.state()
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    for _ in range(3):
+        assert (method(images) == twin(images)).all()
+
+
+@pytest.mark.parametrize("bad", [{"passes": 1}, {"prompts": np.zeros((2, 48))}, {"seed": -1}])
+def test_refuses_what_cannot_be_searched(bad: dict[str, object]) -> None:
+    with pytest.raises(fozo.FozoError):
+        fozo.create("foa", engine(), source(), **bad)
+
+
+def test_says_how_to_install_pycma(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cma", None)
+    with pytest.raises(fozo.FozoError, match=r"pip install 'fozo\[bench\]'"):
+        fozo.create("foa", engine(), source())
+
+
+@pytest.mark.parametrize("passes", [2, 28])
+def test_a_saved_search_continues_bit_for_bit(passes: int, tmp_path: Path) -> None:
+    small = TorchEngine(random_vit())
+    statistics = fozo.SourceStatistics.collect(small, [random_images(16, seed=9)])
+    unbroken, restored = (fozo.create("foa", small, statistics, passes=passes) for _ in range(2))
+    for i in range(8):
+        unbroken(random_images(4, seed=i))
+    unbroken.save(tmp_path / "state.npz")
+    restored.restore(tmp_path / "state.npz")
+    for i in range(8, 24):
+        images = random_images(4, seed=i)
+        assert np.array_equal(restored(images), unbroken(images))

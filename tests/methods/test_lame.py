@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.methods.lame import LAME, Options, adjust
+from tests.methods.rival_traces import close, engine, load, pixels, replay
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lame_foa_knn", {}),
+        ("lame_official_rbf", {"preset": "official"}),
+        ("lame_official_knn", {"symmetric": False}),
+        ("lame_official_linear", {"affinity": "linear", "symmetric": False}),
+    ],
+)
+def test_replays_the_authors_trace(name: str, options: dict[str, object]) -> None:
+    trace = load(name)
+    method = fozo.create("lame", engine(), None, **options)
+    assert isinstance(method, LAME)
+    for t, _ in replay(trace, method):
+        size = int(trace["batch_size"][t])
+        taps = engine().run(engine().embed(trace.batch(t)))
+        kernel = method.affinity(taps.pooled[0].astype(np.float64))
+        close(kernel, trace["kernel"][t][:size, :size], f"kernel of batch {t}")
+        steps = adjust(engine().logits(taps.pooled[0]).astype(np.float64), kernel, method.choices)[1]
+        assert steps == trace["n_iter"][t]
+
+
+def test_a_single_image_keeps_its_prediction() -> None:
+    image = pixels("stream")[:1]
+    plain = fozo.create("noadapt", engine())(image)
+    for options in ({}, {"preset": "official"}, {"affinity": "linear"}):
+        output = fozo.create("lame", engine(), None, **options)(image)
+        expected = plain - np.log(np.exp(plain).sum())
+        np.testing.assert_allclose(output, expected, atol=1e-4)  # the authors' 1e-10 inside the logarithm
+
+
+def test_identical_images_get_identical_finite_output() -> None:
+    images = np.repeat(pixels("stream")[:1], 4, axis=0)
+    for options in ({}, {"preset": "official"}, {"affinity": "linear"}):
+        output = fozo.create("lame", engine(), None, **options)(images)
+        assert np.isfinite(output).all()
+        np.testing.assert_allclose(output, output[:1].repeat(4, axis=0), atol=1e-12)
+
+
+def test_neighbours_pull_an_unsure_image_to_their_class() -> None:
+    logits = np.array([[4.0, 0.0], [4.0, 0.0], [0.4, 0.5]])
+    kernel = np.ones((3, 3)) - np.eye(3)
+    adjusted, _ = adjust(logits, kernel, Options())
+    assert adjusted[2].argmax() == 0
+    np.testing.assert_allclose(np.exp(adjusted).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("bad", [{"affinity": "cosine"}, {"neighbours": 0}, {"steps": 0}, {"nonsense": 1}])
+def test_refuses_options_it_does_not_have(bad: dict[str, object]) -> None:
+    with pytest.raises(fozo.FozoError):
+        fozo.create("lame", engine(), None, **bad)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.methods.sar import SAR
+from tests.methods.rival_traces import Trace, check_norms, close, engine, load, pixels, replay
+
+
+def make(trace: Trace, preset: str) -> SAR:
+    method = fozo.create("sar", engine(), preset=preset, rate=trace.hp["lr"], margin=trace.hp["margin"] / math.log(10))
+    assert isinstance(method, SAR)
+    return method
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("sar_official_reset", "official"),
+        ("sar_official_hot_continual", "official"),
+        ("sar_official_edge_continual", "official"),
+        ("sar_foavariant_reset", "foa"),
+    ],
+)
+def test_replays_the_authors_trace(name: str, preset: str) -> None:
+    trace = load(name)
+    # SAR's program makes a new net for each domain, FOA's calls reset(), which lets the momentum survive.
+    renew = (lambda _: make(trace, preset)) if preset == "official" else None
+    for t, method in replay(trace, make(trace, preset), renew):
+        check_norms(method.norms, trace, t)
+        close(math.nan if method.average is None else method.average, trace["ema_after"][t], f"average after {t}")
+        if "reset_flag" in trace.arrays and trace["reset_flag"][t]:
+            assert (method.norms.values() == method.norms.start).all()
+
+
+def test_without_a_sure_prediction_nothing_is_learned() -> None:
+    images = pixels("stream")[:16]
+    method = fozo.create("sar", engine(), margin=1e-6)
+    before = method.state()
+    close(method(images), fozo.create("noadapt", engine())(images), "logits")
+    after = method.state()
+    assert all((before[name] == after[name]).all() for name in before)
+
+
+def test_the_default_does_not_coast_on_momentum() -> None:
+    trace = load("sar_official_edge_continual")
+    options = {"rate": trace.hp["lr"], "margin": 0.3}
+    default = fozo.create("sar", engine(), **options)
+    empty = 10  # a batch of this trace in which no prediction is sure
+    for t in range(empty):
+        default(trace.batch(t))
+    before = default.state()["norms"]
+    default(trace.batch(empty))
+    assert (default.state()["norms"] == before).all()
+    assert (trace["ln_after"][empty] != trace["ln_after"][empty - 1]).any()  # whereas the authors' program moved
+
+
+def test_a_recovery_forgets_momentum_and_average_too() -> None:
+    method = fozo.create("sar", engine(), collapse=100.0, margin=1.0)  # every loss is a collapse
+    new = method.state()
+    method(pixels("stream")[:16])
+    after = method.state()
+    assert all(np.array_equal(new[name], after[name]) for name in new)
+
+
+def test_the_rate_doubles_for_single_images() -> None:
+    method = fozo.create("sar", engine(), batch_size=1)
+    assert isinstance(method, SAR)
+    assert method.descent.step_size == 2 * 0.001 / 64
+
+
+@pytest.mark.parametrize("bad", [{"refilter": "none"}, {"output": "best"}, {"margin": 0}, {"radius": -1}])
+def test_refuses_what_makes_no_sense(bad: dict[str, object]) -> None:
+    with pytest.raises(fozo.FozoError):
+        fozo.create("sar", engine(), None, **bad)
+
+
+def test_refuses_an_unknown_preset() -> None:
+    with pytest.raises(fozo.FozoError, match="paper, official, foa"):
+        fozo.create("sar", engine(), preset="best")
