@@ -44,7 +44,10 @@ def methods() -> None:
 
     from fozo.methods.registry import methods as registered
 
+    console = Console()
     table = Table("method", "passes", "adapts", "gradients", "source statistics", "paper")
+    if not console.is_terminal:  # one line a method, whatever width the pipe claims to have
+        console, table.box = Console(width=200), None
     for info in registered().values():
         table.add_row(
             info.name,
@@ -54,7 +57,7 @@ def methods() -> None:
             "yes" if info.needs_source else "no",
             info.paper,
         )
-    Console().print(table)
+    console.print(table)
 
 
 @app.command()

@@ -151,7 +151,7 @@ def test_a_model_that_overflows_is_refused_and_changes_nothing(
     [
         ({"passes": 3}, "even number of passes"),
         ({"passes": 0}, "even number of passes"),
-        ({"preset": "best"}, "no preset 'best'"),
+        ({"preset": "best"}, "has no preset 'best'"),
         ({"seed": -1}, "seed"),
         ({"prompts": np.zeros((2, 2))}, "of shape"),
         ({"shift": "left"}, "shift must be"),

@@ -11,7 +11,6 @@ A batch of one has no standard deviation and borrows the features of the images 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -19,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.cmaes import CMAES, Draws
-from fozo.core.noise import uniform_prompts
 from fozo.core.objective import Objective
 from fozo.core.shift import ActivationShift
 from fozo.core.statistics import Moments, SourceStatistics, Window
@@ -27,6 +25,7 @@ from fozo.engines.base import Engine, Floats, Knobs, Tokens
 from fozo.errors import FozoError
 from fozo.methods.base import Method, State
 from fozo.methods.presets import pick
+from fozo.methods.prompts import starting_prompts
 from fozo.methods.registry import MethodInfo, register
 
 Array = npt.NDArray[np.float64]
@@ -41,11 +40,6 @@ class Options:
     """lambda of Eq. 5; the authors use 0.2 for ImageNet-R."""
     window: int = 64
     """Images over which the statistics of a batch of one are taken: itself and those just before it."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be searched."""
-        if self.prompts < 1:
-            raise FozoError(f"at least one prompt is needed, not {self.prompts}")
 
 
 @register(
@@ -93,15 +87,7 @@ class FOA(Method):
         self.passes, self.seed, self.draws = passes, seed, draws
         self.source = source
         self.objective = Objective(weight=self.choices.weight)
-        shape = (self.choices.prompts, engine.spec.dim)
-        if prompts is None:
-            # As in visual prompt tuning: the bound of a Xavier initialisation of the patch embedding.
-            bound = math.sqrt(6 / (3 * math.prod(engine.spec.patch_size) + engine.spec.dim))
-            self.start = uniform_prompts(seed, *shape, bound)
-        else:
-            self.start = np.asarray(prompts, dtype=np.float64)
-        if self.start.shape != shape or not np.isfinite(self.start).all():
-            raise FozoError(f"prompts must be finite and of shape {list(shape)}, not {list(self.start.shape)}")
+        self.start = starting_prompts(engine.spec, self.choices.prompts, seed, prompts)
         self._begin()
 
     def _begin(self) -> None:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.core.journal import Journal, make_header
-from fozo.core.noise import Noise, PhiloxNoise, uniform_prompts
+from fozo.core.noise import Noise, PhiloxNoise
 from fozo.core.objective import Objective
 from fozo.core.schedule import Schedule
 from fozo.core.shift import ActivationShift
@@ -31,6 +31,8 @@ from fozo.core.statistics import Moments, SourceStatistics, Window
 from fozo.engines.base import Engine, Floats, Knobs, Taps, Tokens
 from fozo.errors import FozoError
 from fozo.methods.base import Method, State
+from fozo.methods.presets import pick
+from fozo.methods.prompts import starting_prompts
 from fozo.methods.registry import MethodInfo, register
 
 Array = npt.NDArray[np.float64]
@@ -65,8 +67,6 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse unknown switches."""
-        if self.prompts < 1:
-            raise FozoError(f"at least one prompt is needed, not {self.prompts}")
         if self.features not in ("normed", "cls"):
             raise FozoError(f"features must be 'normed' or 'cls', not {self.features!r}")
         if self.shift not in ("sum", "mean", "none"):
@@ -124,9 +124,7 @@ class FOZO(Method):
         assert source is not None
         if passes < 2 or passes % 2:
             raise FozoError(f"FOZO takes an even number of passes, 2n with n >= 1, not {passes}")
-        if preset not in PRESETS:
-            raise FozoError(f"there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
-        self.choices: Options = replace(PRESETS[preset], **switches)  # type: ignore[arg-type]
+        self.choices = pick("fozo", PRESETS, preset, switches)
         self.objective = Objective(
             weight=self.choices.weight,
             distance=self.choices.distance,
@@ -137,26 +135,13 @@ class FOZO(Method):
         self.source = source
         self.source_features: Moments = source.features if self.choices.features == "normed" else source.cls
         self.noise: Noise = noise or PhiloxNoise(seed)
-        self.start = self._initial_prompts() if prompts is None else self._given_prompts(prompts)
+        self.start = starting_prompts(engine.spec, self.choices.prompts, seed, prompts)
         self._begin()
         self.journal: Journal | None = None
         if journal is not None:
             spec = engine.spec
             header = make_header(spec.fingerprint, spec.name, None if noise else seed, self.start, self.options())
             self.journal = Journal(journal, header)
-
-    def _initial_prompts(self) -> Array:
-        spec = self.engine.spec
-        # As in visual prompt tuning: the bound of a Xavier initialisation of the patch embedding.
-        bound = math.sqrt(6 / (3 * math.prod(spec.patch_size) + spec.dim))
-        return uniform_prompts(self.seed, self.choices.prompts, spec.dim, bound)
-
-    def _given_prompts(self, prompts: npt.ArrayLike) -> Array:
-        given = np.asarray(prompts, dtype=np.float64)
-        want = (self.choices.prompts, self.engine.spec.dim)
-        if given.shape != want or not np.isfinite(given).all():
-            raise FozoError(f"prompts must be finite and of shape {list(want)}, not {list(given.shape)}")
-        return given
 
     def _begin(self) -> None:
         """Set up everything that adaptation changes."""
