@@ -1,6 +1,6 @@
 """One adapted batch: fozo's engine against the published loop, side by side in one run.
 
-    python benchmarks/engine.py [--batch 64] [--passes 2] [--size base] [--rounds 5]
+    python benchmarks/engine.py [--batch 64] [--passes 2] [--size base] [--rounds 5] [--chunk 8]
 
 The rival is a straightforward loop: for every candidate one full pass of the plain model over the whole batch, its
 loss, its prediction. Both do the same FOZO step from the same state on the same images (a ViT of the given size with
@@ -31,12 +31,12 @@ from fozo.engines.vit import Architecture, ViT
 SIZES = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}
 
 
-def make(size: str) -> TorchEngine:
+def make(size: str, chunk: int | None = None) -> TorchEngine:
     dim, heads = SIZES[size]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         vit = ViT(Architecture((224, 224), (16, 16), 3, dim, 12, heads, 4 * dim, 1000))
-    engine = fozo.load_engine(vit)
+    engine = fozo.load_engine(vit, chunk=chunk)
     assert isinstance(engine, TorchEngine)
     return engine
 
@@ -88,8 +88,8 @@ def timed(call: Callable[[Floats], Floats], batch: Floats) -> tuple[float, Float
     return time.perf_counter() - start, output
 
 
-def compare(size: str, batch: int, passes: int, rounds: int) -> None:
-    engine = make(size)
+def compare(size: str, batch: int, passes: int, rounds: int, chunk: int | None) -> None:
+    engine = make(size, chunk)
     source = fozo.SourceStatistics.collect(engine, [images(8)])
     ours = fozo.FOZO(engine, source, passes=passes)
     loop = PublishedLoop(fozo.FOZO(engine, source, passes=passes), engine)
@@ -141,13 +141,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--chunk", type=int, help="images that go through the blocks together; fozo's choice by default"
+    )
     parser.add_argument("--peak", choices=["plain", "fozo"], help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.peak:
         peak(a.peak, a.size, a.batch, a.passes)
         return
     memory(a.size, a.batch, a.passes)
-    compare(a.size, a.batch, a.passes, a.rounds)
+    compare(a.size, a.batch, a.passes, a.rounds, a.chunk)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from fozo.engines.base import NO_KNOBS, Floats, Images, Knobs, Move, Spec, Taps,
 from fozo.engines.vit import Block, ViT
 from fozo.errors import FozoError
 
-CPU_BYTES, GPU_BYTES = 20 << 20, 1 << 30
-"""How large a block's widest activation may get. More costs memory and, on a CPU, leaves the cache; less keeps the
-matrix products too small. ``benchmarks/engine.py`` measures it."""
+CPU_TOKENS, GPU_TOKENS = 1600, 51200
+"""How many tokens go through the blocks together: on a CPU eight images of 224 px in patches of 16. Fewer make the matrix
+products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,8 @@ class TorchEngine:
         self.device = weight.device
         self.dtype = weight.dtype
         a = vit.architecture
-        budget = CPU_BYTES if self.device.type == "cpu" else GPU_BYTES
-        widest = vit.pos_embed.shape[1] * a.hidden * weight.element_size()
-        self.chunk = max(1, budget // widest) if chunk is None else chunk
+        room = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
+        self.chunk = max(1, room // vit.pos_embed.shape[1]) if chunk is None else chunk
         """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
