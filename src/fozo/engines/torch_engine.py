@@ -26,8 +26,8 @@ from fozo.engines.vit import Block, ViT
 from fozo.errors import FozoError
 
 CPU_TOKENS, GPU_TOKENS = 1600, 51200
-"""How many tokens go through the blocks together: on a CPU eight images of 224 px in patches of 16. Fewer make the matrix
-products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
+"""How many tokens go through the blocks together: on a CPU eight images of 224 px in patches of 16. Fewer make the
+matrix products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
 
 
 @dataclass(frozen=True)
