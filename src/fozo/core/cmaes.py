@@ -134,7 +134,7 @@ class CMAES:
             raise FozoError(f"tell needs {len(self._asked)} losses, one a point, not {list(values.shape)}")
         if not np.isfinite(values).all():
             raise FozoError(f"the losses {values.tolist()} are not all finite; nothing was changed")
-        points, self._asked = self._asked, None
+        points, self._asked, self._before = self._asked, None, {}
         best = int(np.argmin(values))
         self.best = points[best].reshape(self.best.shape).copy()
         self._strategy.tell(points, values.tolist())

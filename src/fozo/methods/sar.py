@@ -105,6 +105,7 @@ class SAR(GradientMethod):
             return logits
         here = self.norms.values()
         gradients = self._gradients(first, sure)
+        logits, first = logits.detach(), first.detach()  # lets the first pass's graph go before the second's is made
         norm = sum(float((gradient**2).sum()) for gradient in gradients) ** 0.5
         # Eq. 5: the worst point within the radius, to first order.
         self._move(gradients, self.choices.radius / (norm + 1e-12))
