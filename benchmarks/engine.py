@@ -104,8 +104,8 @@ def compare(size: str, batch: int, passes: int, rounds: int, chunk: int | None) 
         if number:
             ratios.append(ratio)
             print(
-                f"round {number}: {ratio[0]:.3f}x by the clock, {ratio[1]:.3f}x in processor time; outputs differ by at "
-                f"most {difference:.1e}",
+                f"round {number}: {ratio[0]:.3f}x by the clock, {ratio[1]:.3f}x in processor time; outputs differ by "
+                f"at most {difference:.1e}",
                 flush=True,
             )
     clock, processor = np.array(ratios).T

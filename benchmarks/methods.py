@@ -73,7 +73,7 @@ def prepare(arguments: argparse.Namespace) -> None:
 
     import fozo
     from fozo.data.corruptions import corrupt
-    from fozo.data.images import read_image, resize_crop
+    from fozo.data.images import fit, read_image
     from fozo.methods.eata import fisher
 
     torch.set_num_threads(1)
@@ -85,7 +85,7 @@ def prepare(arguments: argparse.Namespace) -> None:
     order = np.random.default_rng(arguments.seed).permutation(len(every))
     chosen = [every[i] for i in order[: arguments.clean + arguments.per_domain]]
     size = engine.spec.image_size[0]
-    pixels = [resize_crop(read_image(path), size) for path, _ in chosen]
+    pixels = [fit(read_image(path), size) for path, _ in chosen]
     clean = engine.spec.normalise(np.stack(pixels[: arguments.clean]))
     batches = [clean[i : i + arguments.batch] for i in range(0, len(clean), arguments.batch)]
     work = Path(arguments.work)

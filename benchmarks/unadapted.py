@@ -24,7 +24,7 @@ from rich.progress import Progress
 import fozo
 from fozo.core.files import atomic_write
 from fozo.data.corruptions import KINDS, corrupt, frost_source
-from fozo.data.images import read_image, resize_crop
+from fozo.data.images import fit, read_image
 
 BATCH = 64
 Pixels = npt.NDArray[np.uint8]
@@ -34,9 +34,7 @@ def load(root: Path, files: list[str], size: int, kind: str, severity: int) -> P
     """Read, corrupt and compress a batch of images."""
     images = []
     for name in files:
-        image = read_image(root / name, name)
-        if image.shape[:2] != (size, size):
-            image = resize_crop(image, size)
+        image = fit(read_image(root / name, name), size)
         if kind != "clean":
             buffer = io.BytesIO()
             corrupted = corrupt(image, kind, severity, 0, image_id=name)

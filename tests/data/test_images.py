@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fozo.data.images import read_image, resize_crop
+from fozo.data.images import fit, read_image, resize_crop
 from fozo.errors import FozoError
 
 
@@ -204,3 +204,10 @@ def test_resize_crop_of_an_image_that_fits_changes_nothing() -> None:
 def test_resize_crop_refuses_a_crop_larger_than_the_image() -> None:
     with pytest.raises(FozoError, match="cannot crop 224 px out of a side of 200 px"):
         resize_crop(picture(), 224, 200)
+
+
+def test_fit_leaves_ready_made_crops_alone() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    assert fit(image, 40) is image
+    np.testing.assert_array_equal(fit(image, 32), resize_crop(image, 32))
+    assert not np.array_equal(resize_crop(image, 40), image)  # what fit is there to avoid

@@ -35,7 +35,7 @@ from fozo.data.corruptions import (
     corrupt,
     frost_source,
 )
-from fozo.data.images import EXTENSIONS, Pixels, read_image, resize_crop
+from fozo.data.images import EXTENSIONS, Pixels, fit, read_image
 from fozo.errors import FozoError
 
 METADATA = "corruptions.json"
@@ -213,8 +213,7 @@ def _corrupt_file(job: Job, file: tuple[Path, str]) -> Outcome:
         image = read_image(path)
     except FozoError as error:
         return Outcome(skipped=len(targets) - len(missing), unreadable=(str(error),))
-    if image.shape[:2] != (job.size, job.size):
-        image = resize_crop(image, job.size)
+    image = fit(image, job.size)
     for (kind, severity), target in missing.items():
         _write_jpeg(target, corrupt(image, kind, severity, job.seed, image_id=name))
     return Outcome(written=len(missing), skipped=len(targets) - len(missing))
