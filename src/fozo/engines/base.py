@@ -45,6 +45,8 @@ class Spec:
     std: tuple[float, ...] | None = None
     subset: tuple[int, ...] | None = None
     """Indices of the classes that the head was restricted to (ImageNet-R has 200 of 1000), else ``None``."""
+    labels: tuple[str, ...] | None = None
+    """Names of the classes in the order of the logits, where they are known."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
