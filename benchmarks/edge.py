@@ -5,13 +5,12 @@
 All do the same FOZO steps from the same state on the same images (a ViT of the given size with random weights: speed
 does not depend on them). Rounds go through the engines in turn, starting with another one each time, so that a noisy
 machine is noisy for all; the result is the median over the rounds of torch's time divided by the engine's. Outputs are
-compared too. Peak memory is that of a process of its own for each engine, without torch where it is not needed.
+compared too. Peak memory (Linux) is that of a process of its own for each engine, without torch where not needed.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -88,7 +87,9 @@ def peak(model: str, batch: int, passes: int, threads: int) -> None:
         torch.set_num_threads(threads)
         engine = fozo.load_engine(model)
     adapter(engine, passes)(images(batch))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    # Not ru_maxrss: a child's starts at what its parent held when it was started.
+    status = Path("/proc/self/status").read_text().splitlines()
+    print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
 
 
 def memory(folder: Path, batch: int, passes: int, threads: int) -> None:

@@ -111,9 +111,7 @@ def export(
     if labels is not None and not labels.is_file():
         raise FozoError(f"there is no file {labels}; give a text file with a class name in each line")
     names = None if labels is None else labels.read_text(encoding="utf-8").splitlines()
-    engine = load_engine(
-        model, architecture=architecture, heads=heads, image_size=image_size, mean=mean, std=std, device="cpu"
-    )
+    engine = load_engine(model, architecture=architecture, heads=heads, image_size=image_size, mean=mean, std=std)
     spec = exporter.export(engine, out, int8=int8, calibration=calibration, labels=names)
     print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")
 
