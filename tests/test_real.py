@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fozo
+from fozo.engines.export import export
 from tests.helpers import TINY
 
 
@@ -67,3 +68,19 @@ def test_fozo_adapts_to_low_contrast(tiny: fozo.Engine, real_images: Path) -> No
         assert method.last is not None
         losses.append(method.last.loss)
     assert min(losses[1:]) < losses[0]
+
+
+def test_the_exported_model_equals_the_torch_one(tiny: fozo.Engine, real_images: Path, tmp_path: Path) -> None:
+    """Real activations are large where random models' are not; every tap agrees to 1e-4 of its layer's spread."""
+    export(tiny, tmp_path / "tiny.onnx")
+    one, two = (fozo.load_engine(tmp_path / "tiny.onnx", threads=threads) for threads in (1, 2))
+    images, _ = next(batches(real_images, tiny.spec, size=8))
+    knobs = fozo.Knobs(prompts=np.random.default_rng(0).uniform(-0.08, 0.08, (2, 3, tiny.spec.dim)))
+    expected = tiny.run(tiny.embed(images), knobs, patch_moments=True)
+    taps, other = (engine.run(engine.embed(images), knobs, patch_moments=True) for engine in (one, two))
+    for name in ("cls", "features", "pooled", "patch_mean", "patch_variance"):
+        want, got = getattr(expected, name), getattr(taps, name)
+        spread = want.std(axis=(0, 1, -1), keepdims=True)
+        assert (np.abs(got - want) / spread).max() < 1e-4, name
+        np.testing.assert_array_equal(got, getattr(other, name))
+    np.testing.assert_allclose(one.logits(taps.pooled), tiny.logits(expected.pooled), rtol=0, atol=1e-4)

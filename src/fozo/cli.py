@@ -92,6 +92,33 @@ def corrupt(
         raise typer.Exit(2)
 
 
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A file of weights with timm's names.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .onnx file to write.", show_default=False)],
+    architecture: Annotated[
+        str | None, typer.Option(help="The timm name with its tag; by default the file's own name.")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads, where they are not width / 64.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Run the model at another size.")] = None,
+    mean: Annotated[float | None, typer.Option(help="Mean of the pixels, where the name does not tell.")] = None,
+    std: Annotated[float | None, typer.Option(help="Standard deviation of the pixels, likewise.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Text file with a class name in each line.")] = None,
+    int8: Annotated[str | None, typer.Option(help="dynamic, or static (needs --calibration).")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Folder of clean images for static INT8.")] = None,
+) -> None:
+    """Write a model as ONNX, to be adapted without PyTorch and never exported again."""
+    from fozo.engines import export as exporter
+    from fozo.engines.load import load_engine
+
+    if labels is not None and not labels.is_file():
+        raise FozoError(f"there is no file {labels}; give a text file with a class name in each line")
+    names = None if labels is None else labels.read_text(encoding="utf-8").splitlines()
+    engine = load_engine(model, architecture=architecture, heads=heads, image_size=image_size, mean=mean, std=std)
+    spec = exporter.export(engine, out, int8=int8, calibration=calibration, labels=names)
+    print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")
+
+
 @data.command()
 def check(
     path: Annotated[Path, typer.Argument(help="A folder of images, or a WebDataset-like tar.", show_default=False)],

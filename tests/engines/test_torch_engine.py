@@ -9,72 +9,14 @@ import pytest
 import torch
 
 import fozo
-from fozo.engines.base import Floats, Knobs, Move
+from fozo.engines.base import Knobs, Move
 from fozo.engines.torch_engine import TorchEngine
-from fozo.engines.vit import Architecture
 from fozo.errors import FozoError
-from tests.helpers import SMALL, random_images, random_vit
-
-VARIANTS = {
-    "plain": SMALL,
-    "registers": replace(SMALL, registers=3),
-    "pre_norm": replace(SMALL, pre_norm=True),
-    "patch_mean": replace(SMALL, pool="cls+mean", registers=1),
-    "one_block": replace(SMALL, depth=1),
-    "one_block_patch_mean": replace(SMALL, depth=1, pool="cls+mean"),
-    "gray_oblong": replace(SMALL, channels=1, image_size=(8, 24), patch_size=(4, 6)),
-    "quick_gelu": replace(SMALL, activation="quick_gelu", norm_epsilon=1e-5),
-}
-
-
-def naive(vit: torch.nn.Module, a: Architecture, images: Floats, knobs: Knobs, k: int) -> dict[str, Floats]:
-    """One candidate the long way: every token of every block, moves applied as the words say."""
-    x = vit.embed(torch.from_numpy(images))  # type: ignore[operator]
-    prompts = knobs.prompts
-    if prompts is not None:
-        x = torch.cat([x[:, :1], torch.from_numpy(prompts[k]).float().expand(len(x), -1, -1), x[:, 1:]], dim=1)
-    first = 1 + a.registers + (0 if prompts is None else prompts.shape[1])
-    taps: dict[str, list[torch.Tensor]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
-    for layer, block in enumerate(vit.blocks):  # type: ignore[arg-type]
-        patches = x[:, first:]
-        taps["patch_mean"].append(patches.mean(dim=1))
-        taps["patch_variance"].append(patches.var(dim=1, correction=0))
-        for move, tokens in ((knobs.cls, slice(0, 1)), (knobs.patches, slice(first, None))):
-            if move is not None:
-                scale, shift = (
-                    torch.from_numpy(part[k if len(part) > 1 else 0])[:, layer, None]
-                    for part in (move.scale, move.shift)
-                )
-                x[:, tokens] = x[:, tokens] * scale.float() + shift.float()
-        if layer:
-            taps["features"].append(block.norm1(x[:, 0]))
-        x = block(x)
-        taps["cls"].append(x[:, 0].clone())
-    x = vit.norm(x)  # type: ignore[operator]
-    taps["features"].append(x[:, 0])
-    pooled = x[:, 0] if a.pool == "cls" else torch.cat([x[:, 0], x[:, first:].mean(dim=1)], dim=-1)
-    return {name: torch.stack(parts, dim=1).numpy() for name, parts in taps.items()} | {"pooled": pooled.numpy()}
-
-
-def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
-    rng = np.random.default_rng(5)
-
-    def move(candidates: int, images: int) -> Move:
-        shape = (candidates, images, a.depth, a.dim)
-        return Move(1 + 0.2 * rng.standard_normal(shape), 0.2 * rng.standard_normal(shape))
-
-    prompts = rng.standard_normal((k, 2, a.dim))
-    return {
-        "none": Knobs(),
-        "prompts": Knobs(prompts=prompts),
-        "shared_moves": Knobs(prompts=prompts, cls=move(1, 1), patches=move(1, batch)),
-        "moves": Knobs(cls=move(k, 1), patches=move(k, batch)),
-        "everything": Knobs(prompts=prompts, cls=move(k, batch), patches=move(1, 1)),
-    }[kind]
+from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kind", ["none", "prompts", "shared_moves", "moves", "everything"])
+@pytest.mark.parametrize("kind", KNOBS)
 @pytest.mark.parametrize("chunk", [1, 2, 64])
 @torch.inference_mode()
 def test_shortcuts_equal_the_naive_pass(variant: str, kind: str, chunk: int) -> None:

@@ -25,6 +25,11 @@ Images: TypeAlias = "Floats | torch.Tensor"
 ImagesT = TypeVar("ImagesT", bound="Floats | torch.Tensor")
 
 
+CPU_TOKENS = 1600
+"""How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the
+matrix products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """The facts about a model that everything else reads instead of assuming."""
@@ -45,6 +50,8 @@ class Spec:
     std: tuple[float, ...] | None = None
     subset: tuple[int, ...] | None = None
     """Indices of the classes that the head was restricted to (ImageNet-R has 200 of 1000), else ``None``."""
+    labels: tuple[str, ...] | None = None
+    """Names of the classes in the order of the logits, where they are known."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

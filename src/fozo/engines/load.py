@@ -14,6 +14,7 @@ from fozo.errors import FozoError
 if TYPE_CHECKING:
     import torch
 
+    from fozo.engines.graph_engine import GraphEngine
     from fozo.engines.torch_engine import TorchEngine
 
 
@@ -29,12 +30,15 @@ def load_engine(
     device: str | None = None,
     dtype: str | None = None,
     chunk: int | None = None,
+    threads: int | None = None,
+    runtime: str | None = None,
 ) -> Engine:
     """Make an engine of a model.
 
     Args:
-        model: a torch ViT (fozo's, timm's or transformers'), a file of weights with timm's names
-            (``.safetensors``, or ``.pt``/``.pth``/``.bin`` holding tensors only), or an engine, returned as it is.
+        model: an ``.onnx`` file written by ``fozo export`` (runs without PyTorch), a torch ViT (fozo's, timm's or
+            transformers'), a file of weights with timm's names (``.safetensors``, or ``.pt``/``.pth``/``.bin`` holding
+            tensors only), or an engine, returned as it is.
         architecture: for a file, the timm name with its full tag, such as
             ``vit_tiny_patch16_224.augreg_in21k_ft_in1k``; by default the file's own name. It tells the
             normalisation, which the weights do not.
@@ -47,16 +51,53 @@ def load_engine(
         device: ``"cpu"``, ``"cuda"``, ...; by default where the model is.
         dtype: ``"float32"`` or ``"float64"``; by default the model's.
         chunk: how many images go through the blocks together; bounds memory. The default measures well.
+        threads: for an ``.onnx`` file, how many processors to work on; by default all that this process may use.
+            PyTorch's threads are PyTorch's to set.
+        runtime: what runs an ``.onnx`` file: ``"onnxruntime"`` (the default) or ``"openvino"``.
     """
     if not isinstance(model, (str, os.PathLike)) and isinstance(model, Engine):
         return model
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
-        raise FozoError(f"{os.fspath(model)}: this version runs torch models only; give its weights file")
+        fixed = {"architecture": architecture, "heads": heads, "image_size": image_size, "device": device}
+        _refuse({**fixed, "dtype": dtype}, f"{os.fspath(model)} is an exported model; choose it when exporting")
+        return _load_graph(model, runtime or "onnxruntime", threads, chunk, mean, std, classes)
+    _refuse({"threads": threads, "runtime": runtime}, "it is for .onnx files; this model runs in PyTorch")
     try:
         importlib.import_module("torch")
     except ImportError as error:
         raise FozoError("this model needs PyTorch; install it with pip install 'fozo[torch]'") from error
     return _load_torch(model, architecture, heads, image_size, mean, std, classes, device, dtype, chunk)
+
+
+def _refuse(options: dict[str, object], why: str) -> None:
+    """Refuse options that would have no effect."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise FozoError(f"{given[0]}= cannot be given here: {why}")
+
+
+def _load_graph(
+    path: str | os.PathLike[str],
+    runtime: str,
+    threads: int | None,
+    chunk: int | None,
+    mean: tuple[float, ...] | float | None,
+    std: tuple[float, ...] | float | None,
+    classes: Sequence[int] | None,
+) -> GraphEngine:
+    engine: GraphEngine
+    if runtime == "onnxruntime":
+        from fozo.engines.onnx_engine import OnnxEngine
+
+        engine = OnnxEngine(path, threads=threads, chunk=chunk)
+    elif runtime == "openvino":
+        from fozo.engines.openvino_engine import OpenvinoEngine
+
+        engine = OpenvinoEngine(path, threads=threads, chunk=chunk)
+    else:
+        raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {runtime!r}")
+    channels = engine.spec.channels
+    return engine.adjust(mean=_per_channel(mean, channels), std=_per_channel(std, channels), classes=classes)
 
 
 def _load_torch(

@@ -25,9 +25,8 @@ from fozo.engines.base import NO_KNOBS, Floats, Images, Knobs, Move, Spec, Taps,
 from fozo.engines.vit import Block, ViT
 from fozo.errors import FozoError
 
-CPU_TOKENS, GPU_TOKENS = 1600, 51200
-"""How many tokens go through the blocks together: on a CPU eight images of 224 px in patches of 16. Fewer make the
-matrix products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
+GPU_TOKENS = 51200
+"""As :data:`fozo.engines.base.CPU_TOKENS`, for a device that wants large products."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,232 @@
+"""A ViT as one ONNX graph, knobs as inputs and taps as outputs, written out node by node.
+
+One graph does it all: images and knobs in, taps out. The engine calls it with a few images and all candidates at
+once, so the exact savings of the torch engine hold inside every call: images are embedded once, LayerNorm and QKV of
+the image tokens in the first block are computed once for all candidates (unless candidates move them differently:
+then broadcasting computes them for each), and the last block computes the CLS row only where the head reads nothing
+else.
+
+Why these operators. Only standard ones (opset 20), so the same file runs in ONNX Runtime, OpenVINO and whatever else
+reads ONNX. Against ORT's own fused attention and against graphs without moves and moments the difference was within
+the noise (a few percent), so moves are always applied and moments always computed: no ``If``, which OpenVINO 2026.4
+gets wrong here, and no second graph, whose packed weights would double the memory. ORT's inference builds compute
+every output, whichever are fetched; fetching fewer saves only the copy.
+
+Where the arithmetic differs from the torch engine's by rounding: the attention's scale is folded into the query
+weights, and prompts stand after the patches instead of after CLS, which attention cannot tell apart.
+
+Shapes: K candidates (k: K or 1), B images (b: B or 1), p prompts, T tokens of an image, L = depth, d = width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from fozo.engines.graph_file import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
+from fozo.engines.onnx_graph import Graph
+from fozo.engines.vit import Architecture
+
+OPSET, IR_VERSION = 20, 9
+"""Opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it."""
+
+Weights = Mapping[str, npt.NDArray[np.float32]]
+
+
+class ViTGraph:
+    """Builds the graph of one model."""
+
+    def __init__(self, architecture: Architecture, weights: Weights) -> None:
+        self.a, self.weights, self.g = architecture, weights, Graph()
+        self.patches = architecture.grid[0] * architecture.grid[1]
+        self.first_patch = 1 + architecture.registers
+        self.tokens = self.first_patch + self.patches
+        self.taps: dict[str, list[str]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
+
+    def build(self) -> onnx.ModelProto:
+        """Write the whole model."""
+        g, a = self.g, self.a
+        images = g.input(IMAGES, ["B", a.channels, *a.image_size])
+        self.prompts = g.input(PROMPTS, ["K", "p", a.dim])
+        self.moves = [g.input(name, ["k", "b", a.depth, a.dim]) for name in MOVES]
+        self.candidates, self.batch = g.dimension(self.prompts, 0), g.dimension(images, 0)
+        self.extra = g.dimension(self.prompts, 1)
+        self.joined = g.op("Add", self.extra, g.ints(self.tokens))  # T + p
+        x, q, k, v = self._enter(self._embed(images))
+        cls_only = a.pool == "cls"
+        last = a.depth - 1
+        for i in range(a.depth):
+            if i:
+                self._tap("cls", g.slice(x, 0, 1, 1))
+                self._tap_patches(g.slice(x, self.first_patch, self.tokens, 1))
+                x = self._move_joined(x, i)
+                normed = self._norm(x, f"blocks.{i}.norm1")
+                self._tap("features", g.slice(normed, 0, 1, 1))
+                q, k, v = self._qkv(normed, i, first_query_only=cls_only and i == last)
+            elif cls_only and i == last:  # a model of one block
+                q = g.slice(q, 0, 1, 1)
+            if cls_only and i == last:
+                x = g.slice(x, 0, 1, 1)
+            x = self._finish(x, self._attend(q, k, v, i), i)
+        self._leave(x)
+        return g.model("vit", OPSET, IR_VERSION)
+
+    def _embed(self, images: str) -> str:
+        """``[B, channels, height, width] -> [B, T, d]``, as ``ViT.embed``."""
+        g, a, w = self.g, self.a, self.weights
+        conv = g.op(
+            "Conv",
+            images,
+            g.weight("patch_embed.proj.weight", w["patch_embed.proj.weight"]),
+            g.weight("patch_embed.proj.bias", w["patch_embed.proj.bias"]),
+            kernel_shape=a.patch_size,
+            strides=a.patch_size,
+        )
+        flat = g.op("Transpose", g.op("Reshape", conv, g.ints(0, a.dim, -1)), perm=[0, 2, 1])
+        # CLS and registers are the same for every image: their positions are added here, once and for all.
+        position = w["pos_embed"]
+        prefix = np.concatenate([w["cls_token"], w["reg_token"]], axis=1) + position[:, : self.first_patch]
+        start = g.op("Expand", g.weight("prefix", prefix), g.shape(self.batch, 1, 1))
+        patches = g.op("Add", flat, g.weight("position", position[:, self.first_patch :]))
+        x = g.op("Concat", start, patches, axis=1)
+        return self._norm(x, "norm_pre") if a.pre_norm else x
+
+    def _enter(self, tokens: str) -> tuple[str, str, str, str]:
+        """Move image tokens, compute their part of the first block once, and let the prompts of all candidates join."""
+        g, a = self.g, self.a
+        patches = g.slice(tokens, self.first_patch, self.tokens, 1)
+        mean, variance = self._moments(patches)
+        one_each = g.shape(self.candidates, 1, 1, 1)
+        for name, moment in (("patch_mean", mean), ("patch_variance", variance)):
+            spread = g.op("Expand", g.op("Unsqueeze", moment, g.ints(0)), one_each)
+            self._tap(name, g.op("Reshape", spread, g.ints(-1, 1, a.dim)))
+        x = self._move(g.op("Unsqueeze", tokens, g.ints(0)), 0, joined=False)  # [k, B, T, d]
+        qkv = self._linear(self._norm(x, "blocks.0.norm1"), "blocks.0.attn.qkv")
+        added = self._linear(self._norm(self.prompts, "blocks.0.norm1"), "blocks.0.attn.qkv")
+        q, k, v = g.ops("Split", 3, self._join(qkv, added, 3 * a.dim), axis=-1, num_outputs=3)
+        return self._join(x, self.prompts, a.dim), q, k, v
+
+    def _join(self, image: str, prompts: str, width: int) -> str:
+        """``[k, B, T, w]`` and ``[K, p, w]`` to ``[K*B, T+p, w]``."""
+        g = self.g
+        image = g.op("Expand", image, g.shape(self.candidates, 1, 1, 1))
+        prompts = g.op("Expand", g.op("Unsqueeze", prompts, g.ints(1)), g.shape(1, self.batch, 1, 1))
+        return g.op("Reshape", g.op("Concat", image, prompts, axis=2), g.shape(-1, self.joined, width))
+
+    def _move_joined(self, x: str, layer: int) -> str:
+        """Apply a block's moves to ``[K*B, T+p, d]``."""
+        g, a = self.g, self.a
+        grouped = g.op("Reshape", x, g.shape(self.candidates, self.batch, self.joined, a.dim))
+        moved = self._move(grouped, layer, joined=True)
+        return g.op("Reshape", moved, g.shape(-1, self.joined, a.dim))
+
+    def _move(self, x: str, layer: int, *, joined: bool) -> str:
+        """Apply a block's moves to ``[., B, ., d]`` whose tokens are CLS, registers, patches and perhaps prompts."""
+        g = self.g
+        cls_scale, cls_shift, scale, shift = (g.slice(move, layer, layer + 1, 2) for move in self.moves)  # [k, b, 1, d]
+        sizes: dict[str, int | str] = {"cls": 1, "registers": self.a.registers, "patches": self.patches}
+        if not self.a.registers:
+            del sizes["registers"]
+        if joined:
+            sizes["prompts"] = self.extra
+        parts = dict(zip(sizes, g.ops("Split", len(sizes), x, g.shape(*sizes.values()), axis=2), strict=True))
+        parts["cls"] = g.op("Add", g.op("Mul", parts["cls"], cls_scale), cls_shift)
+        parts["patches"] = g.op("Add", g.op("Mul", parts["patches"], scale), shift)
+        if "registers" in parts and not joined:
+            # On the way into the first block it is a move that first tells candidates apart.
+            parts["registers"] = g.op("Expand", parts["registers"], g.shape(g.dimension(parts["cls"], 0), 1, 1, 1))
+        return g.op("Concat", *parts.values(), axis=2)
+
+    def _qkv(self, normed: str, block: int, *, first_query_only: bool) -> tuple[str, str, str]:
+        """Queries, keys and values; the queries of CLS alone where nothing else is read."""
+        g, d, name = self.g, self.a.dim, f"blocks.{block}.attn.qkv"
+        if not first_query_only:
+            q, k, v = g.ops("Split", 3, self._linear(normed, name), axis=-1, num_outputs=3)
+            return q, k, v
+        k, v = g.ops("Split", 2, self._linear(normed, name, slice(d, 3 * d)), axis=-1, num_outputs=2)
+        return self._linear(g.slice(normed, 0, 1, 1), name, slice(0, d)), k, v
+
+    def _attend(self, q: str, k: str, v: str, block: int) -> str:
+        """Mix values by attention and project."""
+        g = self.g
+        scores = g.op("MatMul", self._heads(q, [0, 2, 1, 3]), self._heads(k, [0, 2, 3, 1]))
+        mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), self._heads(v, [0, 2, 1, 3]))
+        joined = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), g.ints(0, 0, self.a.dim))
+        return self._linear(joined, f"blocks.{block}.attn.proj")
+
+    def _heads(self, x: str, order: list[int]) -> str:
+        """``[N, T, d] -> [N, T, heads, d/heads]``, then reordered."""
+        split = self.g.op("Reshape", x, self.g.ints(0, 0, self.a.heads, self.a.dim // self.a.heads))
+        return self.g.op("Transpose", split, perm=order)
+
+    def _finish(self, x: str, attended: str, block: int) -> str:
+        """Add the attention's output and the MLP's."""
+        g = self.g
+        x = g.op("Add", x, attended)
+        hidden = self._linear(self._norm(x, f"blocks.{block}.norm2"), f"blocks.{block}.mlp.fc1")
+        return g.op("Add", x, self._linear(self._activation(hidden), f"blocks.{block}.mlp.fc2"))
+
+    def _activation(self, x: str) -> str:
+        if self.a.activation == "quick_gelu":
+            scaled = self.g.op("Mul", x, self.g.weight("quick_gelu", np.array(1.702, np.float32)))
+            return self.g.op("Mul", x, self.g.op("Sigmoid", scaled))
+        return self.g.op("Gelu", x, approximate="tanh" if self.a.activation == "gelu_tanh" else "none")
+
+    def _leave(self, x: str) -> None:
+        """Apply the final norm and declare the outputs."""
+        g, a = self.g, self.a
+        cls = g.slice(x, 0, 1, 1)
+        normed = self._norm(cls, "norm")
+        self._tap("cls", cls)
+        self._tap("features", normed)
+        pooled = normed
+        if a.pool == "cls+mean":
+            patches = self._norm(g.slice(x, self.first_patch, self.tokens, 1), "norm")
+            pooled = g.op("Concat", normed, g.op("ReduceMean", patches, g.ints(1), keepdims=1), axis=2)
+        for name, layers in self.taps.items():
+            stacked = g.op("Concat", *layers, axis=1)
+            by_candidate = g.shape(self.candidates, self.batch, a.depth, a.dim)
+            g.output(name, g.op("Reshape", stacked, by_candidate), ["K", "B", a.depth, a.dim])
+        shape = g.shape(self.candidates, self.batch, a.head_width)
+        g.output("pooled", g.op("Reshape", pooled, shape), ["K", "B", a.head_width])
+        # The head is applied outside, to features that a method may have shifted first.
+        head = {HEAD_WEIGHT: self.weights["head.weight"].T, HEAD_BIAS: self.weights["head.bias"]}
+        for name, array in head.items():
+            g.output(name, g.weight(f"head.{name}", array), array.shape)
+
+    def _tap(self, name: str, value: str) -> None:
+        """Record a layer's ``[K*B, 1, d]``."""
+        self.taps[name].append(value)
+
+    def _tap_patches(self, patches: str) -> None:
+        mean, variance = self._moments(patches)
+        self._tap("patch_mean", mean)
+        self._tap("patch_variance", variance)
+
+    def _moments(self, patches: str) -> tuple[str, str]:
+        """Mean and variance over tokens, ``[N, patches, d] -> [N, 1, d]``; about the mean, against cancellation."""
+        g = self.g
+        mean = g.op("ReduceMean", patches, g.ints(1), keepdims=1)
+        centred = g.op("Sub", patches, mean)
+        return mean, g.op("ReduceMean", g.op("Mul", centred, centred), g.ints(1), keepdims=1)
+
+    def _norm(self, x: str, name: str) -> str:
+        weight, bias = (self.g.weight(key, self.weights[key]) for key in (f"{name}.weight", f"{name}.bias"))
+        return self.g.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=self.a.norm_epsilon)
+
+    def _linear(self, x: str, name: str, rows: slice | None = None) -> str:
+        """A linear layer, or some of its outputs."""
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        if name.endswith(".qkv"):
+            scale = np.ones((3 * self.a.dim, 1), np.float32)
+            scale[: self.a.dim] = (self.a.dim // self.a.heads) ** -0.5
+            weight, bias = weight * scale, bias * scale[:, 0]
+        suffix = ""
+        if rows is not None:
+            weight, bias = weight[rows], bias[rows]
+            suffix = f".{rows.start}"
+        product = self.g.op("MatMul", x, self.g.weight(f"{name}.weight{suffix}", weight.T))
+        return self.g.op("Add", product, self.g.weight(f"{name}.bias{suffix}", bias))
