@@ -21,7 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fozo.engines.base import NO_KNOBS, Floats, Images, Knobs, Move, Spec, Taps, Tokens, check_images, refuse_broken
+from fozo.engines.base import (
+    CPU_TOKENS,
+    NO_KNOBS,
+    Floats,
+    Images,
+    Knobs,
+    Move,
+    Spec,
+    Taps,
+    Tokens,
+    check_images,
+    refuse_broken,
+)
 from fozo.engines.vit import Block, ViT
 from fozo.errors import FozoError
 
