@@ -287,3 +287,8 @@ class TestJournal:
         assert method.state().keys() == before.keys()
         for name, array in method.state().items():
             np.testing.assert_array_equal(array, before[name])
+
+
+def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+    assert fozo.FOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
+    assert fozo.create("fozo", engine, source, prompts=1).parameters == engine.spec.dim

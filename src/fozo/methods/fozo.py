@@ -102,7 +102,7 @@ class FOZO(Method):
         passes: int = 2,
         seed: int = 0,
         preset: str = DEFAULT_PRESET,
-        prompts: npt.ArrayLike | None = None,
+        prompts: int | npt.ArrayLike | None = None,
         noise: Noise | None = None,
         journal: str | os.PathLike[str] | None = None,
         **switches: object,
@@ -115,7 +115,7 @@ class FOZO(Method):
             passes: forward passes for each batch, an even number.
             seed: of the initial prompts and of every perturbation.
             preset: ``official`` or ``paper``.
-            prompts: ``[p, d]`` to start from instead of random ones.
+            prompts: how many, or ``[p, d]`` to start from instead of random ones.
             noise: directions to use instead of seeded gaussian ones.
             journal: file to append one small record a batch to; see :func:`fozo.replay`.
             switches: any field of :class:`Options` that should differ from the preset.
@@ -126,6 +126,8 @@ class FOZO(Method):
             raise FozoError(f"FOZO takes an even number of passes, 2n with n >= 1, not {passes}")
         if preset not in PRESETS:
             raise FozoError(f"there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
+        if isinstance(prompts, int):
+            switches, prompts = {**switches, "prompts": prompts}, None
         self.choices: Options = replace(PRESETS[preset], **switches)  # type: ignore[arg-type]
         self.objective = Objective(
             weight=self.choices.weight,
