@@ -13,7 +13,7 @@ import pytest
 import fozo
 from fozo.bench import run
 from fozo.bench.commands import duration
-from fozo.bench.folder import locked
+from fozo.bench.folder import locked, read_json
 from fozo.cli import main
 from fozo.data.images import read_image
 
@@ -70,7 +70,7 @@ def test_a_recipe_from_the_command_line(call: Call, recipe: Path, weights: Path,
     ]  # fmt: skip
     folders = [path for path in (tmp_path / "runs" / "small").iterdir() if path.is_dir()]
     assert len(folders) == 4 and all((folder / "result.json").exists() for folder in folders)
-    results = [run.read_json(folder / "result.json") for folder in folders]
+    results = [read_json(folder / "result.json") for folder in folders]
     assert {str(result["stream"]["severity"]) for result in results if isinstance(result["stream"], dict)} == {"2"}
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("result.json")}
     assert call(*command, "--seeds", "0,3", "--severity", 2) == (0, out, "")  # all found finished
