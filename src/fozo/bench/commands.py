@@ -257,3 +257,17 @@ def adapt(
     with progress_bar("adapting") as progress:
         predict(made, found, out, batch_size=batch_size, watch=progress)
     print(f"{out}: predictions of {len(found)} images by {method}")
+
+
+def report(
+    runs: Annotated[Path, typer.Argument(help="Folder that fozo bench wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page; tables are written beside it.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write the results as one HTML page, and as Markdown, CSV and LaTeX tables beside it."""
+    from fozo.bench.report import write_report
+
+    if not runs.is_dir():
+        raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out")
+    print(", ".join(map(str, write_report(runs, out))))

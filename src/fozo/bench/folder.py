@@ -66,8 +66,8 @@ def sweep(folder: Path) -> None:
 
 
 def write_json(path: Path, facts: Mapping[str, object]) -> None:
-    """Write a JSON file atomically, in a form that depends on nothing but its content."""
-    text = json.dumps(facts, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    """Write a JSON file atomically."""
+    text = json.dumps(facts, indent=1, allow_nan=False) + "\n"  # unsorted: domains keep the order of the stream
     with disk_errors(path), atomic_write(path) as stream:
         stream.write(text.encode())
 
