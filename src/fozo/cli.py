@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from fozo.bench import commands
 from fozo.errors import FozoError
 
 app = typer.Typer(
@@ -22,6 +23,8 @@ app = typer.Typer(
 
 data = typer.Typer(help="Look at image sets.", no_args_is_help=True)
 app.add_typer(data, name="data")
+for _command in (commands.bench, commands.report, commands.calibrate, commands.adapt):
+    app.command()(_command)
 
 
 @app.callback()
@@ -73,7 +76,7 @@ def corrupt(
     """Make an ImageNet-C-shaped tree OUT/kind/severity/class/file.JPEG from clean images."""
     from fozo.data.corrupt_tree import corrupt_tree, parse_kinds, parse_severities
 
-    with _progress("corrupting") as progress:
+    with progress_bar("corrupting") as progress:
         outcome = corrupt_tree(
             images,
             out,
@@ -137,7 +140,7 @@ def check(
 
     from fozo.data.check import check_images
 
-    with _progress("checking") as progress:
+    with progress_bar("checking") as progress:
         report = check_images(path, layout, labels=labels, full=full, progress=progress)
     console = Console()
     if console.is_terminal:
@@ -153,7 +156,7 @@ def check(
 
 
 @contextmanager
-def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal, but only once the work has lasted two seconds."""
     from rich.console import Console
     from rich.progress import Progress

@@ -25,7 +25,7 @@ class Recorded:
 
 
 def make(passes: int, prompts: npt.ArrayLike) -> FOA:
-    method = fozo.create("foa", engine(), source(), passes=passes, prompts=prompts, draws=Recorded())
+    method = fozo.create("foa", engine(), source(), passes=passes, start=prompts, draws=Recorded())
     assert isinstance(method, FOA)
     return method
 

@@ -153,11 +153,12 @@ def test_a_model_that_overflows_is_refused_and_changes_nothing(
         ({"passes": 0}, "even number of passes"),
         ({"preset": "best"}, "has no preset 'best'"),
         ({"seed": -1}, "seed"),
-        ({"prompts": np.zeros((2, 2))}, "of shape"),
+        ({"start": np.zeros((2, 2))}, "of shape"),
         ({"shift": "left"}, "shift must be"),
         ({"features": "all"}, "features must be"),
         ({"distance": "far"}, "distance must be"),
         ({"nonsense": 1}, "nonsense"),
+        ({"prompts": 0}, "at least one prompt"),
     ],
 )
 def test_bad_options_say_what_is_wrong(
@@ -287,3 +288,8 @@ class TestJournal:
         assert method.state().keys() == before.keys()
         for name, array in method.state().items():
             np.testing.assert_array_equal(array, before[name])
+
+
+def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+    assert fozo.FOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
+    assert fozo.create("fozo", engine, source, prompts=1).parameters == engine.spec.dim

@@ -35,7 +35,7 @@ def test_replays_the_authors_run(golden: Golden, n: int, mode: str) -> None:
                 golden.source,
                 passes=2 * n,
                 preset="official",
-                prompts=start[0],
+                start=start[0],
                 noise=lambda step, shape, noise=noise: noise[step].reshape(shape),
             )
         assert method.spsa.pace.epsilon == trace["eps_used"][t]

@@ -63,7 +63,7 @@ class FOA(Method):
         *,
         passes: int = 28,
         seed: int = 0,
-        prompts: npt.ArrayLike | None = None,
+        start: npt.ArrayLike | None = None,
         draws: Callable[[int], Draws] | None = None,
         **switches: object,
     ) -> None:
@@ -75,7 +75,7 @@ class FOA(Method):
             passes: forward passes for each batch: from 3 on the last is the best candidate of the batch before;
                 with 2 there is none, because pycma cannot do with a population of one.
             seed: of the first prompts and of every sample.
-            prompts: ``[p, d]`` to start from instead of random ones.
+            start: prompts ``[p, d]`` to start from instead of random ones.
             draws: normal numbers to use instead of the seeded ones, see :class:`fozo.core.cmaes.CMAES`.
             switches: fields of :class:`Options`.
         """
@@ -87,7 +87,7 @@ class FOA(Method):
         self.passes, self.seed, self.draws = passes, seed, draws
         self.source = source
         self.objective = Objective(weight=self.choices.weight)
-        self.start = starting_prompts(engine.spec, self.choices.prompts, seed, prompts)
+        self.start = starting_prompts(engine.spec, self.choices.prompts, seed, start)
         self._begin()
 
     def _begin(self) -> None:

@@ -102,7 +102,7 @@ class FOZO(Method):
         passes: int = 2,
         seed: int = 0,
         preset: str = DEFAULT_PRESET,
-        prompts: npt.ArrayLike | None = None,
+        start: npt.ArrayLike | None = None,
         noise: Noise | None = None,
         journal: str | os.PathLike[str] | None = None,
         **switches: object,
@@ -115,7 +115,7 @@ class FOZO(Method):
             passes: forward passes for each batch, an even number.
             seed: of the initial prompts and of every perturbation.
             preset: ``official`` or ``paper``.
-            prompts: ``[p, d]`` to start from instead of random ones.
+            start: prompts ``[p, d]`` to start from instead of random ones.
             noise: directions to use instead of seeded gaussian ones.
             journal: file to append one small record a batch to; see :func:`fozo.replay`.
             switches: any field of :class:`Options` that should differ from the preset.
@@ -135,7 +135,7 @@ class FOZO(Method):
         self.source = source
         self.source_features: Moments = source.features if self.choices.features == "normed" else source.cls
         self.noise: Noise = noise or PhiloxNoise(seed)
-        self.start = starting_prompts(engine.spec, self.choices.prompts, seed, prompts)
+        self.start = starting_prompts(engine.spec, self.choices.prompts, seed, start)
         self._begin()
         self.journal: Journal | None = None
         if journal is not None:

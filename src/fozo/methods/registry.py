@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -49,6 +50,11 @@ def register(info: MethodInfo) -> Callable[[M], M]:
 def methods() -> dict[str, MethodInfo]:
     """All registered methods by name."""
     return {name: cls.info for name, cls in sorted(_REGISTRY.items())}
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether a registered method's constructor names this keyword (``seed``, say)."""
+    return option in inspect.signature(_REGISTRY[name]).parameters
 
 
 def create(name: str, engine: Engine, source: SourceStatistics | None = None, **options: object) -> Method:

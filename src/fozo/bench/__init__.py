@@ -1,0 +1,1 @@
+"""The benchmark: experiment -> run -> records -> report."""

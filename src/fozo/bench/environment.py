@@ -1,0 +1,83 @@
+"""What a number was measured on: package versions, processor, threads; and how much memory was used."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("fozo", "numpy", "torch", "timm", "transformers", "onnxruntime", "openvino", "pillow", "scipy", "cma")
+STATUS = Path("/proc/self/status")
+
+
+def environment(threads: int, device: str) -> dict[str, object]:
+    """Describe this machine in plain values."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if "fozo" not in versions:  # run from a source tree
+        from fozo import __version__
+
+        versions["fozo"] = __version__
+    return {
+        "packages": versions,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "device": _device_name(device),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor()
+
+
+def _device_name(device: str) -> str:
+    if not device.startswith("cuda"):
+        return device
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def forget_peak(device: str) -> None:
+    """Start the peak of memory anew, where the system can."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # not Linux, or not allowed: the peak is then that of the whole process
+        return
+
+
+def peak_memory(device: str) -> int:
+    """Largest use of memory so far in bytes: the allocator's on CUDA, else the resident size of this process.
+
+    Linux passes ru_maxrss on from the process that started this one; VmHWM is this process's alone.
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(device))
+    if STATUS.exists():
+        for line in STATUS.read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return 1024 * int(line.split()[1])
+    scale = 1 if sys.platform == "darwin" else 1024
+    return scale * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,190 @@
+"""The report: one HTML page that needs no network and no script, and the same tables as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fozo.bench.charts import Series, bar_chart, line_chart
+from fozo.bench.collect import Group, collect
+from fozo.bench.folder import disk_errors
+from fozo.bench.measures import over_time, within_domains
+from fozo.bench.recipe import AVERAGE
+from fozo.bench.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, signed, table_of
+from fozo.core.files import atomic_write
+
+COLOURS = 10
+CLOSE = 1.0
+"""Points of accuracy within which a number counts as agreeing with the paper's."""
+
+
+def write_report(root: Path, out: Path) -> list[Path]:
+    """Write the page to ``out`` and the tables beside it; return the files."""
+    groups = collect(root)
+    tables = [table_of(group) for group in groups]
+    made = {
+        out: page(groups, tables),
+        out.with_suffix(".md"): markdown(tables),
+        out.with_suffix(".csv"): comma_separated(tables),
+        out.with_suffix(".tex"): latex(tables),
+    }
+    for path, text in made.items():
+        with disk_errors(path), atomic_write(path) as stream:
+            stream.write(text.encode())
+    return list(made)
+
+
+def page(groups: Sequence[Group], tables: Sequence[Table]) -> str:
+    """Make the page."""
+    style = files("fozo.bench").joinpath("report.css").read_text(encoding="utf-8")
+    names = [f"{group.recipe.name}-{number}" for number, group in enumerate(groups)]
+    links = "".join(
+        f'<li><a href="#{escape(name)}">{escape(group.recipe.title)}</a><small>{escape(group.setting)}</small></li>'
+        for name, group in zip(names, groups, strict=True)
+    )
+    sections = "".join(_section(*one) for one in zip(names, groups, tables, strict=True))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>fozo: results</title><style>{style}</style></head><body><main>"
+        "<header><h1>fozo: results</h1><p>Each cell shows our number, below it the paper's and the difference, where "
+        "the paper has one. Accuracies are in percent; hover over a number for its 95 % interval.</p>"
+        f"<nav><ul>{links}</ul></nav></header>{sections}</main></body></html>\n"
+    )
+
+
+def _section(name: str, group: Group, table: Table) -> str:
+    note = f'<p class="note">{escape(group.recipe.note)}</p>' if group.recipe.note else ""
+    return (
+        f'<section id="{escape(name)}"><h2>{escape(group.recipe.title)}</h2>'
+        f'<p class="setting">{escape(group.setting)}</p>{note}{_table(table)}{"".join(_charts(group, table))}'
+        f"{_conditions(group)}</section>"
+    )
+
+
+def _table(table: Table) -> str:
+    best = _best(table)
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
+    body = ""
+    for place, (label, cells) in enumerate(table.rows):
+        body += f'<tr><th scope="row">{escape(label)}</th>'
+        body += "".join(_cell(cell, best.get(i) == place) for i, cell in enumerate(cells)) + "</tr>"
+    return f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _best(table: Table) -> dict[int, int]:
+    """Find the best row of each column of accuracies, where there are several rows."""
+    found = {}
+    for i, column in enumerate(table.columns):
+        if column in ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params") or len(table.rows) < 2:
+            continue
+        values = [(cells[i].ours if cells[i] is not None else -1.0) for _, cells in table.rows]  # type: ignore[union-attr]
+        found[i] = int(np.argmax(values))
+    return found
+
+
+def _cell(cell: Cell | None, best: bool) -> str:
+    if cell is None:
+        return '<td class="none">–</td>'
+    hint = "" if cell.low is None or cell.high is None else f' title="95 % interval: {cell.low:.2f} to {cell.high:.2f}"'
+    spread = "" if cell.spread is None else f"<small> ± {number(cell.spread, max(1, cell.digits))}</small>"
+    ours = f'<span class="ours{" best" if best else ""}">{number(cell.ours, cell.digits)}</span>{spread}'
+    theirs = ""
+    if cell.paper is not None and cell.difference is not None:
+        kind = "near" if abs(cell.difference) <= CLOSE else "above" if cell.difference > 0 else "below"
+        accuracy = cell.digits > 0  # seconds and megabytes of another machine are no better or worse
+        gap = f' <span class="{kind}">{signed(cell.difference, cell.digits)}</span>' if accuracy else ""
+        theirs = f'<span class="paper">{number(cell.paper, cell.digits)}{gap}</span>'
+    return f"<td{hint}>{ours}{theirs}</td>"
+
+
+def _charts(group: Group, table: Table) -> list[str]:
+    labels = group.labels
+    colours = {label: i % COLOURS for i, label in enumerate(labels)}
+    sweeps = list(dict.fromkeys(run.row.axis for run in group.runs if run.row.x is not None))
+    if sweeps:
+        return [_sweep(group, table, axis) for axis in sweeps]
+    if any(run.row.column != AVERAGE for run in group.runs):
+        return []
+    time, passes = [], []
+    for label in labels:
+        run = group.first(label)
+        records = run.records()
+        images, accuracy = over_time(records)
+        time.append(Series(label, images.tolist(), accuracy.tolist(), colours[label]))
+        curves = within_domains(records, run.costs())
+        length = min(len(spent) for _, spent, _ in curves)
+        spent = np.mean([spent[:length] for _, spent, _ in curves], axis=0)
+        reached = np.mean([accuracy[:length] for _, _, accuracy in curves], axis=0)
+        passes.append(Series(label, spent.tolist(), reached.tolist(), colours[label]))
+    charts = [
+        line_chart("Accuracy of all images so far", time, "images", "accuracy (%)"),
+        line_chart(
+            "Accuracy within a domain against forward passes spent on it, mean over domains",
+            passes, "forward passes (logarithmic)", "accuracy (%)", log=True,
+        ),
+    ]  # fmt: skip
+    domains = list(group.first(labels[0]).measures["domains"])
+    if len(domains) > 1:
+        bars = [
+            Series(label, [], [float(group.first(label).measures["domains"][d]) for d in domains], colours[label])
+            for label in labels
+        ]
+        names = [SHORT.get(domain.split("/")[0], domain) for domain in domains]
+        charts.append(bar_chart("Accuracy under each corruption", names, bars, "accuracy (%)"))
+    return charts
+
+
+def _sweep(group: Group, table: Table, axis: str) -> str:
+    """Draw accuracy against a hyper-parameter, ours and the paper's."""
+    rows = {run.row.label: run.row for run in group.runs if run.row.axis == axis}
+    place = table.columns.index(AVERAGE)
+    cells = {label: row[place] for label, row in table.rows}
+    ours, paper = [], []
+    for label, row in rows.items():
+        cell = cells[label]
+        if cell is None or row.x is None:
+            continue
+        ours.append((row.x, cell.ours))
+        if cell.paper is not None:
+            paper.append((row.x, cell.paper))
+    series = [Series("ours", [x for x, _ in ours], [y for _, y in ours], 0)]
+    if paper:
+        series.append(Series("paper", [x for x, _ in paper], [y for _, y in paper], 1, dashed=True))
+    return line_chart(f"Accuracy against {axis}", series, axis, "accuracy (%)", dots=True)
+
+
+def _conditions(group: Group) -> str:
+    """Say what the numbers were measured on, and with which commands."""
+    facts: dict[str, list[str]] = {}
+    for run in group.runs:
+        environment: dict[str, Any] = run.conditions["environment"]
+        packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+        for name, value in (
+            (
+                "Processor",
+                f"{environment['processor']}, {environment['cores']} cores, {environment['threads']} threads",
+            ),
+            ("Device", environment["device"]),
+            ("Software", f"Python {environment['python']} on {environment['system']}; {packages}"),
+            ("Weights", run.result["weights"]),
+            ("Stream", run.result["stream_fingerprint"]),
+            ("Calibrated on", run.result["calibrated_on"]),
+            ("Seeds", str(run.seed)),
+            ("Command", run.conditions["command"]),
+        ):
+            listed = facts.setdefault(name, [])
+            if value and value not in listed:
+                listed.append(value)
+    rows = "".join(
+        f"<dt>{escape(name)}</dt><dd>{'<br>'.join(f'<code>{escape(str(value))}</code>' for value in values)}</dd>"
+        for name, values in facts.items()
+        if values
+    )
+    return f"<details><summary>Conditions and commands</summary><dl>{rows}</dl></details>"

@@ -1,0 +1,129 @@
+"""Faults that really happen, in real processes: kill -9, Ctrl-C, a full disk, a second process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fozo.bench.folder import locked
+from tests.helpers import REPO
+
+TIMES = ("costs.jsonl", "conditions.json")
+KILLS = 22
+BATCHES = 4 * 44
+
+
+class Driver:
+    """Starts runs in processes of their own, see drive.py."""
+
+    def __init__(self, weights: Path, photos: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("drive.py")), str(weights), str(photos)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPO / "src"), "OMP_NUM_THREADS": "1"},
+        )
+
+    def start(self, out: Path, limit: int | None = None) -> int:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"out": str(out), "limit": limit}) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def wait(self) -> int:
+        assert self.process.stdout is not None
+        return int(self.process.stdout.readline())
+
+    def run(self, out: Path, limit: int | None = None) -> int:
+        self.start(out, limit)
+        return self.wait()
+
+
+@pytest.fixture(scope="module")
+def driver(weights: Path, photos: Path) -> Iterator[Driver]:
+    made = Driver(weights, photos)
+    yield made
+    made.process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def whole(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("whole")
+    assert driver.run(out) == 0
+    return out
+
+
+def timeless(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in TIMES}
+
+
+def recorded(out: Path) -> int:
+    file = out / "run" / "records.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def test_killed_at_random_moments(driver: Driver, whole: Path, tmp_path: Path) -> None:
+    """At least 20 times by SIGKILL, at random numbers of records and at random instants after them."""
+    generator = np.random.default_rng(0)
+    reached = []
+    for _ in range(KILLS):
+        goal = recorded(tmp_path) + int(generator.integers(0, 6))
+        pid = driver.start(tmp_path)
+        deadline = time.monotonic() + 30
+        while recorded(tmp_path) < min(goal, BATCHES - 1) and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        time.sleep(generator.uniform(0, 0.005))
+        os.kill(pid, signal.SIGKILL)
+        assert driver.wait() == -signal.SIGKILL, "it had ended before it was killed"
+        reached.append(recorded(tmp_path))
+    assert len(set(reached)) > KILLS // 3 and 0 < max(reached) < BATCHES, reached
+    assert driver.run(tmp_path) == 0
+    assert timeless(tmp_path / "run") == timeless(whole / "run")
+    assert sorted(timeless(whole / "run")) == [".lock", "experiment.json", "records.jsonl", "result.json"]
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_afterwards(
+    driver: Driver, whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole / "shelf", tmp_path / "shelf")  # which needs more room than the limit leaves
+    assert driver.run(tmp_path, limit=20_000) == 2
+    sentence = (tmp_path / "error.txt").read_text()
+    assert "cannot write" in sentence and "File too large" in sentence and "\n" not in sentence
+    left = tmp_path / "run"
+    assert 0 < recorded(tmp_path) < BATCHES and (left / "records.jsonl").read_bytes().endswith(b"\n")
+    assert not list(left.glob(".*.part")) and not (left / "result.json").exists()
+    assert driver.run(tmp_path) == 0
+    assert timeless(left) == timeless(whole / "run")
+
+
+def test_a_second_process_is_refused(driver: Driver, whole: Path, tmp_path: Path) -> None:
+    with locked(tmp_path / "run"):
+        assert driver.run(tmp_path) == 2
+        assert "another process is working in" in (tmp_path / "error.txt").read_text()
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock"]
+    assert driver.run(tmp_path) == 0
+    assert timeless(tmp_path / "run") == timeless(whole / "run")
+
+
+def test_control_c_leaves_a_folder_that_goes_on(driver: Driver, whole: Path, tmp_path: Path) -> None:
+    pid = driver.start(tmp_path)
+    deadline = time.monotonic() + 30
+    while recorded(tmp_path) < 30 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGINT)
+    assert driver.wait() == 130
+    assert 30 <= recorded(tmp_path) < BATCHES and not (tmp_path / "run" / "result.json").exists()
+    assert driver.run(tmp_path) == 0
+    assert timeless(tmp_path / "run") == timeless(whole / "run")

@@ -1,0 +1,79 @@
+"""Measures against their definitions, written out over single images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fozo.bench.measures import at_budget, measure, over_time, within_domains
+from fozo.bench.records import BatchRecord, Cost, score
+
+
+def records(batches: int = 12, size: int = 20, seed: int = 0) -> tuple[list[BatchRecord], np.ndarray, np.ndarray]:
+    """Records of random predictions over two domains of unequal size, with all logits and labels."""
+    generator = np.random.default_rng(seed)
+    found, logits, labels = [], [], []
+    for index in range(batches):
+        domain, count = ("fog/5", size) if index < 4 else ("snow/5", size // 2)
+        labels.append(generator.integers(0, 8, count))
+        logits.append(generator.standard_normal((count, 8)))
+        logits[-1][np.arange(count), labels[-1]] += 1.0 if domain == "fog/5" else 2.0
+        found.append(BatchRecord(index=index, domain=domain, passes=2, **score(logits[-1], labels[-1])))
+    return found, np.concatenate(logits), np.concatenate(labels)
+
+
+def test_accuracies() -> None:
+    found, logits, labels = records()
+    right = logits.argmax(axis=1) == labels
+    m = measure(found)
+    fog, snow = 100 * right[:80].mean(), 100 * right[80:].mean()
+    assert m.domains == pytest.approx({"fog/5": fog, "snow/5": snow})
+    assert m.average == pytest.approx((fog + snow) / 2) and m.top1 == pytest.approx(100 * right.mean())
+    assert measure(found[:-2]).average != pytest.approx(measure(found[:-2]).top1)  # unequal sizes: the two differ
+    five = np.argsort(-logits, axis=1)[:, :5]
+    assert m.top5 == pytest.approx(100 * (five == labels[:, None]).any(axis=1).mean())
+    assert (m.images, m.batches, m.passes) == (160, 12, 320)
+
+
+def test_calibration_error_is_the_textbooks() -> None:
+    found, logits, labels = records()
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    confidence, right = p.max(axis=1), p.argmax(axis=1) == labels
+    expected = 0.0
+    for low in range(15):
+        inside = (confidence >= low / 15) & (confidence < (low + 1) / 15)
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    assert measure(found).ece == pytest.approx(100 * expected)
+
+
+def test_intervals_are_seeded_and_as_wide_as_theory_says() -> None:
+    found, _, _ = records(batches=40, size=50)
+    m = measure(found)
+    assert m == measure(found) and m.top1_interval != measure(found, seed=1).top1_interval
+    p = m.domains["fog/5"] / 100
+    width = 2 * 1.96 * 100 * np.sqrt(p * (1 - p) / 200)
+    fog = m.domain_intervals["fog/5"]
+    assert fog.high - fog.low == pytest.approx(width, rel=0.15)
+    for value, within in ((m.average, m.average_interval), (m.top5, m.top5_interval), (m.top1, m.top1_interval)):
+        assert within.low < value < within.high
+    assert m.ece_interval.low < m.ece_interval.high
+    state = repr(np.random.get_state())  # noqa: NPY002 - the global generator must not have been touched
+    measure(found)
+    assert state == repr(np.random.get_state())  # noqa: NPY002
+
+
+def test_curves() -> None:
+    found, logits, labels = records()
+    images, accuracy = over_time(found)
+    assert images[-1] == 160 and accuracy[-1] == pytest.approx(measure(found).top1)
+    assert accuracy[0] == pytest.approx(100 * (logits[:20].argmax(axis=1) == labels[:20]).mean())
+    costs = [Cost(index, 0.5 if index < 4 else 0.25, 1) for index in range(len(found))]
+    curves = within_domains(found, costs)
+    assert [curve[0][-1] for curve in curves] == [2.0, 2.0] and [curve[1][-1] for curve in curves] == [160, 160]
+    first, last = at_budget(curves, 0.0), at_budget(curves, 2.0)
+    assert last == pytest.approx(measure(found).average)
+    assert first == pytest.approx(np.mean([100 * found[0].correct / 20, 100 * found[4].correct / 10]))
+    half = at_budget(curves, 1.0)  # two batches of fog, four of snow
+    assert half == pytest.approx(np.mean([100 * sum(r.correct for r in found[:2]) / 40,
+                                          100 * sum(r.correct for r in found[4:8]) / 40]))  # fmt: skip

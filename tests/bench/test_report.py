@@ -1,0 +1,182 @@
+"""The report: the structure of the page, the numbers in the tables, and how a browser shows it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fozo.bench.charts import Series, line_chart, ticks
+from fozo.bench.collect import collect
+from fozo.bench.recipe import AVERAGE, Recipe, Row, load_recipe
+from fozo.bench.report import write_report
+from fozo.bench.tables import table_of, words
+from fozo.data.corruptions import KINDS
+from fozo.errors import FozoError
+from tests.bench.invented import invent
+
+VOID = {"meta", "br", "line", "circle", "rect", "polyline"}
+
+
+class Checker(HTMLParser):
+    """Checks that tags nest, and gathers what a page refers to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self.outside: list[str] = []
+        self.count: dict[str, int] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id" and value:
+                assert value not in self.ids, f"two elements are called {value}"
+                self.ids.add(value)
+            if name == "href" and value:
+                self.links.add(value)
+            if name in ("src", "srcset", "data") or (value and "//" in value):
+                self.outside.append(f"{tag} {name}={value}")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing that is open"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    invent(out, "table1", seeds=(0, 1))
+    invent(out, "table4")
+    invent(out, "tableD1", batches=2)
+    invent(out, "figure1", batches=8)
+    invent(out, "figureE1")
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(runs, out)
+    return out
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(page: Path) -> None:
+    text = page.read_text()
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == [] and text.startswith("<!DOCTYPE html>")
+    assert checker.outside == [] and "script" not in checker.count and "@import" not in text and "url(" not in text
+    assert {link.removeprefix("#") for link in checker.links} <= checker.ids
+    assert checker.count["section"] == checker.count["table"] == 5
+    # table1, figure1: time, passes, bars; figureE1 (a single mixed domain): time, passes; tableD1: its curve.
+    assert checker.count["svg"] == 3 + 3 + 2 + 1
+    assert "prefers-color-scheme: dark" in text and "@media print" in text and 'name="viewport"' in text
+    assert "fozo bench table1 --model" in text and "nan" not in text.lower().replace("finance", "")
+
+
+def test_the_papers_numbers_stand_beside_ours(runs: Path) -> None:
+    groups = {group.recipe.name: group for group in collect(runs)}
+    table = table_of(groups["table1"])
+    assert table.columns[0] == "Gauss" and table.columns[15] == AVERAGE and len(table.rows) == 6
+    fozo = dict(table.rows)["FOZO"]
+    average = fozo[15]
+    assert average is not None and average.paper == 59.52 and average.spread is not None
+    both = groups["table1"].of("FOZO")
+    assert average.ours == pytest.approx(sum(run.measures["average"] for run in both) / 2)
+    assert average.difference == pytest.approx(average.ours - 59.52)
+    assert average.low is not None and average.high is not None and average.low < average.ours < average.high
+    for place, kind in enumerate(KINDS):
+        cell = fozo[place]
+        assert cell is not None and cell.paper == load_recipe("table1").rows[-1].paper[kind]
+    four = table_of(groups["table4"])
+    assert four.columns == ("R", "Sketch", "V2")
+    sketch, v2 = dict(four.rows)["FOZO"][1:]
+    assert sketch is not None and sketch.paper == 50.5 and v2 is not None and v2.paper is None
+    budgets = table_of(groups["figure1"])
+    last = dict(budgets.rows)["FOZO"][budgets.columns.index("1400 s")]
+    assert last is not None and last.paper == 66.6
+    assert last.ours == pytest.approx(groups["figure1"].first("FOZO").measures["average"])
+
+
+def test_other_forms_hold_the_same_numbers(page: Path, runs: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(page.with_suffix(".csv").read_text())))
+    fozo = next(r for r in rows if (r["recipe"], r["row"], r["column"]) == ("table1", "FOZO", AVERAGE))
+    table = table_of(next(group for group in collect(runs) if group.recipe.name == "table1"))
+    cell = dict(table.rows)["FOZO"][15]
+    assert cell is not None and float(fozo["ours"]) == pytest.approx(cell.ours, abs=1e-3) and fozo["paper"] == "59.5200"
+    text = page.with_suffix(".md").read_text()
+    assert words(cell) in text and f"{cell.ours:.2f}" in text
+    widths = {line.count("|") for line in text.split("## Table 1")[1].split("##")[0].splitlines() if "|" in line}
+    assert len(widths) == 1  # every row has every column
+    tex = page.with_suffix(".tex").read_text()
+    assert f"{cell.ours:.2f}" in tex and "\\textcolor{gray}{59.52}" in tex and "\\#Params" in tex
+    assert tex.count("\\begin{table*}") == tex.count("\\end{table*}") == 5
+    assert not re.search(r"(?<!\\)[%#_]", tex.split("\n", 1)[1])  # nothing that LaTeX would choke on
+
+
+def test_settings_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
+    recipe = Recipe("mine", "Mine & <yours>", (Row("a <b>", "fozo"), Row("b", "noadapt")))
+    invent(tmp_path, recipe, batches=2)
+    invent(tmp_path, recipe, batches=2, severity=3)
+    groups = collect(tmp_path)
+    assert [("severity 3" in g.setting, len(g.runs)) for g in groups] == [(True, 2), (False, 2)]
+    (html, *_) = write_report(tmp_path, tmp_path / "report.html")
+    text = html.read_text()
+    assert "Mine &amp; &lt;yours&gt;" in text and "a &lt;b&gt;" in text and "<yours>" not in text
+
+
+def test_nothing_to_report_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FozoError, match="holds no results"):
+        collect(tmp_path)
+    invent(tmp_path, "figureE1")
+    for file in tmp_path.rglob("result.json"):
+        file.unlink()
+    with pytest.raises(FozoError, match=r"no run below .* is finished"):
+        collect(tmp_path)
+
+
+def test_ticks_and_flat_curves() -> None:
+    assert ticks(0, 100) == [0, 20, 40, 60, 80, 100] and ticks(59.1, 59.6) == [59.1, 59.2, 59.3, 59.4, 59.5, 59.6]
+    svg = line_chart("flat", [Series("one", [5], [50.0], 0)], "x", "y", dots=True)
+    assert "circle" in svg and "nan" not in svg and "inf" not in svg
+
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+def test_a_browser_lays_it_out(page: Path, tmp_path: Path) -> None:
+    """On a phone nothing but tables and charts, which scroll by themselves, may be wider than the screen."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs chromium, which is not on this machine; the structure of the page is tested without it")
+    probe = page.read_text().replace(
+        "</body>",
+        "<script>document.title='width '+document.documentElement.scrollWidth+' of '+window.innerWidth"
+        "+' tables '+document.querySelectorAll('table').length</script></body>",
+    )
+    file = tmp_path / "probe.html"
+    file.write_text(probe)
+    shown = subprocess.run(
+        [browser, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=500,900", "--dump-dom", str(file)],
+        capture_output=True, text=True, timeout=200, check=True,
+    ).stdout  # fmt: skip
+    match = re.search(r"<title>width (\d+) of (\d+) tables (\d+)</title>", shown)
+    assert match is not None, shown[:500]
+    assert int(match[1]) <= int(match[2]) and int(match[3]) == 5
