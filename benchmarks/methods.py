@@ -4,7 +4,7 @@
 
 WEIGHTS is a file that fozo.load_engine reads (the table is of vit_tiny_patch16_224.augreg_in21k_ft_in1k), IMAGES a
 folder of clean images with one folder for each class, named so that sorting gives the classes' order (ImageNet's
-wnids). Needs ``pip install 'fozo[torch,bench]'``; about 25 minutes on one core.
+wnids). Needs ``pip install 'fozo[torch,bench]'``; about 10 minutes on one core.
 
 Every method runs in a process of its own over the identical stream. Time is processor time, so that other work on the
 machine disturbs it less, and memory the process's peak; both are given relative to the plain model in the same run.
@@ -41,7 +41,6 @@ ROWS: dict[str, tuple[str, dict[str, object], str]] = {
     "EATA": ("eata", {}, "1 + 1 backward"),
     "SAR": ("sar", {}, "2 + 2 backward"),
     "DeYO": ("deyo", {}, "2 + 1 backward"),
-    "FOA, 28 passes": ("foa", {"passes": 28}, "28"),
 }
 
 
@@ -144,7 +143,7 @@ def table(results: dict[str, Result], arguments: argparse.Namespace, model: str)
         f"of {arguments.batch}, never reset. Source statistics, and EATA's Fisher information, are of "
         f"{arguments.clean} other clean images. Every method has its default options. One core; time is processor "
         "time for an image and memory the process's peak, both against NoAdapt in the same run. Made by "
-        "`python benchmarks/methods.py`.",
+        f"`python benchmarks/methods.py WEIGHTS IMAGES --per-domain {arguments.per_domain}`.",
         "",
         f"| method | passes per image | parameters adapted | {domains} | top-1 | time | extra memory |",
         "|---|---|---:|" + "---:|" * (len(DOMAINS) + 3),
