@@ -28,6 +28,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "installing the pinned development environment (a few minutes the first time)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,timm,bench,dev]'
+	@# Only to compare with, so without what it asks for, which is of 2020.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps imagecorruptions
 	@touch $@
 
 clean:

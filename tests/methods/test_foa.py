@@ -78,7 +78,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(monkeypatch: pytest.MonkeyPat
         assert (method(images) == twin(images)).all()
 
 
-@pytest.mark.parametrize("bad", [{"passes": 1}, {"prompts": np.zeros((2, 48))}, {"seed": -1}])
+@pytest.mark.parametrize("bad", [{"passes": 1}, {"start": np.zeros((2, 48))}, {"seed": -1}])
 def test_refuses_what_cannot_be_searched(bad: dict[str, object]) -> None:
     with pytest.raises(fozo.FozoError):
         fozo.create("foa", engine(), source(), **bad)
