@@ -29,7 +29,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "installing the pinned development environment (a few minutes the first time)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,timm,bench,dev]'
 	@# Only to compare with, so without what it asks for, which is of 2020.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps imagecorruptions
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps imagecorruptions robustbench
 	@touch $@
 
 clean:
