@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ import torch
 
 import fozo
 from tests.helpers import SHARED, TINY, Golden, need, random_images, random_vit
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and so would the programs that they interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # torchvision's wheel does not load beside a CPU build of torch, and timm imports it; declaring the two operators it
 # misses is enough. Only the tests need this: fozo itself imports neither.
