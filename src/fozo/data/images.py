@@ -117,7 +117,6 @@ def resize_crop(image: Pixels, size: int, resize: int | None = None) -> Pixels:
 def fit(image: Pixels, size: int) -> Pixels:
     """Bring an image to ``size`` x ``size``: one that has that size is a ready-made crop and stays as it is.
 
-    Resizing and cropping such a crop once more would zoom into it: 72.9 % instead of 73.9 % for a ViT-Tiny on 4000
-    clean ImageNet crops.
+    Resizing and cropping such a crop once more would zoom into it.
     """
     return image if image.shape[:2] == (size, size) else resize_crop(image, size)

@@ -18,8 +18,8 @@ RECIPE = Recipe(
     title="Figure 3: prompts and batch size, ImageNet-C (Gaussian noise, level 5)",
     cost="22 million passes",
     note=(
-        "The paper gives neither the passes nor the number of images; 28 and 50,000 are assumed, because its "
-        "accuracies lie near those of its other 28-pass runs."
+        "The paper gives neither the passes nor the number of images; 28 and 50,000 are "
+        "assumptions."
     ),
     rows=(
         *(
