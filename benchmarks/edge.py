@@ -22,6 +22,7 @@ import numpy as np
 
 import fozo
 from fozo.engines.base import Floats
+from fozo.methods.prompt_fozo import PromptFOZO
 
 SIZES = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}
 
@@ -48,8 +49,8 @@ def images(count: int) -> Floats:
     return np.random.default_rng(0).standard_normal((count, 3, 224, 224)).astype(np.float32)
 
 
-def adapter(engine: fozo.Engine, passes: int) -> fozo.FOZO:
-    return fozo.FOZO(engine, fozo.SourceStatistics.collect(engine, [images(4)]), passes=passes)
+def adapter(engine: fozo.Engine, passes: int) -> PromptFOZO:
+    return PromptFOZO(engine, fozo.SourceStatistics.collect(engine, [images(4)]), passes=passes)
 
 
 def compare(engines: dict[str, fozo.Engine], batch: int, passes: int, rounds: int) -> None:

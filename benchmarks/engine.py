@@ -27,6 +27,7 @@ from fozo.core.statistics import Moments
 from fozo.engines.base import Floats
 from fozo.engines.torch_engine import TorchEngine
 from fozo.engines.vit import Architecture, ViT
+from fozo.methods.prompt_fozo import PromptFOZO
 
 SIZES = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}
 
@@ -48,7 +49,7 @@ def images(count: int) -> Floats:
 class PublishedLoop:
     """FOZO as published: separate full passes, nothing shared, statistics from every layer's normed CLS."""
 
-    def __init__(self, method: fozo.FOZO, engine: TorchEngine) -> None:
+    def __init__(self, method: PromptFOZO, engine: TorchEngine) -> None:
         self.method, self.vit = method, engine.vit
 
     @torch.inference_mode()
@@ -92,8 +93,8 @@ def timed(call: Callable[[Floats], Floats], batch: Floats) -> tuple[npt.NDArray[
 def compare(size: str, batch: int, passes: int, rounds: int, chunk: int | None) -> None:
     engine = make(size, chunk)
     source = fozo.SourceStatistics.collect(engine, [images(8)])
-    ours = fozo.FOZO(engine, source, passes=passes)
-    loop = PublishedLoop(fozo.FOZO(engine, source, passes=passes), engine)
+    ours = PromptFOZO(engine, source, passes=passes)
+    loop = PublishedLoop(PromptFOZO(engine, source, passes=passes), engine)
     data = images(batch)
     ratios = []
     for number in range(rounds + 1):  # the first round warms up
@@ -126,7 +127,7 @@ def peak(what: str, size: str, batch: int, passes: int) -> None:
             engine.vit(torch.from_numpy(data))
     else:
         source = fozo.SourceStatistics.collect(engine, [images(2)])
-        fozo.FOZO(engine, source, passes=passes)(data)
+        PromptFOZO(engine, source, passes=passes)(data)
     # Linux hands ru_maxrss on from the parent process; VmHWM is this process's own.
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(line.split()[1])

@@ -17,7 +17,7 @@ from fozo.core.noise import PhiloxNoise
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA
 from fozo.errors import FozoError
-from fozo.methods.fozo import AUTHORS_SCHEDULE
+from fozo.methods.prompt_fozo import AUTHORS_SCHEDULE
 
 RECORD = 60
 """Bytes of a step with two gradients: head, gradients, eps, rate, loss, two checksums."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fozo.core.schedule import Schedule
 from fozo.errors import FozoError
-from fozo.methods.fozo import AUTHORS_SCHEDULE
+from fozo.methods.prompt_fozo import AUTHORS_SCHEDULE
 
 
 @given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=40))

@@ -36,14 +36,6 @@ def test_moments_are_stable_far_from_zero() -> None:
     np.testing.assert_allclose(total.std, values.std(axis=0, ddof=1), rtol=1e-6)
 
 
-@given(values=arrays(np.float64, (6, 5, 2), elements=st.floats(-100, 100)))
-def test_moments_of_groups_equal_those_of_all_their_members(values: np.ndarray) -> None:
-    grouped = Moments.of_groups(values.mean(axis=1), values.var(axis=1), 5)
-    flat = Moments.of(values.reshape(30, 2))
-    np.testing.assert_allclose(grouped.mean, flat.mean, atol=1e-10)
-    np.testing.assert_allclose(grouped.squares, flat.squares, rtol=1e-9, atol=1e-7)
-
-
 def test_one_value_has_no_spread() -> None:
     with pytest.raises(FozoError, match="at least two"):
         _ = Moments.of(np.zeros((1, 3))).std
@@ -74,7 +66,9 @@ def test_collected_statistics_equal_numpys(engine: fozo.Engine) -> None:
     np.testing.assert_allclose(whole.features.mean, taps.features[0].mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(whole.cls.std, taps.cls[0].std(axis=0, ddof=1), atol=1e-5)
     assert whole.pooled.mean.shape == (SMALL.dim,)
-    assert whole.patches.count == 20 * 16
+    np.testing.assert_allclose(whole.patch_mean.mean, taps.patch_mean[0].mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(whole.patch_spread.mean, np.log(taps.patch_variance[0]).mean(axis=0), atol=1e-5)
+    assert whole.look.count == whole.images == 20
     for name in SourceStatistics.PARTS:
         np.testing.assert_allclose(getattr(parts, name).std, getattr(whole, name).std, atol=1e-5)
 

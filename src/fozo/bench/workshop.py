@@ -213,7 +213,7 @@ def _nested(name: str, options: dict[str, Any]) -> dict[str, Any]:
     if not inner:
         return options
     from fozo.core.schedule import Schedule
-    from fozo.methods.fozo import DEFAULT_PRESET, PRESETS
+    from fozo.methods.prompt_fozo import PRESETS
 
     unknown = [key for key in inner if key not in Schedule.__dataclass_fields__]
     if name != "fozo" or unknown:
@@ -221,7 +221,7 @@ def _nested(name: str, options: dict[str, Any]) -> dict[str, Any]:
             f"{name} has no option schedule.{next(iter(unknown or inner))}; only fozo has a schedule, with "
             f"{', '.join(Schedule.__dataclass_fields__)}"
         )
-    preset = str(options.get("preset", DEFAULT_PRESET))
+    preset = str(options.get("preset", ""))
     if preset in PRESETS:  # else FOZO itself has the right words
         options["schedule"] = replace(PRESETS[preset].schedule, **inner)
     return options

@@ -15,12 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.files import load_arrays, save_arrays
+from fozo.core.look import look
+from fozo.engines.base import as_numpy
 from fozo.errors import FozoError
 
 if TYPE_CHECKING:
     from fozo.engines.base import Engine, Floats, Images
 
 Array = npt.NDArray[np.float64]
+
+TINY = 1e-12
+"""Keeps the logarithm of a variance finite where a feature is constant over an image."""
+
+
+def spread(variance: npt.ArrayLike) -> Array:
+    """Logarithm of a variance, finite always. Spreads, unlike variances, may be averaged and subtracted."""
+    logarithm: Array = np.log(np.asarray(variance, dtype=np.float64) + TINY)
+    return logarithm
 
 
 @dataclass(frozen=True)
@@ -42,13 +53,6 @@ class Moments:
         mean = x.mean(axis=0)
         return cls(len(x), mean, ((x - mean) ** 2).sum(axis=0))
 
-    @classmethod
-    def of_groups(cls, mean: npt.ArrayLike, variance: npt.ArrayLike, size: int) -> Moments:
-        """Moments of B groups of ``size`` values each, given every group's mean and variance ``[B, ...]``."""
-        between = cls.of(mean)
-        within = np.asarray(variance, dtype=np.float64).sum(axis=0)
-        return cls(between.count * size, between.mean, size * (between.squares + within))
-
     def merge(self, other: Moments) -> Moments:
         """Moments of both samples together."""
         count = self.count + other.count
@@ -69,19 +73,22 @@ class Moments:
 class SourceStatistics:
     """What the plain model's activations look like on clean data.
 
-    ``cls``, ``features`` ``[L, d]`` and ``pooled`` ``[h]`` are over images; ``patches`` ``[L, d]`` is over all
-    patch tokens of all images as they enter each block. The names are those of :class:`fozo.engines.base.Taps`.
+    All are over images. ``cls``, ``features`` ``[L, d]``, ``pooled`` ``[h]`` and ``patch_mean`` ``[L, d]`` are named
+    as in :class:`fozo.engines.base.Taps`; ``patch_spread`` ``[L, d]`` is the logarithm of ``patch_variance``, and
+    ``look`` ``[f]`` is of the images themselves, see :mod:`fozo.core.look`.
     """
 
     fingerprint: str
     cls: Moments
     features: Moments
     pooled: Moments
-    patches: Moments
+    patch_mean: Moments
+    patch_spread: Moments
+    look: Moments
     model: str = field(default="", compare=False)
 
     KIND = "source statistics"
-    PARTS = ("cls", "features", "pooled", "patches")
+    PARTS = ("cls", "features", "pooled", "patch_mean", "patch_spread", "look")
 
     @property
     def images(self) -> int:
@@ -104,7 +111,9 @@ class SourceStatistics:
                 cls=Moments.of(taps.cls[0]),
                 features=Moments.of(taps.features[0]),
                 pooled=Moments.of(taps.pooled[0]),
-                patches=Moments.of_groups(taps.patch_mean[0], taps.patch_variance[0], engine.spec.patches),
+                patch_mean=Moments.of(taps.patch_mean[0]),
+                patch_spread=Moments.of(spread(taps.patch_variance[0])),
+                look=Moments.of(look(as_numpy(images))),
                 model=engine.spec.name,
             )
             gathered = part if gathered is None else gathered.merge(part)
@@ -132,7 +141,7 @@ class SourceStatistics:
         moments: Mapping[str, Moments] = {name: getattr(self, name) for name in self.PARTS}
         header = {
             "kind": self.KIND,
-            "version": 1,
+            "version": 2,
             "fingerprint": self.fingerprint,
             "model": self.model,
             "counts": {name: part.count for name, part in moments.items()},

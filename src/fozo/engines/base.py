@@ -196,6 +196,12 @@ def refuse_broken(finite: npt.NDArray[np.bool_]) -> None:
         raise FozoError(f"image {broken[0]} of the batch holds NaN or infinite values{more}; leave it out")
 
 
+def as_numpy(images: Images) -> Floats:
+    """Give a batch as a NumPy array; one of a torch tensor on the CPU shares its memory."""
+    array: Floats = images if isinstance(images, np.ndarray) else images.detach().cpu().numpy()
+    return array
+
+
 def like(images: ImagesT, array: Floats) -> ImagesT:
     """Give ``array`` back as what the user handed in: a torch tensor on the same device, or NumPy."""
     if isinstance(images, np.ndarray):

@@ -30,26 +30,28 @@ class MethodInfo:
     paper: str
 
 
-_REGISTRY: dict[str, type[Method]] = {}
-M = TypeVar("M", bound="type[Method]")
+_REGISTRY: dict[str, Callable[..., Method]] = {}
+_INFO: dict[str, MethodInfo] = {}
+M = TypeVar("M", bound="Callable[..., Method]")
 
 
 def register(info: MethodInfo) -> Callable[[M], M]:
-    """Class decorator: make a method known under ``info.name``."""
+    """Decorate a class, or a function that chooses between classes: make it known under ``info.name``."""
 
-    def add(cls: M) -> M:
+    def add(factory: M) -> M:
         if info.name in _REGISTRY:
             raise FozoError(f"a method named {info.name!r} is registered already; choose another name")
-        cls.info = info
-        _REGISTRY[info.name] = cls
-        return cls
+        if isinstance(factory, type):
+            factory.info = info  # type: ignore[attr-defined]
+        _REGISTRY[info.name], _INFO[info.name] = factory, info
+        return factory
 
     return add
 
 
 def methods() -> dict[str, MethodInfo]:
     """All registered methods by name."""
-    return {name: cls.info for name, cls in sorted(_REGISTRY.items())}
+    return dict(sorted(_INFO.items()))
 
 
 def takes(name: str, option: str) -> bool:
@@ -63,8 +65,7 @@ def create(name: str, engine: Engine, source: SourceStatistics | None = None, **
         close = difflib.get_close_matches(name, _REGISTRY, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise FozoError(f"there is no method {name!r}{hint} Known are {', '.join(sorted(_REGISTRY))}")
-    factory: Callable[..., Method] = _REGISTRY[name]
     try:
-        return factory(engine, source, **options)
+        return _REGISTRY[name](engine, source, **options)
     except TypeError as error:
         raise FozoError(f"{name} does not take these options: {error}") from error

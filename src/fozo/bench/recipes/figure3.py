@@ -24,14 +24,14 @@ RECIPE = Recipe(
     rows=(
         *(
             Row(
-                f"prompts = {count}", "fozo", {"passes": 28, "prompts": count}, StreamPlan(kinds=NOISE, images=50_000),
+                f"prompts = {count}", "fozo", {"preset": "official", "passes": 28, "prompts": count}, StreamPlan(kinds=NOISE, images=50_000),
                 x=count, axis="prompts", paper={AVERAGE: PROMPTS[count]} if count in PROMPTS else {},
             )
             for count in range(1, 11)
         ),
         *(
             Row(
-                f"batch size = {size}", "fozo", {"passes": 28},
+                f"batch size = {size}", "fozo", {"preset": "official", "passes": 28},
                 StreamPlan(kinds=NOISE, images=50_000, batch_size=size),
                 x=size, axis="batch size", paper={AVERAGE: BATCHES[size]} if size in BATCHES else {},
             )

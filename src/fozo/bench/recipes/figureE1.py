@@ -20,6 +20,6 @@ RECIPE = Recipe(
     rows=(
         Row("FOA", "foa", {"passes": 28}, MIXED),
         Row("ZOA", "zoa", {"passes": 28}, MIXED),
-        Row("FOZO", "fozo", {"passes": 26}, MIXED),
+        Row("FOZO", "fozo", {"preset": "official", "passes": 26}, MIXED),
     ),
 )

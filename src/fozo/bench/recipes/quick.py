@@ -20,7 +20,8 @@ METHODS: dict[str, tuple[str, dict[str, Value]]] = {
     "DeYO": ("deyo", {}),
     "FOA": ("foa", {"passes": 2}),
     "ZOA": ("zoa", {"passes": 2}),
-    "FOZO": ("fozo", {"passes": 2}),
+    "FOZO (official)": ("fozo", {"passes": 2, "preset": "official"}),
+    "FOZO": ("fozo", {}),
 }
 
 RECIPE = Recipe(

@@ -1,4 +1,4 @@
-"""All ten methods side by side: 15 corruptions, continual, at 1 or 2 forward passes; FOZO under both published presets.
+"""All ten methods side by side: 15 corruptions, continual, at 1 or 2 forward passes; FOZO under all presets.
 
     fozo bench rivals --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --severity 3
 
@@ -18,6 +18,8 @@ METHODS: dict[str, tuple[str, dict[str, Value]]] = {
     "ZOA": ("zoa", {"passes": 2}),
     "FOZO (paper)": ("fozo", {"passes": 2, "preset": "paper"}),
     "FOZO (official)": ("fozo", {"passes": 2, "preset": "official"}),
+    "FOZO": ("fozo", {}),
+    "FOZO, 2 passes": ("fozo", {"passes": 2}),
     "TENT": ("tent", {}),
     "EATA": ("eata", {}),
     "SAR": ("sar", {}),

@@ -40,7 +40,7 @@ RECIPE = Recipe(
         row(
             "FOZO", "fozo",
             "57.8 57.8 58.9 50.2 39.2 55.3 49.2 65.3 66.8 67.5 78.6 56.9 51.0 68.3 70.1 59.52 179 831 2304",
-            passes=2,
+            passes=2, preset="official",
         ),
     ),
 )  # fmt: skip

@@ -24,6 +24,8 @@ PAPER = {
 
 def _options(method: str, column: str) -> dict[str, Value]:
     options: dict[str, Value] = {"passes": 2} if method in ("foa", "zoa", "fozo") else {}
+    if method == "fozo":
+        options["preset"] = "official"
     return {**options, "weight": 0.2} if (method, column) == ("foa", "R") else options
 
 

@@ -17,7 +17,7 @@ RECIPE = Recipe(
     cost="1.35 million passes",
     rows=tuple(
         Row(
-            f"alpha = {tenth / 10}", "fozo", {"passes": 2, "schedule.decay": tenth / 10}, FIVE_K,
+            f"alpha = {tenth / 10}", "fozo", {"preset": "official", "passes": 2, "schedule.decay": tenth / 10}, FIVE_K,
             x=tenth / 10, axis="alpha", paper={AVERAGE: float(number)},
         )
         for tenth, number in enumerate(PAPER.split(), start=1)

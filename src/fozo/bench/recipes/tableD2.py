@@ -17,7 +17,7 @@ RECIPE = Recipe(
     cost="1.35 million passes",
     rows=tuple(
         Row(
-            f"beta = {tenth / 10}", "fozo", {"passes": 2, "schedule.memory": tenth / 10}, FIVE_K,
+            f"beta = {tenth / 10}", "fozo", {"preset": "official", "passes": 2, "schedule.memory": tenth / 10}, FIVE_K,
             x=tenth / 10, axis="beta", paper={AVERAGE: float(number)},
         )
         for tenth, number in enumerate(PAPER.split(), start=1)

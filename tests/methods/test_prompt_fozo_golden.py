@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import fozo
+from fozo.methods.prompt_fozo import PromptFOZO
 from tests.helpers import Golden
 
 TOLERANCE = 1e-9
@@ -23,14 +23,14 @@ def test_replays_the_authors_run(golden: Golden, n: int, mode: str) -> None:
     trace = golden.trace(f"fozo_n{n}_{mode}_f64")
     images = golden.normalise(golden.data["stream_u8"])
     ends = np.cumsum(trace["batch_size"])
-    method: fozo.FOZO | None = None
+    method: PromptFOZO | None = None
     for t, (end, size) in enumerate(zip(ends, trace["batch_size"], strict=True)):
         batch = slice(end - size, end)
         domain = int(trace["domain"][t])
         if method is None or (mode == "reset" and domain != trace["domain"][t - 1]):
             start = trace["prompts_init"] if t == 0 else trace["prompts_after_reset"][domain - 1]
             noise = trace["Z"][t:]
-            method = fozo.FOZO(
+            method = PromptFOZO(
                 golden.engine,
                 golden.source,
                 passes=2 * n,

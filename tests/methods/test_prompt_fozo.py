@@ -12,7 +12,7 @@ import fozo
 from fozo.core.journal import Journal
 from fozo.core.spsa import Step
 from fozo.errors import FozoError
-from fozo.methods.fozo import PRESETS
+from fozo.methods.prompt_fozo import PRESETS, PromptFOZO
 from tests.helpers import SMALL, random_images, random_vit
 
 BATCHES = [random_images(n, seed=i) for i, n in enumerate([8, 8, 3, 1, 8, 1, 1, 5])]
@@ -24,8 +24,8 @@ BATCHES = [random_images(n, seed=i) for i, n in enumerate([8, 8, 3, 1, 8, 1, 1, 
 def test_a_restored_run_equals_the_unbroken_one(
     engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path, preset: str, passes: int, cut: int
 ) -> None:
-    def make() -> fozo.FOZO:
-        return fozo.FOZO(engine, source, passes=passes, seed=3, preset=preset)
+    def make() -> PromptFOZO:
+        return PromptFOZO(engine, source, passes=passes, seed=3, preset=preset)
 
     unbroken = make()
     expected = [unbroken(images) for images in BATCHES]
@@ -42,7 +42,7 @@ def test_a_restored_run_equals_the_unbroken_one(
 
 
 def test_reset_behaves_as_newly_made(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
-    used = fozo.FOZO(engine, source, seed=1)
+    used = PromptFOZO(engine, source, seed=1)
     expected = [used(images) for images in BATCHES]
     assert not np.array_equal(used.prompts, used.start)
     used.reset()
@@ -51,21 +51,21 @@ def test_reset_behaves_as_newly_made(engine: fozo.Engine, source: fozo.SourceSta
 
 
 def test_seeds_differ_and_repeat(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
-    runs = [fozo.FOZO(engine, source, seed=seed)(BATCHES[0]) for seed in (0, 0, 1)]
+    runs = [PromptFOZO(engine, source, seed=seed)(BATCHES[0]) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
 
 
 def test_torch_in_torch_out(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
-    arrays = fozo.FOZO(engine, source)(BATCHES[0])
-    tensors = fozo.FOZO(engine, source)(torch.from_numpy(BATCHES[0]))
+    arrays = PromptFOZO(engine, source)(BATCHES[0])
+    tensors = PromptFOZO(engine, source)(torch.from_numpy(BATCHES[0]))
     assert isinstance(arrays, np.ndarray) and arrays.shape == (8, SMALL.classes)
     assert isinstance(tensors, torch.Tensor) and not tensors.requires_grad
     np.testing.assert_array_equal(arrays, tensors.numpy())
 
 
 def test_the_returned_prediction_is_that_of_the_lowest_loss(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
-    method = fozo.FOZO(engine, source, passes=6, shift="none")
+    method = PromptFOZO(engine, source, passes=6, shift="none")
     candidates = method.spsa.ask()
     logits = method(BATCHES[0])
     taps = engine.run(engine.embed(BATCHES[0]), fozo.Knobs(prompts=candidates))
@@ -79,7 +79,7 @@ def test_the_returned_prediction_is_that_of_the_lowest_loss(engine: fozo.Engine,
 def test_it_descends_its_objective_on_a_fixed_batch(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
     """Not only runs: on one batch over and over, with many samples, the loss falls."""
     images = random_images(16, seed=9) * 1.5 + 0.5
-    method = fozo.FOZO(engine, source, passes=32, shift="none")
+    method = PromptFOZO(engine, source, passes=32, shift="none")
     losses = []
     for _ in range(40):
         method(images)
@@ -92,7 +92,7 @@ def test_it_descends_its_objective_on_a_fixed_batch(engine: fozo.Engine, source:
 def test_a_stream_of_single_images_stays_finite(
     engine: fozo.Engine, source: fozo.SourceStatistics, preset: str
 ) -> None:
-    method = fozo.FOZO(engine, source, preset=preset)
+    method = PromptFOZO(engine, source, preset=preset)
     for i in range(12):
         assert np.isfinite(method(random_images(1, seed=i))).all()
     assert np.isfinite(method.prompts).all()
@@ -102,7 +102,7 @@ def test_a_stream_of_single_images_stays_finite(
 def test_statistics_of_a_single_image_are_those_of_the_window(
     engine: fozo.Engine, source: fozo.SourceStatistics
 ) -> None:
-    method = fozo.FOZO(engine, source, window=4)
+    method = PromptFOZO(engine, source, window=4)
     for i in range(6):
         method(random_images(1, seed=i))
     rows = method.window.rows
@@ -116,7 +116,7 @@ def test_statistics_of_a_single_image_are_those_of_the_window(
 
 
 def test_bad_images_are_refused_by_name_and_change_nothing(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
-    method, untouched = fozo.FOZO(engine, source), fozo.FOZO(engine, source)
+    method, untouched = PromptFOZO(engine, source), PromptFOZO(engine, source)
     for m in (method, untouched):
         m(BATCHES[0])
     for value in (np.nan, np.inf, -np.inf):
@@ -138,7 +138,7 @@ def test_bad_images_are_refused_by_name_and_change_nothing(engine: fozo.Engine, 
 def test_a_model_that_overflows_is_refused_and_changes_nothing(
     engine: fozo.Engine, source: fozo.SourceStatistics
 ) -> None:
-    method = fozo.FOZO(engine, source)
+    method = PromptFOZO(engine, source)
     before = method.state()
     with np.errstate(all="ignore"), pytest.raises(FozoError, match="not all finite"):
         method(np.full_like(BATCHES[0], 3e38))
@@ -170,22 +170,22 @@ def test_bad_options_say_what_is_wrong(
 
 def test_needs_source_statistics(engine: fozo.Engine) -> None:
     with pytest.raises(FozoError, match="needs source statistics"):
-        fozo.FOZO(engine)
+        PromptFOZO(engine)
 
 
 def test_a_state_from_elsewhere_is_refused(engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path) -> None:
     path = tmp_path / "state.npz"
-    method = fozo.FOZO(engine, source, passes=2)
+    method = PromptFOZO(engine, source, passes=2)
     method(BATCHES[0])
     method.save(path)
     with pytest.raises(FozoError, match=r"passes=2.*this run has 4"):
-        fozo.FOZO(engine, source, passes=4).restore(path)
+        PromptFOZO(engine, source, passes=4).restore(path)
     with pytest.raises(FozoError, match="method='fozo'"):
         fozo.NoAdapt(engine).restore(path)
     other = fozo.load_engine(random_vit(seed=1))
     theirs = fozo.SourceStatistics.collect(other, [BATCHES[0]])
     with pytest.raises(FozoError, match="fingerprint"):
-        fozo.FOZO(other, theirs).restore(path)
+        PromptFOZO(other, theirs).restore(path)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(FozoError, match="truncated"):
         method.restore(path)
@@ -200,7 +200,7 @@ def test_a_class_mask_restricts_predictions_and_entropy(source: fozo.SourceStati
     np.testing.assert_allclose(
         fozo.NoAdapt(masked)(BATCHES[0]), fozo.NoAdapt(full)(BATCHES[0])[:, [4, 0, 5]], atol=1e-6
     )
-    assert fozo.FOZO(masked, source)(BATCHES[0]).shape == (8, 3)
+    assert PromptFOZO(masked, source)(BATCHES[0]).shape == (8, 3)
     for bad in ([], [1, 1], [7], [-1]):
         with pytest.raises(FozoError, match="distinct indices below 7"):
             fozo.load_engine(random_vit(), classes=bad)
@@ -220,7 +220,7 @@ class TestJournal:
         self, engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
     ) -> None:
         path = tmp_path / "run.journal"
-        method = fozo.FOZO(engine, source, passes=4, seed=11, journal=path)
+        method = PromptFOZO(engine, source, passes=4, seed=11, journal=path)
         history = [method.prompts]
         for images in BATCHES:
             method(images)
@@ -233,7 +233,7 @@ class TestJournal:
         self, engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
     ) -> None:
         path, state = tmp_path / "run.journal", tmp_path / "state.npz"
-        method = fozo.FOZO(engine, source, journal=path)
+        method = PromptFOZO(engine, source, journal=path)
         for images in BATCHES[:3]:
             method(images)
         method.save(state)
@@ -250,11 +250,11 @@ class TestJournal:
         self, engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
     ) -> None:
         path, state = tmp_path / "run.journal", tmp_path / "state.npz"
-        first = fozo.FOZO(engine, source, journal=path)
+        first = PromptFOZO(engine, source, journal=path)
         first(BATCHES[0])
         first.save(state)
         first(BATCHES[1])  # on record, but after the saved state: the power goes now
-        second = fozo.FOZO(engine, source, journal=path)
+        second = PromptFOZO(engine, source, journal=path)
         second.restore(state)
         second(BATCHES[1])
         np.testing.assert_array_equal(second.prompts, first.prompts)
@@ -264,9 +264,9 @@ class TestJournal:
         self, engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
     ) -> None:
         path = tmp_path / "run.journal"
-        fozo.FOZO(engine, source, seed=1, journal=path)
+        PromptFOZO(engine, source, seed=1, journal=path)
         with pytest.raises(FozoError, match=r"differs in .*seed"):
-            fozo.FOZO(engine, source, seed=2, journal=path)
+            PromptFOZO(engine, source, seed=2, journal=path)
 
     def test_a_batch_that_cannot_be_recorded_has_not_happened(
         self,
@@ -275,7 +275,7 @@ class TestJournal:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        method = fozo.FOZO(engine, source, journal=tmp_path / "run.journal")
+        method = PromptFOZO(engine, source, journal=tmp_path / "run.journal")
         method(BATCHES[0])
         before = method.state()
 
@@ -291,5 +291,5 @@ class TestJournal:
 
 
 def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
-    assert fozo.FOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
+    assert PromptFOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
     assert fozo.create("fozo", engine, source, prompts=1).parameters == engine.spec.dim

@@ -1,0 +1,181 @@
+"""FOZO's own preset: patch tokens moved part of the way back to their clean statistics before every block.
+
+One forward pass an image, no gradient, no prompt, no random number. The stream is worked through a few images at a
+time. For each of them, :mod:`fozo.core.recall` finds the earlier images that look alike; what the blocks did to those
+is what they are expected to do to this one; and :mod:`fozo.core.alignment` turns that into moves, the weaker the fewer
+images they rest on. docs/method.md has the mathematics, what every ingredient is worth, and what failed.
+
+With more passes, images are looked at again once they are in the memory themselves: the moves then rest on what the
+blocks really did to them, which matters most where little else is remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.core.alignment import Plan, Responses, Target, observe, plan, still
+from fozo.core.look import look
+from fozo.core.recall import Keys, Memory, Rule
+from fozo.core.statistics import SourceStatistics
+from fozo.engines.base import Engine, Floats, ImagesT, Knobs, Tokens, as_numpy, like
+from fozo.errors import FozoError
+from fozo.methods.base import Method, State
+from fozo.methods.presets import pick
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything about the alignment that can be chosen. One setting serves all models: nothing has a unit."""
+
+    mean: float = 0.25
+    """Part of the way that the mean of the patch tokens is moved before each block."""
+    spread: float = 0.25
+    """Part of the way that their spread is."""
+    doubt: float = 4.0
+    """How many images' worth of evidence halves the moves: n images count n / (n + doubt)."""
+    together: int = 8
+    """Images that go through the model together, and see the same memories."""
+    recall: Rule = field(default_factory=Rule)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in ("mean", "spread"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise FozoError(f"{name} is {getattr(self, name)}; give a part from 0 (no move) to 1 (all the way)")
+        if not self.doubt >= 0:
+            raise FozoError(f"doubt is {self.doubt}; give a number of images from 0 up")
+        if self.together < 1:
+            raise FozoError(f"together is {self.together}; give a whole number from 1 up")
+
+
+class AlignedFOZO(Method):
+    """Aligns the patch tokens of every layer with their clean statistics; ``passes`` forward passes an image."""
+
+    def __init__(
+        self, engine: Engine, source: SourceStatistics | None = None, *, passes: int = 1, **switches: object
+    ) -> None:
+        """Prepare to adapt.
+
+        Args:
+            engine: the frozen model.
+            source: its statistics on clean data.
+            passes: forward passes for each image.
+            switches: any field of :class:`Options` that should differ.
+        """
+        super().__init__(engine, source)
+        assert source is not None
+        if not isinstance(passes, int) or passes < 1:
+            raise FozoError(f"FOZO takes a whole number of passes from 1 up, not {passes}")
+        self.choices = pick("fozo", {"aligned": Options()}, "aligned", switches)
+        self.passes = passes
+        self.spent = float(passes)
+        self.target = Target(source.patch_mean.mean, source.patch_spread.mean)
+        self.source_look = source.look
+        self._begin()
+
+    def _begin(self) -> None:
+        self.memory = Memory(self.source_look.mean.size, 2 * self.target.mean.size, self.choices.recall)
+        self.worth = 0.0
+
+    def __call__(self, images: ImagesT) -> ImagesT:
+        """Adapt to normalised images ``[B, channels, height, width]`` and return their logits ``[B, classes]``.
+
+        If it raises, the method is as it was before the call.
+        """
+        step = self.choices.together
+        # Everything that can be refused is refused here, before anything is remembered.
+        parts = [self.engine.embed(images[start : start + step]) for start in range(0, max(1, len(images)), step)]
+        keys = self.keys(as_numpy(images))
+        before = self.memory.keys, self.memory.values
+        try:
+            logits = [
+                self._part(tokens, keys.part(slice(number * step, (number + 1) * step)))
+                for number, tokens in enumerate(parts)
+            ]
+        except BaseException:
+            self.memory.keys, self.memory.values = before
+            raise
+        return like(images, np.concatenate(logits))
+
+    def adapt(self, tokens: Tokens) -> Floats:
+        """Refuse: what an image looks like cannot be told from its tokens."""
+        raise FozoError("the aligned preset of fozo looks at images, not at embedded tokens: call it with the images")
+
+    def keys(self, images: Floats) -> Keys:
+        """Estimate the looks of the domains that the images are from."""
+        source = self.source_look
+        looks = (look(images) - source.mean) / np.maximum(source.std, 1e-6)
+        return self.choices.recall.keys(looks, self.memory.keys.look)
+
+    def _part(self, tokens: Tokens, keys: Keys) -> Floats:
+        """Move, predict and remember a few images; where there are passes left, do so again in the light of that."""
+        memory = self.memory.keys, self.memory.values
+        for _ in range(self.passes):
+            used = self._plan(keys)
+            taps = self.engine.run(tokens, Knobs(patches=used.move()), patch_moments=True)
+            logits = self.engine.logits(taps.pooled[0])
+            if not np.isfinite(logits).all():
+                raise FozoError("the model's logits are not all finite; nothing was changed")
+            seen = observe(taps, used)
+            self.memory.keys, self.memory.values = memory  # what the pass before saw of these images is out of date
+            self.memory.add(keys, np.concatenate([seen.mean, seen.spread], axis=1).reshape(tokens.batch, -1))
+        return logits
+
+    def _plan(self, keys: Keys) -> Plan:
+        """Decide the moves from what is remembered of images that look alike."""
+        depth, dim = self.target.mean.shape
+        if not len(self.memory):
+            self.worth = 0.0
+            return still(depth, dim)
+        recalled, worth = self.memory.recall(keys)
+        self.worth = float(worth.mean())
+        expected = recalled.reshape(-1, 2, depth, dim)
+        trust = worth / (worth + self.choices.doubt) if self.choices.doubt else np.ones_like(worth)
+        strengths = np.array([self.choices.mean, self.choices.spread]) * trust[:, None]
+        return plan(Responses(expected[:, 0], expected[:, 1]), self.target, strengths)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the moves of one image consist of."""
+        return 2 * self.target.mean.size
+
+    def telling(self) -> dict[str, float]:
+        """Return how many earlier images the latest moves rested on."""
+        return {"worth": self.worth}
+
+    def reset(self) -> None:
+        """Forget everything seen."""
+        self._begin()
+
+    def state(self) -> State:
+        """Return the memory."""
+        keys = self.memory.keys
+        return {
+            "centre": keys.centre,
+            "variance": keys.variance,
+            "look": keys.look,
+            "responses": self.memory.values.astype(np.float64),
+        }
+
+    def restore_state(self, state: State) -> None:
+        """Continue from a state."""
+        self._begin()
+        keys = Keys(state["centre"], state["variance"], state["look"])
+        count = len(state["responses"])
+        fits = all(
+            part.shape == (count, self.source_look.mean.size) for part in (keys.centre, keys.variance, keys.look)
+        )
+        if not fits or state["responses"].shape[1:] != self.memory.values.shape[1:]:
+            raise FozoError(
+                f"the state's memory has shape {list(state['responses'].shape)} and does not fit this model"
+            )
+        self.memory.keys, self.memory.values = keys, state["responses"].astype(np.float32)
+
+    def options(self) -> dict[str, object]:
+        """Everything that has to be the same for a state to be continued."""
+        return {**asdict(self.choices), "passes": self.passes, "preset": "aligned"}
