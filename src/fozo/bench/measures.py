@@ -81,7 +81,7 @@ def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
         entropy=float(np.average([record.entropy for record in records], weights=images)),
         domains=dict(zip(names, means["correct"].tolist(), strict=True)),
         domain_intervals={name: interval(shares[:, i]) for i, name in enumerate(names)},
-        passes=int(sum(record.passes * record.images for record in records)),
+        passes=round(sum(record.passes * record.images for record in records)),
     )
 
 

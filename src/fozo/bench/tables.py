@@ -118,12 +118,17 @@ def _level(group: Group) -> int:
     return int(group.runs[0].result["stream"]["severity"])
 
 
+def _digits(group: Group) -> int:
+    """Passes are whole numbers unless a method chooses them batch by batch."""
+    return 0 if all(float(run.result["passes"]).is_integer() for run in group.runs) else 2
+
+
 def _costs(group: Group) -> dict[str, dict[str, Cell | None]]:
     """What it took, and calibration: the paper's figures where it has them."""
     facts: dict[str, tuple[Callable[[Run], float], str, int]] = {
         "Top-5": (lambda run: run.measures["top5"], "", 1),
         "ECE": (lambda run: run.measures["ece"], "", 1),
-        "Passes": (lambda run: run.result["passes"], "", 0),
+        "Passes": (lambda run: run.result["passes"], "", _digits(group)),
         "Time (s)": (lambda run: run.conditions["seconds"], "seconds", 0),
         "Memory (MiB)": (lambda run: run.conditions["memory"] / 2**20, "memory", 0),
         "#Params": (lambda run: run.result["parameters"], "parameters", 0),
