@@ -166,3 +166,19 @@ def test_calibrate_and_adapt(call: Call, weights: Path, photos: Path, tmp_path: 
     assert code == 2 and "does not take these options" in errors
     code, _, errors = call("adapt", weights, photos, "--stats", stats, "-o", tmp_path / "no" / "file.csv")
     assert code == 2 and "choose a folder that exists" in errors
+
+
+def test_the_report(call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path) -> None:
+    runs, page = tmp_path / "runs", tmp_path / "page.html"
+    code, _, errors = call("report", runs)
+    assert code == 2 and "is no folder" in errors and len(errors.splitlines()) == 1
+    runs.mkdir()
+    code, _, errors = call("report", runs, "-o", page)
+    assert code == 2 and "holds no results" in errors and not page.exists()
+    assert call("bench", recipe, "--model", weights, "--imagenet", photos, "--out", runs, "--threads", 1)[0] == 0
+    code, out, errors = call("report", runs, "-o", page)
+    names = [page.with_suffix(suffix) for suffix in (".html", ".md", ".csv", ".tex")]
+    assert (code, out, errors) == (0, ", ".join(map(str, names)) + "\n", "") and all(name.exists() for name in names)
+    assert "plain" in page.read_text() and "(paper 50.00" in names[1].read_text()
+    code, _, errors = call("report", runs, "-o", tmp_path / "no" / "page.html")
+    assert code == 2 and "choose a folder that exists" in errors

@@ -7,6 +7,7 @@ A worker that does not find the driver's mark in ``--out`` refuses to begin.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -113,7 +114,7 @@ def _cluster(address: str | None) -> Iterator[ModuleType]:
         yield ray
         return
     try:
-        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FozoError(f"cannot reach a Ray cluster at {address or 'this machine'}: {reason}") from error

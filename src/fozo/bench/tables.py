@@ -91,7 +91,8 @@ def table_of(group: Group) -> Table:
     domains = (
         list(dict.fromkeys(d for run in group.runs for d in run.measures["domains"])) if sides == [AVERAGE] else []
     )
-    if len(domains) > 1:
+    budgets = _budgets(group)
+    if len(domains) > 1 and not budgets:  # Table C.1 has its budgets instead
         for domain in domains:
             kind = domain.split("/")[0]
             name = SHORT.get(kind, kind) if domain.endswith(f"/{_level(group)}") else domain
@@ -107,7 +108,7 @@ def table_of(group: Group) -> Table:
             paper = runs[0].row.paper.get(side) if runs else None
             cell = _cell(runs, lambda run: run.measures["average"], paper, 2)
             columns[side][label] = _sure(cell, runs, "average_interval")
-    columns.update(_budgets(group))
+    columns.update(budgets)
     if sides == [AVERAGE]:
         columns.update(_costs(group))
     rows = tuple((label, tuple(columns[name][label] for name in columns)) for label in labels)
