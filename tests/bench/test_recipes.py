@@ -133,3 +133,20 @@ def test_importing_fozo_imports_neither_torch_nor_matplotlib() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]"
+
+
+def test_other_passes_are_another_recipe_that_says_so() -> None:
+    whole, small = load_recipe("figure1"), load_recipe("figure1").at_passes(4)
+    assert (
+        small.name == "figure1-4passes"
+        and "at 4 passes" in small.title
+        and "4 passes instead of 26 or 28" in small.note
+    )
+    assert {row.options["passes"] for row in small.rows} == {4}
+    assert all(row.label.endswith(" at 4 passes") for row in small.rows)
+    assert [row.paper for row in small.rows] == [row.paper for row in whole.rows]
+    five = load_recipe("table5").at_passes(4)
+    assert five.rows[0] == load_recipe("table5").rows[0]  # NoAdapt has no passes to change
+    assert load_recipe("table1").at_passes(2) is load_recipe("table1")
+    with pytest.raises(FozoError, match="nothing for --passes to change"):
+        replace(whole, rows=(Row("plain", "noadapt"),)).at_passes(2)

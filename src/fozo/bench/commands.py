@@ -43,6 +43,7 @@ def bench(
     ] = None,
     images: Annotated[int | None, typer.Option(help="Images of each domain, instead of the recipe's.")] = None,
     severity: Annotated[int | None, typer.Option(help="1 to 5, instead of the recipe's.")] = None,
+    passes: Annotated[int | None, typer.Option(help="Forward passes of rows that name them.")] = None,
     calibration: Annotated[int | None, typer.Option(help="Clean images for source statistics.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds joined by commas.")] = "0",
     methods: Annotated[str | None, typer.Option(help="Only these methods, joined by commas.")] = None,
@@ -60,7 +61,7 @@ def bench(
     if name == "list":
         _list()
         return
-    recipe = load_recipe(name)
+    recipe = load_recipe(name) if passes is None else load_recipe(name).at_passes(passes)
     if model is None:
         raise FozoError(f"which model? Give --model with a weights file or timm:NAME (see: fozo bench {name} --help)")
     from fozo.bench.pool import share_of_cores
