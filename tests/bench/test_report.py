@@ -17,6 +17,7 @@ import pytest
 
 from fozo.bench.charts import Series, line_chart, ticks
 from fozo.bench.collect import collect
+from fozo.bench.experiment import StreamPlan
 from fozo.bench.recipe import AVERAGE, Recipe, Row, load_recipe, names
 from fozo.bench.report import COLOURS, write_report
 from fozo.bench.tables import table_of, words
@@ -140,6 +141,18 @@ def test_settings_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
     (html, *_) = write_report(tmp_path, tmp_path / "report.html")
     text = html.read_text()
     assert "Mine &amp; &lt;yours&gt;" in text and "a &lt;b&gt;" in text and "<yours>" not in text
+
+
+def test_rows_may_have_other_domains_than_their_neighbours(tmp_path: Path) -> None:
+    kinds = (("fog", "snow"), ("snow", "frost"))
+    rows = tuple(Row(f"row {i}", "fozo", {}, StreamPlan(kinds=own)) for i, own in enumerate(kinds))
+    invent(tmp_path, Recipe("mine", "Mine", rows), batches=2)
+    table = table_of(collect(tmp_path)[0])
+    assert table.columns[:3] == ("Fg", "Snw", "Frst")
+    assert [[cell is None for cell in cells[:3]] for _, cells in table.rows] == [
+        [False, False, True], [True, False, False],
+    ]  # fmt: skip
+    assert "Accuracy under each corruption" not in write_report(tmp_path, tmp_path / "report.html")[0].read_text()
 
 
 def test_nothing_to_report_is_said(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def _charts(group: Group, table: Table) -> list[str]:
         ),
     ]  # fmt: skip
     domains = list(group.first(labels[0]).measures["domains"])
-    if len(domains) > 1:
+    if len(domains) > 1 and all(list(group.first(label).measures["domains"]) == domains for label in labels):
         bars = [
             Series(label, [], [float(group.first(label).measures["domains"][d]) for d in domains], colours[label])
             for label in labels

@@ -98,8 +98,9 @@ def table_of(group: Group) -> Table:
             name = SHORT.get(kind, kind) if domain.endswith(f"/{_level(group)}") else domain
             columns[name] = {}
             for label in labels:
-                runs = group.of(label)
-                cell = _cell(runs, lambda run, d=domain: run.measures["domains"][d], runs[0].row.paper.get(kind))  # type: ignore[misc]
+                paper = group.of(label)[0].row.paper.get(kind)
+                runs = [run for run in group.of(label) if domain in run.measures["domains"]]
+                cell = _cell(runs, lambda run, d=domain: run.measures["domains"][d], paper)  # type: ignore[misc]
                 columns[name][label] = _sure(cell, runs, "domain_intervals", domain)
     for side in sides:
         columns[side] = {}
