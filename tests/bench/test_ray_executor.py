@@ -92,6 +92,13 @@ def test_a_node_that_does_not_share_the_folder_refuses(
         run_jobs(jobs(weights, photos, tmp_path)[:1], address=cluster, finished=lambda job, _: None)
 
 
+def test_an_address_where_nobody_answers_is_said_at_once(weights: Path, photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
+    with pytest.raises(FozoError, match=r"nobody answers at 127\.0\.0\.1:1 "):
+        run_jobs(jobs(weights, photos, tmp_path), address="127.0.0.1:1", finished=lambda job, _: None)
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_ray_one_sentence_says_how_to_install_it(
     weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

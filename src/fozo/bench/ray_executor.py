@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -102,6 +103,17 @@ def _mark(out: Path) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
+def _knock(address: str) -> None:
+    """See whether anybody answers at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():  # auto, local: names that Ray knows
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise FozoError(f"nobody answers at {address} ({error}); give --address of a running Ray cluster") from error
+
+
 @contextmanager
 def _cluster(address: str | None) -> Iterator[ModuleType]:
     """Connect to the cluster, unless this process is connected already; leave it as it was found."""
@@ -113,6 +125,7 @@ def _cluster(address: str | None) -> Iterator[ModuleType]:
     if ray.is_initialized():
         yield ray
         return
+    _knock(address or "")
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
