@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from fozo.bench import pool, ray_executor
+from fozo.bench.pool import Job
 from fozo.bench.ray_executor import run_jobs
+from fozo.bench.run import Progress
 from fozo.errors import FozoError
 from tests.bench.test_pool import jobs, timeless
 
@@ -23,8 +22,6 @@ from tests.bench.test_pool import jobs, timeless
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Two nodes of one processor each, which this process is connected to."""
-    if not Path("/proc/self/fd").exists():
-        pytest.skip("needs Linux's /proc to find the process to kill")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
     from ray.cluster_utils import Cluster
@@ -37,16 +34,25 @@ def cluster() -> Iterator[str]:
         made.shutdown()  # type: ignore[no-untyped-call]
 
 
-def holder(name: str, below: Path) -> int | None:
-    """Find the process that has a file of this name below a folder open."""
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            target = link.readlink()
-        except OSError:  # of somebody else, or gone
-            continue
-        if target.name == name and target.is_relative_to(below):
-            return int(link.parts[2])
-    return None
+def mortal(tombstone: Path) -> Callable[[Job, str], dict[str, object]]:
+    """Make what a node runs instead: the same, but the first process to reach ten images kills itself with SIGKILL."""
+
+    def run(job: Job, mark: str) -> dict[str, object]:  # nested, so that Ray sends its code and not its address
+        import os
+        import signal
+
+        def watch(progress: Progress) -> None:
+            if progress.images == 10:
+                try:
+                    tombstone.open("x").close()
+                except FileExistsError:
+                    return
+                tombstone.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return pool.run_job(job, watch)
+
+    return run
 
 
 def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
@@ -55,18 +61,7 @@ def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
     import ray
 
     pool.run_jobs(jobs(weights, photos, tmp_path / "one"), finished=lambda job, _: None)
-    killed: list[int] = []
-
-    def kill_one() -> None:
-        deadline = time.monotonic() + 60
-        while not killed and time.monotonic() < deadline:
-            pid = holder("records.jsonl", tmp_path / "two")
-            if pid is not None:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-
-    killer = threading.Thread(target=kill_one)
-    killer.start()
+    monkeypatch.setattr(ray_executor, "_run", mortal(tmp_path / "tombstone"))
     done: list[tuple[str, object]] = []
     monkeypatch.chdir(tmp_path)  # paths may be relative to where the driver is
     given = [
@@ -74,8 +69,7 @@ def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
         for job in jobs(weights, photos, tmp_path / "two")
     ]
     run_jobs(given, address=cluster, finished=lambda job, result: done.append((job.experiment.folder, result["seed"])))
-    killer.join()
-    assert len(killed) == 1 and killed[0] != os.getpid() and not ray.is_initialized()
+    assert int((tmp_path / "tombstone").read_text()) != os.getpid() and not ray.is_initialized()
     assert sorted(done) == sorted((job.experiment.folder, job.experiment.seed) for job in given)
     assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
 
