@@ -91,6 +91,9 @@ def test_bad_input_is_one_sentence_and_code_2(
         (("bench", *given, "--seeds", "-1"), "the seed is -1"),
         (("bench", *given, "--workers", 0), "workers is 0"),
         (("bench", *given, "--threads", 0), "threads is 0"),
+        (("bench", *given, "--executor", "slurm"), "--executor is 'slurm'"),
+        (("bench", *given, "--executor", "ray", "--workers", 2), "the cluster decides"),
+        (("bench", *given, "--address", "auto"), "give --executor ray"),
         (("bench", *given, "--images", 61), "cannot take 61 of 60"),
         (("bench", *given, "--images", 60), "none is left to calibrate on"),
         (("bench", *given, "--methods", "magic"), "no row of the method 'magic'"),
@@ -162,4 +165,20 @@ def test_calibrate_and_adapt(call: Call, weights: Path, photos: Path, tmp_path: 
     code, _, errors = call("adapt", weights, photos, "--method", "noadapt", "--passes", 4, "-o", out)
     assert code == 2 and "does not take these options" in errors
     code, _, errors = call("adapt", weights, photos, "--stats", stats, "-o", tmp_path / "no" / "file.csv")
+    assert code == 2 and "choose a folder that exists" in errors
+
+
+def test_the_report(call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path) -> None:
+    runs, page = tmp_path / "runs", tmp_path / "page.html"
+    code, _, errors = call("report", runs)
+    assert code == 2 and "is no folder" in errors and len(errors.splitlines()) == 1
+    runs.mkdir()
+    code, _, errors = call("report", runs, "-o", page)
+    assert code == 2 and "holds no results" in errors and not page.exists()
+    assert call("bench", recipe, "--model", weights, "--imagenet", photos, "--out", runs, "--threads", 1)[0] == 0
+    code, out, errors = call("report", runs, "-o", page)
+    names = [page.with_suffix(suffix) for suffix in (".html", ".md", ".csv", ".tex")]
+    assert (code, out, errors) == (0, ", ".join(map(str, names)) + "\n", "") and all(name.exists() for name in names)
+    assert "plain" in page.read_text() and "(paper 50.00" in names[1].read_text()
+    code, _, errors = call("report", runs, "-o", tmp_path / "no" / "page.html")
     assert code == 2 and "choose a folder that exists" in errors

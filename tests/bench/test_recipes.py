@@ -22,13 +22,13 @@ PAPER = {"table1", "table2", "table4", "table5", "figure1", "figure3", "figureE1
 
 
 def test_every_table_and_figure_has_a_recipe() -> None:
-    assert set(names()) == PAPER | {"quick"}
+    assert set(names()) == PAPER | {"quick", "rivals"}
     assert load_recipe("tableC1") is load_recipe("FIGURE1") is load_recipe("figure1")
     with pytest.raises(FozoError, match=r"no recipe 'table9'; choose from figure1.*\.toml"):
         load_recipe("table9")
 
 
-@pytest.mark.parametrize("name", sorted(PAPER | {"quick"}))
+@pytest.mark.parametrize("name", sorted(PAPER | {"quick", "rivals"}))
 def test_a_recipe_tells_its_command_numbers_and_cost_and_survives_json(name: str) -> None:
     recipe = load_recipe(name)
     text = inspect.getdoc(sys.modules[f"fozo.bench.recipes.{name}"]) or ""
@@ -133,3 +133,20 @@ def test_importing_fozo_imports_neither_torch_nor_matplotlib() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]"
+
+
+def test_other_passes_are_another_recipe_that_says_so() -> None:
+    whole, small = load_recipe("figure1"), load_recipe("figure1").at_passes(4)
+    assert (
+        small.name == "figure1-4passes"
+        and "at 4 passes" in small.title
+        and "4 passes instead of 26 or 28" in small.note
+    )
+    assert {row.options["passes"] for row in small.rows} == {4}
+    assert all(row.label.endswith(" at 4 passes") for row in small.rows)
+    assert [row.paper for row in small.rows] == [row.paper for row in whole.rows]
+    five = load_recipe("table5").at_passes(4)
+    assert five.rows[0] == load_recipe("table5").rows[0]  # NoAdapt has no passes to change
+    assert load_recipe("table1").at_passes(2) is load_recipe("table1")
+    with pytest.raises(FozoError, match="nothing for --passes to change"):
+        replace(whole, rows=(Row("plain", "noadapt"),)).at_passes(2)

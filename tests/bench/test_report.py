@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import shutil
 import subprocess
+from html import escape, unescape
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from fozo.bench.charts import Series, line_chart, ticks
 from fozo.bench.collect import collect
-from fozo.bench.recipe import AVERAGE, Recipe, Row, load_recipe
-from fozo.bench.report import write_report
+from fozo.bench.experiment import StreamPlan
+from fozo.bench.recipe import AVERAGE, Recipe, Row, load_recipe, names
+from fozo.bench.report import COLOURS, write_report
 from fozo.bench.tables import table_of, words
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
@@ -139,6 +143,18 @@ def test_settings_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
     assert "Mine &amp; &lt;yours&gt;" in text and "a &lt;b&gt;" in text and "<yours>" not in text
 
 
+def test_rows_may_have_other_domains_than_their_neighbours(tmp_path: Path) -> None:
+    kinds = (("fog", "snow"), ("snow", "frost"))
+    rows = tuple(Row(f"row {i}", "fozo", {}, StreamPlan(kinds=own)) for i, own in enumerate(kinds))
+    invent(tmp_path, Recipe("mine", "Mine", rows), batches=2)
+    table = table_of(collect(tmp_path)[0])
+    assert table.columns[:3] == ("Fg", "Snw", "Frst")
+    assert [[cell is None for cell in cells[:3]] for _, cells in table.rows] == [
+        [False, False, True], [True, False, False],
+    ]  # fmt: skip
+    assert "Accuracy under each corruption" not in write_report(tmp_path, tmp_path / "report.html")[0].read_text()
+
+
 def test_nothing_to_report_is_said(tmp_path: Path) -> None:
     with pytest.raises(FozoError, match="holds no results"):
         collect(tmp_path)
@@ -161,22 +177,45 @@ FLAGS = (
 )  # fmt: skip
 
 
-def test_a_browser_lays_it_out(page: Path, tmp_path: Path) -> None:
+PROBE = """<!DOCTYPE html><iframe id="page" style="width: 390px; height: 900px; border: 0" srcdoc="{page}"></iframe>
+<script>addEventListener("load", () => {{
+  const view = document.getElementById("page").contentWindow, root = view.document.documentElement;
+  document.title = JSON.stringify({{
+    width: root.scrollWidth, screen: view.innerWidth, tables: view.document.querySelectorAll("table").length,
+    paper: view.getComputedStyle(view.document.body).backgroundColor,
+    fetched: view.performance.getEntriesByType("resource").map((entry) => entry.name)}});
+}});</script>"""
+"""The page as a phone of 390 points shows it: a window of chromium's own cannot be made that narrow."""
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [(1, False), (0, True)])
+def test_a_browser_lays_it_out(page: Path, tmp_path: Path, scheme: int, dark: bool) -> None:
     """On a phone nothing but tables and charts, which scroll by themselves, may be wider than the screen."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("needs chromium, which is not on this machine; the structure of the page is tested without it")
-    probe = page.read_text().replace(
-        "</body>",
-        "<script>document.title='width '+document.documentElement.scrollWidth+' of '+window.innerWidth"
-        "+' tables '+document.querySelectorAll('table').length</script></body>",
-    )
     file = tmp_path / "probe.html"
-    file.write_text(probe)
+    file.write_text(PROBE.format(page=escape(page.read_text())))
     shown = subprocess.run(
-        [browser, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=500,900", "--dump-dom", str(file)],
+        [browser, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--blink-settings=preferredColorScheme={scheme}",
+         "--enable-logging=stderr", "--window-size=800,1000", "--dump-dom", str(file)],
         capture_output=True, text=True, timeout=200, check=True,
-    ).stdout  # fmt: skip
-    match = re.search(r"<title>width (\d+) of (\d+) tables (\d+)</title>", shown)
-    assert match is not None, shown[:500]
-    assert int(match[1]) <= int(match[2]) and int(match[3]) == 5
+    )  # fmt: skip
+    match = re.search(r"<title>(.*?)</title>", shown.stdout)
+    assert match is not None, shown.stdout[-500:]
+    found = json.loads(unescape(match[1]))
+    assert found["screen"] == 390 and found["width"] <= 390 and found["tables"] == 5
+    assert found["fetched"] == [] and "CONSOLE" not in shown.stderr
+    brightness = [int(number) for number in re.findall(r"\d+", found["paper"])]
+    assert max(brightness) < 60 if dark else min(brightness) > 230, found
+
+
+def test_a_printed_page_has_the_conditions(page: Path) -> None:
+    """They are folded on a screen, but nobody can unfold paper."""
+    css = page.read_text().split("@media print")[1].split("</style>")[0]
+    assert "details::details-content { content-visibility: visible" in css
+
+
+def test_every_row_of_a_recipe_has_its_own_colour() -> None:
+    most = max(len({row.label for row in load_recipe(name).rows if row.x is None}) for name in names())
+    assert most <= COLOURS and f".c{COLOURS - 1} {{" in files("fozo.bench").joinpath("report.css").read_text()

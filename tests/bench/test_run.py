@@ -19,10 +19,11 @@ from fozo.bench import folder as folders
 from fozo.bench import records
 from fozo.bench.experiment import Experiment, StreamPlan, Value
 from fozo.bench.folder import locked, read_json
-from fozo.bench.records import BINS, Log, decode, encode, read_costs, read_records, score
-from fozo.bench.run import Progress, passes_of, run_experiment
+from fozo.bench.records import BINS, BatchRecord, Log, decode, encode, read_costs, read_records, score, to_line
+from fozo.bench.run import Progress, run_experiment
 from fozo.bench.workshop import Places, Workshop
 from fozo.core.objective import entropies
+from fozo.engines.base import Floats, Tokens
 from fozo.errors import FozoError
 
 PLAN = StreamPlan(data="imagenet", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
@@ -83,7 +84,8 @@ def test_what_is_recorded(weights: Path, places: Places, tmp_path: Path) -> None
         assert record.correct == int((logits.argmax(axis=1) == batch.labels).sum())
         assert record.entropy == float(entropies(logits).mean())
         assert isinstance(method, fozo.FOZO) and method.last is not None
-        assert (record.loss, record.epsilon, record.rate) == (method.last.loss, method.last.epsilon, method.last.rate)
+        last = method.last
+        assert record.told == {"loss": last.loss, "epsilon": last.epsilon, "rate": last.rate} == method.telling()
         assert record.passes == 2 and sum(record.bin_images) == record.images
     assert result["weights"] == engine.spec.fingerprint and result["stream_fingerprint"] == stream.fingerprint
     assert result["calibrated_on"] == calibrated and result["parameters"] == 3 * 64 and result["seed"] == 3
@@ -99,7 +101,8 @@ def test_methods_start_afresh_where_the_scenario_says_so(weights: Path, places: 
     plan = replace(PLAN, scenario="episodic", kinds=("brightness", "brightness"))
     run_experiment(make(weights, stream=plan), Workshop(places, tmp_path), tmp_path / "episodic")
     found = read_records(tmp_path / "episodic" / "records.jsonl")
-    assert found[3].rate == found[0].rate != found[2].rate
+    rates = [record.told["rate"] for record in found]
+    assert rates[3] == rates[0] != rates[2]
 
 
 def test_seeds_change_the_order_and_the_noise_but_not_the_images(weights: Path, places: Places, tmp_path: Path) -> None:
@@ -161,13 +164,48 @@ def test_options_reach_the_method(weights: Path, places: Places, tmp_path: Path)
 
 
 @pytest.mark.parametrize("method", sorted(fozo.methods()))
-def test_every_method_tells_its_passes(method: str, weights: Path, places: Places, tmp_path: Path) -> None:
-    shop = Workshop(places, tmp_path)
-    experiment = make(weights, method)
-    engine, stream = shop.stream(experiment)
-    made, _ = shop.method(experiment, engine, stream.source.images)
+def test_every_method_tells_its_passes_and_what_it_descends(
+    method: str, weights: Path, places: Places, tmp_path: Path
+) -> None:
+    options = {**OPTIONS.get(method, {}), **({"margin": 2.0} if method in ("eata", "sar", "deyo") else {})}
+    options |= {"drop": -1.0} if method == "deyo" else {}  # so that every image of random weights is learned from
+    result = run_experiment(make(weights, method, options=options), Workshop(places, tmp_path), tmp_path / "run")
     want = {"noadapt": 1, "lame": 1, "t3a": 1, "tent": 1, "eata": 1, "sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2}
-    assert passes_of(made) == want[method]
+    lines = (tmp_path / "run" / "records.jsonl").read_bytes()
+    assert result["passes"] == want[method] and lines.count(b'"passes":%d,' % want[method]) == 6
+    losses = [record.told.get("loss") for record in read_records(tmp_path / "run" / "records.jsonl")]
+    if method in ("noadapt", "lame", "t3a"):
+        assert losses == [None] * 6 and b'"loss":null,"epsilon":null,"rate":null}' in lines
+    else:
+        told = [loss for loss in losses if loss is not None]
+        assert np.isfinite(told).all() and len(set(told)) == len(told)
+        assert len(told) == 6 or (method == "eata" and told)  # which leaves out images much like earlier ones
+
+
+def test_passes_may_change_from_batch_to_batch(
+    weights: Path, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapt = fozo.FOZO.adapt
+
+    def frugal(self: fozo.FOZO, tokens: Tokens) -> Floats:
+        logits = adapt(self, tokens)
+        self.spent = 2.0 if self.spsa.index % 2 else 1.25
+        return logits
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fozo.FOZO, "adapt", frugal)
+        result = run_experiment(make(weights), Workshop(places, tmp_path), tmp_path / "run")
+    found = read_records(tmp_path / "run" / "records.jsonl")
+    assert [record.passes for record in found] == [2, 1.25, 2, 1.25, 2, 1.25]
+    spent = 2 * (8 + 4 + 8) + 1.25 * (8 + 8 + 4)
+    assert result["passes"] == spent / 40 and isinstance(result["measures"], dict)
+    assert result["measures"]["passes"] == spent
+
+
+def test_a_method_may_not_tell_what_records_have_already() -> None:
+    record = BatchRecord(0, "fog/5", passes=1.0, told={"domain": 1.0}, **score(np.eye(3), np.arange(3)))
+    with pytest.raises(FozoError, match="tells of 'domain'"):
+        to_line(record)
 
 
 def test_missing_places_and_models_are_named(weights: Path, tmp_path: Path) -> None:

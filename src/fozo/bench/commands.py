@@ -14,9 +14,9 @@ import typer
 from fozo.errors import FozoError
 
 if TYPE_CHECKING:
-    from fozo.bench.pool import Job
+    from fozo.bench.pool import Finished, Job
     from fozo.bench.recipe import Recipe
-    from fozo.bench.run import Progress
+    from fozo.bench.run import Progress, Watcher
     from fozo.bench.workshop import Places
 
 ModelArgument = Annotated[str, typer.Argument(help="Weights file, or timm:NAME with its full tag.")]
@@ -43,12 +43,15 @@ def bench(
     ] = None,
     images: Annotated[int | None, typer.Option(help="Images of each domain, instead of the recipe's.")] = None,
     severity: Annotated[int | None, typer.Option(help="1 to 5, instead of the recipe's.")] = None,
+    passes: Annotated[int | None, typer.Option(help="Forward passes of rows that name them.")] = None,
     calibration: Annotated[int | None, typer.Option(help="Clean images for source statistics.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds joined by commas.")] = "0",
     methods: Annotated[str | None, typer.Option(help="Only these methods, joined by commas.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     threads: Annotated[int | None, typer.Option(help="Threads of each; by default all cores shared.")] = None,
+    executor: Annotated[str, typer.Option(help="local, or ray for a cluster, whose nodes share --out.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.", show_default=False)] = None,
     architecture: Architecture = None,
     device: Device = None,
 ) -> None:
@@ -58,7 +61,7 @@ def bench(
     if name == "list":
         _list()
         return
-    recipe = load_recipe(name)
+    recipe = load_recipe(name) if passes is None else load_recipe(name).at_passes(passes)
     if model is None:
         raise FozoError(f"which model? Give --model with a weights file or timm:NAME (see: fozo bench {name} --help)")
     from fozo.bench.pool import share_of_cores
@@ -75,10 +78,25 @@ def bench(
         calibration=calibration,
         **{key: value for key, value in changes.items() if value is not None},
     )
-    threads = share_of_cores(max(1, workers)) if threads is None else threads
+    if executor not in ("local", "ray"):
+        raise FozoError(f"--executor is {executor!r}; give local or ray")
+    if executor == "ray" and workers != 1:
+        raise FozoError(f"--workers is {workers}, but with Ray the cluster decides how many; give --threads for each")
+    if executor == "local" and address is not None:
+        raise FozoError("--address is of a Ray cluster; give --executor ray with it")
+    if threads is None:
+        threads = 1 if executor == "ray" else share_of_cores(max(1, workers))
     if threads < 1:
         raise FozoError(f"threads is {threads}; give a whole number from 1 up")
-    _run(recipe, _jobs(recipe, list(experiments), places, out, threads), workers, out)
+    jobs = _jobs(recipe, list(experiments), places, out, threads)
+    if executor == "ray":
+        from fozo.bench.ray_executor import run_jobs as on_ray
+
+        _run(recipe, out, lambda finished, _: on_ray(jobs, address=address, finished=finished))
+    else:
+        from fozo.bench.pool import run_jobs
+
+        _run(recipe, out, lambda finished, watch: run_jobs(jobs, workers=workers, finished=finished, watch=watch))
 
 
 def _list() -> None:
@@ -130,9 +148,9 @@ def _jobs(recipe: Recipe, experiments: list[Any], places: Places, out: Path, thr
     return jobs
 
 
-def _run(recipe: Recipe, jobs: list[Job], workers: int, out: Path) -> None:
+def _run(recipe: Recipe, out: Path, execute: Callable[[Finished, Callable[[Job], Watcher]], None]) -> None:
+    """Run a recipe's jobs, however ``execute`` does that, and say each result in a line."""
     from fozo.bench.folder import locked, write_json
-    from fozo.bench.pool import run_jobs
 
     line = Line()
 
@@ -149,7 +167,7 @@ def _run(recipe: Recipe, jobs: list[Job], workers: int, out: Path) -> None:
     with locked(out / recipe.name):
         write_json(out / recipe.name / "recipe.json", recipe.describe())
         try:
-            run_jobs(jobs, workers=workers, finished=finished, watch=line.watch)
+            execute(finished, line.watch)
         except KeyboardInterrupt as interrupt:
             line.clear()
             print("fozo: interrupted; the same command goes on where it stopped", file=sys.stderr)

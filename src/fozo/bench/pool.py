@@ -78,14 +78,15 @@ def run_jobs(
         for job in jobs:
             finished(job, run_job(job, watch(job)))
         return
-    left = list(jobs)
-    for _ in range(TRIES):
-        left = _pool(left, workers, finished)
-        if not left:
-            return
-    raise FozoError(
-        f"worker processes died {TRIES} times, perhaps for lack of memory; give the same command with fewer --workers"
-    )
+    left, deaths = list(jobs), 0
+    while left:
+        before, left = len(left), _pool(left, workers, finished)
+        deaths = deaths + 1 if len(left) == before else 0  # a death now and then in a long run is no reason to give up
+        if deaths == TRIES:
+            raise FozoError(
+                f"worker processes died {TRIES} times in a row, perhaps for lack of memory; "
+                f"give the same command with fewer --workers"
+            )
 
 
 def _pool(jobs: Sequence[Job], workers: int, finished: Finished) -> list[Job]:

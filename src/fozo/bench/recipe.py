@@ -77,6 +77,28 @@ class Recipe:
         if twice:
             raise FozoError(f"the recipe {self.name} has two rows labelled {twice[0]!r}; give each its own label")
 
+    def at_passes(self, passes: int) -> Recipe:
+        """Make the same recipe with other forward passes, under a name of its own and with labels that say so."""
+        own = sorted({str(row.options["passes"]) for row in self.rows if "passes" in row.options})
+        if not own:
+            raise FozoError(f"no row of {self.name} names its passes, so there is nothing for --passes to change")
+        if own == [str(passes)]:
+            return self
+        note = f"Run at {passes} passes instead of {' or '.join(own)}, so compare shapes, not numbers."
+        rows = tuple(
+            replace(row, label=f"{row.label} at {passes} passes", options={**row.options, "passes": passes})
+            if row.options.get("passes", passes) != passes
+            else row
+            for row in self.rows
+        )
+        return replace(
+            self,
+            name=f"{self.name}-{passes}passes",
+            title=f"{self.title}, at {passes} passes",
+            note=f"{note} {self.note}".strip(),
+            rows=rows,
+        )
+
     def experiments(
         self,
         model: str,

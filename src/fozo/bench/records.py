@@ -11,7 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from fozo.errors import FozoError
 BINS = 15
 """Confidence bins of the expected calibration error, as in Guo et al. (2017)."""
 
+USUAL = ("loss", "epsilon", "rate")
+"""What a method may tell that every line has a place for, filled or null."""
+
 
 @dataclass(frozen=True)
 class BatchRecord:
@@ -37,16 +40,14 @@ class BatchRecord:
     correct5: int
     entropy: float
     """Mean entropy of the predictions, in nats."""
-    passes: int
-    """Forward passes that the method made for each image."""
+    passes: float
+    """Forward passes that the method made for each image, on average; whole numbers are written as such."""
     bin_images: tuple[int, ...]
     bin_correct: tuple[int, ...]
     bin_confidence: tuple[float, ...]
     """Images, right predictions and sum of confidences in each bin of confidence."""
-    loss: float | None = None
-    """What the method's schedule saw, with the scales it used, where it has them (FOZO)."""
-    epsilon: float | None = None
-    rate: float | None = None
+    told: Mapping[str, float] = field(default_factory=dict)
+    """What the method told of itself (:meth:`fozo.methods.base.Method.telling`): its loss, mostly."""
 
 
 def score(logits: npt.NDArray[np.floating], labels: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -163,9 +164,10 @@ def read_records(path: Path) -> list[BatchRecord]:
 
 
 def _record(facts: dict[str, Any]) -> BatchRecord:
+    own = {name: facts.pop(name) for name in BatchRecord.__dataclass_fields__ if name in facts}
     for name in ("bin_images", "bin_correct", "bin_confidence"):
-        facts[name] = tuple(facts[name])
-    return BatchRecord(**facts)
+        own[name] = tuple(own[name])
+    return BatchRecord(**own, told={name: value for name, value in facts.items() if value is not None})
 
 
 def read_costs(path: Path) -> list[Cost]:
@@ -174,5 +176,17 @@ def read_costs(path: Path) -> list[Cost]:
 
 
 def to_line(record: BatchRecord | Cost) -> dict[str, Any]:
-    """Give a record's fields as plain values."""
-    return asdict(record)
+    """Give a record's fields as plain values; what the method told stands beside the others, flat."""
+    facts = asdict(record)
+    if isinstance(record, Cost):
+        return facts
+    told = facts.pop("told")
+    taken = next((name for name in told if name in BatchRecord.__dataclass_fields__), None)
+    if taken is not None:
+        raise FozoError(f"a method tells of {taken!r}, which every record has already; let it use another name")
+    return {**facts, "passes": plain(record.passes), **dict.fromkeys(USUAL), **told}
+
+
+def plain(value: float) -> float:
+    """Make a whole number an int, so that it is written without a point."""
+    return int(value) if value == int(value) else value

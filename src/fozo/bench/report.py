@@ -18,7 +18,7 @@ from fozo.bench.recipe import AVERAGE
 from fozo.bench.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, signed, table_of
 from fozo.core.files import atomic_write
 
-COLOURS = 10
+COLOURS = 12
 CLOSE = 1.0
 """Points of accuracy within which a number counts as agreeing with the paper's."""
 
@@ -63,7 +63,8 @@ def _section(name: str, group: Group, table: Table) -> str:
     note = f'<p class="note">{escape(group.recipe.note)}</p>' if group.recipe.note else ""
     return (
         f'<section id="{escape(name)}"><h2>{escape(group.recipe.title)}</h2>'
-        f'<p class="setting">{escape(group.setting)}</p>{note}{_table(table)}{"".join(_charts(group, table))}'
+        f'<p class="setting">{escape(group.setting)}</p>{note}{_table(table)}'
+        f'<div class="charts">{"".join(_charts(group, table))}</div>'
         f"{_conditions(group)}</section>"
     )
 
@@ -131,7 +132,7 @@ def _charts(group: Group, table: Table) -> list[str]:
         ),
     ]  # fmt: skip
     domains = list(group.first(labels[0]).measures["domains"])
-    if len(domains) > 1:
+    if len(domains) > 1 and all(list(group.first(label).measures["domains"]) == domains for label in labels):
         bars = [
             Series(label, [], [float(group.first(label).measures["domains"][d]) for d in domains], colours[label])
             for label in labels

@@ -19,12 +19,11 @@ from fozo.bench.environment import environment, forget_peak, peak_memory
 from fozo.bench.experiment import Experiment
 from fozo.bench.folder import disk_errors, locked, read_json, sweep, write_json
 from fozo.bench.measures import measure
-from fozo.bench.records import BatchRecord, Cost, Log, read_costs, read_records, score, to_line
+from fozo.bench.records import BatchRecord, Cost, Log, plain, read_costs, read_records, score, to_line
 from fozo.bench.workshop import Workshop, device_of
 from fozo.data.streams import Stream
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.fozo import FOZO
 
 RESULT, CONDITIONS, EXPERIMENT = "result.json", "conditions.json", "experiment.json"
 RECORDS, COSTS = "records.jsonl", "costs.jsonl"
@@ -128,7 +127,6 @@ def _run(method: Method, stream: Stream, folder: Path, save_seconds: float, devi
         before = read_records(folder / RECORDS)
         images, correct = sum(r.images for r in before), sum(r.correct for r in before)
         total = sum(len(segment.domains) for segment in stream.segments) * len(stream.source.images)
-        passes = passes_of(method)
         began = saved = time.monotonic()
         pause, seen = save_seconds, 0
         for batch in stream.batches(done):
@@ -137,14 +135,11 @@ def _run(method: Method, stream: Stream, folder: Path, save_seconds: float, devi
             start = time.perf_counter()
             logits = method(batch.images)
             seconds = time.perf_counter() - start
-            step = method.last if isinstance(method, FOZO) else None
             record = BatchRecord(
                 index=batch.index,
                 domain=batch.domain,
-                passes=passes,
-                loss=None if step is None else step.loss,
-                epsilon=None if step is None else step.epsilon,
-                rate=None if step is None else step.rate,
+                passes=method.spent,
+                told=method.telling(),
                 **score(logits, batch.labels),
             )
             records.append(to_line(record))
@@ -189,27 +184,17 @@ def _save(method: Method, folder: Path, done: int) -> None:
             old.unlink()
 
 
-def passes_of(method: Method) -> int:
-    """Forward passes that a method makes for each image: its own count, or the number its info begins with."""
-    own = getattr(method, "passes", None)
-    if isinstance(own, int):
-        return own
-    match = re.match(r"\d+", method.info.passes)
-    if match is None:
-        raise FozoError(f"{method.info.name} does not tell its number of passes; give its class a passes attribute")
-    return int(match[0])
-
-
 def _finish(folder: Path, facts: dict[str, object], method: Method, device: str, command: str) -> dict[str, object]:
     data = (folder / RECORDS).read_bytes()
+    measures = measure(read_records(folder / RECORDS))
     costs = read_costs(folder / COSTS)
     threads = facts["threads"]
     assert isinstance(threads, int)
     result = {
         **facts,
-        "measures": asdict(measure(read_records(folder / RECORDS))),
+        "measures": asdict(measures),
         "parameters": method.parameters,
-        "passes": passes_of(method),
+        "passes": plain(measures.passes / measures.images),
         "digest": hashlib.sha256(data).hexdigest(),
     }
     conditions = {

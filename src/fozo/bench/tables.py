@@ -91,14 +91,16 @@ def table_of(group: Group) -> Table:
     domains = (
         list(dict.fromkeys(d for run in group.runs for d in run.measures["domains"])) if sides == [AVERAGE] else []
     )
-    if len(domains) > 1:
+    budgets = _budgets(group)
+    if len(domains) > 1 and not budgets:  # Table C.1 has its budgets instead
         for domain in domains:
             kind = domain.split("/")[0]
             name = SHORT.get(kind, kind) if domain.endswith(f"/{_level(group)}") else domain
             columns[name] = {}
             for label in labels:
-                runs = group.of(label)
-                cell = _cell(runs, lambda run, d=domain: run.measures["domains"][d], runs[0].row.paper.get(kind))  # type: ignore[misc]
+                paper = group.of(label)[0].row.paper.get(kind)
+                runs = [run for run in group.of(label) if domain in run.measures["domains"]]
+                cell = _cell(runs, lambda run, d=domain: run.measures["domains"][d], paper)  # type: ignore[misc]
                 columns[name][label] = _sure(cell, runs, "domain_intervals", domain)
     for side in sides:
         columns[side] = {}
@@ -107,7 +109,7 @@ def table_of(group: Group) -> Table:
             paper = runs[0].row.paper.get(side) if runs else None
             cell = _cell(runs, lambda run: run.measures["average"], paper, 2)
             columns[side][label] = _sure(cell, runs, "average_interval")
-    columns.update(_budgets(group))
+    columns.update(budgets)
     if sides == [AVERAGE]:
         columns.update(_costs(group))
     rows = tuple((label, tuple(columns[name][label] for name in columns)) for label in labels)
@@ -118,12 +120,17 @@ def _level(group: Group) -> int:
     return int(group.runs[0].result["stream"]["severity"])
 
 
+def _digits(group: Group) -> int:
+    """Passes are whole numbers unless a method chooses them batch by batch."""
+    return 0 if all(float(run.result["passes"]).is_integer() for run in group.runs) else 2
+
+
 def _costs(group: Group) -> dict[str, dict[str, Cell | None]]:
     """What it took, and calibration: the paper's figures where it has them."""
     facts: dict[str, tuple[Callable[[Run], float], str, int]] = {
         "Top-5": (lambda run: run.measures["top5"], "", 1),
         "ECE": (lambda run: run.measures["ece"], "", 1),
-        "Passes": (lambda run: run.result["passes"], "", 0),
+        "Passes": (lambda run: run.result["passes"], "", _digits(group)),
         "Time (s)": (lambda run: run.conditions["seconds"], "seconds", 0),
         "Memory (MiB)": (lambda run: run.conditions["memory"] / 2**20, "memory", 0),
         "#Params": (lambda run: run.result["parameters"], "parameters", 0),
@@ -140,10 +147,11 @@ def _costs(group: Group) -> dict[str, dict[str, Cell | None]]:
 def _budgets(group: Group) -> dict[str, dict[str, Cell | None]]:
     """Table C.1's columns: the accuracy at shares of the time that FOZO takes for one corruption."""
     wanted = list(dict.fromkeys(key for run in group.runs for key in run.row.paper if key.endswith(" s")))
-    if not wanted or "FOZO" not in group.labels:
+    whole = next((label for label in group.labels if label.partition(" at ")[0] == "FOZO"), None)
+    if not wanted or whole is None:
         return {}
     curves = {label: within_domains(group.first(label).records(), group.first(label).costs()) for label in group.labels}
-    full = mean(float(times[-1]) for times, _, _ in curves["FOZO"])
+    full = mean(float(times[-1]) for times, _, _ in curves[whole])
     return {
         budget: {
             label: Cell(

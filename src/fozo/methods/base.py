@@ -27,6 +27,10 @@ class Method(ABC):
 
     info: ClassVar[MethodInfo]
 
+    spent: float = 1.0
+    """Forward passes that the latest batch cost, as an average over its images. A method that makes more than one
+    says so here, once or after each batch."""
+
     def __init__(self, engine: Engine, source: SourceStatistics | None = None) -> None:
         """Hold the engine and its source statistics, refusing those of another model."""
         if source is not None:
@@ -46,6 +50,10 @@ class Method(ABC):
     def parameters(self) -> int:
         """How many numbers adaptation searches or descends in (the papers' #Params)."""
         return 0
+
+    def telling(self) -> dict[str, float]:
+        """Return what the latest batch showed, by name, for whoever keeps records: a loss, a step size; or nothing."""
+        return {}
 
     @abstractmethod
     def adapt(self, tokens: Tokens) -> Floats:

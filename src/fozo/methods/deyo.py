@@ -74,6 +74,8 @@ PRESETS = {"paper": Options(), "official": Options(rate=1e-3, margin=0.5, refere
 class DeYO(GradientMethod):
     """Minimise the entropy of sure, shape-based predictions."""
 
+    spent = 2.0
+
     def __init__(
         self,
         engine: Engine,

@@ -85,6 +85,7 @@ class FOA(Method):
         if passes < 2:
             raise FozoError(f"FOA takes at least 2 passes, not {passes}")
         self.passes, self.seed, self.draws = passes, seed, draws
+        self.spent = float(passes)
         self.source = source
         self.objective = Objective(weight=self.choices.weight)
         self.start = starting_prompts(engine.spec, self.choices.prompts, seed, start)
@@ -102,11 +103,16 @@ class FOA(Method):
         )
         self.shift = ActivationShift()
         self.window = Window(self.choices.window)
+        self.loss: float | None = None
 
     @property
     def parameters(self) -> int:
         """How many numbers are adapted."""
         return self.start.size
+
+    def telling(self) -> dict[str, float]:
+        """Return the best candidate's fitness."""
+        return {} if self.loss is None else {"loss": self.loss}
 
     def adapt(self, tokens: Tokens) -> Floats:
         """Evaluate a population and learn from its ranking."""
@@ -125,6 +131,7 @@ class FOA(Method):
             prediction = self.engine.logits((pooled + shift).astype(pooled.dtype))  # Eq. 7
         self.search.tell(losses)  # refuses losses that are not finite before changing anything
         self.search.best = candidates[best].astype(np.float64)
+        self.loss = float(losses[best])
         self.shift.observe(taps.pooled.mean(axis=1, dtype=np.float64).mean(axis=0))  # Eq. 9
         self.window.push(taps.features[best])
         return prediction

@@ -84,6 +84,7 @@ class LayerNorms:
         parameters = dict(twin.named_parameters())
         self.parameters: list[Tensor] = [parameters[name].requires_grad_(True) for name in self.names]
         self.start: Array = self.values()
+        self.loss: float | None = None  # what was differentiated last
 
     def __len__(self) -> int:
         """How many numbers are adapted."""
@@ -111,6 +112,7 @@ class LayerNorms:
         found = list(torch.autograd.grad(loss, self.parameters))
         if not all(bool(gradient.isfinite().all()) for gradient in [loss, *found]):
             raise FozoError(f"the loss {loss.item()} or its gradient is not finite; nothing was changed")
+        self.loss = loss.item()
         return found
 
 
@@ -204,12 +206,17 @@ class GradientMethod(Method):
         refuse_broken(batch.flatten(1).isfinite().all(dim=1).cpu().numpy())
         return like(images, self.adapt(Pixels(batch)))
 
+    def telling(self) -> dict[str, float]:
+        """Return the loss descended; nothing where no image of the batch was fit to learn from."""
+        return {} if self.norms.loss is None else {"loss": self.norms.loss}
+
     def adapt(self, tokens: Tokens) -> Floats:
         """Learn from a batch of :class:`Pixels` and return its logits."""
         import torch
 
         if not isinstance(tokens, Pixels):
             raise FozoError(f"{self.info.name} learns from images, not from embedded tokens: call it with the images")
+        self.norms.loss = None
         with all_or_nothing(self), torch.inference_mode(False), torch.enable_grad():
             logits = self.learn(tokens.x).detach()
         prediction: Floats = (logits if logits.dtype.itemsize >= 4 else logits.float()).cpu().numpy()

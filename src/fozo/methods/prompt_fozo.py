@@ -118,6 +118,7 @@ class PromptFOZO(Method):
             level_batches=self.choices.level_batches,
         )
         self.passes = passes
+        self.spent = float(passes)
         self.seed = seed
         self.source = source
         self.source_features: Moments = source.features if self.choices.features == "normed" else source.cls
@@ -148,6 +149,11 @@ class PromptFOZO(Method):
     def parameters(self) -> int:
         """How many numbers are adapted."""
         return self.start.size
+
+    def telling(self) -> dict[str, float]:
+        """Return the loss that the schedule saw, and the scales it set."""
+        step = self.last
+        return {} if step is None else {"loss": step.loss, "epsilon": step.epsilon, "rate": step.rate}
 
     def adapt(self, tokens: Tokens) -> Floats:
         """One turn of Algorithm 1's loop."""

@@ -87,6 +87,8 @@ PRESETS = {
 class SAR(GradientMethod):
     """Minimise the entropy of sure predictions where the loss is flat."""
 
+    spent = 2.0
+
     def __init__(
         self, engine: Engine, source: SourceStatistics | None = None, *, preset: str = "paper", **switches: object
     ) -> None:

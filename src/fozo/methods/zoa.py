@@ -135,6 +135,7 @@ class ZOA(Method):
         if passes < each or passes % each:
             raise FozoError(f"ZOA with {each - 1} samples takes a multiple of {each} passes, not {passes}")
         self.steps, self.passes, self.seed = passes // each, passes, seed
+        self.spent = float(passes)
         need = "to change LayerNorm parameters"
         self.norms = LayerNorms(torch_engine(engine, "zoa", need), lower_blocks(engine.spec.depth, first=1))
         self.noise: Noise = noise or SignedUniform(seed)
@@ -152,6 +153,7 @@ class ZOA(Method):
         self.draws = 0
         self.shift = ActivationShift()
         self.window = Window(c.window)
+        self.loss: float | None = None
         self.norms.assign(self.norms.start)
 
     @property
@@ -159,11 +161,16 @@ class ZOA(Method):
         """How many numbers are adapted: e, and the mixture of a full bank."""
         return len(self.norms) + self.choices.bank + 1
 
+    def telling(self) -> dict[str, float]:
+        """Return the loss of the plain pass, and how many domains are remembered."""
+        return {} if self.loss is None else {"loss": self.loss, "bank": float(len(self.bank))}
+
     def adapt(self, tokens: Tokens) -> Floats:
         """The plain pass gives prediction and loss; each step then compares perturbed passes with a plain one."""
         with all_or_nothing(self):
             changed = self._observe(tokens)
             loss, taps = self._pass(tokens, self.bank.mixture, self.learning)
+            self.loss = loss
             pooled = taps.pooled[0]
             shift = self.shift.vector(self.source.pooled.mean)
             if changed:

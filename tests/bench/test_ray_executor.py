@@ -1,0 +1,101 @@
+"""A Ray cluster of two nodes gives the same bytes as one process, also when a worker is killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fozo.bench import pool, ray_executor
+from fozo.bench.pool import Job
+from fozo.bench.ray_executor import run_jobs
+from fozo.bench.run import Progress
+from fozo.errors import FozoError
+from tests.bench.test_pool import jobs, timeless
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Two nodes of one processor each, which this process is connected to."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        made.add_node(num_cpus=1)
+        yield made.address
+    finally:
+        made.shutdown()  # type: ignore[no-untyped-call]
+
+
+def mortal(tombstone: Path) -> Callable[[Job, str], dict[str, object]]:
+    """Make what a node runs instead: the same, but the first process to reach ten images kills itself with SIGKILL."""
+
+    def run(job: Job, mark: str) -> dict[str, object]:  # nested, so that Ray sends its code and not its address
+        import os
+        import signal
+
+        def watch(progress: Progress) -> None:
+            if progress.images == 10:
+                try:
+                    tombstone.open("x").close()
+                except FileExistsError:
+                    return
+                tombstone.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return pool.run_job(job, watch)
+
+    return run
+
+
+def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
+    cluster: str, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    pool.run_jobs(jobs(weights, photos, tmp_path / "one"), finished=lambda job, _: None)
+    monkeypatch.setattr(ray_executor, "_run", mortal(tmp_path / "tombstone"))
+    done: list[tuple[str, object]] = []
+    monkeypatch.chdir(tmp_path)  # paths may be relative to where the driver is
+    given = [
+        replace(job, out="two/recipe", places=replace(job.places, imagenet=os.path.relpath(photos)))
+        for job in jobs(weights, photos, tmp_path / "two")
+    ]
+    run_jobs(given, address=cluster, finished=lambda job, result: done.append((job.experiment.folder, result["seed"])))
+    assert int((tmp_path / "tombstone").read_text()) != os.getpid() and not ray.is_initialized()
+    assert sorted(done) == sorted((job.experiment.folder, job.experiment.seed) for job in given)
+    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
+
+    with pytest.raises(FozoError, match="threads is 2, but no node of the cluster has more than 1"):
+        run_jobs([replace(given[0], threads=2)], address=cluster, finished=lambda job, _: None)
+    assert not list(tmp_path.rglob(".ray-*"))
+
+
+def test_a_node_that_does_not_share_the_folder_refuses(
+    cluster: str, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_executor, "_mark", lambda out: nullcontext(str(tmp_path / "elsewhere")))
+    with pytest.raises(FozoError, match=r"^[^\n]* give an --out that all nodes share$"):  # not a page of Ray's
+        run_jobs(jobs(weights, photos, tmp_path)[:1], address=cluster, finished=lambda job, _: None)
+
+
+def test_an_address_where_nobody_answers_is_said_at_once(weights: Path, photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
+    with pytest.raises(FozoError, match=r"nobody answers at 127\.0\.0\.1:1 "):
+        run_jobs(jobs(weights, photos, tmp_path), address="127.0.0.1:1", finished=lambda job, _: None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_ray_one_sentence_says_how_to_install_it(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(FozoError, match=r"pip install 'fozo\[ray\]'"):
+        run_jobs(jobs(weights, photos, tmp_path), finished=lambda job, _: None)
