@@ -61,7 +61,7 @@ def test_fozo_adapts_to_low_contrast(tiny: fozo.Engine, real_images: Path) -> No
     """The published method runs on a real model and shift, stays finite, and its own objective falls."""
     clean = [images for images, _ in batches(real_images, tiny.spec, size=32, step=32)]
     source = fozo.SourceStatistics.collect(tiny, clean)
-    method = fozo.FOZO(tiny, source, passes=2, seed=0)
+    method = fozo.FOZO(tiny, source, preset="official", passes=2, seed=0)
     losses = []
     for _ in range(6):
         assert np.isfinite(method(clean[0] * 0.15)).all()

@@ -22,7 +22,7 @@ from fozo.errors import FozoError
 def run(out: Path, limit: int | None) -> int:
     kinds = ("brightness", "contrast", "gaussian_noise", "pixelate")
     plan = StreamPlan(data="imagenet", kinds=kinds, severity=3, images=44, batch_size=1)
-    experiment = Experiment(sys.argv[1], "fozo", {}, plan, calibration=16)
+    experiment = Experiment(sys.argv[1], "fozo", {"preset": "official"}, plan, calibration=16)
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     out.mkdir(exist_ok=True)

@@ -25,9 +25,14 @@ from fozo.bench.workshop import Places, Workshop
 from fozo.core.objective import entropies
 from fozo.engines.base import Floats, Tokens
 from fozo.errors import FozoError
+from fozo.methods.prompt_fozo import PromptFOZO
 
 PLAN = StreamPlan(data="imagenet", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
-OPTIONS: dict[str, dict[str, Value]] = {"foa": {"passes": 3}, "zoa": {"smallest": 2}}
+OPTIONS: dict[str, dict[str, Value]] = {
+    "foa": {"passes": 3},
+    "zoa": {"smallest": 2},
+    "fozo": {"preset": "official"},
+}
 
 
 class Stop(Exception):
@@ -83,7 +88,7 @@ def test_what_is_recorded(weights: Path, places: Places, tmp_path: Path) -> None
         logits = method(batch.images)
         assert record.correct == int((logits.argmax(axis=1) == batch.labels).sum())
         assert record.entropy == float(entropies(logits).mean())
-        assert isinstance(method, fozo.FOZO) and method.last is not None
+        assert isinstance(method, PromptFOZO) and method.last is not None
         last = method.last
         assert record.told == {"loss": last.loss, "epsilon": last.epsilon, "rate": last.rate} == method.telling()
         assert record.passes == 2 and sum(record.bin_images) == record.images
@@ -147,7 +152,7 @@ def test_options_reach_the_method(weights: Path, places: Places, tmp_path: Path)
     experiment = make(weights, options={"schedule.decay": 0.25, "preset": "paper", "prompts": 2}, seed=7)
     engine, stream = shop.stream(experiment)
     method, _ = shop.method(experiment, engine, stream.source.images)
-    assert isinstance(method, fozo.FOZO)
+    assert isinstance(method, PromptFOZO)
     assert method.choices.schedule.decay == 0.25 and method.choices.schedule.rate == 0.08
     assert method.parameters == 2 * 64 and method.seed == 7
     tent, calibrated = shop.method(make(weights, "tent"), engine, stream.source.images)
@@ -185,15 +190,15 @@ def test_every_method_tells_its_passes_and_what_it_descends(
 def test_passes_may_change_from_batch_to_batch(
     weights: Path, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapt = fozo.FOZO.adapt
+    adapt = PromptFOZO.adapt
 
-    def frugal(self: fozo.FOZO, tokens: Tokens) -> Floats:
+    def frugal(self: PromptFOZO, tokens: Tokens) -> Floats:
         logits = adapt(self, tokens)
         self.spent = 2.0 if self.spsa.index % 2 else 1.25
         return logits
 
     with monkeypatch.context() as patch:
-        patch.setattr(fozo.FOZO, "adapt", frugal)
+        patch.setattr(PromptFOZO, "adapt", frugal)
         result = run_experiment(make(weights), Workshop(places, tmp_path), tmp_path / "run")
     found = read_records(tmp_path / "run" / "records.jsonl")
     assert [record.passes for record in found] == [2, 1.25, 2, 1.25, 2, 1.25]

@@ -66,6 +66,7 @@ def test_collected_statistics_equal_numpys(engine: fozo.Engine) -> None:
     np.testing.assert_allclose(whole.features.mean, taps.features[0].mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(whole.cls.std, taps.cls[0].std(axis=0, ddof=1), atol=1e-5)
     assert whole.pooled.mean.shape == (SMALL.dim,)
+    assert taps.patch_mean is not None and taps.patch_variance is not None
     np.testing.assert_allclose(whole.patch_mean.mean, taps.patch_mean[0].mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(whole.patch_spread.mean, np.log(taps.patch_variance[0]).mean(axis=0), atol=1e-5)
     assert whole.look.count == whole.images == 20

@@ -165,7 +165,7 @@ def test_bad_options_say_what_is_wrong(
     engine: fozo.Engine, source: fozo.SourceStatistics, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(FozoError, match=message):
-        fozo.create("fozo", engine, source, **options)
+        fozo.create("fozo", engine, source, **({"preset": "official"} | options))
 
 
 def test_needs_source_statistics(engine: fozo.Engine) -> None:
@@ -292,4 +292,4 @@ class TestJournal:
 
 def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
     assert PromptFOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
-    assert fozo.create("fozo", engine, source, prompts=1).parameters == engine.spec.dim
+    assert fozo.create("fozo", engine, source, preset="official", prompts=1).parameters == engine.spec.dim

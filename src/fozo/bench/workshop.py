@@ -166,7 +166,7 @@ class Workshop:
 
     def source(self, engine: Engine, images: ImageSet) -> SourceStatistics:
         """Measure the source statistics, or load them where that was done before."""
-        path = self._kept(engine, images, "source")
+        path = self._kept(engine, images, f"source{SourceStatistics.VERSION}")
         with locked(self.shelf, wait=True):  # workers that need the same statistics wait for the first to make them
             if not path.exists():
                 statistics = SourceStatistics.collect(engine, self._batches(engine, images))

@@ -25,7 +25,7 @@ def look(images: npt.NDArray[np.floating]) -> Array:
 
     The number of features depends on channels and size only; compare looks of one model's images.
     """
-    x = np.asarray(images, dtype=np.float32)
+    x: npt.NDArray[np.floating] = np.asarray(images, dtype=np.float32)
     features = [x.mean(axis=(2, 3))]
     for _ in range(LEVELS):
         height, width = x.shape[2] // 2, x.shape[3] // 2

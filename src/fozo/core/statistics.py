@@ -88,6 +88,7 @@ class SourceStatistics:
     model: str = field(default="", compare=False)
 
     KIND = "source statistics"
+    VERSION = 2
     PARTS = ("cls", "features", "pooled", "patch_mean", "patch_spread", "look")
 
     @property
@@ -141,7 +142,7 @@ class SourceStatistics:
         moments: Mapping[str, Moments] = {name: getattr(self, name) for name in self.PARTS}
         header = {
             "kind": self.KIND,
-            "version": 2,
+            "version": self.VERSION,
             "fingerprint": self.fingerprint,
             "model": self.model,
             "counts": {name: part.count for name, part in moments.items()},

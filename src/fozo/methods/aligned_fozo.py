@@ -6,7 +6,8 @@ is what they are expected to do to this one; and :mod:`fozo.core.alignment` turn
 images they rest on. docs/method.md has the mathematics, what every ingredient is worth, and what failed.
 
 With more passes, images are looked at again once they are in the memory themselves: the moves then rest on what the
-blocks really did to them, which matters most where little else is remembered.
+blocks really did to them, which matters most where little else is remembered. ``passes="auto"`` looks twice just
+there, within a budget, and once everywhere else.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Options:
     """How many images' worth of evidence halves the moves: n images count n / (n + doubt)."""
     together: int = 8
     """Images that go through the model together, and see the same memories."""
+    budget: float = 1.1
+    """For ``passes="auto"``: passes an image, on average over the stream."""
     recall: Rule = field(default_factory=Rule)
 
     def __post_init__(self) -> None:
@@ -49,31 +52,41 @@ class Options:
                 raise FozoError(f"{name} is {getattr(self, name)}; give a part from 0 (no move) to 1 (all the way)")
         if not self.doubt >= 0:
             raise FozoError(f"doubt is {self.doubt}; give a number of images from 0 up")
+        if not self.budget >= 1:
+            raise FozoError(f"budget is {self.budget}; give an average number of passes from 1 up")
         if self.together < 1:
             raise FozoError(f"together is {self.together}; give a whole number from 1 up")
+
+
+AUTO = "auto"
+NEW = 8.0
+"""``auto`` looks twice at images that fewer earlier ones speak for than this."""
+ADVANCE = 16.0
+"""Second looks that ``auto`` may take before it has saved up for them: two parts of a batch, where a stream begins."""
+MOST_SAVED = 64.0
+"""Second looks that it saves up at most, so that a long quiet time does not end in a spree."""
 
 
 class AlignedFOZO(Method):
     """Aligns the patch tokens of every layer with their clean statistics; ``passes`` forward passes an image."""
 
     def __init__(
-        self, engine: Engine, source: SourceStatistics | None = None, *, passes: int = 1, **switches: object
+        self, engine: Engine, source: SourceStatistics | None = None, *, passes: int | str = 1, **switches: object
     ) -> None:
         """Prepare to adapt.
 
         Args:
             engine: the frozen model.
             source: its statistics on clean data.
-            passes: forward passes for each image.
+            passes: forward passes for each image, or ``"auto"``: two after a change of domain, else one.
             switches: any field of :class:`Options` that should differ.
         """
         super().__init__(engine, source)
         assert source is not None
-        if not isinstance(passes, int) or passes < 1:
-            raise FozoError(f"FOZO takes a whole number of passes from 1 up, not {passes}")
+        if passes != AUTO and not (isinstance(passes, int) and passes >= 1):
+            raise FozoError(f"FOZO takes a whole number of passes from 1 up, or 'auto', not {passes!r}")
         self.choices = pick("fozo", {"aligned": Options()}, "aligned", switches)
         self.passes = passes
-        self.spent = float(passes)
         self.target = Target(source.patch_mean.mean, source.patch_spread.mean)
         self.source_look = source.look
         self._begin()
@@ -81,6 +94,8 @@ class AlignedFOZO(Method):
     def _begin(self) -> None:
         self.memory = Memory(self.source_look.mean.size, 2 * self.target.mean.size, self.choices.recall)
         self.worth = 0.0
+        self.saved = ADVANCE
+        self.spent = 1.0
 
     def __call__(self, images: ImagesT) -> ImagesT:
         """Adapt to normalised images ``[B, channels, height, width]`` and return their logits ``[B, classes]``.
@@ -91,15 +106,17 @@ class AlignedFOZO(Method):
         # Everything that can be refused is refused here, before anything is remembered.
         parts = [self.engine.embed(images[start : start + step]) for start in range(0, max(1, len(images)), step)]
         keys = self.keys(as_numpy(images))
-        before = self.memory.keys, self.memory.values
+        before = self.memory.keys, self.memory.values, self.saved
+        logits, looks = [], 0
         try:
-            logits = [
-                self._part(tokens, keys.part(slice(number * step, (number + 1) * step)))
-                for number, tokens in enumerate(parts)
-            ]
+            for number, tokens in enumerate(parts):
+                part, passes = self._part(tokens, keys.part(slice(number * step, (number + 1) * step)))
+                logits.append(part)
+                looks += passes * tokens.batch
         except BaseException:
-            self.memory.keys, self.memory.values = before
+            self.memory.keys, self.memory.values, self.saved = before
             raise
+        self.spent = looks / len(images)
         return like(images, np.concatenate(logits))
 
     def adapt(self, tokens: Tokens) -> Floats:
@@ -112,19 +129,34 @@ class AlignedFOZO(Method):
         looks = (look(images) - source.mean) / np.maximum(source.std, 1e-6)
         return self.choices.recall.keys(looks, self.memory.keys.look)
 
-    def _part(self, tokens: Tokens, keys: Keys) -> Floats:
-        """Move, predict and remember a few images; where there are passes left, do so again in the light of that."""
+    def _part(self, tokens: Tokens, keys: Keys) -> tuple[Floats, int]:
+        """Move, predict and remember a few images; look again where that is due. Return logits, and looks taken."""
         memory = self.memory.keys, self.memory.values
-        for _ in range(self.passes):
+        looks = 0
+        due = 1
+        while looks < due:
             used = self._plan(keys)
+            if looks == 0:
+                due = self._due(tokens.batch)
             taps = self.engine.run(tokens, Knobs(patches=used.move()), patch_moments=True)
             logits = self.engine.logits(taps.pooled[0])
             if not np.isfinite(logits).all():
                 raise FozoError("the model's logits are not all finite; nothing was changed")
             seen = observe(taps, used)
-            self.memory.keys, self.memory.values = memory  # what the pass before saw of these images is out of date
+            self.memory.keys, self.memory.values = memory  # what the look before saw of these images is out of date
             self.memory.add(keys, np.concatenate([seen.mean, seen.spread], axis=1).reshape(tokens.batch, -1))
-        return logits
+            looks += 1
+        return logits, looks
+
+    def _due(self, images: int) -> int:
+        """How many looks the next images get."""
+        if isinstance(self.passes, int):
+            return self.passes
+        self.saved = min(self.saved + (self.choices.budget - 1) * images, MOST_SAVED)
+        if self.worth >= NEW or self.saved < images:
+            return 1
+        self.saved -= images
+        return 2
 
     def _plan(self, keys: Keys) -> Plan:
         """Decide the moves from what is remembered of images that look alike."""
@@ -160,6 +192,7 @@ class AlignedFOZO(Method):
             "variance": keys.variance,
             "look": keys.look,
             "responses": self.memory.values.astype(np.float64),
+            "saved": np.array([self.saved]),
         }
 
     def restore_state(self, state: State) -> None:
@@ -175,6 +208,7 @@ class AlignedFOZO(Method):
                 f"the state's memory has shape {list(state['responses'].shape)} and does not fit this model"
             )
         self.memory.keys, self.memory.values = keys, state["responses"].astype(np.float32)
+        self.saved = float(state["saved"][0])
 
     def options(self) -> dict[str, object]:
         """Everything that has to be the same for a state to be continued."""

@@ -30,21 +30,41 @@ AlignedFOZO.info = PromptFOZO.info = INFO
 
 @overload
 def FOZO(
-    engine: Engine, source: SourceStatistics | None = ..., *, preset: Literal["aligned"] = ..., **options: object
+    engine: Engine,
+    source: SourceStatistics | None = ...,
+    *,
+    preset: Literal["aligned"] = ...,
+    passes: int | str | None = ...,
+    seed: int = ...,
+    **options: object,
 ) -> AlignedFOZO: ...
 @overload
 def FOZO(
-    engine: Engine, source: SourceStatistics | None = ..., *, preset: Literal["official", "paper"], **options: object
+    engine: Engine,
+    source: SourceStatistics | None = ...,
+    *,
+    preset: Literal["official", "paper"],
+    passes: int | str | None = ...,
+    seed: int = ...,
+    **options: object,
 ) -> PromptFOZO: ...
 @overload
-def FOZO(engine: Engine, source: SourceStatistics | None = ..., *, preset: str, **options: object) -> Method: ...
+def FOZO(
+    engine: Engine,
+    source: SourceStatistics | None = ...,
+    *,
+    preset: str,
+    passes: int | str | None = ...,
+    seed: int = ...,
+    **options: object,
+) -> Method: ...
 @register(INFO)
 def FOZO(
     engine: Engine,
     source: SourceStatistics | None = None,
     *,
     preset: str = DEFAULT_PRESET,
-    passes: int | None = None,
+    passes: int | str | None = None,
     seed: int = 0,
     **options: object,
 ) -> Method:
@@ -54,7 +74,8 @@ def FOZO(
         engine: the frozen model.
         source: its statistics on clean data.
         preset: ``aligned``, ``official`` or ``paper``.
-        passes: forward passes for each image; 1 by default for ``aligned``, 2 for the published presets.
+        passes: forward passes for each image; 1 by default for ``aligned``, which also takes
+            ``"auto"``; 2 for the published presets.
         seed: of what the published presets draw; ``aligned`` draws nothing.
         options: see :class:`fozo.methods.aligned_fozo.AlignedFOZO` and
             :class:`fozo.methods.prompt_fozo.PromptFOZO`.

@@ -27,7 +27,7 @@ RECIPE = Recipe(
     rows=(
         _row(
             "FOZO (base)", "fozo", "59.5 59.6 60.0 60.6 60.9 61.3 61.7 62.0 62.3 62.5 62.8 63.0 63.2 63.3 63.4",
-            **{"preset": "official", "passes": 26, "schedule.decay": 1.0},
+            preset="official", passes=26, **{"schedule.decay": 1.0},
         ),
         _row("FOA", "foa", "58.0 59.0 60.5 61.6 62.4 63.1 63.6 64.1 64.4 64.7 64.9 65.1 65.4 65.5 65.7", passes=28),
         _row("ZOA", "zoa", "58.7 59.7 61.2 62.5 63.4 63.8 64.1 64.3 64.6 64.8 65.0 65.1 65.2 65.3 65.4", passes=28),

@@ -24,7 +24,8 @@ RECIPE = Recipe(
     rows=(
         *(
             Row(
-                f"prompts = {count}", "fozo", {"preset": "official", "passes": 28, "prompts": count}, StreamPlan(kinds=NOISE, images=50_000),
+                f"prompts = {count}", "fozo", {"preset": "official", "passes": 28, "prompts": count},
+                StreamPlan(kinds=NOISE, images=50_000),
                 x=count, axis="prompts", paper={AVERAGE: PROMPTS[count]} if count in PROMPTS else {},
             )
             for count in range(1, 11)
