@@ -33,9 +33,9 @@ Array = npt.NDArray[np.float64]
 class Options:
     """Everything about the alignment that can be chosen. One setting serves all models: nothing has a unit."""
 
-    mean: float = 0.25
+    mean: float = 0.15
     """Part of the way that the mean of the patch tokens is moved before each block."""
-    spread: float = 0.25
+    spread: float = 0.2
     """Part of the way that their spread is."""
     doubt: float = 4.0
     """How many images' worth of evidence halves the moves: n images count n / (n + doubt)."""
