@@ -19,7 +19,6 @@ METHODS: dict[str, tuple[str, dict[str, Value]]] = {
     "FOZO (paper)": ("fozo", {"passes": 2, "preset": "paper"}),
     "FOZO (official)": ("fozo", {"passes": 2, "preset": "official"}),
     "FOZO": ("fozo", {}),
-    "FOZO, 2 passes": ("fozo", {"passes": 2}),
     "TENT": ("tent", {}),
     "EATA": ("eata", {}),
     "SAR": ("sar", {}),
