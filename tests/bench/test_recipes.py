@@ -22,13 +22,13 @@ PAPER = {"table1", "table2", "table4", "table5", "figure1", "figure3", "figureE1
 
 
 def test_every_table_and_figure_has_a_recipe() -> None:
-    assert set(names()) == PAPER | {"quick", "rivals"}
+    assert set(names()) == PAPER | {"alignment", "quick", "rivals"}
     assert load_recipe("tableC1") is load_recipe("FIGURE1") is load_recipe("figure1")
     with pytest.raises(FozoError, match=r"no recipe 'table9'; choose from figure1.*\.toml"):
         load_recipe("table9")
 
 
-@pytest.mark.parametrize("name", sorted(PAPER | {"quick", "rivals"}))
+@pytest.mark.parametrize("name", sorted(PAPER | {"alignment", "quick", "rivals"}))
 def test_a_recipe_tells_its_command_numbers_and_cost_and_survives_json(name: str) -> None:
     recipe = load_recipe(name)
     text = inspect.getdoc(sys.modules[f"fozo.bench.recipes.{name}"]) or ""

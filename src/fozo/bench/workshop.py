@@ -208,20 +208,24 @@ class Workshop:
 
 
 def _nested(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Turn ``schedule.decay = 0.5`` into a schedule: options in recipes are plain values, FOZO's schedule is not."""
-    inner = {key.removeprefix("schedule."): options.pop(key) for key in list(options) if key.startswith("schedule.")}
-    if not inner:
-        return options
+    """Turn ``schedule.decay = 0.5`` into a schedule: options in recipes are plain values, some of FOZO's are not."""
+    from fozo.core.recall import Rule
     from fozo.core.schedule import Schedule
     from fozo.methods.prompt_fozo import PRESETS
 
-    unknown = [key for key in inner if key not in Schedule.__dataclass_fields__]
-    if name != "fozo" or unknown:
-        raise FozoError(
-            f"{name} has no option schedule.{next(iter(unknown or inner))}; only fozo has a schedule, with "
-            f"{', '.join(Schedule.__dataclass_fields__)}"
-        )
     preset = str(options.get("preset", ""))
-    if preset in PRESETS:  # else FOZO itself has the right words
-        options["schedule"] = replace(PRESETS[preset].schedule, **inner)
+    # A preset that does not exist is refused by FOZO itself, in the right words.
+    schedule = PRESETS[preset].schedule if preset in PRESETS else Schedule()
+    for group, base in (("schedule", schedule), ("recall", Rule())):
+        inner = {key.partition(".")[2]: options.pop(key) for key in list(options) if key.startswith(f"{group}.")}
+        if not inner:
+            continue
+        known = type(base).__dataclass_fields__
+        unknown = [key for key in inner if key not in known]
+        if name != "fozo" or unknown:
+            raise FozoError(
+                f"{name} has no option {group}.{next(iter(unknown or inner))}; only fozo has a {group}, with "
+                f"{', '.join(known)}"
+            )
+        options[group] = replace(base, **inner)
     return options
