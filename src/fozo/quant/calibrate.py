@@ -26,14 +26,14 @@ from fozo.errors import FozoError
 from fozo.quant.model import QKV_PARTS
 from fozo.quant.rounding import after_gelu, levels, uniform
 from fozo.quant.scales import BITS, METRICS, Scales
-from fozo.quant.search import ERRORS, HeadsProduct, LinearProduct, Sample, SoftmaxProduct
+from fozo.quant.search import ERRORS, HeadsProduct, LinearProduct, Sample, SoftmaxProduct, embedding_steps
 
 SOFTNESS = 0.5
 """The target is the softmax of this fraction of the logits."""
 GROUP = 4
 """Images that go forward and back together."""
-SAMPLE_TOKENS = 256
-"""A sample has about so many tokens: few, so that bad candidates are dropped early."""
+FIRST_TOKENS = 256
+"""The first sample has about so many tokens: few, so that bad candidates are dropped early. Later ones double."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,21 @@ def _trace(vit: ViT, images: Tensor) -> Trace:
     )
 
 
+def _sizes(images: int, first: int) -> list[int]:
+    """Cut a number of images into ``first``, as many again, then twice as many, and so on."""
+    sizes: list[int] = []
+    while (seen := sum(sizes)) < images:
+        sizes.append(min(max(first, seen), images - seen))
+    return sizes
+
+
 class _Searcher:
     """Goes through the model's products one by one."""
 
-    def __init__(
-        self, vit: ViT, images: Tensor, bits: int, metric: str, progress: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, vit: ViT, images: Tensor, bits: int, metric: str, progress: Callable[[int, int], None]) -> None:
         self.vit, self.side, self.error = vit, levels(bits), ERRORS[metric]
         self.progress, self.done, self.total = progress, 0, 6 * vit.architecture.depth + 2
-        self.per_sample = max(1, SAMPLE_TOKENS // vit.pos_embed.shape[1])
+        self.sizes = _sizes(len(images), max(1, FIRST_TOKENS // vit.pos_embed.shape[1]))
         self.steps: dict[str, Tensor] = {}
         progress(0, self.total)
         self.traces = [_trace(vit, group) for group in images.split(GROUP)]
@@ -92,8 +98,9 @@ class _Searcher:
         return self.steps
 
     def _cut(self, groups: Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]) -> list[Sample]:
-        """Cut groups of images into smaller samples; the tensors are shared."""
-        return [Sample(*parts) for group in groups for parts in zip(*(x.split(self.per_sample) for x in group))]
+        """Join groups of images and cut them into samples."""
+        joined = [torch.cat(parts) for parts in zip(*groups, strict=True)]
+        return [Sample(*parts) for parts in zip(*(x.split(self.sizes) for x in joined), strict=True)]
 
     def _found(self, name: str, steps: dict[str, Tensor]) -> None:
         self.steps.update({f"{name}.{operand}": step for operand, step in steps.items()})
@@ -115,13 +122,9 @@ class _Searcher:
         def unfolded(images: Tensor) -> Tensor:
             return F.unfold(images, a.patch_size, stride=a.patch_size).transpose(1, 2)
 
-        samples = self._cut(
-            (unfolded(t.images), t.patches, t.patches, t.patches_gradient) for t in self.traces
-        )
-        flat = [Sample(*(x.flatten(0, -2) for x in (s.left, s.right, s.output, s.gradient))) for s in samples]
-        weight = convolution.weight.flatten(1)
-        product = LinearProduct(flat, weight, convolution.bias, self.side, self.error, parts=a.dim)
-        self._found("patch_embed.proj", {"weight": product.search_weight(lambda sample: sample.left)})
+        samples = self._cut((unfolded(t.images), t.patches, t.patches, t.patches_gradient) for t in self.traces)
+        steps = embedding_steps(samples, convolution.weight.flatten(1), convolution.bias, self.side, self.error)
+        self._found("patch_embed.proj", {"weight": steps})
 
     def _block(self, i: int) -> None:
         block = self.vit.blocks[i]

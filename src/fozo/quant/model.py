@@ -59,9 +59,9 @@ def step_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
 
 
 def rounded_weight(weight: Tensor, steps: Tensor, side: int) -> Tensor:
-    """Quantise the rows of a weight in as many equal parts as there are steps."""
-    parts = weight.reshape(len(steps), -1)
-    return uniform(parts, steps[:, None], side).reshape(weight.shape)
+    """Quantise the rows of a weight in as many equal parts as there are steps ``[..., parts]``."""
+    parts = weight.reshape(steps.shape[-1], -1)
+    return uniform(parts, steps[..., None], side).reshape(*steps.shape[:-1], *weight.shape)
 
 
 class QuantisedLinear(Linear):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-GELU_DEPTH = 0.16997
-"""How far GELU goes below zero; its tanh and quick forms reach -0.1700 and -0.1636."""
+GELU_DEPTH = 0.16997124254703522
+"""How far GELU goes below zero, in the published digits; its tanh and quick forms reach 0.1700 and 0.1636."""
 
 
 def levels(bits: int) -> int:
@@ -20,7 +20,7 @@ def uniform(x: Tensor, step: Tensor, side: int) -> Tensor:
 
 def after_gelu(x: Tensor, step: Tensor, side: int) -> Tensor:
     """Twin ranges for GELU: a fixed fine step below zero, where all values are small, and ``step`` above."""
-    steps = step.expand(x.shape).where(x >= 0, step.new_tensor(GELU_DEPTH / side))
+    steps = step.where(x >= 0, step.new_tensor(GELU_DEPTH / side))
     return (x / steps).round_().clamp_(-side, side - 1).mul_(steps)
 
 

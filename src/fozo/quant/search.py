@@ -4,7 +4,7 @@ The published program tries 100 candidates for each operand, three rounds, on al
 GPU for it. Two savings give the same answer in minutes on a CPU with the memory of a few images:
 
 * errors are sums over images of terms that are never negative, so a candidate whose partial sum exceeds the whole sum
-  of another cannot win any more, and is dropped (branch and bound);
+  of another cannot win any more, and is dropped (branch and bound): most candidates see one image only;
 * an operand is searched again only where the other operand's step has changed since.
 """
 
@@ -159,15 +159,11 @@ class LinearProduct(Product):
     def search_first(self, second: Tensor) -> Tensor:
         """Search the weights' steps; the parts do not touch each other's outputs."""
         inputs = {id(s): self.rounding(s.left, second, self.side) for s in self.samples}
-        return self.search_weight(lambda sample: inputs[id(sample)])
-
-    def search_weight(self, inputs: Callable[[Sample], Tensor]) -> Tensor:
-        """Search the weights' steps under given inputs."""
 
         def errors(sample: Sample, chosen: Tensor) -> Tensor:
             steps = self.factors[chosen, None] * self.widest_weight
-            tries = torch.stack([rounded_weight(self.weight, step, self.side) for step in steps])
-            rounded = F.linear(inputs(sample), tries.flatten(0, 1), self.bias.repeat(len(chosen)))
+            tries = rounded_weight(self.weight, steps, self.side)
+            rounded = F.linear(inputs[id(sample)], tries.flatten(0, 1), self.bias.repeat(len(chosen)))
             rounded = rounded.view(-1, len(chosen), self.parts, self.weight.shape[0] // self.parts)
             raw, gradient = (x.view(-1, 1, *rounded.shape[2:]) for x in (sample.output, sample.gradient))
             return self.error(raw, rounded, gradient).sum(dim=0)
@@ -180,11 +176,29 @@ class LinearProduct(Product):
 
         def errors(sample: Sample, chosen: Tensor) -> Tensor:
             steps = self.factors[chosen] * self.widest_input
-            tries = torch.stack([self.rounding(sample.left, step, self.side) for step in steps])
+            tries = self.rounding(sample.left, steps[:, None, None], self.side)
             rounded = F.linear(tries, weight, self.bias)
             return self.error(sample.output, rounded, sample.gradient).sum(dim=1, keepdim=True)
 
         return self.factors[best(len(self.factors), self.samples, errors)][0] * self.widest_input
+
+
+def embedding_steps(samples: Sequence[Sample], weight: Tensor, bias: Tensor, side: int, error: Error) -> Tensor:
+    """Search one weight step for each channel of the patch embedding.
+
+    The pixels, unfolded to ``left`` [n, patches, pixels], stay exact, so there is nothing to alternate with. Errors run
+    over the patches of a channel, which only matters to the cosine.
+    """
+    largest = widest(weight.abs().amax(dim=1), side)
+    multiples = factors(weight)
+
+    def errors(sample: Sample, chosen: Tensor) -> Tensor:
+        tries = rounded_weight(weight, multiples[chosen, None] * largest, side)
+        rounded = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(chosen))).transpose(1, 2)
+        raw, gradient = (x.transpose(1, 2)[:, None] for x in (sample.output, sample.gradient))
+        return error(raw, rounded.unflatten(1, (len(chosen), len(weight))), gradient).sum(dim=0)
+
+    return multiples[best(len(multiples), samples, errors)] * largest
 
 
 class HeadsProduct(Product):
@@ -237,7 +251,7 @@ class SoftmaxProduct(HeadsProduct):
         splits = torch.tensor([2.0**-i for i in range(SPLITS)]).to(self.factors)
 
         def errors(sample: Sample, chosen: Tensor) -> Tensor:
-            tries = torch.stack([after_softmax(sample.left, split, self.side) for split in splits[chosen]])
+            tries = after_softmax(sample.left, splits[chosen, None, None, None, None], self.side)
             return self._errors(sample, tries @ sample.right).sum(dim=1, keepdim=True)
 
         return splits[best(SPLITS, self.samples, errors)][0]
