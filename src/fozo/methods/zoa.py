@@ -136,7 +136,9 @@ class ZOA(Method):
             raise FozoError(f"ZOA with {each - 1} samples takes a multiple of {each} passes, not {passes}")
         self.steps, self.passes, self.seed = passes // each, passes, seed
         need = "to change LayerNorm parameters"
-        self.norms = LayerNorms(torch_engine(engine, "zoa", need), lower_blocks(engine.spec.depth, first=1))
+        self.norms = LayerNorms(
+            torch_engine(engine, "zoa", need, gradients=False), lower_blocks(engine.spec.depth, first=1)
+        )
         self.noise: Noise = noise or SignedUniform(seed)
         self.source = source
         self.objective = Objective()

@@ -150,6 +150,8 @@ class QuantisedEngine(TorchEngine):
     A model of its own: its fingerprint names the bits and the steps, so source statistics are collected with it.
     """
 
+    differentiable = False
+
     def __init__(self, plain: TorchEngine, scales: Scales) -> None:
         """Quantise the model of ``plain``, which is left as it is, with steps made for it."""
         spec = plain.spec

@@ -23,7 +23,7 @@ from fozo.quant.rounding import after_gelu, after_softmax, uniform
 
 CANDIDATES = 100
 SMALLEST, LARGEST = 0.01, 1.2
-"""Candidates are these multiples of the step that just holds the largest value; as published, 1.2 itself is left out."""
+"""Candidates are these multiples of the step that just holds the largest value; the last is never tried, as published."""
 ROUNDS = 3
 SPLITS = 20
 """Where softmax's ranges may meet: 1, 1/2, ... 2^-19."""
@@ -132,7 +132,7 @@ class Product(ABC):
 
 
 class LinearProduct(Product):
-    """Inputs ``left`` [n, in] times weights: one step for the inputs, one for each of ``parts`` of the weight's rows."""
+    """Inputs ``left`` [n, in] times weights: one step for the inputs, one for each of ``parts`` of the rows."""
 
     def __init__(
         self,
