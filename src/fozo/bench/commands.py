@@ -1,4 +1,4 @@
-"""The commands ``fozo bench``, ``calibrate``, ``quantise``, ``adapt``, ``report``: options in, one call, sentences out."""
+"""The commands ``fozo bench``, ``calibrate``, ``quantise``, ``adapt``, ``report``: options in, sentences out."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class _Searcher:
         self.sizes = _sizes(len(images), max(1, FIRST_TOKENS // vit.pos_embed.shape[1]))
         self.steps: dict[str, Tensor] = {}
         progress(0, self.total)
-        self.traces = [_trace(vit, group) for group in images.split(GROUP)]
+        self.traces = [_trace(vit, group) for group in torch.split(images, GROUP)]
 
     def run(self) -> dict[str, Tensor]:
         """Search them all."""
@@ -100,7 +100,7 @@ class _Searcher:
     def _cut(self, groups: Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]) -> list[Sample]:
         """Join groups of images and cut them into samples."""
         joined = [torch.cat(parts) for parts in zip(*groups, strict=True)]
-        return [Sample(*parts) for parts in zip(*(x.split(self.sizes) for x in joined), strict=True)]
+        return [Sample(*parts) for parts in zip(*(torch.split(x, self.sizes) for x in joined), strict=True)]
 
     def _found(self, name: str, steps: dict[str, Tensor]) -> None:
         self.steps.update({f"{name}.{operand}": step for operand, step in steps.items()})

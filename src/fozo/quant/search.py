@@ -23,7 +23,7 @@ from fozo.quant.rounding import after_gelu, after_softmax, uniform
 
 CANDIDATES = 100
 SMALLEST, LARGEST = 0.01, 1.2
-"""Candidates are these multiples of the step that just holds the largest value; the last is never tried, as published."""
+"""Candidates are these multiples of the step that holds the largest value; the last is never tried, as published."""
 ROUNDS = 3
 SPLITS = 20
 """Where softmax's ranges may meet: 1, 1/2, ... 2^-19."""
@@ -81,11 +81,11 @@ def best(count: int, samples: Sequence[Sample], errors: Callable[[Sample, Tensor
 
     def total(sample: Sample, candidates: Tensor) -> Tensor:
         room = max(1, ROOM // sample.output.numel())
-        return torch.cat([errors(sample, part).double() for part in candidates.split(room)])
+        return torch.cat([errors(sample, part).double() for part in torch.split(candidates, room)])
 
     sums = total(samples[0], torch.arange(count, device=device))
     # The first sample's winners are run to the end at once: what they reach is the bound for all others.
-    leaders = sums.argmin(dim=0).unique()
+    leaders = torch.tensor(sorted(set(sums.argmin(dim=0).tolist())), device=device)
     for sample in samples[1:]:
         sums[leaders] += total(sample, leaders)
     bound = sums[leaders].amin(dim=0)
@@ -196,7 +196,7 @@ def embedding_steps(samples: Sequence[Sample], weight: Tensor, bias: Tensor, sid
         tries = rounded_weight(weight, multiples[chosen, None] * largest, side)
         rounded = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(chosen))).transpose(1, 2)
         raw, gradient = (x.transpose(1, 2)[:, None] for x in (sample.output, sample.gradient))
-        return error(raw, rounded.unflatten(1, (len(chosen), len(weight))), gradient).sum(dim=0)
+        return error(raw, rounded.reshape(len(rounded), len(chosen), *raw.shape[2:]), gradient).sum(dim=0)
 
     return multiples[best(len(multiples), samples, errors)] * largest
 
