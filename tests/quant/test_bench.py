@@ -98,7 +98,7 @@ def test_from_the_command_line(weights: Path, photos: Path, tmp_path: Path) -> N
 def test_a_model_that_the_user_quantised_is_adapted_as_it_is(weights: Path, photos: Path, tmp_path: Path) -> None:
     plain = fozo.load_engine(weights)
     export(plain, tmp_path / "model.onnx")
-    script = [sys.executable, REPO / "examples" / "own_int8.py", tmp_path / "model.onnx", photos, photos]
+    script = [sys.executable, *map(str, (REPO / "examples" / "own_int8.py", tmp_path / "model.onnx", photos, photos))]
     run = subprocess.run(script, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("batch ") == 2 and "MB in INT8" in run.stdout

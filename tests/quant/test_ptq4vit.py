@@ -135,6 +135,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FozoError, match="export its weights with --int8"):
         export(engine, tmp_path / "model.onnx")
     export(plain, tmp_path / "model.onnx")
+    quantize = torch.ao.quantization.quantize_dynamic
+    packed = quantize(torch.nn.Sequential(torch.nn.Linear(2, 2)))  # type: ignore[no-untyped-call]
+    with pytest.raises(FozoError, match=r"Sequential was quantised in PyTorch \(0\..* is packed\)"):
+        fozo.load_engine(packed)
     with pytest.raises(FozoError, match="quantises torch models, not OnnxEngine"):
         torch_engine(tmp_path / "model.onnx")
 

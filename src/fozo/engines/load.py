@@ -132,6 +132,8 @@ def _load_torch(
 
     if dtype not in (None, "float32", "float64"):
         raise FozoError(f"dtype must be 'float32' or 'float64', not {dtype!r}")
+    if isinstance(model, torch.nn.Module):
+        _refuse_quantised(model)
     own_name = Path(model).stem if isinstance(model, (str, os.PathLike)) else "vit"
     hints = weights.hints_from_name(architecture or own_name)
     wanted = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -161,6 +163,19 @@ def _load_torch(
         classes=classes,
         chunk=chunk,
     )
+
+
+def _refuse_quantised(model: torch.nn.Module) -> None:
+    """Refuse modules of torch.ao and torchao: their weights are packed away, where no conversion can read them."""
+    import torch
+
+    for name, value in model.state_dict().items():
+        plain = isinstance(value, torch.Tensor) and not value.is_quantized
+        if not plain or type(value).__module__.startswith("torchao"):
+            raise FozoError(
+                f"{type(model).__name__} was quantised in PyTorch ({name} is packed), which fozo cannot adapt; give "
+                f"its original weights, and quantise what fozo export writes (docs/quantised.md)"
+            )
 
 
 def _per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:
