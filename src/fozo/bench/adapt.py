@@ -17,7 +17,7 @@ from fozo.data.images import EXTENSIONS
 from fozo.data.scenarios import Continual
 from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
 from fozo.data.streams import Batch, Stream
-from fozo.engines.base import Engine
+from fozo.engines.base import Engine, Floats
 from fozo.errors import FozoError
 from fozo.methods.base import Method
 
@@ -49,6 +49,11 @@ def _batches(images: ImageSet, engine: Engine, batch_size: int, watch: Watch) ->
         yield batch
         done += len(batch.samples)
         watch(done, len(images))
+
+
+def load_images(engine: Engine, images: ImageSet) -> Floats:
+    """Load and normalise all images at once."""
+    return np.concatenate([batch.images for batch in _batches(images, engine, 64, lambda done, total: None)])
 
 
 def calibrate(

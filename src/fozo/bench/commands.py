@@ -1,4 +1,4 @@
-"""The commands ``fozo bench``, ``calibrate``, ``adapt`` and ``report``: options in, one call, sentences out."""
+"""The commands ``fozo bench``, ``calibrate``, ``quantise``, ``adapt``, ``report``: options in, sentences out."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ Architecture = Annotated[
     str | None, typer.Option(help="The model's timm name, where its file is called otherwise.", show_default=False)
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default=False)]
+ScalesOption = Annotated[
+    Path | None, typer.Option("--scales", help="What fozo quantise wrote, to run the model quantised.")
+]
 
 
 def bench(
@@ -224,6 +227,7 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the statistics.")] = Path("stats.npz"),
     architecture: Architecture = None,
     device: Device = None,
+    scales: ScalesOption = None,
     batch_size: int = 64,
 ) -> None:
     """Measure a model's source statistics on clean images; a few hundred are enough."""
@@ -234,7 +238,7 @@ def calibrate(
     from fozo.cli import progress_bar
 
     found = open_unlabelled(images)
-    engine = load_model(model, Places(architecture=architecture, device=device))
+    engine = load_model(model, Places(architecture=architecture, device=device), scales=scales)
     with progress_bar("calibrating") as progress:
         statistics = measure(engine, found, batch_size=batch_size, watch=progress)
     with disk_errors(out):
@@ -252,6 +256,7 @@ def adapt(
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the predictions.")] = Path("predictions.csv"),
     architecture: Architecture = None,
     device: Device = None,
+    scales: ScalesOption = None,
     batch_size: int = 64,
 ) -> None:
     """Adapt to a folder of images and write their five likeliest classes with probabilities."""
@@ -267,7 +272,7 @@ def adapt(
     if method in registered() and registered()[method].needs_source and stats is None:
         raise FozoError(f"{method} needs --stats; make them on clean images with: fozo calibrate MODEL IMAGES")
     source = None if stats is None else SourceStatistics.load(stats)
-    engine = load_model(model, Places(architecture=architecture, device=device))
+    engine = load_model(model, Places(architecture=architecture, device=device), scales=scales)
     options: dict[str, Any] = {} if passes is None else {"passes": passes}
     if method in registered() and takes(method, "seed"):
         options["seed"] = seed
@@ -275,6 +280,37 @@ def adapt(
     with progress_bar("adapting") as progress:
         predict(made, found, out, batch_size=batch_size, watch=progress)
     print(f"{out}: predictions of {len(found)} images by {method}")
+
+
+def quantise(
+    model: ModelArgument,
+    images: Annotated[Path, typer.Argument(help="Folder of clean images, with or without sub-folders.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the scales.")] = Path("scales.npz"),
+    bits: Annotated[int, typer.Option(help="8, 6 or 4, for weights and activations.")] = 8,
+    metric: Annotated[str, typer.Option(help="hessian, l2 or cosine.")] = "hessian",
+    count: Annotated[int, typer.Option(help="Images to search on, drawn at random (always the same).")] = 32,
+    architecture: Architecture = None,
+    device: Device = None,
+) -> None:
+    """Search PTQ4ViT's scales on a few clean images, for --scales of calibrate and adapt."""
+    from fozo.bench.adapt import load_images, open_unlabelled
+    from fozo.bench.folder import disk_errors
+    from fozo.bench.workshop import Places, load_model
+    from fozo.cli import progress_bar
+    from fozo.quant import ptq4vit
+
+    if not out.parent.is_dir():  # said before the work, not after it
+        raise FozoError(f"there is no folder {out.parent} to write {out.name} to; make it first")
+    if count < 1:
+        raise FozoError(f"count is {count}; give a whole number from 1 up")
+    found = open_unlabelled(images)
+    engine = load_model(model, Places(architecture=architecture, device=device))
+    pixels = load_images(engine, found.take(min(count, len(found))))
+    with progress_bar("quantising") as progress:
+        scales = ptq4vit(engine, pixels, bits, metric=metric, progress=progress).scales
+    with disk_errors(out):
+        scales.save(out)
+    print(f"{out}: {bits}-bit scales of {engine.spec.name} over {scales.images} images")
 
 
 def report(

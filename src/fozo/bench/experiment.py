@@ -18,12 +18,15 @@ from fozo.data.corruptions import KINDS
 from fozo.data.scenarios import SCENARIOS, Scenario
 from fozo.data.sets.base import check_seed
 from fozo.errors import FozoError
+from fozo.quant.scales import BITS
 
 Value = bool | int | float | str
 """What an option may be: what TOML and JSON both can say."""
 
 DATA = ("imagenet-c", "imagenet", "imagenet-r", "imagenet-sketch", "imagenet-v2")
 """Image sets that a stream may be made of. ``imagenet`` under corruptions is corrupted as it is read."""
+
+QUANTISE = ("", *(f"ptq4vit{bits}" for bits in BITS))
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,14 @@ class Experiment:
     """Clean images that source statistics and Fisher information are measured on."""
     label: str = ""
     """What the tables call it; not part of the hash."""
+    quantise: str = ""
+    """``ptq4vit8`` (or 6, 4) to quantise the model on clean images first; part of the hash where it is given."""
 
     def __post_init__(self) -> None:
         """Refuse bad seeds and sizes."""
         check_seed(self.seed)
+        if self.quantise not in QUANTISE:
+            raise FozoError(f"quantise is {self.quantise!r}; choose from {', '.join(filter(None, QUANTISE))}")
         if self.calibration < 2:
             raise FozoError(f"calibration is {self.calibration}; source statistics need at least 2 clean images")
 
@@ -90,6 +97,8 @@ class Experiment:
         """Say in plain values (JSON) what is hashed. The model is named without its folder."""
         facts = asdict(self)
         del facts["label"]
+        if not self.quantise:  # so that experiments from before there was a choice keep their hash
+            del facts["quantise"]
         stream = dict(facts["stream"], kinds=list(self.stream.kinds))
         return {
             **facts,

@@ -53,6 +53,8 @@ class Row:
     axis: str = ""
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's numbers by column: a corruption's name, ``Avg``, ``seconds``, ``memory`` (MiB), ``parameters``."""
+    quantise: str = ""
+    """How the model is quantised first (see :class:`Experiment`); an ``.onnx`` file is run as it is."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Recipe:
                 seed,
                 self.calibration if calibration is None else calibration,
                 row.label if row.column == AVERAGE else f"{row.label} {row.column}",
+                "" if model.endswith(".onnx") else row.quantise,
             )
             for row in self.rows
             for seed in seeds

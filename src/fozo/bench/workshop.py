@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 CALIBRATION_SEED = 1
 CALIBRATION_BATCH = 64
+QUANTISATION_IMAGES = 32
+"""Clean images that PTQ4ViT searches its scales on, as published."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,14 @@ class Places:
         return Path(path)
 
 
-def load_model(model: str, places: Places, classes: tuple[int, ...] | None = None) -> Engine:
-    """Load a weights file, or ``timm:NAME`` with timm's own download."""
+def load_model(
+    model: str, places: Places, classes: tuple[int, ...] | None = None, scales: Path | None = None
+) -> Engine:
+    """Load a weights file, or ``timm:NAME`` with timm's own download; quantised where ``scales`` are given."""
     if not model.startswith("timm:"):
-        return load_engine(model, architecture=places.architecture, classes=classes, device=places.device)
+        return load_engine(
+            model, architecture=places.architecture, classes=classes, device=places.device, scales=scales
+        )
     name = model.removeprefix("timm:")
     if "." not in name:
         raise FozoError(
@@ -76,7 +82,7 @@ def load_model(model: str, places: Places, classes: tuple[int, ...] | None = Non
         module = timm.create_model(name, pretrained=True)
     except (RuntimeError, OSError) as error:
         raise FozoError(f"timm cannot give {name} ({error}); check the name and the connection") from error
-    return load_engine(module.eval(), architecture=name, classes=classes, device=places.device)
+    return load_engine(module.eval(), architecture=name, classes=classes, device=places.device, scales=scales)
 
 
 def device_of(engine: Engine) -> str:
@@ -92,6 +98,7 @@ class Workshop:
         self.places = places
         self.shelf = shelf
         self._engines: dict[tuple[str, tuple[int, ...] | None], Engine] = {}
+        self._quantised: dict[tuple[str, tuple[int, ...] | None], Engine] = {}
         self._sets: dict[object, ImageSet] = {}
 
     def images(self, plan: StreamPlan) -> ImageSet:
@@ -134,8 +141,28 @@ class Workshop:
         plan = experiment.stream
         images = self.images(plan)
         engine = self.engine(experiment.model, images.mask)
+        if experiment.quantise:
+            engine = self.quantised(experiment, engine, images)
         stream = Stream(images, engine.spec, plan.order(), batch_size=plan.batch_size, seed=experiment.seed)
         return engine, stream
+
+    def quantised(self, experiment: Experiment, engine: Engine, test: ImageSet) -> Engine:
+        """Quantise a model on clean images that are not in the stream, with scales kept from before where possible."""
+        from fozo.quant import Scales, ptq4vit, with_scales
+
+        clean = self.calibration(replace(experiment, calibration=QUANTISATION_IMAGES), test)
+        whole = self.engine(experiment.model)  # whatever classes the stream has, the scales are the model's
+        path = self._kept(whole, clean, experiment.quantise)
+        with locked(self.shelf, wait=True):
+            if not path.exists():
+                images = np.concatenate(list(self._batches(whole, clean)))
+                scales = ptq4vit(whole, images, int(experiment.quantise.removeprefix("ptq4vit"))).scales
+                with disk_errors(path):
+                    scales.save(path)
+        key = (path.name, engine.spec.subset)
+        if key not in self._quantised:
+            self._quantised[key] = with_scales(engine, Scales.load(path))
+        return self._quantised[key]
 
     def calibration(self, experiment: Experiment, test: ImageSet) -> ImageSet:
         """Choose clean images to calibrate on, none of which is in the stream in any form."""

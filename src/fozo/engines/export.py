@@ -98,6 +98,10 @@ def _graph(engine: Engine, labels: Sequence[str] | None) -> tuple[onnx.ModelProt
 
     if not isinstance(engine, TorchEngine):
         raise FozoError(f"only a torch model can be exported, not {type(engine).__name__}; give its weights file")
+    if not engine.differentiable:
+        raise FozoError(
+            f"{engine.spec.name} is quantised in simulation, which ONNX cannot hold; export its weights with --int8"
+        )
     spec = engine.spec
     if labels is not None:
         if len(labels) != spec.classes:

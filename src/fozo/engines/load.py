@@ -32,6 +32,7 @@ def load_engine(
     chunk: int | None = None,
     threads: int | None = None,
     runtime: str | None = None,
+    scales: str | os.PathLike[str] | None = None,
 ) -> Engine:
     """Make an engine of a model.
 
@@ -54,19 +55,28 @@ def load_engine(
         threads: for an ``.onnx`` file, how many processors to work on; by default all that this process may use.
             PyTorch's threads are PyTorch's to set.
         runtime: what runs an ``.onnx`` file: ``"onnxruntime"`` (the default) or ``"openvino"``.
+        scales: what ``fozo quantise`` wrote, to run a torch model quantised by PTQ4ViT (in simulation).
     """
     if not isinstance(model, (str, os.PathLike)) and isinstance(model, Engine):
         return model
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
         fixed = {"architecture": architecture, "heads": heads, "image_size": image_size, "device": device}
-        _refuse({**fixed, "dtype": dtype}, f"{os.fspath(model)} is an exported model; choose it when exporting")
+        _refuse(
+            {**fixed, "dtype": dtype, "scales": scales},
+            f"{os.fspath(model)} is an exported model; choose it when exporting",
+        )
         return _load_graph(model, runtime or "onnxruntime", threads, chunk, mean, std, classes)
     _refuse({"threads": threads, "runtime": runtime}, "it is for .onnx files; this model runs in PyTorch")
     try:
         importlib.import_module("torch")
     except ImportError as error:
         raise FozoError("this model needs PyTorch; install it with pip install 'fozo[torch]'") from error
-    return _load_torch(model, architecture, heads, image_size, mean, std, classes, device, dtype, chunk)
+    engine = _load_torch(model, architecture, heads, image_size, mean, std, classes, device, dtype, chunk)
+    if scales is None:
+        return engine
+    from fozo.quant import with_scales
+
+    return with_scales(engine, scales)
 
 
 def _refuse(options: dict[str, object], why: str) -> None:
@@ -122,6 +132,8 @@ def _load_torch(
 
     if dtype not in (None, "float32", "float64"):
         raise FozoError(f"dtype must be 'float32' or 'float64', not {dtype!r}")
+    if isinstance(model, torch.nn.Module):
+        _refuse_quantised(model)
     own_name = Path(model).stem if isinstance(model, (str, os.PathLike)) else "vit"
     hints = weights.hints_from_name(architecture or own_name)
     wanted = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -151,6 +163,19 @@ def _load_torch(
         classes=classes,
         chunk=chunk,
     )
+
+
+def _refuse_quantised(model: torch.nn.Module) -> None:
+    """Refuse modules of torch.ao and torchao: their weights are packed away, where no conversion can read them."""
+    import torch
+
+    for name, value in model.state_dict().items():
+        plain = isinstance(value, torch.Tensor) and not value.is_quantized
+        if not plain or type(value).__module__.startswith("torchao"):
+            raise FozoError(
+                f"{type(model).__name__} was quantised in PyTorch ({name} is packed), which fozo cannot adapt; give "
+                f"its original weights, and quantise what fozo export writes (docs/quantised.md)"
+            )
 
 
 def _per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:

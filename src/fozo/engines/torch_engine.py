@@ -79,6 +79,9 @@ def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
 class TorchEngine:
     """Runs a :class:`ViT` on a CPU or a GPU. Never trains, never touches torch's global state."""
 
+    differentiable = True
+    """Whether gradients flow through the model: not where activations are rounded."""
+
     def __init__(
         self,
         vit: ViT,

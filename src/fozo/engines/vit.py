@@ -175,11 +175,21 @@ class ViT(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Images to tokens [CLS, registers, patches], position embedding added."""
-        batch = len(images)
-        prefix = torch.cat([self.cls_token, self.reg_token], dim=1).expand(batch, -1, -1)
-        tokens = torch.cat([prefix, self.patch_embed(images)], dim=1) + self.pos_embed
-        normed: Tensor = self.norm_pre(tokens)
+        return self.place(self.patch_embed(images))
+
+    def place(self, patches: Tensor) -> Tensor:
+        """Patch tokens to tokens [CLS, registers, patches], position embedding added."""
+        prefix = torch.cat([self.cls_token, self.reg_token], dim=1).expand(len(patches), -1, -1)
+        normed: Tensor = self.norm_pre(torch.cat([prefix, patches], dim=1) + self.pos_embed)
         return normed
+
+    def pool(self, x: Tensor, prompts: int = 0) -> Tensor:
+        """What the head reads of the last block's tokens: the normed CLS, and for some models the mean patch."""
+        x = self.norm(x)
+        if self.architecture.pool == "cls":
+            return x[:, 0]
+        patches = x[:, 1 + prompts + self.architecture.registers :]
+        return torch.cat([x[:, 0], patches.mean(dim=1)], dim=-1)
 
     def forward(self, images: Tensor, prompts: Tensor | None = None) -> Tensor:
         """Logits of images, with prompts ``[p, d]`` inserted after CLS if given."""
@@ -189,10 +199,5 @@ class ViT(nn.Module):
             x = torch.cat([x[:, :1], prompts.expand(len(x), -1, -1), x[:, 1:]], dim=1)
         for block in self.blocks:
             x = block(x)
-        x = self.norm(x)
-        pooled = x[:, 0]
-        if self.architecture.pool == "cls+mean":
-            patches = x[:, 1 + extra + self.architecture.registers :]
-            pooled = torch.cat([pooled, patches.mean(dim=1)], dim=-1)
-        logits: Tensor = self.head(pooled)
+        logits: Tensor = self.head(self.pool(x, extra))
         return logits

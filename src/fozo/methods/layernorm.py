@@ -36,13 +36,18 @@ PUBLISHED_BATCH = 64
 """The batch size that the published learning rates are for."""
 
 
-def torch_engine(engine: Engine, method: str, need: str) -> TorchEngine:
-    """Return ``engine`` if it is a torch engine, else say what the method would need it for."""
+def torch_engine(engine: Engine, method: str, need: str, *, gradients: bool = True) -> TorchEngine:
+    """Return ``engine`` if it is a torch engine, and one with ``gradients``, else say what the method needs it for."""
     # Whoever made a torch engine has imported its module; without it torch may not even be installed.
     if "fozo.engines.torch_engine" in sys.modules:
         from fozo.engines.torch_engine import TorchEngine
 
         if isinstance(engine, TorchEngine):
+            if gradients and not engine.differentiable:
+                raise FozoError(
+                    f"{method} needs {need}, and rounding has none: use the model in full precision, or a method that "
+                    f"only runs forward"
+                )
             return engine
     raise FozoError(f"{method} needs {need}: use a torch engine")
 

@@ -137,7 +137,9 @@ class ZOA(Method):
         self.steps, self.passes, self.seed = passes // each, passes, seed
         self.spent = float(passes)
         need = "to change LayerNorm parameters"
-        self.norms = LayerNorms(torch_engine(engine, "zoa", need), lower_blocks(engine.spec.depth, first=1))
+        self.norms = LayerNorms(
+            torch_engine(engine, "zoa", need, gradients=False), lower_blocks(engine.spec.depth, first=1)
+        )
         self.noise: Noise = noise or SignedUniform(seed)
         self.source = source
         self.objective = Objective()

@@ -1,1 +1,59 @@
-"""Eight-bit models."""
+"""Eight-bit models: PTQ4ViT simulated in PyTorch (here), and INT8 files for ONNX Runtime (``fozo export --int8``).
+
+    engine = fozo.quant.ptq4vit(fozo.load_engine("vit.safetensors"), clean_images)
+    engine.scales.save("scales.npz")
+    engine = fozo.load_engine("vit.safetensors", scales="scales.npz")     # later, without searching again
+
+torch is imported by the functions that need it, so that ``import fozo.quant`` works without.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fozo.quant.scales import BITS, METRICS, Scales
+
+if TYPE_CHECKING:
+    import torch
+
+    from fozo.engines.base import Engine, Images
+    from fozo.quant.model import QuantisedEngine
+
+__all__ = ["BITS", "METRICS", "Scales", "ptq4vit", "with_scales"]
+
+
+def ptq4vit(
+    model: Engine | torch.nn.Module | str | os.PathLike[str],
+    images: Images,
+    bits: int = 8,
+    *,
+    metric: str = "hessian",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> QuantisedEngine:
+    """Quantise weights and activations of a ViT to ``bits``, with steps searched on a few clean images.
+
+    Args:
+        model: a torch engine, or anything that ``load_engine`` makes one of.
+        images: normalised clean images ``[B, channels, height, width]``; the paper uses 32.
+        bits: 4, 6 or 8, for weights and activations alike.
+        metric: which error of a layer's output the steps minimise: ``"hessian"`` (weighted by the loss's gradient),
+            ``"l2"`` or ``"cosine"``.
+        progress: called with the number of searches done and their total.
+    """
+    from fozo.quant.calibrate import search_scales
+    from fozo.quant.model import QuantisedEngine, torch_engine
+
+    engine = torch_engine(model)
+    return QuantisedEngine(engine, search_scales(engine, images, bits=bits, metric=metric, progress=progress))
+
+
+def with_scales(
+    model: Engine | torch.nn.Module | str | os.PathLike[str], scales: Scales | str | os.PathLike[str]
+) -> QuantisedEngine:
+    """Quantise a ViT with steps found before; a file of another model is refused."""
+    from fozo.quant.model import QuantisedEngine, torch_engine
+
+    found = scales if isinstance(scales, Scales) else Scales.load(scales)
+    return QuantisedEngine(torch_engine(model), found)

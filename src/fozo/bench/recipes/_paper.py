@@ -1,4 +1,4 @@
-"""What the recipes of Tables 1 and 2 share: the order of the paper's columns."""
+"""What the recipes of Tables 1 to 3 share: the order of the paper's columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ FIVE_K = StreamPlan(images=5000)
 COLUMNS = (*KINDS, AVERAGE, "seconds", "memory", "parameters")
 
 
-def row(label: str, method: str, numbers: str, **options: Value) -> Row:
-    """Make a row of Table 1 or 2 from the numbers as they stand in the paper."""
+def row(label: str, method: str, numbers: str, quantise: str = "", **options: Value) -> Row:
+    """Make a row of Table 1, 2 or 3 from the numbers as they stand in the paper; Table 3 has no costs."""
     values = [float(number) for number in numbers.split()]
-    return Row(label, method, options, FIVE_K, paper=dict(zip(COLUMNS, values, strict=True)))
+    columns = COLUMNS[: len(KINDS) + 1] if quantise else COLUMNS
+    paper = dict(zip(columns, values, strict=True))
+    return Row(label, method, options, FIVE_K, paper=paper, quantise=quantise)

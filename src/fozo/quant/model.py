@@ -1,0 +1,162 @@
+"""The ViT with every product quantised, and the engine that runs it.
+
+Quantised are every linear layer, the weights of the patch embedding (one step a channel; the pixels stay as they
+are) and attention's two products (one step a head). Norms, softmax, GELU and the residual stream stay in floating
+point. Steps belong to tensors, not to tokens, so that any number of prompts may join.
+
+This is a *simulation*: values are rounded to the grid but multiplied in floating point, so it measures what INT8 does
+to accuracy and costs more time than the plain model. For speed export with ``--int8``, see docs/quantised.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fozo.engines.base import Engine
+from fozo.engines.load import load_engine
+from fozo.engines.torch_engine import TorchEngine
+from fozo.engines.vit import Architecture, Attention, Block, Linear, ViT
+from fozo.errors import FozoError
+from fozo.quant.rounding import after_gelu, after_softmax, levels, uniform
+from fozo.quant.scales import Scales
+
+Rounding = Callable[[Tensor, Tensor, int], Tensor]
+
+QKV_PARTS = 3
+"""Queries, keys and values have a weight step each."""
+
+
+def torch_engine(model: Engine | nn.Module | str | os.PathLike[str]) -> TorchEngine:
+    """Make a torch engine in full precision of whatever the user has."""
+    engine = load_engine(model)
+    if isinstance(engine, QuantisedEngine):
+        raise FozoError(f"{engine.spec.name} is quantised already; give the model in full precision")
+    if not isinstance(engine, TorchEngine):
+        raise FozoError(
+            f"PTQ4ViT quantises torch models, not {type(engine).__name__}; "
+            f"for ONNX use: fozo export WEIGHTS -o model.onnx --int8 dynamic"
+        )
+    return engine
+
+
+def step_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
+    """Name the steps that a model has, with their shapes."""
+    shapes: dict[str, tuple[int, ...]] = {"patch_embed.proj.weight": (a.dim,)}
+    for i in range(a.depth):
+        for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):
+            shapes[f"blocks.{i}.{layer}.weight"] = (QKV_PARTS if layer == "attn.qkv" else 1,)
+            shapes[f"blocks.{i}.{layer}.input"] = ()
+        for operand in ("scores.queries", "scores.keys", "mix.values"):
+            shapes[f"blocks.{i}.attn.{operand}"] = (a.heads,)
+        shapes[f"blocks.{i}.attn.mix.split"] = ()
+    return {**shapes, "head.weight": (1,), "head.input": ()}
+
+
+def rounded_weight(weight: Tensor, steps: Tensor, side: int) -> Tensor:
+    """Quantise the rows of a weight in as many equal parts as there are steps ``[..., parts]``."""
+    parts = weight.reshape(steps.shape[-1], -1)
+    return uniform(parts, steps[..., None], side).reshape(*steps.shape[:-1], *weight.shape)
+
+
+class QuantisedLinear(Linear):
+    """A linear layer that rounds its input and keeps rounded weights."""
+
+    step: Tensor
+
+    def __init__(self, plain: Linear, weight: Tensor, step: Tensor, side: int, rounding: Rounding = uniform) -> None:
+        super().__init__(plain.in_features, plain.out_features, device="meta")
+        self.weight = nn.Parameter(rounded_weight(plain.weight, weight, side), requires_grad=False)
+        self.bias = plain.bias
+        self.register_buffer("step", step)
+        self.side, self.rounding = side, rounding
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Round and multiply."""
+        return F.linear(self.rounding(x, self.step, self.side), self.weight, self.bias)
+
+    def rows(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Outputs ``start:stop`` alone."""
+        return super().rows(self.rounding(x, self.step, self.side), start, stop)
+
+
+class QuantisedAttention(Attention):
+    """Attention whose two products have rounded operands."""
+
+    queries: Tensor
+    keys: Tensor
+    split_at: Tensor
+    values: Tensor
+
+    def __init__(self, a: Architecture, qkv: Linear, proj: Linear, steps: dict[str, Tensor], side: int) -> None:
+        with torch.device("meta"):
+            super().__init__(a)
+        self.qkv, self.proj, self.side = qkv, proj, side
+        for name in ("queries", "keys", "values"):
+            self.register_buffer(name, steps[name][:, None, None])
+        self.register_buffer("split_at", steps["split"])
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Mix values by attention and project, with the scale applied to the integer product as a kernel would."""
+        q, k, v = (
+            uniform(x, step, self.side)
+            for x, step in ((q, self.queries), (k, self.keys), (v, self.values))
+        )  # fmt: skip
+        odds = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5).softmax(dim=-1)
+        mixed = after_softmax(odds, self.split_at, self.side) @ v
+        projected: Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
+        return projected
+
+
+def quantised_vit(vit: ViT, scales: Scales) -> ViT:
+    """Make the quantised twin of a model; what is not quantised is shared with it."""
+    a, side = vit.architecture, levels(scales.bits)
+    like = vit.cls_token
+    steps = {name: torch.as_tensor(step).to(like) for name, step in scales.steps.items()}
+
+    def linear(plain: Linear, name: str, rounding: Rounding = uniform) -> QuantisedLinear:
+        return QuantisedLinear(plain, steps[f"{name}.weight"], steps[f"{name}.input"], side, rounding)
+
+    with torch.device("meta"):
+        twin = ViT(a)
+    twin.cls_token, twin.reg_token, twin.pos_embed = vit.cls_token, vit.reg_token, vit.pos_embed
+    twin.norm_pre, twin.norm = vit.norm_pre, vit.norm
+    embedding = vit.patch_embed.proj
+    weight = rounded_weight(embedding.weight, steps["patch_embed.proj.weight"], side)
+    twin.patch_embed.proj.weight = nn.Parameter(weight, requires_grad=False)
+    twin.patch_embed.proj.bias = embedding.bias
+    for i, (old, new) in enumerate(zip(vit.blocks, twin.blocks, strict=True)):
+        assert isinstance(old, Block) and isinstance(new, Block)
+        name = f"blocks.{i}"
+        new.norm1, new.norm2 = old.norm1, old.norm2
+        attention = {key.rsplit(".", 1)[1]: step for key, step in steps.items()
+                     if key.startswith((f"{name}.attn.scores.", f"{name}.attn.mix."))}  # fmt: skip
+        qkv, proj = linear(old.attn.qkv, f"{name}.attn.qkv"), linear(old.attn.proj, f"{name}.attn.proj")
+        new.attn = QuantisedAttention(a, qkv, proj, attention, side)
+        new.mlp.fc1 = linear(old.mlp.fc1, f"{name}.mlp.fc1")
+        new.mlp.fc2 = linear(old.mlp.fc2, f"{name}.mlp.fc2", after_gelu)
+    twin.head = linear(vit.head, "head")
+    return twin.eval().requires_grad_(False)
+
+
+class QuantisedEngine(TorchEngine):
+    """Runs the quantised twin of a torch engine's model.
+
+    A model of its own: its fingerprint names the bits and the steps, so source statistics are collected with it.
+    """
+
+    differentiable = False
+
+    def __init__(self, plain: TorchEngine, scales: Scales) -> None:
+        """Quantise the model of ``plain``, which is left as it is, with steps made for it."""
+        spec = plain.spec
+        scales.check(spec.fingerprint, spec.name, step_shapes(plain.vit.architecture))
+        super().__init__(quantised_vit(plain.vit, scales), name=spec.name, chunk=plain.chunk)
+        name = f"{spec.fingerprint}-ptq4vit{scales.bits}-{scales.digest}"
+        self._spec = replace(spec, fingerprint=name)
+        self.scales = scales

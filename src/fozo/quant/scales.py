@@ -1,0 +1,95 @@
+"""What quantisation learns: one step (or a few) for each operand of each product. NumPy only.
+
+Names follow the model's modules: ``blocks.0.attn.qkv.weight``, ``blocks.0.attn.qkv.input``, and for attention's two
+products ``attn.scores.queries``, ``attn.scores.keys``, ``attn.mix.split`` (where softmax's two ranges meet) and
+``attn.mix.values``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.core.files import load_arrays, save_arrays
+from fozo.errors import FozoError
+
+BITS = (4, 6, 8)
+METRICS = ("hessian", "l2", "cosine")
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The steps of a quantised model, and which model they are for."""
+
+    fingerprint: str
+    """Of the model in full precision."""
+    bits: int
+    steps: Mapping[str, Array]
+    model: str = ""
+    metric: str = ""
+    """How they were found; for the reader, nothing depends on it."""
+    images: int = 0
+
+    KIND = "quantisation scales"
+
+    def __post_init__(self) -> None:
+        """Refuse widths that no search supports, and steps that cannot divide."""
+        if self.bits not in BITS:
+            raise FozoError(f"bits is {self.bits}; choose from {', '.join(map(str, BITS))}")
+        for name, step in self.steps.items():
+            if not (np.isfinite(step).all() and (step > 0).all()):
+                raise FozoError(f"the quantisation step {name} is not positive and finite; search the scales again")
+
+    @property
+    def digest(self) -> str:
+        """Eight hexadecimal digits that tell one set of steps from another."""
+        text = hashlib.sha256(str(self.bits).encode())
+        for name, step in sorted(self.steps.items()):
+            text.update(name.encode() + np.ascontiguousarray(step, dtype="<f8").tobytes())
+        return text.hexdigest()[:8]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` without pickles; an old file stays until the new one is complete."""
+        facts = {"model": self.model, "metric": self.metric, "images": self.images}
+        header = {"kind": self.KIND, "fingerprint": self.fingerprint, "bits": self.bits, **facts}
+        save_arrays(path, header, self.steps)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Scales:
+        """Read what :meth:`save` wrote."""
+        header, arrays = load_arrays(path, cls.KIND)
+        try:
+            steps = {name: np.asarray(array, dtype=np.float64) for name, array in arrays.items()}
+            return cls(
+                str(header["fingerprint"]),
+                int(str(header["bits"])),
+                steps,
+                str(header["model"]),
+                str(header["metric"]),
+                int(str(header["images"])),
+            )
+        except FozoError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise FozoError(
+                f"{os.fspath(path)} holds damaged scales ({type(error).__name__}); make it again"
+            ) from error
+
+    def check(self, fingerprint: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse to quantise another model than the one these steps were searched for."""
+        if self.fingerprint != fingerprint:
+            raise FozoError(
+                f"these scales were searched for {self.model or 'another model'} ({self.fingerprint}), not for {model} "
+                f"({fingerprint}); search them for this one with: fozo quantise MODEL IMAGES"
+            )
+        for name, shape in shapes.items():
+            if name not in self.steps or self.steps[name].shape != shape:
+                found = list(self.steps[name].shape) if name in self.steps else "missing"
+                raise FozoError(f"the quantisation step {name} is {found}, not {list(shape)}; search the scales again")

@@ -1,0 +1,265 @@
+"""The search for steps: the candidate whose rounded product is nearest to the exact one, operand by operand in turn.
+
+The published program tries 100 candidates for each operand, three rounds, on all images at once, and needs a large
+GPU for it. Two savings give the same answer in minutes on a CPU with the memory of a few images:
+
+* errors are sums over images of terms that are never negative, so a candidate whose partial sum exceeds the whole sum
+  of another cannot win any more, and is dropped (branch and bound): most candidates see one image only;
+* an operand is searched again only where the other operand's step has changed since.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fozo.quant.model import Rounding, rounded_weight
+from fozo.quant.rounding import after_gelu, after_softmax, uniform
+
+CANDIDATES = 100
+SMALLEST, LARGEST = 0.01, 1.2
+"""Candidates are these multiples of the step that holds the largest value; the last is never tried, as published."""
+ROUNDS = 3
+SPLITS = 20
+"""Where softmax's ranges may meet: 1, 1/2, ... 2^-19."""
+
+ROOM = 1 << 21
+"""Numbers in one block of candidates' outputs: 8 MB, which stays near the processor."""
+
+Error = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _l2(raw: Tensor, rounded: Tensor, gradient: Tensor) -> Tensor:
+    return (rounded - raw).square_().sum(dim=-1)
+
+
+def _hessian(raw: Tensor, rounded: Tensor, gradient: Tensor) -> Tensor:
+    return (rounded - raw).mul_(gradient).square_().sum(dim=-1)
+
+
+def _cosine(raw: Tensor, rounded: Tensor, gradient: Tensor) -> Tensor:
+    return 1 - F.cosine_similarity(raw, rounded, dim=-1)
+
+
+ERRORS: dict[str, Error] = {"l2": _l2, "hessian": _hessian, "cosine": _cosine}
+"""Error of rounded outputs against exact ones along the last axis, never negative; only one of them uses the gradient
+of the loss, whose square stands for the diagonal of the Hessian."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some images' share of a product: its two operands, its exact output, and the loss's gradient there."""
+
+    left: Tensor
+    right: Tensor
+    output: Tensor
+    gradient: Tensor
+
+
+def factors(like: Tensor) -> Tensor:
+    """Multiples of the widest step that are tried."""
+    steps = [SMALLEST + i * (LARGEST - SMALLEST) / CANDIDATES for i in range(CANDIDATES)]
+    return torch.tensor(steps, dtype=like.dtype, device=like.device)
+
+
+def widest(largest: Tensor, side: int) -> Tensor:
+    """Give the step that just holds values up to ``largest``; a tensor of zeros gets a step that does no harm."""
+    return largest.clamp_min(1e-12) / (side - 0.5)
+
+
+def best(count: int, samples: Sequence[Sample], errors: Callable[[Sample, Tensor], Tensor]) -> Tensor:
+    """Find, for each group, the first candidate with the smallest sum of errors over all samples.
+
+    ``errors(sample, candidates) -> [candidates, groups]``, in candidates of a size that fits memory.
+    """
+    device = samples[0].output.device
+
+    def total(sample: Sample, candidates: Tensor) -> Tensor:
+        room = max(1, ROOM // sample.output.numel())
+        return torch.cat([errors(sample, part).double() for part in torch.split(candidates, room)])
+
+    sums = total(samples[0], torch.arange(count, device=device))
+    # The first sample's winners are run to the end at once: what they reach is the bound for all others.
+    leaders = torch.tensor(sorted(set(sums.argmin(dim=0).tolist())), device=device)
+    for sample in samples[1:]:
+        sums[leaders] += total(sample, leaders)
+    bound = sums[leaders].amin(dim=0)
+    alive = torch.ones(count, dtype=torch.bool, device=device)
+    alive[leaders] = False
+    for sample in samples[1:]:
+        alive &= (sums <= bound).any(dim=1)
+        left = alive.nonzero()[:, 0]
+        if len(left) == 0:
+            break
+        sums[left] += total(sample, left)
+    # Dropped candidates exceed the bound already, so they lose here too.
+    return sums.argmin(dim=0)
+
+
+class Product(ABC):
+    """A product of two operands, whose steps are searched in turn."""
+
+    def __init__(self, samples: Sequence[Sample], side: int, error: Error) -> None:
+        self.samples, self.side, self.error = samples, side, error
+        self.factors = factors(samples[0].output)
+
+    @abstractmethod
+    def search_first(self, second: Tensor) -> Tensor:
+        """Search the operand that comes first in each round, given the step of the other."""
+
+    @abstractmethod
+    def search_second(self, first: Tensor) -> Tensor:
+        """Search the other."""
+
+    def search(self, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Search in turn, from a step of the second operand, until nothing changes or three rounds are over."""
+        first = self.search_first(second)
+        for _ in range(ROUNDS - 1):
+            new = self.search_second(first)
+            if torch.equal(new, second):
+                return first, second
+            second = new
+            again = self.search_first(second)
+            if torch.equal(again, first):
+                return first, second
+            first = again
+        return first, self.search_second(first)
+
+
+class LinearProduct(Product):
+    """Inputs ``left`` [n, in] times weights: one step for the inputs, one for each of ``parts`` of the rows."""
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        weight: Tensor,
+        bias: Tensor,
+        side: int,
+        error: Error,
+        *,
+        parts: int = 1,
+        rounding: Rounding = uniform,
+    ) -> None:
+        super().__init__(samples, side, error)
+        self.weight, self.bias, self.parts, self.rounding = weight, bias, parts, rounding
+        self.widest_weight = widest(weight.reshape(parts, -1).abs().amax(dim=1), side)
+        largest = [s.left.amax() if rounding is after_gelu else s.left.abs().amax() for s in samples]
+        self.widest_input = widest(torch.stack(largest).amax(), side)
+
+    def steps(self) -> dict[str, Tensor]:
+        """Search both steps."""
+        weight, inputs = self.search(self.widest_input)
+        return {"weight": weight, "input": inputs}
+
+    def search_first(self, second: Tensor) -> Tensor:
+        """Search the weights' steps; the parts do not touch each other's outputs."""
+        inputs = {id(s): self.rounding(s.left, second, self.side) for s in self.samples}
+
+        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+            steps = self.factors[chosen, None] * self.widest_weight
+            tries = rounded_weight(self.weight, steps, self.side)
+            rounded = F.linear(inputs[id(sample)], tries.flatten(0, 1), self.bias.repeat(len(chosen)))
+            rounded = rounded.view(-1, len(chosen), self.parts, self.weight.shape[0] // self.parts)
+            raw, gradient = (x.view(-1, 1, *rounded.shape[2:]) for x in (sample.output, sample.gradient))
+            return self.error(raw, rounded, gradient).sum(dim=0)
+
+        return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_weight
+
+    def search_second(self, first: Tensor) -> Tensor:
+        """Search the inputs' step."""
+        weight = rounded_weight(self.weight, first, self.side)
+
+        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+            steps = self.factors[chosen] * self.widest_input
+            tries = self.rounding(sample.left, steps[:, None, None], self.side)
+            rounded = F.linear(tries, weight, self.bias)
+            return self.error(sample.output, rounded, sample.gradient).sum(dim=1, keepdim=True)
+
+        return self.factors[best(len(self.factors), self.samples, errors)][0] * self.widest_input
+
+
+def embedding_steps(samples: Sequence[Sample], weight: Tensor, bias: Tensor, side: int, error: Error) -> Tensor:
+    """Search one weight step for each channel of the patch embedding.
+
+    The pixels, unfolded to ``left`` [n, patches, pixels], stay exact, so there is nothing to alternate with. Errors run
+    over the patches of a channel, which only matters to the cosine.
+    """
+    largest = widest(weight.abs().amax(dim=1), side)
+    multiples = factors(weight)
+
+    def errors(sample: Sample, chosen: Tensor) -> Tensor:
+        tries = rounded_weight(weight, multiples[chosen, None] * largest, side)
+        rounded = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(chosen))).transpose(1, 2)
+        raw, gradient = (x.transpose(1, 2)[:, None] for x in (sample.output, sample.gradient))
+        return error(raw, rounded.reshape(len(rounded), len(chosen), *raw.shape[2:]), gradient).sum(dim=0)
+
+    return multiples[best(len(multiples), samples, errors)] * largest
+
+
+class HeadsProduct(Product):
+    """A product [n, heads, T, .] of activations with a step a head on each side: queries with keys."""
+
+    def __init__(self, samples: Sequence[Sample], side: int, error: Error) -> None:
+        super().__init__(samples, side, error)
+        self.widest_left = self._widest([s.left for s in samples])
+        self.widest_right = self._widest([s.right for s in samples])
+
+    def _widest(self, operands: list[Tensor]) -> Tensor:
+        largest = torch.stack([x.abs().amax(dim=(0, 2, 3)) for x in operands])
+        return widest(largest.amax(dim=0), self.side)
+
+    def _round(self, x: Tensor, steps: Tensor) -> Tensor:
+        """Round ``[n, heads, ., .]`` with steps ``[..., heads]``."""
+        return uniform(x, steps[..., None, :, None, None], self.side)
+
+    def _errors(self, sample: Sample, rounded: Tensor) -> Tensor:
+        """``[candidates, n, heads, T, .] -> [candidates, heads]``."""
+        return self.error(sample.output, rounded, sample.gradient).sum(dim=(1, 3))
+
+    def search_first(self, second: Tensor) -> Tensor:
+        """Search the left steps."""
+
+        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+            tries = self._round(sample.left, self.factors[chosen, None] * self.widest_left)
+            return self._errors(sample, tries @ self._round(sample.right, second))
+
+        return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_left
+
+    def search_second(self, first: Tensor) -> Tensor:
+        """Search the right steps."""
+
+        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+            tries = self._round(sample.right, self.factors[chosen, None] * self.widest_right)
+            return self._errors(sample, self._round_left(sample.left, first) @ tries)
+
+        return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_right
+
+    def _round_left(self, x: Tensor, first: Tensor) -> Tensor:
+        return self._round(x, first)
+
+
+class SoftmaxProduct(HeadsProduct):
+    """Probabilities times values. The split is searched with exact values, as published, so once is enough."""
+
+    def search_first(self, second: Tensor) -> Tensor:
+        """Search where the two ranges meet; one place for all heads."""
+        splits = torch.tensor([2.0**-i for i in range(SPLITS)]).to(self.factors)
+
+        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+            tries = after_softmax(sample.left, splits[chosen, None, None, None, None], self.side)
+            return self._errors(sample, tries @ sample.right).sum(dim=1, keepdim=True)
+
+        return splits[best(SPLITS, self.samples, errors)][0]
+
+    def search(self, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Search the split, then the values' steps."""
+        split = self.search_first(second)
+        return split, self.search_second(split)
+
+    def _round_left(self, x: Tensor, first: Tensor) -> Tensor:
+        return after_softmax(x, first, self.side)

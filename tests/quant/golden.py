@@ -1,0 +1,36 @@
+"""The authors' scales under this project's names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fozo.quant.scales import Array, Scales
+from tests.helpers import SHARED, Golden, need
+
+OPERANDS = {
+    "matmul1/A_interval": "scores.queries",
+    "matmul1/B_interval": "scores.keys",
+    "matmul2/B_interval": "mix.values",
+    "matmul2/split": "mix.split",
+    "/w_interval": ".weight",
+    "/a_interval": ".input",
+}
+
+
+def authors(name: str) -> dict[str, np.ndarray]:
+    with np.load(need(SHARED / "golden" / f"ptq4vit_{name}_f64.npz")) as trace:
+        return dict(trace)
+
+
+def steps(trace: dict[str, np.ndarray]) -> dict[str, Array]:
+    found = {}
+    for key, value in trace.items():
+        for theirs, ours in OPERANDS.items():
+            if key.endswith(theirs):
+                scalar = ours in (".input", "mix.split")
+                found[key.removesuffix(theirs) + ours] = value.reshape(() if scalar else -1)
+    return found
+
+
+def scales(golden: Golden, trace: dict[str, np.ndarray]) -> Scales:
+    return Scales(golden.engine.spec.fingerprint, 8, steps(trace))

@@ -1,0 +1,71 @@
+"""The authors' own runs of PTQ4ViT, and of FOZO on its models, replayed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import fozo
+from fozo import quant
+from fozo.engines.torch_engine import TorchEngine
+from fozo.engines.vit import ViT
+from fozo.methods.prompt_fozo import PromptFOZO
+from tests.helpers import SHARED, Golden, need
+from tests.quant.golden import authors, scales, steps
+
+TOLERANCE = 1e-9
+
+
+@pytest.mark.parametrize("name", ["hessian", "L2_norm", "cosine", "hessian_softtarget"])
+def test_from_the_authors_scales_the_model_computes_the_authors_logits(golden: Golden, name: str) -> None:
+    trace = authors(name)
+    engine = quant.with_scales(golden.engine, scales(golden, trace))
+    images = golden.normalise(golden.data["stream_u8"])
+    logits = engine.logits(engine.run(engine.embed(images)).pooled)[0]
+    np.testing.assert_allclose(logits, trace["logits_quant"], rtol=0, atol=TOLERANCE)
+    plain = golden.engine.logits(golden.engine.run(golden.engine.embed(images)).pooled)[0]
+    np.testing.assert_allclose(plain, trace["logits_fp"], rtol=0, atol=TOLERANCE)
+    assert np.abs(logits - plain).max() > 0.1  # so the replay is of the quantised model
+
+
+@pytest.mark.parametrize(
+    ("metric", "name", "blocks"), [("l2", "L2_norm", 2), ("cosine", "cosine", 2), ("hessian", "hessian_softtarget", 12)]
+)
+def test_the_search_finds_the_authors_scales(golden: Golden, metric: str, name: str, blocks: int) -> None:
+    """Without gradients later blocks have no say in earlier ones, so two of twelve are enough."""
+    vit = golden.engine.vit
+    with torch.device("meta"):
+        short = ViT(replace(vit.architecture, depth=blocks))
+    kept = short.state_dict().keys()
+    short.load_state_dict({key: value for key, value in vit.state_dict().items() if key in kept}, assign=True)
+    images = golden.normalise(golden.data["source_u8"][:32])
+    found = quant.ptq4vit(TorchEngine(short.eval().requires_grad_(False)), images, metric=metric).scales.steps
+    expected = steps(authors(name))
+    compared = [key for key in found if blocks == 12 or not key.startswith("head")]
+    assert found.keys() <= expected.keys() and len(compared) == 1 + 12 * blocks + (2 if blocks == 12 else 0)
+    assert [key for key in compared if not np.allclose(found[key], expected[key], rtol=1e-9, atol=0)] == []
+
+
+def test_fozo_on_the_quantised_model_replays_the_authors_run(golden: Golden) -> None:
+    with np.load(need(SHARED / "golden" / "fozoquant_n1_continual_f64.npz")) as file:
+        trace = dict(file)
+    engine = quant.with_scales(golden.engine, scales(golden, authors("hessian")))
+    source = fozo.SourceStatistics.collect(engine, np.split(golden.normalise(golden.data["source_u8"]), 4))
+    np.testing.assert_allclose(source.features.mean.ravel(), trace["src_all_mean"], rtol=0, atol=TOLERANCE)
+    method = PromptFOZO(
+        engine,
+        source,
+        passes=2,
+        preset="official",
+        start=trace["prompts_init"][0],
+        noise=lambda step, shape: trace["Z"][step].reshape(shape),
+    )
+    images = golden.normalise(golden.data["stream_u8"])
+    for t, batch in enumerate(np.split(images, np.cumsum(trace["batch_size"])[:-1])):
+        logits = method(batch)
+        end = int(trace["batch_size"][: t + 1].sum())
+        np.testing.assert_allclose(logits, trace["logits"][end - len(batch) : end], rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(method.prompts, trace["prompts_after"][t][0], rtol=0, atol=TOLERANCE)

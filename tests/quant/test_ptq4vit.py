@@ -1,0 +1,180 @@
+"""Quantised models: every architecture, every knob, files, and who may use them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fozo
+from fozo import quant
+from fozo.engines.base import Knobs
+from fozo.engines.export import export
+from fozo.engines.torch_engine import TorchEngine
+from fozo.engines.vit import ViT
+from fozo.errors import FozoError
+from fozo.quant.model import QuantisedEngine, step_shapes, torch_engine
+from fozo.quant.rounding import after_gelu, after_softmax, uniform
+from fozo.quant.scales import Scales
+from fozo.quant.search import Sample, best
+from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit
+
+SHORT = replace(SMALL, depth=1, dim=12, heads=2, hidden=16)
+
+
+def rough(engine: fozo.Engine, bits: int = 8) -> Scales:
+    """Steps of about the right size, without a search."""
+    rng = np.random.default_rng(3)
+    assert isinstance(engine, TorchEngine)
+    shapes = step_shapes(engine.vit.architecture)
+    steps = {name: rng.uniform(0.5, 1.5, shape) * 5 / 128 for name, shape in shapes.items()}
+    steps |= {name: np.asarray(2.0**-6) for name in steps if name.endswith("split")}
+    return Scales(engine.spec.fingerprint, bits, steps, "rough")
+
+
+@pytest.mark.parametrize("kind", KNOBS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_engines_savings_change_nothing_in_any_architecture(variant: str, kind: str) -> None:
+    """Also with prompts: steps belong to tensors, not to tokens."""
+    a = VARIANTS[variant]
+    plain = fozo.load_engine(random_vit(a))
+    engine = quant.with_scales(plain, rough(plain))
+    images = random_images(3, architecture=a)
+    knobs = random_knobs(a, 2, 3, kind)
+    taps = engine.run(engine.embed(images), knobs)
+    for k in range(knobs.candidates()):
+        # Rounding turns a last bit into a whole step now and then, so values are compared in the mean.
+        expected = naive(engine.vit, a, images, knobs, k)["pooled"]
+        np.testing.assert_allclose(np.abs(taps.pooled[k] - expected).mean(), 0, atol=2e-2)
+    exact = plain.run(plain.embed(images), knobs).pooled
+    assert 1e-3 < np.abs(taps.pooled - exact).mean() < 0.5
+
+
+def test_more_bits_are_nearer_and_every_metric_works() -> None:
+    a = replace(SHORT, registers=1, pool="cls+mean", activation="quick_gelu")
+    plain = fozo.load_engine(random_vit(a))
+    images = random_images(8, architecture=a)
+    exact = plain.logits(plain.run(plain.embed(images)).pooled)
+    calls: list[tuple[int, int]] = []
+    for metric in quant.METRICS:
+        errors = []
+        for bits in quant.BITS if metric == "hessian" else (8,):
+            engine = quant.ptq4vit(
+                plain, images[:4], bits, metric=metric, progress=lambda done, total: calls.append((done, total))
+            )
+            errors.append(np.abs(engine.logits(engine.run(engine.embed(images)).pooled) - exact).mean())
+        assert errors == sorted(errors, reverse=True) and errors[-1] < 0.05 * exact.std(), errors
+    assert calls[:9] == [(done, 8) for done in range(9)]
+
+
+def test_dropping_candidates_early_never_changes_the_winner() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        hopeless = 100.0 * (rng.random((30, 1)) < 0.5)
+        tables = [torch.from_numpy(rng.integers(0, 6, (30, 4)) + hopeless) for _ in range(5)]
+        samples = [Sample(*(torch.full((1,), float(i)),) * 4) for i in range(5)]
+        seen = 0
+
+        def errors(sample: Sample, chosen: torch.Tensor, tables: list[torch.Tensor] = tables) -> torch.Tensor:
+            nonlocal seen
+            seen += len(chosen)
+            return tables[int(sample.left)][chosen]
+
+        found = best(30, samples, errors)
+        assert torch.equal(found, torch.stack(tables).sum(dim=0).argmin(dim=0))  # ties: the first of them
+        assert seen < 4 * 30
+
+
+def test_grids() -> None:
+    x = torch.tensor([-9.0, -0.26, 0.24, 0.26, 9.0], dtype=torch.float64)
+    assert uniform(x, x.new_tensor(0.5), 8).tolist() == [-4.0, -0.5, 0.0, 0.5, 3.5]
+    fine = after_gelu(torch.tensor([-0.17, -0.08, 0.26], dtype=torch.float64), x.new_tensor(0.5), 8)
+    np.testing.assert_allclose(fine, [-0.169971, -0.084986, 0.5], atol=1e-6)
+    small = after_softmax(torch.tensor([0.001, 0.9], dtype=torch.float64), x.new_tensor(2.0**-9), 128)
+    np.testing.assert_allclose(small, [0.001, 0.9], atol=5e-3)
+    assert abs(float(small[0]) - 0.001) < 1e-5
+
+
+def test_scales_are_kept_and_another_models_are_refused(tmp_path: Path) -> None:
+    plain = fozo.load_engine(random_vit(SHORT))
+    engine = quant.with_scales(plain, rough(plain))
+    engine.scales.save(tmp_path / "scales.npz")
+    again = quant.with_scales(plain, tmp_path / "scales.npz")
+    assert again.spec == engine.spec and again.spec.fingerprint.startswith(f"{plain.spec.fingerprint}-ptq4vit8-")
+    images = random_images(2, architecture=SHORT)
+    np.testing.assert_array_equal(again.run(again.embed(images)).pooled, engine.run(engine.embed(images)).pooled)
+    other = fozo.load_engine(random_vit(SHORT, seed=1))
+    with pytest.raises(FozoError, match=r"searched for rough .*not for vit.*fozo quantise"):
+        quant.with_scales(other, tmp_path / "scales.npz")
+    (tmp_path / "broken.npz").write_bytes((tmp_path / "scales.npz").read_bytes()[:300])
+    with pytest.raises(FozoError, match="not a readable fozo file"):
+        Scales.load(tmp_path / "broken.npz")
+    steps = dict(engine.scales.steps)
+    del steps["head.input"]
+    with pytest.raises(FozoError, match=r"head\.input is missing"):
+        quant.with_scales(plain, replace(engine.scales, steps=steps))
+    with pytest.raises(FozoError, match="not positive"):
+        replace(engine.scales, steps={"head.input": np.array(np.nan)})
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    plain = fozo.load_engine(random_vit(SHORT), mean=0.5, std=0.5)
+    images = random_images(2, architecture=SHORT)
+    with pytest.raises(FozoError, match="bits is 5; choose from 4, 6, 8"):
+        quant.ptq4vit(plain, images, 5)
+    with pytest.raises(FozoError, match="no metric 'l3'"):
+        quant.ptq4vit(plain, images, metric="l3")
+    engine = quant.with_scales(plain, rough(plain))
+    with pytest.raises(FozoError, match="quantised already"):
+        quant.ptq4vit(engine, images)
+    with pytest.raises(FozoError, match="tent needs gradients, and rounding has none"):
+        fozo.create("tent", engine)
+    with pytest.raises(FozoError, match="export its weights with --int8"):
+        export(engine, tmp_path / "model.onnx")
+    export(plain, tmp_path / "model.onnx")
+    quantize = torch.ao.quantization.quantize_dynamic
+    packed = quantize(torch.nn.Sequential(torch.nn.Linear(2, 2)))  # type: ignore[no-untyped-call]
+    with pytest.raises(FozoError, match=r"Sequential was quantised in PyTorch \(0\..* is packed\)"):
+        fozo.load_engine(packed)
+    with pytest.raises(FozoError, match="quantises torch models, not OnnxEngine"):
+        torch_engine(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("method", ["noadapt", "lame", "t3a", "foa", "zoa", "fozo"])
+def test_forward_only_methods_adapt_a_quantised_model(method: str) -> None:
+    plain = fozo.load_engine(random_vit())
+    engine = quant.with_scales(plain, rough(plain))
+    source = fozo.SourceStatistics.collect(engine, [random_images(16, seed=9)])
+    made = fozo.create(method, engine, source if fozo.methods()[method].needs_source else None)
+    for seed in range(2):
+        assert np.isfinite(made(random_images(8, seed=seed))).all()
+    if fozo.methods()[method].needs_source:
+        with pytest.raises(FozoError):
+            fozo.create(method, plain, source)
+
+
+def test_a_head_restricted_to_some_classes_has_the_same_rows() -> None:
+    vit = random_vit()
+    whole, some = fozo.load_engine(vit), fozo.load_engine(vit, classes=(5, 2))
+    scales = rough(whole)
+    images = random_images(2)
+    both = [quant.with_scales(engine, scales) for engine in (whole, some)]
+    logits = [engine.logits(engine.run(engine.embed(images)).pooled) for engine in both]
+    np.testing.assert_allclose(logits[0][..., [5, 2]], logits[1], atol=1e-5)
+    assert both[1].spec.subset == (5, 2)
+
+
+def test_real_weights_lose_little_in_their_first_block(real_weights: Path) -> None:
+    """The whole search takes minutes (see docs/quantised.md); one block of the real model is enough to see it work."""
+    whole = torch_engine(real_weights)
+    vit = ViT(replace(whole.vit.architecture, depth=1))
+    vit.load_state_dict(whole.vit.state_dict(), strict=False)
+    plain = fozo.load_engine(vit.eval().requires_grad_(False))
+    images = random_images(2, architecture=vit.architecture)
+    engine = quant.ptq4vit(plain, images[:1], metric="l2")
+    assert isinstance(engine, QuantisedEngine)
+    exact, rounded = (e.run(e.embed(images), Knobs()).cls for e in (plain, engine))
+    assert np.abs(rounded - exact).mean() < 0.05 * np.abs(exact).mean()
