@@ -65,6 +65,17 @@ def test_another_domain_is_not_moved_by_the_memories_of_this_one(
     assert method.telling()["worth"] < 20
 
 
+def test_the_shift_score_is_about_one_on_clean_images_and_far_above_it_elsewhere(
+    engine: fozo.Engine, source: fozo.SourceStatistics
+) -> None:
+    method = fozo.FOZO(engine, source)
+    scores = {}
+    for name, batch in (("clean", BATCHES[0]), ("shifted", SHIFTED[0])):
+        method(batch)
+        scores[name] = method.telling()["shift"]
+    assert 0.2 < scores["clean"] < 5 and scores["shifted"] > 20
+
+
 def test_same_input_same_numbers_and_reset_forgets(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
     one, two = fozo.FOZO(engine, source, passes=2), fozo.FOZO(engine, source, passes=2, seed=5)
     first = [one(batch) for batch in SHIFTED]

@@ -93,7 +93,7 @@ class AlignedFOZO(Method):
 
     def _begin(self) -> None:
         self.memory = Memory(self.source_look.mean.size, 2 * self.target.mean.size, self.choices.recall)
-        self.worth = 0.0
+        self.worth = self.shift = 0.0
         self.saved = ADVANCE
         self.spent = 1.0
 
@@ -127,6 +127,7 @@ class AlignedFOZO(Method):
         """Estimate the looks of the domains that the images are from."""
         source = self.source_look
         looks = (look(images) - source.mean) / np.maximum(source.std, 1e-6)
+        self.shift = len(looks) * float(np.square(looks.mean(axis=0)).mean())
         return self.choices.recall.keys(looks, self.memory.keys.look)
 
     def _part(self, tokens: Tokens, keys: Keys) -> tuple[Floats, int]:
@@ -177,8 +178,11 @@ class AlignedFOZO(Method):
         return 2 * self.target.mean.size
 
     def telling(self) -> dict[str, float]:
-        """Return how many earlier images the latest moves rested on."""
-        return {"worth": self.worth}
+        """Return how far the latest batch looks from clean ones (about 1 if it is clean), and the worth of memories.
+
+        The worth is the number of earlier images that the latest moves rested on.
+        """
+        return {"shift": self.shift, "worth": self.worth}
 
     def reset(self) -> None:
         """Forget everything seen."""
