@@ -200,6 +200,38 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page with tables and curves.")] = Path("fozo-demo.html"),
+    images: Annotated[int, typer.Option(help="Images of each domain, up to 2000.")] = 500,
+    seed: Annotated[int, typer.Option(help="Of the order of the images and of the methods' draws.")] = 0,
+) -> None:
+    """Watch the bundled model being adapted to the bundled images: all forward-only methods, float32 and INT8."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskID, TextColumn
+    from rich.progress import Progress as Bars
+
+    from fozo.bench.demo import run_demo, show
+
+    bars = Bars(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    tasks: dict[tuple[str, str], TaskID] = {}
+
+    def watch(engine: str, label: str, progress: Progress) -> None:
+        key = (engine, label)
+        if key not in tasks:
+            tasks[key] = bars.add_task(f"{engine} {label}", total=progress.total, now="")
+        now = f"{100 * progress.correct / progress.images:.1f} %"
+        bars.update(tasks[key], completed=progress.images, now=now)
+
+    command = shlex.join(["fozo", *sys.argv[1:]])
+    with bars:
+        groups = run_demo(out, images=images, seed=seed, command=command, watch=watch)
+    show(groups, Console())
+    print(f"Curves and conditions: {out}")
+
+
 def calibrate(
     model: ModelArgument,
     images: Annotated[Path, typer.Argument(help="Folder of clean images, with or without sub-folders.")],
