@@ -68,12 +68,12 @@ def test_the_verdict_follows_the_numbers() -> None:
             for engine in sample.MODELS
         ]
 
-    text = demo.verdict(groups(NoAdapt=60, LAME=50, T3A=70))
+    text = " ".join(demo.verdict(groups(NoAdapt=60, LAME=50, T3A=70)))
     assert "best on average is T3A with 70.0 %" in text
     assert "10.0 points ahead of NoAdapt." in text
     assert "LAME -10.0, T3A +10.0" in text
     assert "2.00x as fast" in text
-    text = demo.verdict(groups(NoAdapt=60, LAME=59.0))
+    text = " ".join(demo.verdict(groups(NoAdapt=60, LAME=59.0)))
     assert "best on average is NoAdapt with 60.0 %" in text
     assert "1.0 points ahead of LAME, less than the margin of error." in text
 

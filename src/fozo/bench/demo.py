@@ -106,8 +106,11 @@ def run_demo(
                     watch=partial(watch, engine, experiment.label),
                 )
         groups = collect(root)
-        noted = replace(plan, note=verdict(groups))
-        groups = [replace(group, recipe=noted) for group in groups]
+        notes = zip(sample.MODELS, groups, verdict(groups), strict=True)
+        groups = [
+            replace(group, recipe=replace(plan, title=f"{plan.title}, {engine}", note=note))
+            for engine, group, note in notes
+        ]
         text = page(groups, [table_of(group) for group in groups])
     with disk_errors(out), atomic_write(out) as file:
         file.write(text.encode())
@@ -124,9 +127,9 @@ def speed(run: Run) -> float:
     return float(run.measures["images"]) / max(float(run.conditions["seconds"]), 1e-9)
 
 
-def verdict(groups: Sequence[Group]) -> str:
-    """Put in words who won, from the numbers alone."""
-    sentences = []
+def verdict(groups: Sequence[Group]) -> list[str]:
+    """Put in words who won on each engine, from the numbers alone."""
+    said = []
     for engine, group in zip(sample.MODELS, groups, strict=True):
         plain = group.first(BASELINE)
         best, second = sorted(group.runs, key=average, reverse=True)[:2]
@@ -134,17 +137,17 @@ def verdict(groups: Sequence[Group]) -> str:
         lead = average(best) - average(second)
         unsure = ", less than the margin of error" if lead < (within["high"] - within["low"]) / 2 else ""
         changes = [f"{run.row.label} {average(run) - average(plain):+.1f}" for run in group.runs if run is not plain]
-        sentences += [
+        said.append(
             f"{engine}: best on average is {best.row.label} with {average(best):.1f} % (95 % interval "
-            f"{within['low']:.1f} to {within['high']:.1f}), {lead:.1f} points ahead of {second.row.label}{unsure}.",
-            f"Points against {BASELINE}: {', '.join(changes)}.",
-        ]
+            f"{within['low']:.1f} to {within['high']:.1f}), {lead:.1f} points ahead of {second.row.label}{unsure}. "
+            f"Points against {BASELINE}: {', '.join(changes)}."
+        )
     float32, int8 = (group.first(BASELINE) for group in groups)
-    sentences.append(
-        f"Without adaptation INT8 is {average(int8) - average(float32):+.1f} points from float32 and "
+    said[-1] += (
+        f" Without adaptation INT8 is {average(int8) - average(float32):+.1f} points from float32 and "
         f"{speed(int8) / speed(float32):.2f}x as fast on this processor."
     )
-    return " ".join(sentences)
+    return said
 
 
 def show(groups: Sequence[Group], console: Console) -> None:
@@ -166,4 +169,6 @@ def show(groups: Sequence[Group], console: Console) -> None:
             cells = (passes, *accuracies, f"{average(run):.1f}", f"{speed(run):.0f}", memory)
             table.add_row(engine, run.row.label, *cells, end_section=run is group.runs[-1])
     console.print(table)
-    console.print(groups[0].recipe.note, highlight=False, soft_wrap=not console.is_terminal)
+    console.print("MiB: peak of the whole process so far, with what the rows before have loaded.", highlight=False)
+    for group in groups:
+        console.print(group.recipe.note, highlight=False, soft_wrap=not console.is_terminal)
