@@ -1,6 +1,6 @@
 """Write the files of the bundled sample: the model as ONNX in float32 and INT8, its statistics, 2000 test images.
 
-    python training/pack.py /usr/share/datasets/fashion-mnist vit_fashion.safetensors
+    python -m training.pack /usr/share/datasets/fashion-mnist vit_fashion.safetensors
 
 The statistics are of the first images of the training set; no test image takes part. Prints the accuracy of both models
 on all 10,000 test images.

@@ -1,8 +1,8 @@
 """Train the small ViT that fozo carries with it, on Fashion-MNIST.
 
     apt-get install dataset-fashion-mnist          # Debian's copy of Zalando's four files, MIT
-    python training/train.py /usr/share/datasets/fashion-mnist -o vit_fashion.safetensors
-    python training/pack.py /usr/share/datasets/fashion-mnist vit_fashion.safetensors
+    python -m training.train /usr/share/datasets/fashion-mnist -o vit_fashion.safetensors
+    python -m training.pack /usr/share/datasets/fashion-mnist vit_fashion.safetensors
 
 The four files are also at github.com/zalandoresearch/fashion-mnist, under data/fashion. About 15 minutes on one idle
 core: 0.25 million weights, 7 epochs, mild augmentation (shifts of up to one pixel, a quarter mirrored, and in all but

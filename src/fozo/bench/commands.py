@@ -64,8 +64,11 @@ def bench(
     from fozo.bench.pool import share_of_cores
     from fozo.bench.workshop import Places
 
+    threads = share_of_cores(max(1, workers)) if threads is None else threads
+    if threads < 1:
+        raise FozoError(f"threads is {threads}; give a whole number from 1 up")
     places = Places(
-        imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list, architecture, device
+        imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list, architecture, device, threads
     )  # fmt: skip
     changes: dict[str, Any] = {"images": images, "severity": severity}
     experiments = recipe.experiments(
@@ -75,9 +78,6 @@ def bench(
         calibration=calibration,
         **{key: value for key, value in changes.items() if value is not None},
     )
-    threads = share_of_cores(max(1, workers)) if threads is None else threads
-    if threads < 1:
-        raise FozoError(f"threads is {threads}; give a whole number from 1 up")
     _run(recipe, _jobs(recipe, list(experiments), places, out, threads), workers, out)
 
 

@@ -49,6 +49,8 @@ class Places:
     architecture: str | None = None
     """The model's timm name, where its file is called otherwise."""
     device: str | None = None
+    threads: int | None = None
+    """Processors for an exported model; all by default. PyTorch's threads are set by the runner."""
 
     def of(self, data: str) -> Path:
         """Say where a set lies."""
@@ -61,7 +63,10 @@ class Places:
 def load_model(model: str, places: Places, classes: tuple[int, ...] | None = None) -> Engine:
     """Load a weights file, or ``timm:NAME`` with timm's own download."""
     if not model.startswith("timm:"):
-        return load_engine(model, architecture=places.architecture, classes=classes, device=places.device)
+        threads = places.threads if model.endswith(".onnx") else None
+        return load_engine(
+            model, architecture=places.architecture, classes=classes, device=places.device, threads=threads
+        )
     name = model.removeprefix("timm:")
     if "." not in name:
         raise FozoError(
