@@ -38,7 +38,7 @@ def frames(source: Path) -> Iterator[npt.NDArray[np.uint8]]:
 
 def batches(source: Path, spec: fozo.Spec) -> Iterator[npt.NDArray[np.float32]]:
     """Frames as the model reads them, ``BATCH`` at a time; the last batch may be smaller."""
-    cropped = (fit(frame, spec.image_size[0]) for frame in frames(source))
+    cropped = (fit(frame, spec.image_size) for frame in frames(source))
     while batch := list(islice(cropped, BATCH)):
         yield spec.normalise(np.stack(batch))
 

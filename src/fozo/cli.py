@@ -23,7 +23,14 @@ app = typer.Typer(
 
 data = typer.Typer(help="Look at image sets.", no_args_is_help=True)
 app.add_typer(data, name="data")
-for _command in (commands.bench, commands.report, commands.calibrate, commands.quantise, commands.adapt):
+for _command in (
+    commands.demo,
+    commands.bench,
+    commands.report,
+    commands.calibrate,
+    commands.quantise,
+    commands.adapt,
+):
     app.command()(_command)
 
 

@@ -211,3 +211,18 @@ def test_fit_leaves_ready_made_crops_alone() -> None:
     assert fit(image, 40) is image
     np.testing.assert_array_equal(fit(image, 32), resize_crop(image, 32))
     assert not np.array_equal(resize_crop(image, 40), image)  # what fit is there to avoid
+
+
+@pytest.mark.parametrize("shape", [(40, 50, 3), (50, 40, 3), (30, 90, 3)])
+@pytest.mark.parametrize("size", [(12, 20), (20, 12)])
+def test_an_oblong_is_covered_and_cut_from_the_middle(shape: tuple[int, ...], size: tuple[int, int]) -> None:
+    high, wide = np.meshgrid(np.linspace(0, 255, shape[0]), np.linspace(0, 255, shape[1]), indexing="ij")
+    image = np.stack([high, wide, 0 * wide], axis=2).astype(np.uint8)
+    cut = resize_crop(image, size, size)
+    assert cut.shape == (*size, 3)
+    # The middle stays in the middle, one side is seen from end to end, and pixels stay square.
+    assert abs(float(cut[..., 0].mean()) - 127) < 6 and abs(float(cut[..., 1].mean()) - 127) < 6
+    spans = [float(np.ptp(cut[..., axis].astype(float))) / 255 for axis in (0, 1)]
+    assert max(spans) > 0.88
+    scale = [size[axis] / (spans[axis] * shape[axis]) for axis in (0, 1)]
+    assert scale[0] == pytest.approx(scale[1], rel=0.15)

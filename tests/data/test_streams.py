@@ -252,6 +252,31 @@ def test_pixels_are_cropped_corrupted_and_normalised(tmp_path: Path, make_spec: 
     assert "CenterCrop(16)" in str(stream.describe()["preparation"])
 
 
+@pytest.mark.parametrize("size", [(16, 16), (12, 20), (20, 12)])
+def test_gray_and_oblong_models_get_what_they_read(tmp_path: Path, make_spec: MakeSpec, size: tuple[int, int]) -> None:
+    rng = np.random.Generator(np.random.Philox(0))
+    for name, shape in (("a/0.png", (40, 50, 3)), ("b/1.png", (37, 31, 3))):
+        (tmp_path / name).parent.mkdir()
+        Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(tmp_path / name)
+    images = open_images(tmp_path)
+    spec = make_spec(2, channels=1, mean=(0.4,), std=(0.3,), image_size=size)
+    stream = Stream(images, spec, Continual(kinds=("clean", "gaussian_noise", "fog"), severity=2, shuffle=False))
+    clean, noisy, foggy = stream.batches()
+    gray = [np.array(Image.fromarray(resize_crop(images.read(i), size)).convert("L"))[..., None] for i in range(2)]
+    assert {image.shape for image in gray} == {(*size, 1)}
+    np.testing.assert_array_equal(clean.images, spec.normalise(np.stack(gray)))
+    for kind, batch in (("gaussian_noise", noisy), ("fog", foggy)):
+        # The gray image is what is corrupted: a gray camera has one channel of noise, not the mean of three.
+        corrupted = [
+            corrupt(pixels, kind, 2, 0, image_id=name)
+            for name, pixels in zip(("a/0.JPEG", "b/1.JPEG"), gray, strict=True)
+        ]
+        np.testing.assert_array_equal(batch.images, spec.normalise(np.stack(corrupted)))
+    assert str(stream.describe()["preparation"]).endswith("+ luminance")
+    colour = Stream(images, make_spec(2, image_size=size), stream.scenario)
+    assert colour.fingerprint != stream.fingerprint
+
+
 @pytest.mark.parametrize(("size", "words"), [(16, "16 px crops as they are"), (24, "Resize(24, bilinear)")])
 def test_stored_corruptions_are_loaded_as_they_are(plant: Plant, make_spec: MakeSpec, size: int, words: str) -> None:
     root = plant(f"{kind}/5/{label}/0.png" for kind in TWO for label in "abc")
@@ -320,8 +345,8 @@ def test_what_does_not_go_together(plant: Plant, make_spec: MakeSpec) -> None:
         Stream(source, spec_for(classes=10), Continual(kinds=TWO))
     with pytest.raises(FozoError, match="mean and std of tiny are unknown"):
         Stream(source, replace(spec_for(), mean=None), Continual(kinds=TWO))
-    with pytest.raises(FozoError, match="16x8 px"):
-        Stream(source, replace(spec_for(), image_size=(8, 16)), Continual(kinds=TWO))
+    with pytest.raises(FozoError, match="images of 4 channels; streams make gray or RGB"):
+        Stream(source, replace(spec_for(), channels=4), Continual(kinds=TWO))
     tree = open_images(plant(f"fog/5/{label}/0.png" for label in "abc"))
     with pytest.raises(FozoError, match="gradual scenario needs fog/1"):
         Stream(tree, make_spec(3), Gradual(kinds=("fog",)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -122,6 +124,28 @@ def test_the_same_seed_gives_the_same_bits(exported: Callable[[str], Path], sour
     np.testing.assert_array_equal(outputs[1], outputs[2])
 
 
+def test_calls_are_made_side_by_side(exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = OnnxEngine(exported("plain"), threads=2, chunk=2)
+    together = threading.Barrier(2, timeout=20)  # broken unless two calls are under way at once
+    execute = engine.execute
+
+    def meeting(*call: Any) -> Any:
+        together.wait()
+        return execute(*call)
+
+    tokens = engine.embed(random_images(8))
+    expected = engine.run(tokens).pooled
+    monkeypatch.setattr(engine, "execute", meeting)
+    np.testing.assert_array_equal(engine.run(tokens).pooled, expected)
+
+    def failing(*call: Any) -> Any:
+        raise FozoError("a call went wrong")
+
+    monkeypatch.setattr(engine, "execute", failing)
+    with pytest.raises(FozoError, match="a call went wrong"):
+        engine.run(tokens)
+
+
 def test_torch_in_torch_out(engines: Callable[[str, str], GraphEngine]) -> None:
     method = fozo.NoAdapt(engines("plain", "onnxruntime"))
     images = random_images(2)
@@ -233,6 +257,7 @@ def test_runs_where_torch_cannot_be_imported(exported: Callable[[str], Path], tm
     statistics = tmp_path / "source.npz"
     code = f"""
 import sys
+import threading
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("torch", "onnx", "timm", "transformers"):

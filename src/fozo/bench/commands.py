@@ -70,17 +70,6 @@ def bench(
     from fozo.bench.pool import share_of_cores
     from fozo.bench.workshop import Places
 
-    places = Places(
-        imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list, architecture, device
-    )  # fmt: skip
-    changes: dict[str, Any] = {"images": images, "severity": severity}
-    experiments = recipe.experiments(
-        model,
-        seeds=_numbers(seeds),
-        methods=methods.split(",") if methods else None,
-        calibration=calibration,
-        **{key: value for key, value in changes.items() if value is not None},
-    )
     if executor not in ("local", "ray"):
         raise FozoError(f"--executor is {executor!r}; give local or ray")
     if executor == "ray" and workers != 1:
@@ -91,6 +80,17 @@ def bench(
         threads = 1 if executor == "ray" else share_of_cores(max(1, workers))
     if threads < 1:
         raise FozoError(f"threads is {threads}; give a whole number from 1 up")
+    places = Places(
+        imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list, architecture, device, threads
+    )  # fmt: skip
+    changes: dict[str, Any] = {"images": images, "severity": severity}
+    experiments = recipe.experiments(
+        model,
+        seeds=_numbers(seeds),
+        methods=methods.split(",") if methods else None,
+        calibration=calibration,
+        **{key: value for key, value in changes.items() if value is not None},
+    )
     jobs = _jobs(recipe, list(experiments), places, out, threads)
     if executor == "ray":
         from fozo.bench.ray_executor import run_jobs as on_ray
@@ -219,6 +219,38 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page with tables and curves.")] = Path("fozo-demo.html"),
+    images: Annotated[int, typer.Option(help="Images of each domain, up to 2000.")] = 500,
+    seed: Annotated[int, typer.Option(help="Of the order of the images and of the methods' draws.")] = 0,
+) -> None:
+    """Watch the bundled model being adapted to the bundled images: all forward-only methods, float32 and INT8."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskID, TextColumn
+    from rich.progress import Progress as Bars
+
+    from fozo.bench.demo import run_demo, show
+
+    bars = Bars(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    tasks: dict[tuple[str, str], TaskID] = {}
+
+    def watch(engine: str, label: str, progress: Progress) -> None:
+        key = (engine, label)
+        if key not in tasks:
+            tasks[key] = bars.add_task(f"{engine} {label}", total=progress.total, now="")
+        now = f"{100 * progress.correct / progress.images:.1f} %"
+        bars.update(tasks[key], completed=progress.images, now=now)
+
+    command = shlex.join(["fozo", *sys.argv[1:]])
+    with bars:
+        groups = run_demo(out, images=images, seed=seed, command=command, watch=watch)
+    show(groups, Console())
+    print(f"Curves and conditions: {out}")
 
 
 def calibrate(

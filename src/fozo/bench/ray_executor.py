@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from uuid import uuid4
 
 from fozo.bench.folder import disk_errors
@@ -80,7 +81,8 @@ def _absolute(job: Job) -> Job:
 
     places, experiment = job.places, job.experiment
     folders = ("imagenet", "imagenet_c", "imagenet_r", "imagenet_sketch", "imagenet_v2", "image_list")
-    places = replace(places, **{name: full(getattr(places, name)) for name in folders})
+    absolute: dict[str, Any] = {name: full(getattr(places, name)) for name in folders}
+    places = replace(places, **absolute)
     if not experiment.model.startswith("timm:"):
         experiment = replace(experiment, model=str(Path(experiment.model).absolute()))
     return replace(job, experiment=experiment, places=places, out=str(Path(job.out).absolute()))

@@ -51,6 +51,8 @@ class Places:
     architecture: str | None = None
     """The model's timm name, where its file is called otherwise."""
     device: str | None = None
+    threads: int | None = None
+    """Processors for an exported model; all by default. PyTorch's threads are set by the runner."""
 
     def of(self, data: str) -> Path:
         """Say where a set lies."""
@@ -65,8 +67,14 @@ def load_model(
 ) -> Engine:
     """Load a weights file, or ``timm:NAME`` with timm's own download; quantised where ``scales`` are given."""
     if not model.startswith("timm:"):
+        threads = places.threads if model.endswith(".onnx") else None
         return load_engine(
-            model, architecture=places.architecture, classes=classes, device=places.device, scales=scales
+            model,
+            architecture=places.architecture,
+            classes=classes,
+            device=places.device,
+            threads=threads,
+            scales=scales,
         )
     name = model.removeprefix("timm:")
     if "." not in name:

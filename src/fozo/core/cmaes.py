@@ -73,7 +73,7 @@ class CMAES:
         try:
             self._cma = importlib.import_module("cma")
         except ImportError as error:
-            raise FozoError("CMA-ES needs pycma; install it with pip install 'fozo[bench]'") from error
+            raise FozoError("CMA-ES needs pycma; install it with pip install cma") from error
         if population < 2:
             raise FozoError(f"CMA-ES needs a population of at least 2, not {population}")
         generator(seed, PURPOSE)  # refuses a bad seed now rather than at the first batch

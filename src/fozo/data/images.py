@@ -92,31 +92,54 @@ def _to_rgb(image: Image.Image, name: str) -> Pixels:
     return np.array(image.convert("RGB"))
 
 
-def resize_crop(image: Pixels, size: int, resize: int | None = None) -> Pixels:
-    """Resize the shorter side to ``resize`` (bilinear, antialiased) and cut the central ``size`` x ``size``.
+Size = int | tuple[int, int]
+"""The side of a square, or height and width."""
 
-    The same pixels as torchvision's ``Resize(resize)`` + ``CenterCrop(size)`` on a PIL image.
+
+def sides(size: Size) -> tuple[int, int]:
+    """Height and width."""
+    return (size, size) if isinstance(size, int) else size
+
+
+def resize_crop(image: Pixels, size: Size, resize: Size | None = None) -> Pixels:
+    """Shrink or enlarge an image until it just covers ``resize`` (bilinear, antialiased), and cut out the middle.
+
+    For squares these are the same pixels as torchvision's ``Resize(resize)`` + ``CenterCrop(size)`` on a PIL image.
 
     Args:
         image: ``uint8 [height, width, 3]``.
-        size: side of the square that comes out.
-        resize: length of the shorter side before the crop; ImageNet's 256/224 of ``size`` by default.
+        size: of what comes out.
+        resize: what the image covers before the crop; ImageNet's 256/224 of ``size`` by default.
     """
-    resize = round(size * RESIZE_RATIO) if resize is None else resize
-    if size < 1 or resize < size:
+    tall, broad = sides(size)
+    resize = (covered(tall), covered(broad)) if resize is None else resize
+    cover_tall, cover_broad = sides(resize)
+    if min(tall, broad) < 1 or cover_tall < tall or cover_broad < broad:
         raise FozoError(f"cannot crop {size} px out of a side of {resize} px; give 1 <= size <= resize")
     height, width = image.shape[:2]
-    shorter = min(height, width)
     # Integer arithmetic, rounded down: torchvision's rule for the longer side.
-    wide, high = int(resize * width / shorter), int(resize * height / shorter)
+    if cover_broad * height >= cover_tall * width:
+        wide, high = cover_broad, int(cover_broad * height / width)
+    else:
+        wide, high = int(cover_tall * width / height), cover_tall
     picture = Image.fromarray(image).resize((wide, high), Image.Resampling.BILINEAR)
-    left, top = round((wide - size) / 2), round((high - size) / 2)
-    return np.array(picture.crop((left, top, left + size, top + size)))
+    left, top = round((wide - broad) / 2), round((high - tall) / 2)
+    return np.array(picture.crop((left, top, left + broad, top + tall)))
 
 
-def fit(image: Pixels, size: int) -> Pixels:
-    """Bring an image to ``size`` x ``size``: one that has that size is a ready-made crop and stays as it is.
+def covered(side: int) -> int:
+    """Length of a side before the crop, by ImageNet's recipe."""
+    return round(side * RESIZE_RATIO)
+
+
+def fit(image: Pixels, size: Size) -> Pixels:
+    """Bring an image to a size: one that has it is a ready-made crop and stays as it is.
 
     Resizing and cropping such a crop once more would zoom into it.
     """
-    return image if image.shape[:2] == (size, size) else resize_crop(image, size)
+    return image if image.shape[:2] == sides(size) else resize_crop(image, size)
+
+
+def luminance(image: Pixels) -> Pixels:
+    """``[height, width, 3]`` to gray ``[height, width, 1]``, for models of one channel; what is gray stays exact."""
+    return np.array(Image.fromarray(image).convert("L"))[..., None]

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
-from fozo.data.images import RESIZE_RATIO, Pixels, resize_crop
+from fozo.data.images import Pixels, Size, covered, luminance, resize_crop, sides
 from fozo.data.sets.base import CLEAN, Domain, ImageSet
 
 
@@ -27,35 +27,39 @@ class DomainSource(Protocol):
         """List the domains on offer."""
 
     def load(self, domain: Domain, index: int) -> Pixels:
-        """Give image ``index`` under ``domain`` as ``uint8 [size, size, 3]``; called from many threads."""
+        """Give image ``index`` under ``domain`` as ``uint8 [height, width, channels]``; called from many threads."""
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
         """Say in plain values all that the pixels of the used domains depend on."""
 
 
-def prepare(images: ImageSet, pixels: Pixels, size: int) -> Pixels:
-    """Bring an image to the model's size.
+def prepare(images: ImageSet, pixels: Pixels, size: Size, channels: int = 3) -> Pixels:
+    """Bring an image to the model's size and channels.
 
     Ready-made crops of the right size stay untouched. Stored corrupted images of another size (ImageNet-C
     for a 384 px model, CIFAR-C) are resized whole, for they were cropped when they were made. Everything
-    else gets ImageNet's Resize and CenterCrop.
+    else gets ImageNet's Resize and CenterCrop. Models of one channel see the luminance.
     """
-    if pixels.shape[:2] == (size, size) and images.size is not None:
-        return pixels
-    return resize_crop(pixels, size, resize=size if _whole(images) else None)
+    if pixels.shape[:2] != sides(size) or images.size is None:
+        pixels = resize_crop(pixels, size, resize=size if _whole(images) else None)
+    return luminance(pixels) if channels == 1 else pixels
 
 
 def _whole(images: ImageSet) -> bool:
     return images.corrupted and images.size is not None
 
 
-def describe_preparation(images: ImageSet, size: int) -> str:
+def describe_preparation(images: ImageSet, size: Size, channels: int = 3) -> str:
     """Put :func:`prepare` in words."""
-    if images.size == (size, size):
-        return f"{size} px crops as they are"
+    high, wide = sides(size)
+    final = f"{high}" if high == wide else f"{high}x{wide}"
+    gray = " + luminance" if channels == 1 else ""
+    if images.size == (high, wide):
+        return f"{final} px crops as they are{gray}"
     if _whole(images):
-        return f"Resize({size}, bilinear)"
-    return f"Resize({round(size * RESIZE_RATIO)}, bilinear) + CenterCrop({size})"
+        return f"Resize({final}, bilinear){gray}"
+    before = f"{covered(high)}" if high == wide else f"{covered(high)}x{covered(wide)}"
+    return f"Resize({before}, bilinear) + CenterCrop({final}){gray}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ class Stored:
     """Images as they are in the files, corrupted or clean."""
 
     images: ImageSet
-    size: int
+    size: Size
+    channels: int = 3
 
     def domains(self) -> tuple[Domain, ...]:
         """Those in the files."""
@@ -71,11 +76,12 @@ class Stored:
 
     def load(self, domain: Domain, index: int) -> Pixels:
         """Read and resize."""
-        return prepare(self.images, self.images.read(index, domain), self.size)
+        return prepare(self.images, self.images.read(index, domain), self.size, self.channels)
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
         """Preparation, and what the tree's own record says of its making."""
-        facts: dict[str, object] = {"preparation": describe_preparation(self.images, self.size), "corruption": "stored"}
+        preparation = describe_preparation(self.images, self.size, self.channels)
+        facts: dict[str, object] = {"preparation": preparation, "corruption": "stored"}
         record = self.images.record or {}
         facts |= {f"corruption_{key}": record[key] for key in ("seed", "quality") if key in record}
         if any(domain.kind == "frost" for domain in used) and "frost" in record:
@@ -93,8 +99,9 @@ class Corrupting:
     """
 
     images: ImageSet
-    size: int
+    size: Size
     seed: int = 0
+    channels: int = 3
 
     def domains(self) -> tuple[Domain, ...]:
         """Clean, and every kind at every severity."""
@@ -102,7 +109,7 @@ class Corrupting:
 
     def load(self, domain: Domain, index: int) -> Pixels:
         """Read, resize, corrupt."""
-        pixels = prepare(self.images, self.images.read(index), self.size)
+        pixels = prepare(self.images, self.images.read(index), self.size, self.channels)
         if domain == CLEAN:
             return pixels
         # The name that the image has in a corrupted tree, whatever the format of the clean file.
@@ -111,7 +118,7 @@ class Corrupting:
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
         """Preparation and, where they matter, the seed and where the frost's textures come from."""
-        facts: dict[str, object] = {"preparation": describe_preparation(self.images, self.size)}
+        facts: dict[str, object] = {"preparation": describe_preparation(self.images, self.size, self.channels)}
         kinds = {domain.kind for domain in used if domain != CLEAN}
         facts["corruption"] = "on the fly" if kinds else "none"
         if kinds:

@@ -106,14 +106,15 @@ class Stream:
             if value < least:
                 raise FozoError(f"{name} is {value}; give a whole number from {least} up")
         check_seed(seed)
-        height, width = spec.image_size
-        if height != width or spec.channels != 3:
-            raise FozoError(
-                f"{spec.name} reads images of {spec.channels} channels and {width}x{height} px; "
-                f"streams make square images of 3 channels"
-            )
+        if spec.channels not in (1, 3):
+            raise FozoError(f"{spec.name} reads images of {spec.channels} channels; streams make gray or RGB images")
         if isinstance(source, ImageSet):
-            source = Stored(source, height) if source.corrupted else Corrupting(source, height)
+            stored = source.corrupted
+            source = (
+                Stored(source, spec.image_size, spec.channels)
+                if stored
+                else Corrupting(source, spec.image_size, channels=spec.channels)
+            )
         self.source = source
         self.spec = spec
         self._table = normalisation_table(spec)
@@ -177,6 +178,7 @@ class Stream:
     def describe(self) -> dict[str, object]:
         """Say in plain values (JSON) all that the batches depend on."""
         images = self.source.images
+        height, width = self.spec.image_size
         return {
             "images": {"layout": images.name, "count": len(images), "hash": images.fingerprint},
             "scenario": {
@@ -189,7 +191,7 @@ class Stream:
             "batch_size": self.batch_size,
             "batches": len(self),
             **self.source.describe({domain for segment in self.segments for domain in segment.domains}),
-            "size": self.spec.image_size[0],
+            "size": height if height == width else [height, width],
             "mean": list(self.spec.mean or ()),
             "std": list(self.spec.std or ()),
         }

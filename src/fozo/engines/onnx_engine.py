@@ -1,10 +1,16 @@
-"""The ONNX Runtime engine: an exported model, without PyTorch."""
+"""The ONNX Runtime engine: an exported model, without PyTorch.
+
+Cores are used by several calls at a time, each on one thread, not by several threads in one call: a call's products
+are too small to be worth cutting, and between any two of them all threads would wait for the slowest. The calls share
+one session, so its weights are in memory once. ``benchmarks/edge.py --workers`` measures both ways.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import onnxruntime
@@ -24,12 +30,12 @@ class OnnxEngine(GraphEngine):
 
         Args:
             path: the ``.onnx`` file.
-            threads: processors that one call works on; by default all that this process may use.
+            threads: calls that are made at a time, each on one processor; by default as many as this process may use.
             chunk: how many images (times candidates) go through the blocks together; bounds memory.
         """
         file = model_path(path)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = thread_count(threads)
+        options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
         options.log_severity_level = 3  # errors are raised anyhow; warnings about the graph help nobody who runs it
@@ -43,9 +49,19 @@ class OnnxEngine(GraphEngine):
             # Somebody quantized an exported model: no more the one whose fingerprint it carries.
             digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
             spec = replace(spec, fingerprint=f"{spec.fingerprint}-int8-{digest}")
+        workers = thread_count(threads)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="fozo-onnx") if workers > 1 else None
         super().__init__(spec, chunk)
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""
         results: list[Float32] = self._session.run(list(outputs), dict(feeds))
         return results
+
+    def each(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
+        """Make as many calls at a time as there are threads; ONNX Runtime lets go of Python's lock meanwhile."""
+        if self._pool is None or len(parts) == 1:
+            super().each(call, parts)
+            return
+        for _ in self._pool.map(call, parts):
+            pass  # which raises what a call raised

@@ -77,14 +77,8 @@ class _Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]
 
     def __init__(self, path: Path, folder: str | os.PathLike[str]) -> None:
         spec = OnnxEngine(path, threads=1).spec
-        height, width = spec.image_size
-        if height != width or spec.channels != 3:
-            raise FozoError(
-                f"{spec.name} reads images of {spec.channels} channels and {width}x{height} px; calibration makes "
-                f"square images of 3 channels: use --int8 dynamic"
-            )
         images = open_images(Path(folder))
-        source = Stored(images.take(min(len(images), IMAGES_SEEN)), height)
+        source = Stored(images.take(min(len(images), IMAGES_SEEN)), spec.image_size, spec.channels)
         # Labels play no part, so sets with other classes than the model's will do; corruptions will not.
         if source.images.corrupted:
             raise FozoError(f"{os.fspath(folder)} holds corrupted images; calibrate on clean ones")

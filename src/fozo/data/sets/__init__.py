@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fozo.data.sets.arrays import open_arrays
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, Store
 from fozo.data.sets.corrupted import SEVERITIES, kind_folders, open_cifar_c, open_imagenet_c
 from fozo.data.sets.folder import entries, open_folder, some
@@ -57,6 +58,7 @@ LAYOUTS = {
     "cifar-c": Layout(open_cifar_c, frozenset({"classes", "kinds", "severities"})),
     "webdataset": Layout(open_tar, frozenset({"classes"})),
     "folder": Layout(open_folder, frozenset({"classes"})),
+    "arrays": Layout(open_arrays, frozenset({"classes"})),
 }
 
 
@@ -73,7 +75,7 @@ def open_images(
     """Open an image set.
 
     Args:
-        path: a folder, or a WebDataset-like tar.
+        path: a folder, a WebDataset-like tar, or an ``.npz`` of images, labels and classes.
         layout: one of :data:`LAYOUTS`, or ``auto`` to recognise it.
         classes: class names in the order of the model's outputs, for sets that are not ImageNet's.
         labels: file of labels, for flat ImageNet validation files.
@@ -101,8 +103,10 @@ def open_images(
 def recognise(root: Path, own_classes: bool = False) -> tuple[Path, str]:
     """Say which layout a path has, and at which folder it begins (an unpacked tar may wrap it in another)."""
     if root.is_file():
+        if root.suffix == ".npz":
+            return root, "arrays"
         if root.suffix != ".tar":
-            raise FozoError(f"{root} is a file but no .tar; give a folder of images or a WebDataset-like tar")
+            raise FozoError(f"{root} is a file but no .tar or .npz; give a folder of images or a WebDataset-like tar")
         return root, "webdataset"
     folders, files = entries(root)
     if (root / "labels.npy").is_file():

@@ -1,0 +1,23 @@
+"""The bundled sample: a small ViT, in float32 and INT8, its source statistics, and 2000 real images to stream.
+
+The images are from the test set of Fashion-MNIST (Zalando SE, MIT, see LICENSE beside this file): the first 200 of each
+of the ten classes, gray, 28 x 28 pixels. The model was trained by ``training/train.py`` on the training set alone, and
+all files here were written by ``training/pack.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fozo.core.statistics import SourceStatistics
+
+FOLDER = Path(__file__).parent
+IMAGES = FOLDER / "fashion-mnist.npz"
+"""What ``open_images`` takes."""
+MODELS = {"float32": FOLDER / "fashion-float32.onnx", "INT8": FOLDER / "fashion-int8.onnx"}
+"""What ``load_engine`` takes. The INT8 file is a model of its own, with its own statistics."""
+
+
+def source(model: Path) -> SourceStatistics:
+    """Statistics of one of :data:`MODELS` over clean images of the training set."""
+    return SourceStatistics.load(model.with_suffix(".statistics.npz"))

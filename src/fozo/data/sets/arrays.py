@@ -1,0 +1,59 @@
+"""One ``.npz`` file with images, labels and class names: small sets of small images, such as the bundled sample.
+
+The arrays are ``images`` (``uint8 [N, height, width]``, or ``[N, height, width, 3]``), ``labels`` (``[N]``) and
+``classes`` (names, ``[C]``).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.data.images import Pixels
+from fozo.data.sets.base import Domain, ImageSet, Sample
+from fozo.errors import FozoError
+
+
+@dataclass(frozen=True)
+class MemoryStore:
+    """Images in memory, each called by its number."""
+
+    images: npt.NDArray[np.uint8]
+
+    def read(self, path: str, domain: Domain) -> Pixels:
+        """Copy one image; gray ones are repeated into three channels, as from files."""
+        image = self.images[int(path)]
+        return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image.copy()
+
+    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
+        """Height and width, which all share."""
+        return self.images.shape[1], self.images.shape[2]
+
+
+def open_arrays(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
+    """Open an ``.npz`` file, with its own class names unless others are given."""
+    try:
+        with np.load(root, allow_pickle=False) as archive:
+            images, labels, names = (archive[name] for name in ("images", "labels", "classes"))
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise FozoError(
+            f"{root} is not a readable .npz of images, labels and classes ({type(error).__name__}: {error}); "
+            f"write it again"
+        ) from error
+    colours = images.shape[3:]
+    if images.dtype != np.uint8 or colours not in ((), (3,)) or images.ndim < 3 or len(images) != labels.size:
+        raise FozoError(
+            f"{root} holds {images.dtype} images of shape {list(images.shape)} and {labels.size} labels; uint8 images "
+            f"[N, height, width] or [N, height, width, 3] and as many labels are needed"
+        )
+    named = tuple(map(str, names)) if classes is None else tuple(classes)
+    if labels.size and not 0 <= labels.min() <= labels.max() < len(named):
+        raise FozoError(f"{root} has labels from {labels.min()} to {labels.max()} for {len(named)} classes; check both")
+    samples = tuple(Sample(f"{number:06d}", int(label)) for number, label in enumerate(labels.ravel()))
+    size = (images.shape[1], images.shape[2])
+    return ImageSet("arrays", samples, named, MemoryStore(images), size=size)
