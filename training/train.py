@@ -7,7 +7,7 @@
 The four files are also at github.com/zalandoresearch/fashion-mnist, under data/fashion. About 15 minutes on one idle
 core: 0.25 million weights, 7 epochs, mild augmentation (shifts of up to one pixel, a quarter mirrored, and in all but
 the last two epochs half of the patches left out, which halves the cost as well). The images of the test set are looked
-at once, after the last epoch, to print the accuracy; nothing is chosen by them.
+at once, after the last epoch, to print the accuracy (85.94 % with the default options); nothing is chosen by them.
 
 Training goes on from its checkpoint (``vit_fashion.checkpoint.safetensors``) when it was interrupted. The random
 numbers of an epoch depend on the seed and the epoch alone, so it ends with the same weights either way.
