@@ -4,10 +4,9 @@
     python -m training.train /usr/share/datasets/fashion-mnist -o vit_fashion.safetensors
     python -m training.pack /usr/share/datasets/fashion-mnist vit_fashion.safetensors
 
-The four files are also at github.com/zalandoresearch/fashion-mnist, under data/fashion. About 15 minutes on one idle
-core: 0.25 million weights, 7 epochs, mild augmentation (shifts of up to one pixel, a quarter mirrored, and in all but
-the last two epochs half of the patches left out, which halves the cost as well). The images of the test set are looked
-at once, after the last epoch, to print the accuracy; nothing is chosen by them.
+The four files are also at github.com/zalandoresearch/fashion-mnist, under data/fashion. Half an hour on one idle core:
+0.25 million weights, 10 epochs, no augmentation: every garment is centred and every shoe points left, in the test set
+too. The images of the test set are looked at once, after the last epoch, to print the accuracy; nothing is chosen by them.
 
 Training goes on from its checkpoint (``vit_fashion.checkpoint.safetensors``) when it was interrupted. The random
 numbers of an epoch depend on the seed and the epoch alone, so it ends with the same weights either way.
@@ -39,8 +38,7 @@ MEAN, STD = 0.2860, 0.3530
 """Of the training pixels in [0, 1]."""
 BATCH, WARMUP, SMOOTHING = 128, 200, 0.05
 MATRIX_RATE, OTHER_RATE = 0.02, 2e-3
-EPOCHS, WHOLE = 7, 2
-"""Epochs in all, and how many of them, at the end, see whole images."""
+EPOCHS = 10
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -57,18 +55,6 @@ def read_idx(folder: Path, part: str) -> tuple[Bytes, Bytes]:
 def normalise(images: Bytes) -> Tensor:
     """Pixels to the model's input ``[N, 1, 28, 28]``."""
     return (torch.from_numpy(images.copy())[:, None].float() / 255 - MEAN) / STD
-
-
-def augment(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror a quarter of the images and shift each by up to one pixel."""
-    black = -MEAN / STD
-    padded = F.pad(images, (1, 1, 1, 1), value=black)
-    mirrored = torch.rand(len(images), generator=generator) < 0.25
-    padded[mirrored] = padded[mirrored].flip(-1)
-    down, across = torch.randint(0, 3, (2, len(images), 1), generator=generator)
-    rows = (down + torch.arange(28))[:, None, :, None]
-    columns = (across + torch.arange(28))[:, None, None, :]
-    return padded[torch.arange(len(images))[:, None, None, None], 0, rows, columns]
 
 
 def share(step: int, steps: int) -> float:
@@ -108,18 +94,6 @@ def orthogonal(matrix: Tensor, rounds: int = 5) -> Tensor:
         x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
     result: Tensor = x if wide is matrix else x.T
     return result
-
-
-def part_of(vit: ViT, images: Tensor, generator: torch.Generator) -> Tensor:
-    """Logits from CLS and a random half of the patches, the same half for the whole batch."""
-    tokens = vit.embed(images)
-    patches = tokens.shape[1] - 1
-    kept = 1 + torch.randperm(patches, generator=generator)[: patches // 2]
-    x = torch.cat([tokens[:, :1], tokens[:, kept]], dim=1)
-    for block in vit.blocks:
-        x = block(x)
-    logits: Tensor = vit.head(vit.norm(x[:, 0]))
-    return logits
 
 
 class Trainer:
@@ -177,10 +151,7 @@ class Trainer:
             order = torch.randperm(len(images), generator=generator)
             for i in range(batches):
                 part = order[i * BATCH : (i + 1) * BATCH]
-                seen = augment(images[part], generator)
-                whole = self.epoch >= epochs - WHOLE
-                logits = self.vit(seen) if whole else part_of(self.vit, seen, generator)
-                loss = F.cross_entropy(logits, labels[part], label_smoothing=SMOOTHING)
+                loss = F.cross_entropy(self.vit(images[part]), labels[part], label_smoothing=SMOOTHING)
                 self.vit.zero_grad()
                 torch.autograd.backward(loss)
                 for rate, optimizer in self.optimizers.items():

@@ -95,4 +95,4 @@ def test_the_sample_is_what_it_says(kind: str) -> None:
     assert engine.spec.fingerprint.endswith("-int8d") == (kind == "INT8")
     pixels = np.stack([images.read(i)[..., :1] for i in range(0, 2000, 4)])
     right = fozo.NoAdapt(engine)(engine.spec.normalise(pixels)).argmax(axis=1) == images.labels[::4]
-    assert right.mean() > 0.87  # 90 % of the whole test set; 500 images have a standard error of 1.3 points
+    assert right.mean() > 0.8  # 86 % of the whole test set; 500 images have a standard error of 1.6 points
