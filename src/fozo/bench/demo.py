@@ -39,9 +39,9 @@ METHODS: dict[str, tuple[str, dict[str, Value]]] = {
     "FOA": ("foa", {"passes": 2}),
     "FOZO (paper)": ("fozo", {"passes": 2, "preset": "paper"}),
     "FOZO (official)": ("fozo", {"passes": 2, "preset": "official"}),
-    "FOZO (default)": ("fozo", {}),
+    "FOZO": ("fozo", {}),
 }
-"""The rows of the demo. All that adapt prompts have the same two passes, except the default, which chooses its own."""
+"""The rows of the demo. All that adapt prompts have the same two passes; FOZO itself makes one."""
 BASELINE = "NoAdapt"
 
 STREAM = StreamPlan(
