@@ -97,9 +97,9 @@ class Memory:
 
         Images that agree on the weights share one row: a batch of one domain is moved as one.
         """
-        weights = self.rule.weights(keys, self.keys)
         if np.ptp(keys.centre, axis=0).max() == 0:
-            weights = weights[:1]
+            keys = keys.part(slice(0, 1))
+        weights = self.rule.weights(keys, self.keys)
         total = weights.sum(axis=1)
         # Kish's effective sample size; total caps it, so that distant images do not count for many.
         size = total**2 / np.maximum((weights**2).sum(axis=1), 1e-300)
