@@ -29,7 +29,7 @@ SPLITS = 20
 """Where softmax's ranges may meet: 1, 1/2, ... 2^-19."""
 
 ROOM = 1 << 21
-"""Numbers in one block of candidates' outputs: 8 MB, which stays near the processor."""
+"""Numbers in one block of candidates' inputs or outputs: 8 MB, which stays near the processor."""
 
 Error = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -80,7 +80,7 @@ def best(count: int, samples: Sequence[Sample], errors: Callable[[Sample, Tensor
     device = samples[0].output.device
 
     def total(sample: Sample, candidates: Tensor) -> Tensor:
-        room = max(1, ROOM // sample.output.numel())
+        room = max(1, ROOM // max(sample.output.numel(), sample.left.numel()))
         return torch.cat([errors(sample, part).double() for part in torch.split(candidates, room)])
 
     sums = total(samples[0], torch.arange(count, device=device))

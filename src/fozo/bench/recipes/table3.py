@@ -7,7 +7,7 @@ results. An INT8 file (``fozo export --int8``) as --model is run as it is, on in
 (--methods noadapt,lame,t3a,foa,fozo), because it changes LayerNorms, which ONNX files keep to themselves.
 
 Expected (the paper's averages): NoAdapt 54.48, LAME 52.79, T3A 52.67, FOA 57.07, ZOA 56.91, FOZO 58.00.
-Cost: 6 x 75,000 images, 675,000 forward passes in all, each about twice as long as an unquantised one.
+Cost: 6 x 75,000 images, 675,000 forward passes in all, each longer than an unquantised one.
 """
 
 from fozo.bench.recipe import Recipe
