@@ -100,7 +100,9 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_afterwards(
     shutil.copytree(whole / "shelf", tmp_path / "shelf")  # which needs more room than the limit leaves
     assert driver.run(tmp_path, limit=20_000) == 2
     sentence = (tmp_path / "error.txt").read_text()
-    assert "cannot write" in sentence and "File too large" in sentence and "\n" not in sentence
+    # Where the limit cuts a line in two, the system writes the first half and reports no error of its own.
+    assert "File too large" in sentence or "no space left" in sentence
+    assert "cannot write" in sentence and "\n" not in sentence
     left = tmp_path / "run"
     assert 0 < recorded(tmp_path) < BATCHES and (left / "records.jsonl").read_bytes().endswith(b"\n")
     assert not list(left.glob(".*.part")) and not (left / "result.json").exists()
