@@ -6,8 +6,8 @@
 
 The four files are also at github.com/zalandoresearch/fashion-mnist, under data/fashion. Half an hour on one idle core:
 0.25 million weights, 10 epochs, no augmentation: every garment is centred and every shoe points left, in the test set
-too. It ends at 87.67 % of the test images. They are looked at once, after the last epoch; an earlier recipe, with dropped
-patches and seven epochs, had ended at 85.94 %.
+too. It ends at 87.67 % of the test images. They are looked at once, after the last epoch; an earlier recipe, with
+dropped patches and seven epochs, had ended at 85.94 %.
 
 Training goes on from its checkpoint (``vit_fashion.checkpoint.safetensors``) when it was interrupted. The random
 numbers of an epoch depend on the seed and the epoch alone, so it ends with the same weights either way.
