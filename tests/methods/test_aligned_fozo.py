@@ -158,6 +158,8 @@ def test_torch_in_torch_out(engine: fozo.Engine, source: fozo.SourceStatistics) 
     out = tensors(torch.from_numpy(SHIFTED[0]))
     assert isinstance(out, torch.Tensor)
     np.testing.assert_array_equal(arrays(SHIFTED[0]), out.numpy())
+    half = fozo.FOZO(engine, source)(torch.from_numpy(SHIFTED[0]).bfloat16())
+    assert isinstance(half, torch.Tensor) and half.isfinite().all()
 
 
 def test_onnx_gives_the_same_predictions(engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path) -> None:

@@ -197,8 +197,11 @@ def refuse_broken(finite: npt.NDArray[np.bool_]) -> None:
 
 
 def as_numpy(images: Images) -> Floats:
-    """Give a batch as a NumPy array; one of a torch tensor on the CPU shares its memory."""
-    array: Floats = images if isinstance(images, np.ndarray) else images.detach().cpu().numpy()
+    """Give a batch as a NumPy array; one of a torch tensor on the CPU shares its memory if NumPy has its type."""
+    if isinstance(images, np.ndarray):
+        return images
+    tensor = images.detach().cpu()
+    array: Floats = (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).numpy()  # NumPy has no bfloat16
     return array
 
 
