@@ -8,6 +8,7 @@ pycma's memory, two N x N matrices, however long the run was.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -71,7 +72,9 @@ class CMAES:
             draws: where the normal numbers of a step come from, instead of the seeded private generator.
         """
         try:
-            self._cma = importlib.import_module("cma")
+            with warnings.catch_warnings():  # pycma misses matplotlib aloud, and nothing here plots
+                warnings.filterwarnings("ignore", message=".*matplotlib", category=UserWarning)
+                self._cma = importlib.import_module("cma")
         except ImportError as error:
             raise FozoError("CMA-ES needs pycma; install it with pip install cma") from error
         if population < 2:
