@@ -42,8 +42,9 @@ def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source:
     """Nothing is known of a new stream, so nothing is moved; later images are moved."""
     method = fozo.FOZO(engine, source)
     adapted, plain = method(SHIFTED[0]), fozo.NoAdapt(engine)(SHIFTED[0])
-    np.testing.assert_array_equal(adapted[:8], plain[:8])
-    assert not np.array_equal(adapted[8:], plain[8:])
+    # Equal up to the order of additions, which depends on how many images go through the model together.
+    np.testing.assert_allclose(adapted[:8], plain[:8], atol=1e-5)
+    assert np.abs(adapted[8:] - plain[8:]).max() > 1e-3
 
 
 def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
