@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -17,7 +18,9 @@ import fozo
 from fozo.engines.base import Knobs
 from fozo.engines.export import export
 from fozo.engines.graph_file import INPUTS, MOVES, PATCH_TAPS, TAPS
+from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
+from fozo.quant.fragile import fragile_layers
 from fozo.quant.onnx_int8 import linear_layers
 from tests.helpers import VARIANTS, random_images, random_vit
 
@@ -105,6 +108,30 @@ def test_int8_is_close_and_a_model_of_its_own(model: fozo.Engine, photographs: P
         fozo.FOZO(engine, source)
     own = fozo.SourceStatistics.collect(engine, [images])
     np.testing.assert_array_equal(fozo.FOZO(engine, own)(images), fozo.FOZO(engine, own)(images))
+
+
+@pytest.mark.parametrize("int8", ["dynamic", "static"])
+def test_int8_leaves_out_a_layer_with_a_massive_activation(photographs: Path, tmp_path: Path, int8: str) -> None:
+    """One feature a thousand times as large as the others would take the whole 8-bit grid for itself."""
+    vit = random_vit(VARIANTS["plain"])
+    with torch.no_grad():
+        vit.blocks[2].mlp.fc1.bias[5] = 3000.0
+        vit.blocks[2].mlp.fc2.weight[:, 5] *= 1e-3
+    model = fozo.load_engine(vit, mean=0.5, std=0.5)
+    path = tmp_path / "model.onnx"
+    export(model, path, int8=int8, calibration=photographs if int8 == "static" else None)
+    written = onnx.load(path)
+    left = linear_layers(written)
+    assert [node.input[1] for node in written.graph.node if node.name in left] == ["blocks.2.mlp.fc2.weight"]
+    images = random_images(6).clip(-1, 1)
+    expected, got = (one.run(one.embed(images)).features for one in (model, fozo.load_engine(path)))
+    assert np.sqrt(((got - expected) ** 2).mean() / expected.var()) < 0.08
+
+
+def test_the_real_vit_tiny_has_one_fragile_layer(real_weights: Path) -> None:
+    engine = fozo.load_engine(real_weights)
+    assert isinstance(engine, TorchEngine)
+    assert fragile_layers(engine.vit, engine.spec) == ["blocks.7.mlp.fc2"]
 
 
 def test_static_int8_calibrates_gray_and_oblong_models(photographs: Path, tmp_path: Path) -> None:

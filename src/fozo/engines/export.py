@@ -55,8 +55,12 @@ def export(
     if int8 is None:
         write_model(model, spec, target)
         return spec
+    from fozo.engines.torch_engine import TorchEngine
     from fozo.quant import onnx_int8
+    from fozo.quant.fragile import fragile_layers
 
+    assert isinstance(engine, TorchEngine)  # _graph has seen to that
+    fragile = fragile_layers(engine.vit, spec)
     # The quantizer reads and writes files; they live beside the target, where there is room for it.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         plain = Path(folder) / "float32.onnx"
@@ -64,11 +68,11 @@ def export(
         write_model(model, spec, plain, {"onnx.quant.pre_process": "onnxruntime.quant"})
         if int8 == "dynamic":
             spec = replace(spec, fingerprint=f"{spec.fingerprint}-int8d")
-            model = onnx_int8.dynamic(plain)
+            model = onnx_int8.dynamic(plain, fragile)
         else:
             assert calibration is not None
             spec = replace(spec, fingerprint=f"{spec.fingerprint}-int8s")
-            model = onnx_int8.static(plain, calibration)
+            model = onnx_int8.static(plain, calibration, fragile)
     write_model(model, spec, target)
     return spec
 

@@ -1,7 +1,8 @@
 """INT8 versions of an exported model, by ONNX Runtime's own quantizer.
 
 Quantized are the linear layers of the blocks, where the work is. Everything else stays in float32: the embedding and
-the head, which are small and sensitive, attention's products of activations, and the norms.
+the head, which are small and sensitive, attention's products of activations, the norms, and layers that do not bear it
+(:mod:`fozo.quant.fragile`).
 
 Weights are symmetric, one scale for each output, and use 7 of the 8 bits (``reduce_range``): processors without VNNI
 add pairs of products in 16 bits, which 8-bit weights overflow, silently and only there. One file serves all.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,20 +32,21 @@ IMAGES_SEEN = 128
 BATCH = 8
 
 
-def linear_layers(model: onnx.ModelProto) -> list[str]:
-    """Names of the products with a weight."""
-    weights = {tensor.name for tensor in model.graph.initializer}
+def linear_layers(model: onnx.ModelProto, fragile: Sequence[str] = ()) -> list[str]:
+    """Names of the products with a weight, ``fragile`` layers left out."""
+    left_out = tuple(f"{layer}.weight" for layer in fragile)  # the last block has its weights in parts, as .weight.0
+    weights = {tensor.name for tensor in model.graph.initializer if not tensor.name.startswith(left_out)}
     return [node.name for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
 
 
-def dynamic(path: Path) -> onnx.ModelProto:
+def dynamic(path: Path, fragile: Sequence[str]) -> onnx.ModelProto:
     """INT8 weights; the range of activations is measured in every call."""
     out = path.with_name("int8.onnx")
     quantization.quantize_dynamic(
         path,
         out,
         op_types_to_quantize=["MatMul"],
-        nodes_to_quantize=linear_layers(onnx.load(path, load_external_data=False)),
+        nodes_to_quantize=linear_layers(onnx.load(path, load_external_data=False), fragile),
         per_channel=True,
         reduce_range=True,
         weight_type=quantization.QuantType.QInt8,
@@ -52,7 +54,7 @@ def dynamic(path: Path) -> onnx.ModelProto:
     return onnx.load(out)
 
 
-def static(path: Path, calibration: str | os.PathLike[str]) -> onnx.ModelProto:
+def static(path: Path, calibration: str | os.PathLike[str], fragile: Sequence[str]) -> onnx.ModelProto:
     """INT8 weights and activations, whose ranges are measured once, here, on clean images."""
     out = path.with_name("int8.onnx")
     quantization.quantize_static(
@@ -61,7 +63,7 @@ def static(path: Path, calibration: str | os.PathLike[str]) -> onnx.ModelProto:
         _Calibration(path, calibration),
         quant_format=quantization.QuantFormat.QDQ,
         op_types_to_quantize=["MatMul"],
-        nodes_to_quantize=linear_layers(onnx.load(path, load_external_data=False)),
+        nodes_to_quantize=linear_layers(onnx.load(path, load_external_data=False), fragile),
         per_channel=True,
         reduce_range=True,
         activation_type=quantization.QuantType.QUInt8,
