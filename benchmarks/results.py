@@ -5,8 +5,9 @@
 
 ``run`` gives one ``fozo bench`` command after another, for each model, severity and recipe; kill it when you like and
 give the same command again. ``--size RECIPE=IMAGES`` or ``RECIPE=IMAGES@PASSES`` changes a recipe's size. ``write``
-turns whatever is finished into the page. Every number and every verdict on the page is computed from the runs; text
-between the two ``by hand`` comments is the author's and is kept.
+turns whatever is finished below a folder into the page, other runs of these recipes too: other severities, or
+``--methods noadapt,fozo``. Every number and every verdict on the page is computed from the runs; text between the two
+``by hand`` comments is the author's and is kept.
 """
 
 from __future__ import annotations
@@ -29,28 +30,34 @@ from fozo.errors import FozoError
 
 SIZES = {
     "rivals": "128",
-    "table5": "64@4",
-    "tableD1": "64",
-    "tableD2": "64",
-    "tableD3": "64",
-    "figure3": "256@4",
-    "figureE1": "64@4",
-    "figure1": "256@4",
+    "streams": "",
+    "passes": "",
+    "table5": "32@4",
+    "tableD1": "32",
+    "tableD2": "32",
+    "tableD3": "32",
+    "figure3": "128@4",
+    "figureE1": "32@4",
+    "figure1": "128@4",
 }
-"""Images of each corruption, and passes where the recipe's 26 or 28 would take days on a processor."""
+"""Images of each corruption, and passes where the recipe's 26 or 28 would take days on a processor. Recipes without a
+size are fozo's own and bring theirs, and their severity, along."""
+SEEDS = {"streams": "0,1,2"}
 RIVALS = "rivals"
-BASE = "NoAdapt"
+BASE, FOZO = "NoAdapt", "FOZO"
+OWN = ("streams", "passes")
+"""Recipes of fozo's own beside ``rivals``; the others are the paper's."""
 HAND = ("<!-- by hand: what stands here is kept -->", "<!-- end -->")
 
 
 # --- run -----------------------------------------------------------------------------------------------------------
 
 
-def folder(model: str, models: Sequence[str], severity: int) -> str:
+def folder(model: str, models: Sequence[str]) -> str:
     """Name a model's folder by its first letters, or by its whole name where two models begin alike."""
     name = Path(model).name.split(".")[0]
     short = [Path(other).name[:4] for other in models]
-    return f"{name[:4] if short.count(name[:4]) == 1 else name}-s{severity}"
+    return name[:4] if short.count(name[:4]) == 1 else name
 
 
 def commands(arguments: argparse.Namespace) -> Iterator[list[str]]:
@@ -67,12 +74,15 @@ def commands(arguments: argparse.Namespace) -> Iterator[list[str]]:
         raise FozoError(f"there is no recipe {unknown[0]!r} on the page; choose from {', '.join(sizes)}")
     for recipe in recipes:
         for model in arguments.model:
+            own = folder(model, arguments.model)
+            images, _, passes = sizes[recipe].partition("@")
             for severity in arguments.severity if recipe == RIVALS else arguments.severity[-1:]:
-                images, _, passes = sizes[recipe].partition("@")
-                out = arguments.out / folder(model, arguments.model, severity)
+                size = ["--severity", str(severity), "--images", images] if images else []
+                out = arguments.out / (f"{own}-s{severity}" if images else own)
                 yield [
-                    "bench", recipe, "--model", model, "--imagenet", arguments.imagenet, "--severity", str(severity),
-                    "--images", images, *(["--passes", passes] if passes else []),
+                    "bench", recipe, "--model", model, "--imagenet", arguments.imagenet, *size,
+                    *(["--passes", passes] if passes else []),
+                    *(["--seeds", SEEDS[recipe]] if recipe in SEEDS else []),
                     "--calibration", str(arguments.calibration), "--threads", str(arguments.threads), "--out", str(out),
                 ]  # fmt: skip
 
@@ -111,22 +121,63 @@ def rivals_table(group: Group) -> str:
     domains = list(group.runs[0].measures["domains"])
     best = {name: max(group.first(label).measures["domains"][name] for label in group.labels) for name in domains}
     kinds = [SHORT.get(name.split("/")[0], name) for name in domains]
-    heads = ["", *kinds, "Avg (95 %)", f"less {BASE} (95 %)", "Passes", "Time", "Memory (MiB)"]
+    heads = ["", *kinds, "Avg (95 %)", f"less {BASE} (95 %)", "Passes", "Memory (MiB)"]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for label in group.labels:
         one = group.first(label)
         own, within = one.measures, one.measures["average_interval"]
         cells = [f"**{own['domains'][n]:.1f}**" if own["domains"][n] == best[n] else f"{own['domains'][n]:.1f}"
                  for n in domains]  # fmt: skip
-        slower = "-" if base is None else f"{one.conditions['seconds'] / base.conditions['seconds']:.1f}x"
         gain = "-" if base is None or label == BASE else difference(one, base)
         lines.append(
             f"| {label} | "
             + " | ".join(
                 [*cells, f"{own['average']:.2f} ({within['low']:.2f}-{within['high']:.2f})", gain,
-                 f"{one.result['passes']:g}", slower, f"{one.conditions['memory'] / 2**20:.0f}"]
+                 f"{one.result['passes']:g}", f"{one.conditions['memory'] / 2**20:.0f}"]
             ) + " |"
         )  # fmt: skip
+    return "\n".join(lines)
+
+
+def never_worse(groups: Sequence[Group]) -> str:
+    """FOZO against the plain model wherever both were run: on average, and in the worst domain."""
+    heads = ["model", "severity", "images", BASE, FOZO, "difference (95 %)", "worst domain", "domains below -0.5"]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for group in groups:
+        own, base = group.first(FOZO), group.first(BASE)
+        gains = {name: value - base.measures["domains"][name] for name, value in own.measures["domains"].items()}
+        worst = min(gains, key=lambda name: gains[name])
+        plan = own.result["stream"]
+        cells = [
+            group.setting.split(",")[0].split(".")[0], plan["severity"], plan["images"],
+            f"{base.measures['average']:.2f}", f"{own.measures['average']:.2f}", difference(own, base),
+            f"{worst.split('/')[0]} {gains[worst]:+.1f}", sum(gain < -0.5 for gain in gains.values()),
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def streams_table(group: Group) -> str:
+    """Mean over seeds and gain over the plain model, for each kind of stream.
+
+    Seeds change the order of the images, not the images. So a gain's interval is not narrowed by their number: its ends
+    are the means of the seeds' own.
+    """
+    columns = list(dict.fromkeys(run.row.column for run in group.runs))
+    lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+    for label in group.labels:
+        cells = []
+        for column in columns:
+            runs, bases = (sorted(group.of(name, column), key=lambda run: run.seed) for name in (label, BASE))
+            text = f"{np.mean([run.measures['average'] for run in runs]):.1f}"
+            if label != BASE:
+                found = [paired(run.records(), base.records()) for run, base in zip(runs, bases, strict=True)]
+                within = [each for _, each in found if each is not None]
+                low, high = (np.mean([getattr(each, end) for each in within]) for end in ("low", "high"))
+                text += f" {np.mean([gain for gain, _ in found]):+.1f} ({low:+.1f} to {high:+.1f})"
+                text = f"**{text}**" if low > 0 or high < 0 else text
+            cells.append(text)
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -217,7 +268,9 @@ def conditions(group: Group) -> str:
 
 def section(group: Group) -> str:
     """One table with its conditions."""
-    if group.recipe.name.startswith(RIVALS):
+    if group.recipe.name in OWN:
+        body = [streams_table(group)]
+    elif group.recipe.name.startswith(RIVALS):
         body = [rivals_table(group), verdict(group)] if BASE in group.labels else [rivals_table(group)]
     else:
         body = [*([group.recipe.note] if group.recipe.note else []), ablation(group), agreement(group)]
@@ -227,18 +280,25 @@ def section(group: Group) -> str:
 def page(groups: Sequence[Group], hand: str) -> str:
     """The whole page."""
     rivals = [group for group in groups if group.recipe.name.startswith(RIVALS)]
-    others = [group for group in groups if group not in rivals]
+    both = [group for group in rivals if {BASE, FOZO} <= set(group.labels)]
+    whole = [group for group in rivals if set(group.labels) - {BASE, FOZO}]
+    own = [group for group in groups if group.recipe.name in OWN]
+    others = [group for group in groups if group not in rivals and group not in own]
     parts = [
         "# Results",
         "Written by `benchmarks/results.py` from finished runs; edit only what is marked as by hand. Accuracies are in "
         "percent. Intervals are 95 % bootstrap intervals of one seed: they tell of the choice of images, not of the "
         "method's own draws, and of many at once some miss. The difference to NoAdapt is paired over batches, because "
-        "both saw the same ones; it is bold where its interval leaves zero out. Times are ratios to NoAdapt's on the "
-        "same machine, which may have been busy; memory is the peak of the whole process.",
+        "both saw the same ones; it is bold where its interval leaves zero out. Memory is the peak of the whole "
+        "process. Times are not shown: the machine had other work; benchmarks/ measures speed side by side.",
         "\n".join([HAND[0], hand, HAND[1]]),
     ]
-    if rivals:
-        parts += ["## Every method on every corruption", *map(section, rivals)]
+    if both:
+        parts += ["## FOZO against the plain model, at every severity that was run", never_worse(both)]
+    if whole:
+        parts += ["## Every method on every corruption", *map(section, whole)]
+    if own:
+        parts += ["## Other streams, and more passes", *map(section, own)]
     if others:
         parts += ["## The paper's ablations and curves, at reduced size", *map(section, others)]
     return "\n\n".join(parts) + "\n"

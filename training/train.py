@@ -4,10 +4,11 @@
     python -m training.train /usr/share/datasets/fashion-mnist -o vit_fashion.safetensors
     python -m training.pack /usr/share/datasets/fashion-mnist vit_fashion.safetensors
 
-The four files are also at github.com/zalandoresearch/fashion-mnist, under data/fashion. Half an hour on one idle core:
-0.25 million weights, 10 epochs, no augmentation: every garment is centred and every shoe points left, in the test set
-too. It ends at 87.67 % of the test images. They are looked at once, after the last epoch; an earlier recipe, with
-dropped patches and seven epochs, had ended at 85.94 %.
+The four files are also at github.com/zalandoresearch/fashion-mnist, under data/fashion. Half an hour on one core of a
+busy machine: 0.25 million weights, 8 epochs, no augmentation: every garment is centred and every shoe points left, in
+the test set too. It ends at 00.00 % of the test images, which are looked at once, after the last epoch. Earlier recipes
+ended at 85.94 and 87.67 %: with ordinary initial weights and a rate four times as high. What is here was chosen on the
+last 5000 training images.
 
 Training goes on from its checkpoint (``vit_fashion.checkpoint.safetensors``) when it was interrupted. The random
 numbers of an epoch depend on the seed and the epoch alone, so it ends with the same weights either way.
@@ -38,8 +39,8 @@ SHAPE = Architecture(
 MEAN, STD = 0.2860, 0.3530
 """Of the training pixels in [0, 1]."""
 BATCH, WARMUP, SMOOTHING = 128, 200, 0.05
-MATRIX_RATE, OTHER_RATE = 0.02, 2e-3
-EPOCHS = 10
+MATRIX_RATE, OTHER_RATE = 0.005, 1e-3
+EPOCHS = 8
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -97,6 +98,45 @@ def orthogonal(matrix: Tensor, rounds: int = 5) -> Tensor:
     return result
 
 
+@torch.no_grad()
+def begin_as_if_trained(vit: ViT) -> None:
+    """Give the attention the shape that it has in trained ViTs (mimetic initialisation, Trockman & Kolter, 2023).
+
+    Tokens attend to what is like them, which with waves for positions is what is near them: queries times keys is close
+    to the identity, and values times projection to its negative. On few images this spares learning where things are.
+    """
+    a = vit.architecture
+    vit.pos_embed[0, 0] = 0
+    vit.pos_embed[0, 1:] = waves(a.grid, a.dim)
+    width = a.dim // a.heads
+    for i in range(a.depth):
+        qkv = vit.get_parameter(f"blocks.{i}.attn.qkv.weight")
+        for head in range(a.heads):
+            left, sizes, right = near_identity(a.dim, 0.7, 0.7)
+            root = sizes[:width, None].sqrt()
+            rows = slice(head * width, (head + 1) * width)
+            qkv[: a.dim][rows] = root * left.T[:width]
+            qkv[a.dim : 2 * a.dim][rows] = root * right[:width]
+        left, sizes, right = near_identity(a.dim, 0.4, -0.4)
+        qkv[2 * a.dim :] = sizes[:, None].sqrt() * right
+        vit.get_parameter(f"blocks.{i}.attn.proj.weight").copy_(left * sizes.sqrt())
+
+
+def near_identity(dim: int, noise: float, identity: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Singular vectors and values of a random matrix around a multiple of the identity."""
+    matrix = noise * torch.randn(dim, dim) / dim**0.5 + identity * torch.eye(dim)
+    left, sizes, right = torch.linalg.svd(matrix)
+    return left, sizes, right
+
+
+def waves(grid: tuple[int, int], dim: int) -> Tensor:
+    """Sines and cosines of each patch's row and column, ``[patches, dim]``."""
+    frequencies = 10.0 ** -(torch.arange(dim // 4) / (dim // 4))
+    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+    angles = [place.reshape(-1, 1) * frequencies for place in (rows, columns)]
+    return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)
+
+
 class Trainer:
     """The model, its optimizers and how far they are; all go to the checkpoint and come back from it."""
 
@@ -105,8 +145,7 @@ class Trainer:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.vit = ViT(SHAPE)
-            # Positions as loud as the patches: with the usual 0.02 the first epochs see a bag of patches.
-            torch.nn.init.normal_(self.vit.pos_embed, std=0.5)
+            begin_as_if_trained(self.vit)
         matrices = [p for name, p in self.vit.named_parameters() if p.ndim == 2 and name.startswith("blocks")]
         known = {id(matrix) for matrix in matrices}
         others = [p for p in self.vit.parameters() if id(p) not in known]

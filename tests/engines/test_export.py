@@ -115,8 +115,8 @@ def test_int8_leaves_out_a_layer_with_a_massive_activation(photographs: Path, tm
     """One feature a thousand times as large as the others would take the whole 8-bit grid for itself."""
     vit = random_vit(VARIANTS["plain"])
     with torch.no_grad():
-        vit.blocks[2].mlp.fc1.bias[5] = 3000.0
-        vit.blocks[2].mlp.fc2.weight[:, 5] *= 1e-3
+        vit.get_parameter("blocks.2.mlp.fc1.bias")[5] = 3000.0
+        vit.get_parameter("blocks.2.mlp.fc2.weight")[:, 5] *= 1e-3
     model = fozo.load_engine(vit, mean=0.5, std=0.5)
     path = tmp_path / "model.onnx"
     export(model, path, int8=int8, calibration=photographs if int8 == "static" else None)

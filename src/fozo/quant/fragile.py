@@ -11,6 +11,8 @@ photographs shows them too.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -29,16 +31,15 @@ def fragile_layers(vit: ViT, spec: Spec) -> list[str]:
     layers = {f"blocks.{name}": layer for name, layer in vit.blocks.named_modules() if isinstance(layer, nn.Linear)}
     errors: dict[str, float] = {}
 
-    def measure(name: str, layer: nn.Linear, x: Tensor) -> None:
+    def measure(name: str, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        assert isinstance(layer, nn.Linear)
+        (x,) = inputs
         step = (x.max().clamp(min=0) - x.min().clamp(max=0)) / 255
         lost = ((x / step).round() * step - x) @ layer.weight.T
         kept = x @ layer.weight.T
         errors[name] = float((lost.norm(dim=-1) / kept.norm(dim=-1).clamp(min=1e-30)).median())
 
-    hooks = [
-        layer.register_forward_pre_hook(lambda layer, inputs, name=name: measure(name, layer, inputs[0]))
-        for name, layer in layers.items()
-    ]
+    hooks = [layer.register_forward_pre_hook(partial(measure, name)) for name, layer in layers.items()]
     try:
         with torch.inference_mode():
             vit(torch.from_numpy(photograph_like(spec)).to(vit.pos_embed.device, vit.pos_embed.dtype))
@@ -55,4 +56,5 @@ def photograph_like(spec: Spec) -> Floats:
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     frequency[0, 0] = 1 / max(height, width)
     pink = np.fft.irfft2(np.fft.rfft2(noise) / frequency, s=(height, width))
-    return (pink / pink.std(axis=(1, 2, 3), keepdims=True)).astype(np.float32)
+    pink /= pink.std(axis=(1, 2, 3), keepdims=True)
+    return np.asarray(pink, dtype=np.float32)
