@@ -31,16 +31,17 @@ PAPER = {
     "tableD2",
     "tableD3",
 }
+OWN = {"alignment", "passes", "quick", "rivals", "streams"}
 
 
 def test_every_table_and_figure_has_a_recipe() -> None:
-    assert set(names()) == PAPER | {"alignment", "quick", "rivals"}
+    assert set(names()) == PAPER | OWN
     assert load_recipe("tableC1") is load_recipe("FIGURE1") is load_recipe("figure1")
     with pytest.raises(FozoError, match=r"no recipe 'table9'; choose from alignment.*figure1.*\.toml"):
         load_recipe("table9")
 
 
-@pytest.mark.parametrize("name", sorted(PAPER | {"alignment", "quick", "rivals"}))
+@pytest.mark.parametrize("name", sorted(PAPER | OWN))
 def test_a_recipe_tells_its_command_numbers_and_cost_and_survives_json(name: str) -> None:
     recipe = load_recipe(name)
     text = inspect.getdoc(sys.modules[f"fozo.bench.recipes.{name}"]) or ""
