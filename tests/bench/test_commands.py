@@ -14,6 +14,7 @@ import fozo
 from fozo.bench import run
 from fozo.bench.commands import duration
 from fozo.bench.folder import locked, read_json
+from fozo.bench.workshop import preparing
 from fozo.cli import main
 from fozo.data.images import read_image
 
@@ -141,6 +142,19 @@ def test_progress_on_a_terminal(
         pytest.fail(errors)
     assert "images/s" in errors and "left" in errors and errors.endswith("\r\x1b[K")
     assert [duration(s) for s in (4, 99, 120, 7200)] == ["4 s", "99 s", "2 min", "2.0 h"]
+
+
+def test_preparations_are_told_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = preparing("calibrating")
+    tell(3, 8)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    tell(3, 8)
+    assert capsys.readouterr().err == "\r\x1b[Kcalibrating: 3/8"
+    tell(8, 8)
+    assert capsys.readouterr().err == "\r\x1b[K"  # and the line is free for the next
 
 
 def test_calibrate_and_adapt(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:

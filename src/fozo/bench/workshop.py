@@ -6,7 +6,8 @@ A workshop keeps what it has opened, so that the experiments of a recipe share o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -164,7 +165,8 @@ class Workshop:
         with locked(self.shelf, wait=True):
             if not path.exists():
                 images = np.concatenate(list(self._batches(whole, clean)))
-                scales = ptq4vit(whole, images, int(experiment.quantise.removeprefix("ptq4vit"))).scales
+                bits = int(experiment.quantise.removeprefix("ptq4vit"))
+                scales = ptq4vit(whole, images, bits, progress=preparing("quantising, layers searched")).scales
                 with disk_errors(path):
                     scales.save(path)
         key = (path.name, engine.spec.subset)
@@ -191,8 +193,11 @@ class Workshop:
     def _batches(self, engine: Engine, images: ImageSet) -> Iterator[npt.NDArray[np.float32]]:
         plain = replace(engine.spec, subset=images.mask, classes=len(images.classes))
         order = Continual(kinds=("clean",), shuffle=False)
+        tell, done = preparing("calibrating on clean images"), 0
         for batch in Stream(images, plain, order, batch_size=CALIBRATION_BATCH).batches():
             yield batch.images
+            done += len(batch.images)
+            tell(done, len(images))
 
     def _kept(self, engine: Engine, images: ImageSet, kind: str) -> Path:
         spec = engine.spec
@@ -240,6 +245,17 @@ class Workshop:
             options["fisher"] = self.fisher(engine, clean)
         source = self.source(engine, clean) if info.needs_source else None
         return create(name, engine, source, **options), clean.fingerprint
+
+
+def preparing(doing: str) -> Callable[[int, int], None]:
+    """Make a line on a terminal that says how far a preparation is; nothing into a pipe."""
+
+    def tell(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            text = f"{doing}: {done}/{total}" if done < total else ""
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _nested(name: str, options: dict[str, Any]) -> dict[str, Any]:
