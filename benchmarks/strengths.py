@@ -31,7 +31,7 @@ CALIBRATION = 512
 
 def picks(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> dict[str, int]:
     """How many images of a batch are recognised: ``logits`` are ``[strengths, images, classes]``."""
-    entropy = np.stack([entropies(each) for each in logits])
+    entropy = entropies(logits)
     chances = np.exp(logits - logits.max(axis=2, keepdims=True))
     chances /= chances.sum(axis=2, keepdims=True)
     right = logits.argmax(axis=2) == labels

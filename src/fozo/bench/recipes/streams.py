@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from fozo.bench.experiment import StreamPlan, Value
 from fozo.bench.recipe import Recipe, Row
+from fozo.bench.recipes import rivals
 
 FAMILIES = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")
 PLAN = StreamPlan(kinds=FAMILIES, severity=3, images=48, batch_size=16)
@@ -21,13 +22,7 @@ STREAMS = {
     "correlated": replace(PLAN, scenario="correlated"),
 }
 METHODS: dict[str, tuple[str, dict[str, Value]]] = {
-    "NoAdapt": ("noadapt", {}),
-    "LAME": ("lame", {}),
-    "T3A": ("t3a", {}),
-    "FOA": ("foa", {"passes": 2}),
-    "ZOA": ("zoa", {"passes": 2}),
-    "FOZO (official)": ("fozo", {"passes": 2, "preset": "official"}),
-    "FOZO": ("fozo", {}),
+    **{label: rivals.METHODS[label] for label in ("NoAdapt", "LAME", "T3A", "FOA", "ZOA", "FOZO (official)", "FOZO")},
     "FOZO, 2 passes": ("fozo", {"passes": 2}),
 }
 
