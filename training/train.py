@@ -6,7 +6,7 @@
 
 The four files are also at github.com/zalandoresearch/fashion-mnist, under data/fashion. Half an hour on one core of a
 busy machine: 0.25 million weights, 8 epochs, no augmentation: every garment is centred and every shoe points left, in
-the test set too. It ends at 00.00 % of the test images, which are looked at once, after the last epoch. Earlier recipes
+the test set too. It ends at 90.38 % of the test images, which are looked at once, after the last epoch. Earlier recipes
 ended at 85.94 and 87.67 %: with ordinary initial weights and a rate four times as high. What is here was chosen on the
 last 5000 training images.
 
