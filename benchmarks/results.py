@@ -32,6 +32,7 @@ SIZES = {
     "rivals": "128",
     "streams": "",
     "passes": "",
+    "batches": "",
     "table5": "32@4",
     "tableD1": "32",
     "tableD2": "32",
@@ -45,7 +46,7 @@ size are fozo's own and bring theirs, and their severity, along."""
 SEEDS = {"streams": "0,1,2"}
 RIVALS = "rivals"
 BASE, FOZO = "NoAdapt", "FOZO"
-OWN = ("streams", "passes")
+OWN = ("streams", "passes", "batches")
 """Recipes of fozo's own beside ``rivals``; the others are the paper's."""
 HAND = ("<!-- by hand: what stands here is kept -->", "<!-- end -->")
 

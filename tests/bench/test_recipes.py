@@ -31,7 +31,7 @@ PAPER = {
     "tableD2",
     "tableD3",
 }
-OWN = {"alignment", "passes", "quick", "rivals", "streams"}
+OWN = {"alignment", "batches", "passes", "quick", "rivals", "streams"}
 
 
 def test_every_table_and_figure_has_a_recipe() -> None:
