@@ -6,10 +6,13 @@ Expected: what docs/results.md shows for ViT-Tiny; the paper has batches of 4 to
 Cost: 4 rows, four streams of 320 images: 6,500 forward passes, 5 minutes on one core with a ViT-Tiny.
 """
 
+from dataclasses import replace
+
 from fozo.bench.experiment import StreamPlan, Value
 from fozo.bench.recipe import Recipe, Row
 from fozo.bench.recipes.streams import FAMILIES
 
+PLAN = StreamPlan(data="imagenet", kinds=("clean", *FAMILIES), severity=3, images=64)
 SIZES = (1, 8, 32, 128)
 METHODS: dict[str, tuple[str, dict[str, Value]]] = {
     "NoAdapt": ("noadapt", {}),
