@@ -27,13 +27,7 @@ RECIPE = Recipe(
     cost="6,500 passes",
     calibration=512,
     rows=tuple(
-        Row(
-            label,
-            method,
-            options,
-            StreamPlan("imagenet", "continual", ("clean", *FAMILIES), 3, 64, size),
-            f"B = {size}",
-        )
+        Row(label, method, options, replace(PLAN, batch_size=size), f"B = {size}")
         for label, (method, options) in METHODS.items()
         for size in SIZES
     ),
