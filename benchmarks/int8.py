@@ -1,10 +1,13 @@
 """What does INT8 cost in accuracy and gain in speed and memory? Adapted by FOZO, beside float32, in one run.
 
     python -m benchmarks.int8 accuracy WEIGHTS IMAGES [--images 64] [--severity 5] [--kinds fog,...]
+    python -m benchmarks.int8 layers WEIGHTS
     python -m benchmarks.int8 speed [--size base] [--batch 16] [--passes 2] [--threads 2] [--rounds 5]
 
 ``accuracy`` exports real weights in float32, dynamic and static INT8 and streams the same corrupted images through all
 three, batch by batch. Clean images for source statistics and for static ranges are not in the stream.
+
+``layers`` shows which layers would suffer most from 8-bit inputs, and so stay in float32 (``fozo.quant.fragile``).
 
 ``speed`` takes a ViT of the given size with random weights, on which speed does not depend. The yardstick is FOZO's
 published loop in float32 torch (see benchmarks/engine.py); every round runs it and all engines in turn, in another
@@ -98,6 +101,20 @@ def accuracy(a: argparse.Namespace) -> None:
         print(f"{row:16} {key:13} {values.mean():5.1f}   {difference.mean():+5.2f} ± {error:.2f}")
 
 
+def layers(a: argparse.Namespace) -> None:
+    """Print the eight layers that 8-bit inputs would hurt most."""
+    from fozo.engines.torch_engine import TorchEngine
+    from fozo.quant.fragile import MOST, strains
+
+    engine = fozo.load_engine(a.weights)
+    assert isinstance(engine, TorchEngine)
+    found = sorted(strains(engine.vit, engine.spec).items(), key=lambda item: -item[1].error)
+    print(f"{'layer':24} error of the median token, largest input, largest of another feature")
+    for name, strain in found[:8]:
+        kept = "  stays in float32" if strain.error > MOST else ""
+        print(f"{name:24} {100 * strain.error:5.1f} % {strain.largest:8.1f} {strain.second:8.1f}{kept}")
+
+
 # --- speed and memory ---------------------------------------------------------------------------------------------
 
 
@@ -168,14 +185,19 @@ def memory(folder: Path, a: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(required=True)
     first = commands.add_parser("accuracy")
     first.add_argument("weights", type=Path)
     first.add_argument("folder", type=Path, metavar="IMAGES")
     first.add_argument("--images", type=int, default=64, help="of each corruption")
     first.add_argument("--severity", type=int, default=5)
     first.add_argument("--kinds", help="all fifteen by default")
+    first.set_defaults(act=accuracy)
+    third = commands.add_parser("layers")
+    third.add_argument("weights", type=Path)
+    third.set_defaults(act=layers)
     second = commands.add_parser("speed")
+    second.set_defaults(act=speed)
     second.add_argument("--size", choices=edge.SIZES, default="base")
     second.add_argument("--batch", type=int, default=16)
     second.add_argument("--passes", type=int, default=2)
@@ -183,7 +205,7 @@ def main() -> None:
     for command in (first, second):
         command.add_argument("--threads", type=int, default=2)
     a = parser.parse_args()
-    (accuracy if a.command == "accuracy" else speed)(a)
+    a.act(a)
 
 
 if __name__ == "__main__":
