@@ -55,6 +55,8 @@ def test_a_recipe_tells_its_command_numbers_and_cost_and_survives_json(name: str
 def test_the_papers_averages_are_those_of_its_columns(name: str) -> None:
     """Catches a number lost in copying: an average has to follow from the fifteen before it."""
     for row in load_recipe(name).rows:
+        if row.label == "FOZO (aligned)":
+            continue  # not the paper's
         mean = sum(row.paper[kind] for kind in KINDS) / len(KINDS)
         # The paper's own averages are of unrounded numbers; its FOZO rows at 26 and 28 passes are off by 0.04 and 0.01.
         assert mean == pytest.approx(row.paper[AVERAGE], abs=0.06), row.label
