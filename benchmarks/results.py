@@ -169,11 +169,12 @@ def streams_table(group: Group) -> str:
     for label in group.labels:
         cells = []
         for column in columns:
-            runs, bases = (sorted(group.of(name, column), key=lambda run: run.seed) for name in (label, BASE))
-            text = f"{np.mean([run.measures['average'] for run in runs]):.1f}"
-            if label != BASE:
-                found = [paired(run.records(), base.records()) for run, base in zip(runs, bases, strict=True)]
-                within = [each for _, each in found if each is not None]
+            runs = group.of(label, column)
+            bases = {run.seed: run for run in group.of(BASE, column)}
+            text = f"{np.mean([run.measures['average'] for run in runs]):.1f}" if runs else "-"
+            found = [paired(run.records(), bases[run.seed].records()) for run in runs if run.seed in bases]
+            within = [each for _, each in found if each is not None]
+            if within and label != BASE:
                 low, high = (np.mean([getattr(each, end) for each in within]) for end in ("low", "high"))
                 text += f" {np.mean([gain for gain, _ in found]):+.1f} ({low:+.1f} to {high:+.1f})"
                 text = f"**{text}**" if low > 0 or high < 0 else text

@@ -27,7 +27,7 @@ METHODS: dict[str, tuple[str, dict[str, Value]]] = {
 
 RECIPE = Recipe(
     name="rivals",
-    title="All ten methods on 15 corruptions, 128 images each, continual",
+    title="All ten methods on 15 corruptions, continual",
     cost="60,000 passes",
     calibration=512,
     rows=tuple(Row(label, method, options, SHORT) for label, (method, options) in METHODS.items()),
