@@ -34,12 +34,12 @@ SIZES = {
     "passes": "",
     "batches": "",
     "table5": "32@4",
-    "tableD1": "32",
-    "tableD2": "32",
-    "tableD3": "32",
+    "tableD1": "16",
+    "tableD2": "16",
+    "tableD3": "16",
     "figure3": "128@4",
-    "figureE1": "32@4",
-    "figure1": "128@4",
+    "figureE1": "16@4",
+    "figure1": "16@4",
 }
 """Images of each corruption, and passes where the recipe's 26 or 28 would take days on a processor. Recipes without a
 size are fozo's own and bring theirs, and their severity, along."""
