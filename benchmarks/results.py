@@ -103,6 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
 def public(command: str) -> str:
     """Leave out of a command where things lie on the machine that ran it."""
     command = re.sub(r"--out \S+ ?", "", command)
+    command = re.sub(r"bench \S*/(\S+\.toml)", r"bench \1", command)
     command = re.sub(r"(--imagenet(?:-\w+)?|--image-list) \S+", r"\1 DIR", command)
     return re.sub(r"--model \S*/", "--model ", command).strip()
 

@@ -125,6 +125,7 @@ def test_the_commands(results: ModuleType) -> None:
 def test_nothing_of_the_machine_is_shown(results: ModuleType) -> None:
     typed = "fozo bench x --model /a/b/vit.safetensors --imagenet /c/d --out /e/f --imagenet-c /g --threads 1"
     assert results.public(typed) == "fozo bench x --model vit.safetensors --imagenet DIR --imagenet-c DIR --threads 1"
+    assert results.public("fozo bench /a/b/mine.toml --out /e") == "fozo bench mine.toml"
 
 
 def test_the_script_runs_a_small_recipe(weights: Path, photos: Path, tmp_path: Path) -> None:
