@@ -28,7 +28,16 @@ RECIPE = Recipe(
     cost="33,000 passes",
     calibration=512,
     rows=tuple(
-        Row(f"{label}, {n} passes" if n > 1 else label, method, {**options, "passes": n} if n else options, PLAN)
+        Row(
+            f"{label}, {n} passes" if n > 1 else label,
+            method,
+            {**options, "passes": n},
+            PLAN,
+            x=n,
+            axis=f"passes of {label}",
+        )
+        if n
+        else Row(label, method, options, PLAN)
         for label, (method, options, passes) in METHODS.items()
         for n in passes or (0,)
     ),
