@@ -151,7 +151,7 @@ def never_worse(groups: Sequence[Group]) -> str:
         worst = min(gains, key=lambda name: gains[name])
         plan = own.result["stream"]
         cells = [
-            group.setting.split(",")[0].split(".")[0], plan["severity"], plan["images"],
+            own.result["model"].split(".")[0], plan["severity"], plan["images"],
             f"{base.measures['average']:.2f}", f"{own.measures['average']:.2f}", difference(own, base),
             f"{worst.split('/')[0]} {gains[worst]:+.1f}", sum(gain < -0.5 for gain in gains.values()),
         ]  # fmt: skip

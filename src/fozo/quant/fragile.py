@@ -51,7 +51,7 @@ def strains(vit: ViT, spec: Spec) -> dict[str, Strain]:
     def measure(name: str, layer: nn.Module, inputs: tuple[Tensor]) -> None:
         assert isinstance(layer, nn.Linear)
         (x,) = inputs
-        step = (x.max().clamp(min=0) - x.min().clamp(max=0)) / 255
+        step = ((x.max().clamp(min=0) - x.min().clamp(max=0)) / 255).clamp(min=1e-30)
         lost = ((x / step).round() * step - x) @ layer.weight.T
         kept = x @ layer.weight.T
         error = (lost.norm(dim=-1) / kept.norm(dim=-1).clamp(min=1e-30)).median()
