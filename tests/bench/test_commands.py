@@ -98,6 +98,7 @@ def test_bad_input_is_one_sentence_and_code_2(
         (("bench", *given, "--images", 61), "cannot take 61 of 60"),
         (("bench", *given, "--images", 60), "none is left to calibrate on"),
         (("bench", *given, "--methods", "magic"), "no row of the method 'magic'"),
+        (("bench", *given, "--only", "plain", "--only", "Magic"), "no row of the label 'Magic'"),
         (("bench", "table4", "--model", weights), "nothing to run without --imagenet-r"),
         (("bench", recipe, "--model", "none.safetensors", "--imagenet", photos, "--out", tmp_path / "r"), "none.safe"),
         (("adapt", weights, photos), "needs --stats"),

@@ -31,7 +31,7 @@ PAPER = {
     "tableD2",
     "tableD3",
 }
-OWN = {"alignment", "batches", "passes", "quick", "rivals", "streams"}
+OWN = {"alignment", "batches", "harmless", "passes", "quick", "rivals", "streams"}
 
 
 def test_every_table_and_figure_has_a_recipe() -> None:
@@ -92,6 +92,10 @@ def test_experiments_of_a_recipe() -> None:
     assert {e.folder for e in load_recipe("table4").experiments("m")}.__len__() == 18
     with pytest.raises(FozoError, match="table1 has no row of the method 'tent'"):
         recipe.experiments("m", methods=("tent",))
+    some = load_recipe("streams").experiments("m", labels=("FOZO, 2 passes",))
+    assert len(some) == 5 and {e.options["passes"] for e in some} == {2}
+    with pytest.raises(FozoError, match="streams has no row of the label 'TENT'; it has NoAdapt; LAME"):
+        load_recipe("streams").experiments("m", labels=("TENT",))
 
 
 def test_a_recipe_of_ones_own(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     for severity in (3, 5):
         invent(out / f"vit_-s{severity}", "rivals", batches=3, severity=severity)
+    invent(out / "vit_-s3", "harmless", batches=3, severity=3)
     invent(out / "vit_-s5", "tableD1", batches=2)
     invent(out / "vit_-s5", load_recipe("table5").at_passes(4), batches=2)
     invent(out / "vit_-s5", load_recipe("figure1").at_passes(4), batches=4)
@@ -72,10 +73,10 @@ def test_the_page(results: ModuleType, runs: Path, tmp_path: Path) -> None:
 
 def test_gains_by_severity_and_by_stream(results: ModuleType, runs: Path) -> None:
     groups = collect(runs)
-    rivals = next(group for group in groups if group.recipe.name == "rivals")
-    own, base = (rivals.first(label).measures for label in ("FOZO", "NoAdapt"))
+    harmless = next(group for group in groups if group.recipe.name == "harmless")
+    own, base = (harmless.first(label).measures for label in ("FOZO", "NoAdapt"))
     gains = {name: own["domains"][name] - base["domains"][name] for name in own["domains"]}
-    line = results.never_worse([rivals]).splitlines()[2]
+    line = results.never_worse([harmless]).splitlines()[2]
     assert f"{base['average']:.2f} | {own['average']:.2f} | " in line
     assert f" {min(gains.values()):+.1f} | {sum(gain < -0.5 for gain in gains.values())} |" in line
     streams = next(group for group in groups if group.recipe.name == "streams")

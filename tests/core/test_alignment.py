@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.core.alignment import LARGEST, Responses, Target, observe, plan, still
+from fozo.core.alignment import LARGEST, Plan, Responses, Target, observe, plan
 from fozo.core.statistics import spread
 from fozo.engines.base import Knobs
 from tests.helpers import random_images
@@ -71,8 +71,8 @@ def test_a_dead_feature_is_not_blown_up() -> None:
 def test_observed_responses_predict_the_pass_that_showed_them(engine: fozo.Engine) -> None:
     """Adding up what was observed gives the taps again, with and without moves."""
     spec = engine.spec
-    tokens = engine.embed(random_images(4))
-    plain = observe(engine.run(tokens, patch_moments=True), still(spec.depth, spec.dim))
+    tokens, layers = engine.embed(random_images(4)), (1, 1, spec.depth, spec.dim)
+    plain = observe(engine.run(tokens, patch_moments=True), Plan(np.ones(layers), np.zeros(layers)))
     goal = Target(np.zeros((spec.depth, spec.dim)), np.zeros((spec.depth, spec.dim)))
     used = plan(plain, goal, np.full((4, 2), 0.3))
     taps = engine.run(tokens, Knobs(patches=used.move()), patch_moments=True)

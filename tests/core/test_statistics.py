@@ -108,3 +108,12 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path, source: SourceStatisti
         SourceStatistics.load(path)
     with pytest.raises(FozoError, match="cannot write"):
         source.save(tmp_path / "missing" / "stats.npz")
+
+
+def test_a_file_of_an_older_fozo_is_refused(
+    tmp_path: Path, source: SourceStatistics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.save(tmp_path / "stats.npz")
+    monkeypatch.setattr(SourceStatistics, "VERSION", SourceStatistics.VERSION + 1)
+    with pytest.raises(FozoError, match="collect them again"):
+        SourceStatistics.load(tmp_path / "stats.npz")

@@ -22,9 +22,12 @@ SHIFTED = [0.3 * batch + 1.0 for batch in BATCHES]
 
 def deviation(engine: fozo.Engine, source: fozo.SourceStatistics, method: AlignedFOZO) -> float:
     """How far the moved patch tokens of a shifted batch are from their clean mean, over all layers."""
-    keys = method.keys(SHIFTED[3])
-    used = method._plan(keys)
-    taps = engine.run(engine.embed(SHIFTED[3]), fozo.Knobs(patches=used.move()), patch_moments=True)
+    coefficients = method.spectra.transform(SHIFTED[3])
+    keys = method.keys(coefficients)
+    recalled = method.memory.recall(keys)
+    used = method._plan(recalled)
+    images = method._equalised(SHIFTED[3], coefficients, keys, recalled)
+    taps = engine.run(engine.embed(images), fozo.Knobs(patches=used.move()), patch_moments=True)
     assert taps.patch_mean is not None
     moved = used.scale * taps.patch_mean + used.shift
     return float(np.square(moved[0].mean(axis=0) - source.patch_mean.mean).sum())
@@ -39,12 +42,25 @@ def test_it_is_the_default_and_costs_one_pass(engine: fozo.Engine, source: fozo.
 
 
 def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
-    """Nothing is known of a new stream, so nothing is moved; later images are moved."""
-    method = fozo.FOZO(engine, source)
+    """Nothing is known of a new stream, so no token is moved; later images are moved."""
+    method = fozo.FOZO(engine, source, detail=0.0)
     adapted, plain = method(SHIFTED[0]), fozo.NoAdapt(engine)(SHIFTED[0])
     # Equal up to the order of additions, which depends on how many images go through the model together.
     np.testing.assert_allclose(adapted[:8], plain[:8], atol=1e-5)
     assert np.abs(adapted[8:] - plain[8:]).max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_faded_images_get_their_contrast_back_at_once(
+    engine: fozo.Engine, source: fozo.SourceStatistics, size: int
+) -> None:
+    """The images themselves tell what they lack, so not even the first has to wait for memories."""
+    sharp, faded = BATCHES[0][:size], 0.2 * BATCHES[0][:size]
+    method, plain = fozo.FOZO(engine, source, mean=0, spread=0), fozo.NoAdapt(engine)
+    wanted = plain(sharp)
+    assert np.square(method(faded) - wanted).sum() < 0.5 * np.square(plain(faded) - wanted).sum()
+    method.reset()
+    np.testing.assert_allclose(method(sharp), wanted, atol=0.1)
 
 
 def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:

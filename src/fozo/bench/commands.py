@@ -50,6 +50,9 @@ def bench(
     calibration: Annotated[int | None, typer.Option(help="Clean images for source statistics.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds joined by commas.")] = "0",
     methods: Annotated[str | None, typer.Option(help="Only these methods, joined by commas.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only the row of this label; give it again for more.", show_default=False)
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     threads: Annotated[int | None, typer.Option(help="Threads of each; by default all cores shared.")] = None,
@@ -88,6 +91,7 @@ def bench(
         model,
         seeds=_numbers(seeds),
         methods=methods.split(",") if methods else None,
+        labels=only or None,
         calibration=calibration,
         **{key: value for key, value in changes.items() if value is not None},
     )

@@ -107,14 +107,20 @@ class Recipe:
         *,
         seeds: Sequence[int] = (0,),
         methods: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
         calibration: int | None = None,
         **stream: object,
     ) -> tuple[Experiment, ...]:
-        """List what is to run; ``stream`` are fields of StreamPlan to use instead of the recipe's."""
-        known = dict.fromkeys(row.method for row in self.rows)
-        absent = [name for name in methods or () if name not in known]
-        if absent:
-            raise FozoError(f"{self.name} has no row of the method {absent[0]!r}; it has {', '.join(known)}")
+        """List what is to run: all rows, or those of some methods or labels.
+
+        ``stream`` are fields of StreamPlan to use instead of the recipe's.
+        """
+        chosen = {"method": methods, "label": labels}
+        for what, wanted in chosen.items():
+            known = dict.fromkeys(getattr(row, what) for row in self.rows)
+            absent = [name for name in wanted or () if name not in known]
+            if absent:
+                raise FozoError(f"{self.name} has no row of the {what} {absent[0]!r}; it has {'; '.join(known)}")
         return tuple(
             Experiment(
                 model,
@@ -128,7 +134,7 @@ class Recipe:
             )
             for row in self.rows
             for seed in seeds
-            if methods is None or row.method in methods
+            if all(wanted is None or getattr(row, what) in wanted for what, wanted in chosen.items())
         )
 
     def describe(self) -> dict[str, Any]:
@@ -140,6 +146,15 @@ class Recipe:
                 {**row, "stream": dict(row["stream"], kinds=list(row["stream"]["kinds"]))} for row in facts["rows"]
             ],
         }
+
+
+def grid(methods: Mapping[str, tuple[str, dict[str, Value]]], streams: Mapping[str, StreamPlan]) -> tuple[Row, ...]:
+    """Rows for every method (by label) on every stream (by column)."""
+    return tuple(
+        Row(label, method, options, stream, column)
+        for label, (method, options) in methods.items()
+        for column, stream in streams.items()
+    )
 
 
 def names() -> list[str]:

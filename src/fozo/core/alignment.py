@@ -59,11 +59,6 @@ class Plan:
         return Move(self.scale.astype(np.float32), self.shift.astype(np.float32))
 
 
-def still(depth: int, dim: int) -> Plan:
-    """Move nothing."""
-    return Plan(np.ones((1, 1, depth, dim)), np.zeros((1, 1, depth, dim)))
-
-
 def plan(responses: Responses, target: Target, strengths: Array) -> Plan:
     """Decide the moves for images whose blocks are expected to answer with ``responses``.
 

@@ -37,6 +37,10 @@ class Keys:
         """Keys of some of the images."""
         return Keys(self.centre[images], self.variance[images], self.look[images])
 
+    def distinct(self) -> Keys:
+        """One row if all images share one key, else all of them."""
+        return self.part(slice(0, 1)) if np.ptp(self.centre, axis=0).max() == 0 else self
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -67,6 +71,12 @@ class Rule:
         variance = np.maximum(share + (1 - share) ** 2 * (1 + between) / count, 1 / count)
         return Keys(centre, np.broadcast_to(variance, looks.shape), looks)
 
+    def informed(self, keys: Keys, recalled: Recalled) -> Keys:
+        """Sharpen keys by the looks of the earlier images that count for them, each an observation of variance 1."""
+        evidence = recalled.worth[:, None]
+        variance = 1 / (1 / keys.variance + evidence)
+        return Keys(variance * (keys.centre / keys.variance + evidence * recalled.look), variance, keys.look)
+
     def weights(self, keys: Keys, remembered: Keys) -> Array:
         """Say how much each remembered image counts for each of ``keys``: ``[n, remembered]``, 1 at most."""
         difference = keys.centre[:, None] - remembered.centre[None]
@@ -76,6 +86,18 @@ class Rule:
         newer = alike.sum(axis=1, keepdims=True) - np.cumsum(alike, axis=1)
         weights: Array = alike * 0.5 ** (newer / self.half_life)
         return weights
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """What earlier images say: averages over them, one row for each key or one for all."""
+
+    values: Array
+    """``[n or 1, width]``."""
+    look: Array
+    """``[n or 1, features]``."""
+    worth: Array
+    """How many images the averages are worth, ``[n or 1]``."""
 
 
 class Memory:
@@ -92,20 +114,19 @@ class Memory:
         """Images remembered."""
         return len(self.values)
 
-    def recall(self, keys: Keys) -> tuple[Array, Array]:
-        """Average over the images that count: ``[n or 1, width]``, and how many images that is worth, ``[n or 1]``.
+    def recall(self, keys: Keys) -> Recalled:
+        """Average over the images that count for each key.
 
         Images that agree on the weights share one row: a batch of one domain is moved as one.
         """
-        if np.ptp(keys.centre, axis=0).max() == 0:
-            keys = keys.part(slice(0, 1))
-        weights = self.rule.weights(keys, self.keys)
+        weights = self.rule.weights(keys.distinct(), self.keys)
         total = weights.sum(axis=1)
         # Kish's effective sample size; total caps it, so that distant images do not count for many.
         size = total**2 / np.maximum((weights**2).sum(axis=1), 1e-300)
         worth: Array = np.minimum(size, total)
-        shares = (weights / np.maximum(total, 1e-300)[:, None]).astype(np.float32)
-        return (shares @ self.values).astype(np.float64), worth
+        shares = weights / np.maximum(total, 1e-300)[:, None]
+        values = (shares.astype(np.float32) @ self.values).astype(np.float64)
+        return Recalled(values, shares @ self.keys.look, worth)
 
     def add(self, keys: Keys, values: Array) -> None:
         """Remember images, forgetting the oldest. Arrays are replaced, never written into: a copy is a reference."""

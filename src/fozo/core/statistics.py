@@ -88,7 +88,7 @@ class SourceStatistics:
     model: str = field(default="", compare=False)
 
     KIND = "source statistics"
-    VERSION = 2
+    VERSION = 3
     PARTS = ("cls", "features", "pooled", "patch_mean", "patch_spread", "look")
 
     @property
@@ -155,6 +155,11 @@ class SourceStatistics:
     def load(cls, path: str | os.PathLike[str]) -> SourceStatistics:
         """Read what :meth:`save` wrote."""
         header, arrays = load_arrays(path, cls.KIND)
+        if header.get("version") != cls.VERSION:
+            raise FozoError(
+                f"{os.fspath(path)} holds source statistics of version {header.get('version')}, but this fozo reads "
+                f"version {cls.VERSION}; collect them again"
+            )
         try:
             counts: dict[str, int] = dict(header["counts"])  # type: ignore[call-overload]
             parts = {

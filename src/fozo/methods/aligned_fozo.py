@@ -17,11 +17,23 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.alignment import Plan, Responses, Target, observe, plan, still
-from fozo.core.look import look
-from fozo.core.recall import Keys, Memory, Rule
+from fozo.core.alignment import Plan, Responses, Target, observe, plan
+from fozo.core.equaliser import equalise, missing
+from fozo.core.look import Single, spectra
+from fozo.core.recall import Keys, Memory, Recalled, Rule
 from fozo.core.statistics import SourceStatistics
-from fozo.engines.base import Engine, Floats, ImagesT, Knobs, Tokens, as_numpy, like
+from fozo.engines.base import (
+    Engine,
+    Floats,
+    Images,
+    ImagesT,
+    Knobs,
+    Tokens,
+    as_numpy,
+    check_images,
+    like,
+    refuse_broken,
+)
 from fozo.errors import FozoError
 from fozo.methods.base import Method, State
 from fozo.methods.presets import pick
@@ -37,6 +49,8 @@ class Options:
     """Part of the way that the mean of the patch tokens is moved before each block."""
     spread: float = 0.2
     """Part of the way that their spread is."""
+    detail: float = 0.7
+    """Part of the way that weak bands of the image's spatial frequencies are amplified to their clean energy."""
     doubt: float = 4.0
     """How many images' worth of evidence halves the moves: n images count n / (n + doubt)."""
     together: int = 8
@@ -47,7 +61,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        for name in ("mean", "spread"):
+        for name in ("mean", "spread", "detail"):
             if not 0 <= getattr(self, name) <= 1:
                 raise FozoError(f"{name} is {getattr(self, name)}; give a part from 0 (no move) to 1 (all the way)")
         if not self.doubt >= 0:
@@ -89,6 +103,8 @@ class AlignedFOZO(Method):
         self.passes = passes
         self.target = Target(source.patch_mean.mean, source.patch_spread.mean)
         self.source_look = source.look
+        self.looks_vary = np.maximum(source.look.std, 1e-6)
+        self.spectra = spectra(*engine.spec.image_shape)
         self._begin()
 
     def _begin(self) -> None:
@@ -104,15 +120,17 @@ class AlignedFOZO(Method):
         """
         step = self.choices.together
         # Everything that can be refused is refused here, before anything is remembered.
-        parts = [self.engine.embed(images[start : start + step]) for start in range(0, max(1, len(images)), step)]
-        keys = self.keys(as_numpy(images))
+        array = self._checked(images)
+        coefficients = self.spectra.transform(array)
+        keys = self.keys(coefficients)
         before = self.memory.keys, self.memory.values, self.saved
         logits, looks = [], 0
         try:
-            for number, tokens in enumerate(parts):
-                part, passes = self._part(tokens, keys.part(slice(number * step, (number + 1) * step)))
+            for start in range(0, len(array), step):
+                some = slice(start, start + step)
+                part, passes = self._part(array[some], coefficients[some], keys.part(some))
                 logits.append(part)
-                looks += passes * tokens.batch
+                looks += passes * len(part)
         except BaseException:
             self.memory.keys, self.memory.values, self.saved = before
             raise
@@ -123,31 +141,48 @@ class AlignedFOZO(Method):
         """Refuse: what an image looks like cannot be told from its tokens."""
         raise FozoError("the aligned preset of fozo looks at images, not at embedded tokens: call it with the images")
 
-    def keys(self, images: Floats) -> Keys:
-        """Estimate the looks of the domains that the images are from."""
-        source = self.source_look
-        looks = (look(images) - source.mean) / np.maximum(source.std, 1e-6)
+    def _checked(self, images: Images) -> Floats:
+        """Refuse what no engine would take."""
+        check_images(tuple(images.shape), images.dtype, self.engine.spec)
+        array = as_numpy(images)
+        with np.errstate(over="ignore"):  # what overflows float32 is refused in the next line, by image
+            refuse_broken(np.all(np.isfinite(array.astype(np.float32)), axis=(1, 2, 3)))
+        return array
+
+    def keys(self, coefficients: Single) -> Keys:
+        """Estimate the looks of the domains that images of these cosine coefficients are from."""
+        looks = (self.spectra.look(coefficients) - self.source_look.mean) / self.looks_vary
         self.shift = len(looks) * float(np.square(looks.mean(axis=0)).mean())
         return self.choices.recall.keys(looks, self.memory.keys.look)
 
-    def _part(self, tokens: Tokens, keys: Keys) -> tuple[Floats, int]:
+    def _part(self, images: Floats, coefficients: Single, keys: Keys) -> tuple[Floats, int]:
         """Move, predict and remember a few images; look again where that is due. Return logits, and looks taken."""
         memory = self.memory.keys, self.memory.values
         looks = 0
         due = 1
         while looks < due:
-            used = self._plan(keys)
+            recalled = self.memory.recall(keys)
+            used = self._plan(recalled)
             if looks == 0:
-                due = self._due(tokens.batch)
+                due = self._due(len(images))
+                tokens = self.engine.embed(self._equalised(images, coefficients, keys, recalled))
             taps = self.engine.run(tokens, Knobs(patches=used.move()), patch_moments=True)
             logits = self.engine.logits(taps.pooled[0])
             if not np.isfinite(logits).all():
                 raise FozoError("the model's logits are not all finite; nothing was changed")
             seen = observe(taps, used)
             self.memory.keys, self.memory.values = memory  # what the look before saw of these images is out of date
-            self.memory.add(keys, np.concatenate([seen.mean, seen.spread], axis=1).reshape(tokens.batch, -1))
+            self.memory.add(keys, np.concatenate([seen.mean, seen.spread], axis=1).reshape(len(images), -1))
             looks += 1
         return logits, looks
+
+    def _equalised(self, images: Floats, coefficients: Single, keys: Keys, recalled: Recalled) -> Floats:
+        """Give images back the detail that their domains lack."""
+        informed = self.choices.recall.informed(keys.distinct(), recalled)
+        lacking = missing(self.spectra, informed, self.looks_vary)
+        if not self.choices.detail or not lacking.any():
+            return images
+        return equalise(self.spectra, coefficients, lacking, self.choices.detail)
 
     def _due(self, images: int) -> int:
         """How many looks the next images get."""
@@ -159,16 +194,12 @@ class AlignedFOZO(Method):
         self.saved -= images
         return 2
 
-    def _plan(self, keys: Keys) -> Plan:
+    def _plan(self, recalled: Recalled) -> Plan:
         """Decide the moves from what is remembered of images that look alike."""
         depth, dim = self.target.mean.shape
-        if not len(self.memory):
-            self.worth = 0.0
-            return still(depth, dim)
-        recalled, worth = self.memory.recall(keys)
-        self.worth = float(worth.mean())
-        expected = recalled.reshape(-1, 2, depth, dim)
-        trust = worth / (worth + self.choices.doubt) if self.choices.doubt else np.ones_like(worth)
+        self.worth = float(recalled.worth.mean())
+        expected = recalled.values.reshape(-1, 2, depth, dim)
+        trust = recalled.worth / np.maximum(recalled.worth + self.choices.doubt, 1e-300)
         strengths = np.array([self.choices.mean, self.choices.spread]) * trust[:, None]
         return plan(Responses(expected[:, 0], expected[:, 1]), self.target, strengths)
 

@@ -9,7 +9,7 @@ Cost: 4 rows, four streams of 320 images: 6,500 forward passes, 5 minutes on one
 from dataclasses import replace
 
 from fozo.bench.experiment import StreamPlan, Value
-from fozo.bench.recipe import Recipe, Row
+from fozo.bench.recipe import Recipe, grid
 from fozo.bench.recipes.streams import FAMILIES
 
 PLAN = StreamPlan(data="imagenet", kinds=("clean", *FAMILIES), severity=3, images=64)
@@ -26,9 +26,5 @@ RECIPE = Recipe(
     title="FOZO at every batch size, clean images and four corruptions at level 3",
     cost="6,500 passes",
     calibration=512,
-    rows=tuple(
-        Row(label, method, options, replace(PLAN, batch_size=size), f"B = {size}")
-        for label, (method, options) in METHODS.items()
-        for size in SIZES
-    ),
+    rows=grid(METHODS, {f"B = {size}": replace(PLAN, batch_size=size) for size in SIZES}),
 )

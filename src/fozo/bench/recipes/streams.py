@@ -9,7 +9,7 @@ Cost: 1,248 images a method and seed, 14,000 forward passes a seed: 10 minutes o
 from dataclasses import replace
 
 from fozo.bench.experiment import StreamPlan, Value
-from fozo.bench.recipe import Recipe, Row
+from fozo.bench.recipe import Recipe, grid
 from fozo.bench.recipes import rivals
 
 FAMILIES = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")
@@ -31,9 +31,5 @@ RECIPE = Recipe(
     title="Forward-only methods on five kinds of stream, four corruptions at level 3",
     cost="14,000 passes",
     calibration=512,
-    rows=tuple(
-        Row(label, method, options, stream, column)
-        for label, (method, options) in METHODS.items()
-        for column, stream in STREAMS.items()
-    ),
+    rows=grid(METHODS, STREAMS),
 )
