@@ -1,11 +1,11 @@
-"""Can the strength of FOZO's moves be searched at test time? What an objective would pick, and what it could pick.
+"""Can the strengths of FOZO's preset be searched at test time? What an objective would pick, and what it could pick.
 
     python benchmarks/strengths.py WEIGHTS IMAGES [--images 64] [--severity 5] [--kinds speckle_noise,...]
 
-The same stream through the preset ``aligned`` at several strengths, each with memories of its own. Then, from their
-predictions: the strength of the lowest entropy for each image, for each batch (what a search over strengths would do
-at the price of a pass for each, driven by the paper's entropy), their mean prediction, and the best strength that
-anybody who knew the labels could pick for each batch.
+The same stream through the preset ``aligned`` at several strengths (of its moves and its equaliser alike), each with
+memories of its own. Then, from their predictions: the strength of the lowest entropy for each image, for each batch
+(what a search over strengths would do at the price of a pass for each, driven by the paper's entropy), their mean
+prediction, and the best strength that anybody who knew the labels could pick for each batch.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def main() -> None:
     stream = Stream(test, engine.spec, Continual(kinds=tuple(a.kinds.split(",")), severity=a.severity), batch_size=16)
 
     plain = Options()
-    methods = [fozo.FOZO(engine, source, mean=f * plain.mean, spread=f * plain.spread) for f in FACTORS]
+    methods = [
+        fozo.FOZO(engine, source, mean=f * plain.mean, spread=f * plain.spread, detail=min(1.0, f * plain.detail))
+        for f in FACTORS
+    ]
     found: dict[str, int] = {}
     for batch in track(stream.batches(), total=len(stream)):
         logits = np.stack([np.asarray(method(batch.images), dtype=np.float64) for method in methods])

@@ -1,9 +1,11 @@
-"""FOZO's own preset: patch tokens moved part of the way back to their clean statistics before every block.
+"""FOZO's own preset: images given back what they lack, patch tokens moved towards their clean statistics.
 
 One forward pass an image, no gradient, no prompt, no random number. The stream is worked through a few images at a
-time. For each of them, :mod:`fozo.core.recall` finds the earlier images that look alike; what the blocks did to those
-is what they are expected to do to this one; and :mod:`fozo.core.alignment` turns that into moves, the weaker the fewer
-images they rest on. docs/method.md has the mathematics, what every ingredient is worth, and what failed.
+time. For each of them, :mod:`fozo.core.recall` finds the earlier images that look alike. Where bands of spatial
+frequency are weaker in that domain than on clean images, :mod:`fozo.core.equaliser` amplifies them. What the blocks did
+to the images alike is what they are expected to do to this one, and :mod:`fozo.core.alignment` turns that into moves
+before every block, the weaker the fewer images they rest on. docs/method.md has the mathematics, what every ingredient
+is worth, and what failed.
 
 With more passes, images are looked at again once they are in the memory themselves: the moves then rest on what the
 blocks really did to them, which matters most where little else is remembered. ``passes="auto"`` looks twice just
@@ -158,14 +160,14 @@ class AlignedFOZO(Method):
     def _part(self, images: Floats, coefficients: Single, keys: Keys) -> tuple[Floats, int]:
         """Move, predict and remember a few images; look again where that is due. Return logits, and looks taken."""
         memory = self.memory.keys, self.memory.values
-        looks = 0
-        due = 1
-        while looks < due:
-            recalled = self.memory.recall(keys)
+        recalled = self.memory.recall(keys)
+        self.worth = float(recalled.worth.mean())
+        tokens = self.engine.embed(self._equalised(images, coefficients, keys, recalled))
+        looks = self._due(len(images))
+        for again in range(looks):
+            if again:
+                recalled = self.memory.recall(keys)
             used = self._plan(recalled)
-            if looks == 0:
-                due = self._due(len(images))
-                tokens = self.engine.embed(self._equalised(images, coefficients, keys, recalled))
             taps = self.engine.run(tokens, Knobs(patches=used.move()), patch_moments=True)
             logits = self.engine.logits(taps.pooled[0])
             if not np.isfinite(logits).all():
@@ -173,7 +175,6 @@ class AlignedFOZO(Method):
             seen = observe(taps, used)
             self.memory.keys, self.memory.values = memory  # what the look before saw of these images is out of date
             self.memory.add(keys, np.concatenate([seen.mean, seen.spread], axis=1).reshape(len(images), -1))
-            looks += 1
         return logits, looks
 
     def _equalised(self, images: Floats, coefficients: Single, keys: Keys, recalled: Recalled) -> Floats:
@@ -197,7 +198,6 @@ class AlignedFOZO(Method):
     def _plan(self, recalled: Recalled) -> Plan:
         """Decide the moves from what is remembered of images that look alike."""
         depth, dim = self.target.mean.shape
-        self.worth = float(recalled.worth.mean())
         expected = recalled.values.reshape(-1, 2, depth, dim)
         trust = recalled.worth / np.maximum(recalled.worth + self.choices.doubt, 1e-300)
         strengths = np.array([self.choices.mean, self.choices.spread]) * trust[:, None]

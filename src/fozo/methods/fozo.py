@@ -22,7 +22,7 @@ INFO = MethodInfo(
     needs_gradient=False,
     needs_source=True,
     passes="1 or more; 2n",
-    adapts="patch moves or prompts",
+    adapts="detail and patch moves, or prompts",
     paper="fozo; Wang and Wang, CVPR 2026",
 )
 AlignedFOZO.info = PromptFOZO.info = INFO
