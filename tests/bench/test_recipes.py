@@ -164,6 +164,8 @@ def test_other_passes_are_another_recipe_that_says_so() -> None:
     assert {row.options["passes"] for row in small.rows} == {4}
     assert all(row.label.endswith(" at 4 passes") for row in small.rows)
     assert [row.paper for row in small.rows] == [row.paper for row in whole.rows]
+    labels = dict.fromkeys(row.label for row in load_recipe("streams").at_passes(4).rows)
+    assert list(labels)[-2:] == ["FOZO", "FOZO at 4 passes"]  # not "FOZO, 2 passes at 4 passes"
     five = load_recipe("table5").at_passes(4)
     assert five.rows[0] == load_recipe("table5").rows[0]  # NoAdapt has no passes to change
     assert load_recipe("table1").at_passes(2) is load_recipe("table1")

@@ -56,6 +56,11 @@ class Row:
     quantise: str = ""
     """How the model is quantised first (see :class:`Experiment`); an ``.onnx`` file is run as it is."""
 
+    def at_passes(self, passes: int) -> Row:
+        """Make the same row with other forward passes and a label that says so."""
+        label = self.label.removesuffix(f", {self.options['passes']} passes")
+        return replace(self, label=f"{label} at {passes} passes", options={**self.options, "passes": passes})
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -87,12 +92,7 @@ class Recipe:
         if own == [str(passes)]:
             return self
         note = f"Run at {passes} passes instead of {' or '.join(own)}, so compare shapes, not numbers."
-        rows = tuple(
-            replace(row, label=f"{row.label} at {passes} passes", options={**row.options, "passes": passes})
-            if row.options.get("passes", passes) != passes
-            else row
-            for row in self.rows
-        )
+        rows = tuple(row.at_passes(passes) if row.options.get("passes", passes) != passes else row for row in self.rows)
         return replace(
             self,
             name=f"{self.name}-{passes}passes",
