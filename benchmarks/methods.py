@@ -34,6 +34,7 @@ ROWS: dict[str, tuple[str, dict[str, object], str]] = {
     "NoAdapt": ("noadapt", {}, "1"),
     "LAME": ("lame", {}, "1"),
     "T3A": ("t3a", {}, "1"),
+    "FOZO": ("fozo", {}, "1"),
     "FOZO (official)": ("fozo", {"passes": 2, "preset": "official"}, "2"),
     "FOA, 2 passes": ("foa", {"passes": 2}, "2"),
     "ZOA": ("zoa", {"passes": 2}, "2"),

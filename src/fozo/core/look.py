@@ -24,6 +24,9 @@ FLOOR = 1e-5
 """Added to energies before the logarithm: about what rounding to 8 bits leaves in a normalised image. Without it a
 uniform image would be infinitely far from every other one."""
 
+FEW = 8
+"""Images transformed together: what is needed on the way then stays in the cache, however large the batch."""
+
 
 def _cosines(size: int) -> Single:
     """Rows are the orthonormal cosines of ``size`` samples, so the inverse is the transpose."""
@@ -80,9 +83,12 @@ class Spectra:
     def transform(self, images: npt.NDArray[np.floating]) -> Single:
         """Turn images ``[B, channels, height, width]`` into coefficients of the same shape."""
         colours, down, across = self._turns
-        x = np.asarray(images, dtype=np.float32)
-        mixed = (colours @ x.reshape(len(x), self.channels, -1)).reshape(x.shape)
-        return np.asarray(down @ mixed @ across.T)
+        coefficients = np.empty(images.shape, dtype=np.float32)
+        for start in range(0, len(images), FEW):
+            x = np.asarray(images[start : start + FEW], dtype=np.float32)
+            mixed = (colours @ x.reshape(len(x), self.channels, -1)).reshape(x.shape)
+            coefficients[start : start + FEW] = down @ mixed @ across.T
+        return coefficients
 
     def inverse(self, coefficients: Single) -> Single:
         """Turn coefficients back into images."""

@@ -148,7 +148,7 @@ class AlignedFOZO(Method):
         check_images(tuple(images.shape), images.dtype, self.engine.spec)
         array = as_numpy(images)
         with np.errstate(over="ignore"):  # what overflows float32 is refused in the next line, by image
-            refuse_broken(np.all(np.isfinite(array.astype(np.float32)), axis=(1, 2, 3)))
+            refuse_broken(np.all(np.isfinite(np.asarray(array, dtype=np.float32)), axis=(1, 2, 3)))
         return array
 
     def keys(self, coefficients: Single) -> Keys:
