@@ -18,7 +18,7 @@ from fozo.bench.recipe import AVERAGE
 from fozo.bench.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, signed, table_of
 from fozo.core.files import atomic_write
 
-COLOURS = 12
+COLOURS = 13
 CLOSE = 1.0
 """Points of accuracy within which a number counts as agreeing with the paper's."""
 
