@@ -1,6 +1,6 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
 #   make demo    watch the bundled ViT being adapted, without PyTorch
-#   make test    lint, types and tests
+#   make test    lint, layers, types and tests
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -15,6 +15,7 @@ test: lint types unit
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(VENV)/.ready
 	$(BIN)/mypy

@@ -1,29 +1,32 @@
 """CMA-ES behind the same ask and tell as n-SPSA: pycma, with private random numbers and a state without pickles.
 
 pycma keeps what it learns in a handful of objects with numeric attributes. :meth:`CMAES.state` copies exactly those,
-and :meth:`CMAES.restore` puts them into a fresh optimizer, which then continues bit for bit. The state is as large as
-pycma's memory, two N x N matrices, however long the run was.
+and :meth:`CMAES.load_state` puts them into a fresh optimizer, which then continues bit for bit. The state is as large
+as pycma's memory, two N x N matrices, however long the run was.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import warnings
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.noise import generator
+from fozo.core.noise import Purpose, generator
+from fozo.core.optimizer import as_floats, checked_losses
 from fozo.errors import FozoError
+from fozo.types import Array, State
 
-Array = npt.NDArray[np.float64]
 Draws = Callable[..., Array]
 """``draws(rows, columns)``: standard normal numbers, as ``numpy.random.randn``."""
 
-PURPOSE = 3
-"""Place of these draws among the private random numbers, see :mod:`fozo.core.noise`."""
+SIZES = {"strategy.mean": 1, "sampler.C": 2}
+"""Axes of the numbers that have one row a coordinate: by them a state of another size is told."""
 DERIVED = {"B", "C", "D", "dC", "ary", "pop_sorted"}
 """Attributes of pycma's outermost object that repeat its sampler's, or are of the batch just told only."""
 
@@ -79,12 +82,12 @@ class CMAES:
             raise FozoError("CMA-ES needs pycma; install it with pip install cma") from error
         if population < 2:
             raise FozoError(f"CMA-ES needs a population of at least 2, not {population}")
-        generator(seed, PURPOSE)  # refuses a bad seed now rather than at the first batch
+        generator(seed, Purpose.CMAES)  # refuses a bad seed now rather than at the first batch
         self.seed = seed
         self.draws: Callable[[int], Draws] = draws or self._private
         self.population = population
         self.keep_best = keep_best
-        self.best: Array = np.array(start, dtype=np.float64)
+        self.point: Array = np.array(start, dtype=np.float64)
         self.index = 0
         self._strategy = self._fresh()
         self._asked: list[Array] | None = None
@@ -102,21 +105,21 @@ class CMAES:
             "verbose": -9,
         }
         self._normal: Draws = self.draws(0)
-        return cast("_Strategy", self._cma.CMAEvolutionStrategy(np.zeros(self.best.size), 1.0, settings))
+        return cast("_Strategy", self._cma.CMAEvolutionStrategy(np.zeros(self.point.size), 1.0, settings))
 
     def _private(self, step: int) -> Draws:
-        numbers = generator(self.seed, PURPOSE, step)
+        numbers = generator(self.seed, Purpose.CMAES, step)
         return lambda *shape: numbers.standard_normal(shape)
 
     @property
     def library(self) -> str:
-        """Version of pycma, which a state is only good for."""
+        """Version of pycma; a state can only be continued by the version that wrote it."""
         return str(self._cma.__version__)
 
     @property
     def mean(self) -> Array:
         """The centre of the gaussian, in the shape of the points."""
-        return self._strategy.mean.reshape(self.best.shape)
+        return self._strategy.mean.reshape(self.point.shape)
 
     def ask(self) -> Array:
         """Return the points to evaluate, ``[K, ...]``; the same ones until their losses are told."""
@@ -125,24 +128,18 @@ class CMAES:
             self._normal = self.draws(self.index)
             self._asked = [np.array(point) for point in self._strategy.ask()]
             if self.keep_best:
-                self._asked.append(self.best.ravel().copy())
-        return np.stack(self._asked).reshape(-1, *self.best.shape)
+                self._asked.append(self.point.ravel().copy())
+        return np.stack(self._asked).reshape(-1, *self.point.shape)
 
-    def tell(self, losses: npt.ArrayLike) -> int:
-        """Take the losses of the points asked for, learn, and return the index of the best."""
-        values = np.asarray(losses, dtype=np.float64)
+    def tell(self, losses: npt.ArrayLike) -> None:
+        """Take the losses of the points asked for, and learn from their ranking; the best becomes :attr:`point`."""
         if self._asked is None:
             raise FozoError("tell comes after ask")
-        if values.shape != (len(self._asked),):
-            raise FozoError(f"tell needs {len(self._asked)} losses, one a point, not {list(values.shape)}")
-        if not np.isfinite(values).all():
-            raise FozoError(f"the losses {values.tolist()} are not all finite; nothing was changed")
+        values = checked_losses(losses, len(self._asked))
         points, self._asked, self._before = self._asked, None, {}
-        best = int(np.argmin(values))
-        self.best = points[best].reshape(self.best.shape).copy()
+        self.point = points[int(np.argmin(values))].reshape(self.point.shape).copy()
         self._strategy.tell(points, values.tolist())
         self.index += 1
-        return best
 
     def _owners(self, strategy: _Strategy) -> dict[str, object]:
         return {
@@ -159,44 +156,72 @@ class CMAES:
             for name, value in vars(thing).items():
                 if owner == "strategy" and name in DERIVED:
                     continue
-                if isinstance(value, (bool, int, float, np.number)) or _is_float_array(value):
-                    found[f"cma.{owner}.{name}"] = np.asarray(value, dtype=np.float64)
+                # What is infinite has not been set yet, and is as infinite in a fresh optimizer.
+                if _is_number(value) and np.isfinite(value).all():
+                    found[f"{owner}.{name}"] = np.asarray(value, dtype=np.float64)
         directions = self._strategy.pop_injection_directions
-        found["cma.directions"] = np.array(directions).reshape(len(directions), self.best.size)
+        found["directions"] = np.array(directions).reshape(len(directions), self.point.size)
         return found
 
-    def state(self) -> dict[str, Array]:
-        """Return everything that changes, as named arrays; points asked for and not yet told are forgotten."""
+    def state(self) -> State:
+        """Return everything that changes; points asked for and not yet told are forgotten.
+
+        pycma's numbers are one long vector, and ``cma.form`` says in JSON what they are: which exist depends on how far
+        the search is.
+        """
         numbers = self._numbers() if self._asked is None else self._before
+        # The order in memory is kept as well: products round differently in another.
+        form = [[name, value.shape, bool(value.flags.fnc)] for name, value in numbers.items()]
         return {
-            "point": self.best.copy(),
-            "index": np.array([self.index], dtype=np.float64),
-            # The order in memory is kept as well: products round differently in another.
-            **{name: value.copy(order="K") for name, value in numbers.items()},
+            "point": self.point.copy(),
+            "index": np.array(self.index),
+            "cma": np.concatenate([value.ravel(order="K") for value in numbers.values()]),
+            "cma.form": np.frombuffer(json.dumps(form).encode(), dtype=np.uint8),
         }
 
-    def restore(self, state: dict[str, Array]) -> None:
-        """Continue from what :meth:`state` returned."""
+    def load_state(self, state: State) -> None:
+        """Continue from what :meth:`state` returned, refusing what does not fit before anything is changed."""
+        point, index = as_floats(state, "point", self.point.shape), int(as_floats(state, "index", ()))
+        lacking = [name for name in ("cma", "cma.form") if name not in state]
+        if lacking:
+            raise FozoError(f"the state lacks {lacking[0]!r}; save the state again")
+        numbers = self._unpacked(np.array(state["cma"], np.float64), state["cma.form"].tobytes())
         strategy = self._fresh()
         for owner, thing in self._owners(strategy).items():
-            prefix = f"cma.{owner}."
-            for key, value in state.items():
-                if key.startswith(prefix):
-                    name = key.removeprefix(prefix)
+            for key, value in numbers.items():
+                if key.startswith(f"{owner}."):
+                    name = key.removeprefix(f"{owner}.")
                     setattr(thing, name, _as_was(getattr(thing, name, None), value))
         strategy._updateBDfromSM(strategy.sm)
         strategy.timer = importlib.import_module("cma.utilities.utils").ElapsedWCTime()  # else only made by a first ask
-        strategy.pop_injection_directions = [row.copy() for row in state["cma.directions"]]
+        strategy.pop_injection_directions = list(numbers["directions"])
         # pycma tries the worst point's mirror image next, but no mirror image's; these were all such.
-        strategy._indices_of_selective_mirrors = range(len(state["cma.directions"]))
-        self._strategy = strategy
-        self._asked = None
-        self.best = state["point"].reshape(self.best.shape).copy()
-        self.index = int(state["index"][0])
+        strategy._indices_of_selective_mirrors = range(len(numbers["directions"]))
+        self._strategy, self._asked = strategy, None
+        self.point, self.index = point, index
+
+    def _unpacked(self, values: Array, form: bytes) -> dict[str, Array]:
+        """Cut pycma's numbers apart again."""
+        size, found, start = self.point.size, {}, 0
+        try:
+            for name, shape, by_columns in json.loads(form):
+                length = math.prod(shape)
+                if SIZES.get(name, len(shape)) != len(shape) or (name in SIZES and set(shape) != {size}):
+                    raise ValueError(f"{name} has shape {shape}")
+                found[name] = values[start : start + length].reshape(shape, order="F" if by_columns else "C")
+                start += length
+            if start != len(values) or not {"strategy.sigma", "directions", *SIZES} <= set(found):
+                raise ValueError("numbers are missing or left over")
+        except (ValueError, TypeError, IndexError) as error:
+            raise FozoError(
+                f"the state of CMA-ES is not of {size} coordinates ({error}); give its own state"
+            ) from error
+        return found
 
 
-def _is_float_array(value: object) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype == np.float64
+def _is_number(value: object) -> TypeGuard[npt.NDArray[np.float64]]:
+    arrays = isinstance(value, np.ndarray) and value.dtype == np.float64
+    return arrays or isinstance(value, (bool, int, float, np.number))
 
 
 def _as_was(fresh: object, value: Array) -> Array | float | int | bool:

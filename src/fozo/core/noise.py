@@ -6,14 +6,24 @@ step can be drawn again on its own, and nothing global is touched.
 
 from __future__ import annotations
 
+import math
+from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from fozo.errors import FozoError
+from fozo.types import Array
 
-Array = npt.NDArray[np.float64]
+
+class Purpose(IntEnum):
+    """Who draws: equal seeds give different numbers for different purposes."""
+
+    DIRECTIONS = 1
+    PROMPTS = 2
+    CMAES = 3
+    SHUFFLES = 4
+    SIGNED = 5
 
 
 class Noise(Protocol):
@@ -23,7 +33,7 @@ class Noise(Protocol):
         """Return standard normal numbers, always the same for the same step and shape."""
 
 
-def generator(seed: int, purpose: int, step: int = 0) -> np.random.Generator:
+def generator(seed: int, purpose: Purpose, step: int = 0) -> np.random.Generator:
     """Open the stream of random numbers at the address (seed, purpose, step)."""
     if not 0 <= seed < 2**64:
         raise FozoError(f"seed must lie in [0, 2^64), not {seed}")
@@ -34,17 +44,30 @@ def generator(seed: int, purpose: int, step: int = 0) -> np.random.Generator:
 class PhiloxNoise:
     """The standard :class:`Noise`: gaussian directions from a private generator."""
 
-    PURPOSE = 1
-
     def __init__(self, seed: int) -> None:
-        generator(seed, self.PURPOSE)  # refuses a bad seed now rather than at the first batch
+        generator(seed, Purpose.DIRECTIONS)  # refuses a bad seed now rather than at the first batch
         self.seed = seed
 
     def __call__(self, step: int, shape: tuple[int, ...]) -> Array:
         """Return the directions of ``step``."""
-        return generator(self.seed, self.PURPOSE, step).standard_normal(shape)
+        return generator(self.seed, Purpose.DIRECTIONS, step).standard_normal(shape)
 
 
-def uniform_prompts(seed: int, count: int, dim: int, bound: float) -> Array:
-    """Draw the initial prompts from U(-bound, bound)."""
-    return generator(seed, purpose=2).uniform(-bound, bound, size=(count, dim))
+class SignedUniform:
+    """Draws uniform in [0.5, 1] with a random sign, so that dividing by them is safe: one-sided SPSA's."""
+
+    def __init__(self, seed: int) -> None:
+        generator(seed, Purpose.SIGNED)
+        self.seed = seed
+
+    def __call__(self, step: int, shape: tuple[int, ...]) -> Array:
+        """Return the draws of ``step``."""
+        numbers = generator(self.seed, Purpose.SIGNED, step)
+        signs: Array = numbers.choice(np.array([-1.0, 1.0]), shape)
+        return numbers.uniform(0.5, 1.0, shape) * signs
+
+
+def starting_prompts(seed: int, count: int, dim: int, patch_area: int) -> Array:
+    """Draw ``count`` prompts ``[count, dim]`` as visual prompt tuning does: a Xavier bound for the patch embedding."""
+    bound = math.sqrt(6 / (3 * patch_area + dim))
+    return generator(seed, Purpose.PROMPTS).uniform(-bound, bound, size=(count, dim))

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.statistics import Moments
+from fozo.core.moments import Moments
 from fozo.errors import FozoError
-
-Array = npt.NDArray[np.float64]
+from fozo.types import Array
 
 PUBLISHED_BATCH = 64
 """The batch size that the published weights of the two terms were chosen for."""

@@ -23,7 +23,7 @@ class Schedule:
     epsilon_min: float = 0.2
     decay: float = 0.9
     threshold: float = 1.05
-    memory: float = 0.9
+    ema_decay: float = 0.9
     """Weight of the past in the moving average of the loss (beta in the paper)."""
     rate: float = 0.08
     rate_decay: float = 1.0
@@ -38,8 +38,8 @@ class Schedule:
             raise FozoError(f"need 0 < epsilon_min <= epsilon, not {self.epsilon_min} and {self.epsilon}")
         if not 0 < self.decay <= 1:
             raise FozoError(f"decay must lie in (0, 1], not {self.decay}")
-        if not 0 <= self.memory < 1:
-            raise FozoError(f"memory must lie in [0, 1), not {self.memory}")
+        if not 0 <= self.ema_decay < 1:
+            raise FozoError(f"ema_decay must lie in [0, 1), not {self.ema_decay}")
         if not self.threshold > 1:
             raise FozoError(f"threshold must exceed 1, not {self.threshold}")
         if not 0 <= self.rate_min <= self.rate_max:
@@ -56,7 +56,7 @@ class Schedule:
         program both do, so against the old average the threshold is really a little higher.
         """
         past = loss if pace.average is None else pace.average
-        average = self.memory * past + (1 - self.memory) * loss
+        average = self.ema_decay * past + (1 - self.ema_decay) * loss
         jumped = loss > self.threshold * average
         rate = pace.rate * self.rate_decay + self.rate_step
         if jumped and self.rate_at_jump is not None:

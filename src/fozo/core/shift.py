@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from fozo.types import Array
 
 
 class ActivationShift:
@@ -15,7 +15,7 @@ class ActivationShift:
     passes instead of averaging them, which is a ``scale`` of 2 and shifts by about mu_S - 2 mu_T.
     """
 
-    MEMORY = 0.9
+    EMA_DECAY = 0.9
 
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale
@@ -29,4 +29,4 @@ class ActivationShift:
         """Take in a batch's mean head input ``[h]``, averaged over the candidates."""
         new = self.scale * np.asarray(mean, dtype=np.float64)
         old = self.average
-        self.average = new if old is None else self.MEMORY * old + (1 - self.MEMORY) * new
+        self.average = new if old is None else self.EMA_DECAY * old + (1 - self.EMA_DECAY) * new

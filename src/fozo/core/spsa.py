@@ -1,21 +1,25 @@
-"""n-SPSA: descending a function of which only values can be had (Eq. 5-7 of the paper), as ask and tell.
+"""SPSA, twice: descending a function of which only values can be had, as ask and tell.
 
-``ask`` gives 2n points, x + eps Z_j and x - eps Z_j for j = 1..n; ``tell`` takes their losses and moves x by
-``-rate/n * sum_j g_j Z_j`` with ``g_j = (loss+ - loss-) / (2 eps)``. Nothing here knows what x means.
+n-SPSA (Eq. 5-7 of the FOZO paper): ``ask`` gives 2n points, x + eps Z_j and x - eps Z_j for j = 1..n; ``tell`` takes
+their losses and moves x by ``-rate/n * sum_j g_j Z_j`` with ``g_j = (loss+ - loss-) / (2 eps)``.
+
+One-sided SPSA (ZOA's): ``ask`` gives x itself and points x + c z around it, each of which tells a gradient
+``(loss(x + c z) - loss(x)) / (c z)``. Nothing here knows what x means.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.core.noise import Noise
+from fozo.core.optimizer import as_floats, checked_losses
 from fozo.core.schedule import Pace, Schedule
 from fozo.errors import FozoError
-
-Array = npt.NDArray[np.float64]
+from fozo.types import Array, State
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class SPSA:
         self.point: Array = np.array(start, dtype=np.float64)
         self.pace: Pace = schedule.start()
         self.index = 0
+        self.last: Step | None = None
+        """The step just taken."""
 
     def ask(self) -> Array:
         """Return the 2n points to evaluate, ``[2n, ...]``, in the order +1, -1, +2, -2, ..."""
@@ -64,36 +70,85 @@ class SPSA:
         moves = self.pace.epsilon * directions
         return np.stack([self.point + moves, self.point - moves], axis=1).reshape(-1, *self.point.shape)
 
-    def tell(self, losses: npt.ArrayLike) -> Step:
-        """Take the losses of the points just asked for, step, and return the step taken.
+    def tell(self, losses: npt.ArrayLike) -> None:
+        """Take the losses of the points just asked for, and step.
 
         The schedule moves first: the step is taken at its new rate, with gradients measured at the old
         epsilon, as in the authors' program. (The paper adjusts epsilon at the start of the next batch from
         this batch's loss, which comes to the same.)
         """
-        values = np.asarray(losses, dtype=np.float64)
-        if values.shape != (2 * self.samples,):
-            raise FozoError(f"tell needs {2 * self.samples} losses, one a point, not {list(values.shape)}")
-        if not np.isfinite(values).all():
-            raise FozoError(f"the losses {values.tolist()} are not all finite; nothing was changed")
+        values = checked_losses(losses, 2 * self.samples)
         gradients = (values[0::2] - values[1::2]) / (2 * self.pace.epsilon)
         watched = float(values.min() if self.watch == "best" else values.mean())
         epsilon, self.pace = self.pace.epsilon, self.schedule.next(self.pace, watched)
-        step = Step(self.index, tuple(gradients.tolist()), epsilon, self.pace.rate, watched)
-        self.point = advance(self.point, step, self.noise)
+        self.last = Step(self.index, tuple(gradients.tolist()), epsilon, self.pace.rate, watched)
+        self.point = advance(self.point, self.last, self.noise)
         self.index += 1
-        return step
 
-    def state(self) -> dict[str, Array]:
+    def state(self) -> State:
         """Return everything that changes, as named arrays."""
         pace = self.pace
-        average = np.nan if pace.average is None else pace.average
-        numbers = np.array([self.index, pace.epsilon, pace.rate, average, pace.jumped], dtype=np.float64)
-        return {"point": self.point.copy(), "pace": numbers}
+        numbers = np.array([self.index, pace.epsilon, pace.rate, pace.jumped], dtype=np.float64)
+        average = np.array([] if pace.average is None else [pace.average], dtype=np.float64)
+        return {"point": self.point.copy(), "pace": numbers, "average": average}
 
-    def restore(self, state: dict[str, Array]) -> None:
+    def load_state(self, state: State) -> None:
         """Continue from what :meth:`state` returned."""
-        index, epsilon, rate, average, jumped = state["pace"].tolist()
-        self.point = state["point"].copy()
-        self.pace = Pace(epsilon, rate, None if np.isnan(average) else average, bool(jumped))
-        self.index = int(index)
+        point, pace = as_floats(state, "point", self.point.shape), as_floats(state, "pace", (4,))
+        index, epsilon, rate, jumped = pace.tolist()
+        if not (epsilon > 0 and index >= 0 and index == int(index)):
+            raise FozoError(f"the state is of step {index} with epsilon {epsilon}, which no run has; save it again")
+        seen = (1,) if "average" in state and state["average"].size else (0,)
+        average = as_floats(state, "average", seen).tolist()
+        self.point = point
+        self.pace = Pace(epsilon, rate, average[0] if average else None, bool(jumped))
+        self.index, self.last = int(index), None
+
+
+class OneSidedSPSA:
+    """SPSA from one plain point and ``samples`` perturbed ones; ``update`` decides what to do with the gradient.
+
+    ``update(point, gradient) -> point`` is the descent rule, ``moves(draw, size)`` gives c z, how far a point is
+    perturbed: no coordinate may be zero. ``point`` may grow between a tell and the next ask.
+    """
+
+    def __init__(
+        self,
+        start: npt.ArrayLike,
+        update: Callable[[Array, Array], Array],
+        moves: Callable[[int, int], Array],
+        *,
+        samples: int = 1,
+    ) -> None:
+        if samples < 1:
+            raise FozoError(f"one-sided SPSA needs at least one sample, not {samples}")
+        self.point: Array = np.array(start, dtype=np.float64)
+        self.update, self.moves, self.samples = update, moves, samples
+        self.index = 0
+
+    def _moves(self) -> list[Array]:
+        return [self.moves(self.index + i, self.point.size) for i in range(self.samples)]
+
+    def ask(self) -> Array:
+        """Return x, then x perturbed ``samples`` times."""
+        return np.stack([self.point, *(self.point + move for move in self._moves())])
+
+    def tell(self, losses: npt.ArrayLike) -> None:
+        """Average the gradients that the points give, and descend."""
+        values = checked_losses(losses, 1 + self.samples)
+        gradient = np.zeros_like(self.point)
+        for loss, move in zip(values[1:], self._moves(), strict=True):
+            gradient += (loss - values[0]) / move / self.samples
+        self.point = self.update(self.point, gradient)
+        self.index += self.samples
+
+    def state(self) -> State:
+        """Return everything that changes, as named arrays."""
+        return {"point": self.point.copy(), "index": np.array(self.index)}
+
+    def load_state(self, state: State) -> None:
+        """Continue from what :meth:`state` returned; the point may have grown since this one was made."""
+        point = as_floats(state, "point", state["point"].shape if "point" in state else ())
+        if point.ndim != 1:
+            raise FozoError(f"the state's 'point' has shape {list(point.shape)}, not one axis; save the state again")
+        self.point, self.index = point, int(as_floats(state, "index", ()))

@@ -1,1 +1,1 @@
-"""Engines run the frozen model: see :mod:`fozo.engines.base` for the contract."""
+"""Engines run the frozen model: :class:`fozo.types.Engine` is the contract."""

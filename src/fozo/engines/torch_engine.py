@@ -14,43 +14,88 @@ cache and peak memory does not grow with the batch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fozo.engines.base import (
-    CPU_TOKENS,
+from fozo.errors import FozoError
+from fozo.models.vit import Block, Linear, ViT
+from fozo.types import (
     NO_KNOBS,
+    Affine,
+    Batch,
     Floats,
     Images,
     Knobs,
-    Move,
     Spec,
+    Tap,
     Taps,
-    Tokens,
+    check_classes,
     check_images,
     refuse_broken,
 )
-from fozo.engines.vit import Block, ViT
-from fozo.errors import FozoError
 
+CPU_TOKENS = 1600
+"""How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the
+matrix products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
 GPU_TOKENS = 51200
-"""As :data:`fozo.engines.base.CPU_TOKENS`, for a device that wants large products."""
+"""The same for a device that wants large products."""
 
 
-@dataclass(frozen=True)
-class TorchTokens:
-    """Embedded images ``[B, T, d]``."""
+class TorchBatch:
+    """Checked images on the model's device, embedded when they are first run, and only once."""
 
-    x: Tensor
+    def __init__(self, x: Tensor, vit: ViT, chunk: int) -> None:
+        self.x, self.vit, self.chunk = x, vit, chunk
+        self._tokens: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self.x)
 
     @property
-    def batch(self) -> int:
-        """Number of images."""
-        return len(self.x)
+    def images(self) -> Floats:
+        """The images as NumPy; on a CPU they share the tensor's memory."""
+        return to_numpy(self.x)
+
+    @property
+    def tokens(self) -> Tensor:
+        """Tokens that enter the first block, ``[B, T, d]``."""
+        if self._tokens is None:
+            with torch.inference_mode():
+                self._tokens = torch.cat([self.vit.embed(part) for part in torch.split(self.x, self.chunk)])
+        return self._tokens
+
+    def part(self, images: slice) -> TorchBatch:
+        """Give some of the images."""
+        return TorchBatch(self.x[images], self.vit, self.chunk)
+
+    def with_images(self, images: Floats) -> TorchBatch:
+        """Give the same batch with other pixels."""
+        return TorchBatch(torch.as_tensor(images).to(self.x), self.vit, self.chunk)
+
+
+def to_numpy(tensor: Tensor) -> Floats:
+    """Bring a tensor to the CPU as NumPy, which has no type below 32 bits for bfloat16."""
+    array: Floats = (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).detach().cpu().numpy()
+    return array
+
+
+class TorchHead(Affine):
+    """The head, applied by the model's own layer on its own device: a quantised one rounds its input there."""
+
+    def __init__(self, layer: Linear) -> None:
+        super().__init__(to_numpy(layer.weight).T, to_numpy(layer.bias))
+        object.__setattr__(self, "layer", layer)
+
+    @torch.inference_mode()
+    def __call__(self, pooled: Floats) -> Floats:
+        """Apply it: ``[..., h] -> [..., classes]``."""
+        layer: Linear = self.layer  # type: ignore[attr-defined]
+        return to_numpy(layer(torch.as_tensor(np.ascontiguousarray(pooled)).to(layer.weight)))
 
 
 def fingerprint(vit: ViT) -> str:
@@ -64,14 +109,12 @@ def fingerprint(vit: ViT) -> str:
 
 def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
     """The same model, its tensors shared, with only some rows of its head."""
-    total = vit.architecture.classes
-    if not classes or len(set(classes)) < len(classes) or min(classes) < 0 or max(classes) >= total:
-        raise FozoError(f"classes must be distinct indices below {total}, at least one; check the class mask")
+    kept = check_classes(classes, vit.architecture.classes)
     state = vit.state_dict()
     for name in ("head.weight", "head.bias"):
-        state[name] = state[name][list(classes)]
+        state[name] = state[name][kept]
     with torch.device("meta"):
-        smaller = ViT(replace(vit.architecture, classes=len(classes)))
+        smaller = ViT(replace(vit.architecture, classes=len(kept)))
     smaller.load_state_dict(state, assign=True)
     return smaller.eval().requires_grad_(False)
 
@@ -79,8 +122,7 @@ def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
 class TorchEngine:
     """Runs a :class:`ViT` on a CPU or a GPU. Never trains, never touches torch's global state."""
 
-    differentiable = True
-    """Whether gradients flow through the model: not where activations are rounded."""
+    abilities = frozenset({"tokens", "torch", "gradient"})
 
     def __init__(
         self,
@@ -102,10 +144,10 @@ class TorchEngine:
             vit = _restricted(vit, classes)
         weight = vit.cls_token
         self.vit = vit
-        self.device = weight.device
+        self.device = str(weight.device)
         self.dtype = weight.dtype
         a = vit.architecture
-        room = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
+        room = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
         self.chunk = max(1, room // vit.pos_embed.shape[1]) if chunk is None else chunk
         """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
@@ -131,53 +173,45 @@ class TorchEngine:
         return self._spec
 
     @torch.inference_mode()
-    def embed(self, images: Images) -> TorchTokens:
-        """Check and embed a batch, chunk by chunk."""
+    def check(self, images: Images) -> TorchBatch:
+        """Refuse what the model cannot read, and bring the rest to its device and precision."""
         check_images(tuple(images.shape), images.dtype, self.spec)
         batch = torch.as_tensor(images).to(self.device, self.dtype)
         refuse_broken(batch.flatten(1).isfinite().all(dim=1).cpu().numpy())
-        return TorchTokens(torch.cat([self.vit.embed(part) for part in torch.split(batch, self.chunk)]))
+        return TorchBatch(batch, self.vit, self.chunk)
+
+    def head(self) -> TorchHead:
+        """Give the head."""
+        return TorchHead(self.vit.head)
 
     @torch.inference_mode()
-    def logits(self, pooled: Floats) -> Floats:
-        """Apply the head."""
-        return self._numpy(self.vit.head(self._tensor(pooled)))
-
-    @torch.inference_mode()
-    def run(self, tokens: Tokens, knobs: Knobs = NO_KNOBS, *, patch_moments: bool = False) -> Taps:
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run every candidate over the batch."""
-        if not isinstance(tokens, TorchTokens):
-            raise FozoError(f"these tokens ({type(tokens).__name__}) are another engine's; embed with this one")
-        spec, batch = self.spec, tokens.batch
-        knobs.check(spec, batch)
+        if not isinstance(batch, TorchBatch) or batch.x.shape[1:] != self.spec.image_shape:
+            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+        spec, count = self.spec, len(batch)
+        knobs.check(spec, count)
         k = knobs.candidates()
+        wanted = {Tap.POOLED if tap is Tap.LOGITS else tap for tap in taps}
         dtype = np.float64 if self.dtype == torch.float64 else np.float32
-        layers = (k, batch, spec.depth, spec.dim)
-        taps = Taps(
-            cls=np.empty(layers, dtype),
-            features=np.empty(layers, dtype),
-            pooled=np.empty((k, batch, spec.head_width), dtype),
-            patch_mean=np.empty(layers, dtype) if patch_moments else None,
-            patch_variance=np.empty(layers, dtype) if patch_moments else None,
-        )
+        shape = (k, count, spec.depth, spec.dim)
+        found: Taps = {
+            tap: np.empty((k, count, spec.head_width) if tap is Tap.POOLED else shape, dtype) for tap in wanted
+        }
         prompts = self._tensor(knobs.prompts) if knobs.prompts is not None else None
-        moves = [None if m is None else (self._tensor(m.scale), self._tensor(m.shift)) for m in _moves(knobs)]
-        for start in range(0, batch, self.chunk):
-            images = slice(start, min(start + self.chunk, batch))
-            _Chunk(self.vit, tokens.x[images], images, k, prompts, moves, taps).run(self.chunk)
-        return taps
+        moves = [
+            None if move is None else (self._tensor(move.scale), self._tensor(move.shift))
+            for move in (knobs.cls, knobs.patches)
+        ]
+        for start in range(0, count, self.chunk):
+            images = slice(start, min(start + self.chunk, count))
+            _Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, found).run(self.chunk)
+        if Tap.LOGITS in taps:
+            found[Tap.LOGITS] = self.head()(found[Tap.POOLED])
+        return {tap: found[tap] for tap in taps}
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array)).to(self.device, self.dtype)
-
-    def _numpy(self, tensor: Tensor) -> Floats:
-        wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-        array: Floats = wide.cpu().numpy()
-        return array
-
-
-def _moves(knobs: Knobs) -> tuple[Move | None, Move | None]:
-    return knobs.cls, knobs.patches
 
 
 TensorMove = tuple[Tensor, Tensor]
@@ -194,7 +228,7 @@ class _Chunk:
         candidates: int,
         prompts: Tensor | None,
         moves: list[TensorMove | None],
-        taps: Taps,
+        taps: Mapping[Tap, Floats],
     ) -> None:
         self.vit, self.x, self.images, self.candidates = vit, x, images, candidates
         self.prompts, self.moves, self.taps = prompts, moves, taps
@@ -241,11 +275,11 @@ class _Chunk:
         del q, k, v
         for i in range(1, len(blocks)):
             grouped = self._group(x)
-            self._record(self.taps.cls, i - 1, ks, grouped[:, :, 0])
+            self._record(Tap.CLS, i - 1, ks, grouped[:, :, 0])
             self._record_patches(i, ks, grouped[:, :, self.prefix :])
             x = self._move(grouped, i, ks).flatten(0, 1)
             normed = blocks[i].norm1(x)
-            self._record(self.taps.features, i - 1, ks, self._group(normed)[:, :, 0])
+            self._record(Tap.FEATURES, i - 1, ks, self._group(normed)[:, :, 0])
             if i == last and cls_only:
                 x = blocks[i].finish(x[:, :1], blocks[i].attn.first(normed))
             else:
@@ -254,13 +288,14 @@ class _Chunk:
 
     def _finish(self, x: Tensor, last: int, ks: slice) -> None:
         """Apply the final norm and record what the head reads."""
-        self._record(self.taps.cls, last, ks, x[:, :, 0])
+        self._record(Tap.CLS, last, ks, x[:, :, 0])
         pooled = normed = self.vit.norm(x[:, :, 0])
         if self.vit.architecture.pool == "cls+mean":
             patches = self.vit.norm(x[:, :, self.prefix :])
             pooled = torch.cat([normed, patches.mean(dim=2)], dim=-1)
-        self._record(self.taps.features, last, ks, normed)
-        self.taps.pooled[ks, self.images] = pooled.float().cpu() if pooled.dtype.itemsize < 4 else pooled.cpu()
+        self._record(Tap.FEATURES, last, ks, normed)
+        if Tap.POOLED in self.taps:
+            self.taps[Tap.POOLED][ks, self.images] = to_numpy(pooled)
 
     def _group(self, x: Tensor) -> Tensor:
         """``[g*c, T, d] -> [g, c, T, d]``, a view."""
@@ -286,16 +321,17 @@ class _Chunk:
         cut = cut[:, self.images] if cut.shape[1] > 1 else cut
         return cut[:, :, layer, None]
 
-    def _record(self, tap: Floats, layer: int, ks: slice, value: Tensor) -> None:
-        """Write ``[g, c, d]`` to its place in a tap."""
-        tap[ks, self.images, layer] = value.float().cpu() if value.dtype.itemsize < 4 else value.cpu()
+    def _record(self, tap: Tap, layer: int, ks: slice, value: Tensor) -> None:
+        """Write ``[g, c, d]`` to its place in a tap, if it is wanted."""
+        if tap in self.taps:
+            self.taps[tap][ks, self.images, layer] = to_numpy(value)
 
     def _record_patches(self, layer: int, ks: slice, patches: Tensor) -> None:
         """Write mean and variance over the patch tokens ``[g, c, patches, d]``, if they are wanted."""
-        if self.taps.patch_mean is not None and self.taps.patch_variance is not None:
+        if Tap.PATCH_MEAN in self.taps or Tap.PATCH_VARIANCE in self.taps:
             variance, mean = torch.var_mean(patches, dim=2, correction=0)
-            self._record(self.taps.patch_mean, layer, ks, mean)
-            self._record(self.taps.patch_variance, layer, ks, variance)
+            self._record(Tap.PATCH_MEAN, layer, ks, mean)
+            self._record(Tap.PATCH_VARIANCE, layer, ks, variance)
 
 
 def _insert(x: Tensor, added: Tensor | None) -> Tensor:

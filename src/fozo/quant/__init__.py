@@ -14,18 +14,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fozo.quant.scales import BITS, METRICS, Scales
+from fozo.types import Engine, Images
 
 if TYPE_CHECKING:
-    import torch
-
-    from fozo.engines.base import Engine, Images
     from fozo.quant.model import QuantisedEngine
 
 __all__ = ["BITS", "METRICS", "Scales", "ptq4vit", "with_scales"]
 
 
 def ptq4vit(
-    model: Engine | torch.nn.Module | str | os.PathLike[str],
+    engine: Engine,
     images: Images,
     bits: int = 8,
     *,
@@ -35,7 +33,7 @@ def ptq4vit(
     """Quantise weights and activations of a ViT to ``bits``, with steps searched on a few clean images.
 
     Args:
-        model: a torch engine, or anything that ``load_engine`` makes one of.
+        engine: a torch engine.
         images: normalised clean images ``[B, channels, height, width]``; the paper uses 32.
         bits: 4, 6 or 8, for weights and activations alike.
         metric: which error of a layer's output the steps minimise: ``"hessian"`` (weighted by the loss's gradient),
@@ -43,17 +41,14 @@ def ptq4vit(
         progress: called with the number of searches done and their total.
     """
     from fozo.quant.calibrate import search_scales
-    from fozo.quant.model import QuantisedEngine, torch_engine
+    from fozo.quant.model import QuantisedEngine, full_precision
 
-    engine = torch_engine(model)
-    return QuantisedEngine(engine, search_scales(engine, images, bits=bits, metric=metric, progress=progress))
+    plain = full_precision(engine)
+    return QuantisedEngine(plain, search_scales(plain, images, bits=bits, metric=metric, progress=progress))
 
 
-def with_scales(
-    model: Engine | torch.nn.Module | str | os.PathLike[str], scales: Scales | str | os.PathLike[str]
-) -> QuantisedEngine:
-    """Quantise a ViT with steps found before; a file of another model is refused."""
-    from fozo.quant.model import QuantisedEngine, torch_engine
+def with_scales(engine: Engine, scales: Scales | str | os.PathLike[str]) -> QuantisedEngine:
+    """Quantise a torch engine's ViT with steps found before; a file of another model is refused."""
+    from fozo.quant.model import QuantisedEngine, full_precision
 
-    found = scales if isinstance(scales, Scales) else Scales.load(scales)
-    return QuantisedEngine(torch_engine(model), found)
+    return QuantisedEngine(full_precision(engine), scales if isinstance(scales, Scales) else Scales.load(scales))

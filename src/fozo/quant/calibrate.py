@@ -19,14 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fozo.engines.base import Images, check_images, refuse_broken
 from fozo.engines.torch_engine import TorchEngine
-from fozo.engines.vit import Block, Linear, ViT
 from fozo.errors import FozoError
+from fozo.models.vit import Block, Linear, ViT
 from fozo.quant.model import QKV_PARTS
 from fozo.quant.rounding import after_gelu, levels, uniform
 from fozo.quant.scales import BITS, METRICS, Scales
 from fozo.quant.search import ERRORS, HeadsProduct, LinearProduct, Sample, SoftmaxProduct, embedding_steps
+from fozo.types import Images
 
 SOFTNESS = 0.5
 """The target is the softmax of this fraction of the logits."""
@@ -189,9 +189,8 @@ def search_scales(
         raise FozoError(f"bits is {bits}; choose from {', '.join(map(str, BITS))}")
     if metric not in METRICS:
         raise FozoError(f"there is no metric {metric!r}; choose from {', '.join(METRICS)}")
-    check_images(tuple(images.shape), images.dtype, engine.spec)
-    batch = torch.as_tensor(images).to(engine.device, engine.dtype)
-    refuse_broken(batch.flatten(1).isfinite().all(dim=1).cpu().numpy())
+    # Not a tensor of inference mode: gradients go through it.
+    batch = engine.check(images).x.clone()
     with torch.no_grad():
         steps = _Searcher(engine.vit, batch, bits, metric, progress).run()
     arrays = {name: np.asarray(step.double().cpu()) for name, step in steps.items()}

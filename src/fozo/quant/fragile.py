@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fozo.engines.base import Floats, Spec
-from fozo.engines.vit import ViT
+from fozo.models.vit import ViT
+from fozo.types import Floats, Spec
 
 IMAGES = 8
 MOST = 0.1

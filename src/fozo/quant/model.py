@@ -10,7 +10,6 @@ to accuracy and costs more time than the plain model. For speed export with ``--
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,13 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fozo.engines.base import Engine
-from fozo.engines.load import load_engine
 from fozo.engines.torch_engine import TorchEngine
-from fozo.engines.vit import Architecture, Attention, Block, Linear, ViT
 from fozo.errors import FozoError
+from fozo.models.vit import Architecture, Attention, Block, Linear, ViT
 from fozo.quant.rounding import after_gelu, after_softmax, levels, uniform
 from fozo.quant.scales import Scales
+from fozo.types import Engine
 
 Rounding = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -32,9 +30,8 @@ QKV_PARTS = 3
 """Queries, keys and values have a weight step each."""
 
 
-def torch_engine(model: Engine | nn.Module | str | os.PathLike[str]) -> TorchEngine:
-    """Make a torch engine in full precision of whatever the user has."""
-    engine = load_engine(model)
+def full_precision(engine: Engine) -> TorchEngine:
+    """Refuse engines that PTQ4ViT cannot quantise."""
     if isinstance(engine, QuantisedEngine):
         raise FozoError(f"{engine.spec.name} is quantised already; give the model in full precision")
     if not isinstance(engine, TorchEngine):
@@ -150,7 +147,7 @@ class QuantisedEngine(TorchEngine):
     A model of its own: its fingerprint names the bits and the steps, so source statistics are collected with it.
     """
 
-    differentiable = False
+    abilities = frozenset({"tokens", "torch"})
 
     def __init__(self, plain: TorchEngine, scales: Scales) -> None:
         """Quantise the model of ``plain``, which is left as it is, with steps made for it."""

@@ -10,26 +10,49 @@ add pairs of products in 16 bits, which 8-bit weights overflow, silently and onl
 
 from __future__ import annotations
 
+import hashlib
 import math
-import os
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnxruntime import quantization
 
-from fozo.core.noise import uniform_prompts
-from fozo.data.sets import CLEAN, open_images
-from fozo.data.sources import Stored
-from fozo.engines.base import Spec
-from fozo.engines.graph_engine import Float32
-from fozo.engines.graph_file import IMAGES, MOVES, PROMPTS
-from fozo.engines.onnx_engine import OnnxEngine
-from fozo.errors import FozoError
+from fozo.core.noise import starting_prompts
+from fozo.engines.onnx.engine import Float32
+from fozo.engines.onnx.export import build_graph, write_model
+from fozo.engines.onnx.schema import IMAGES, MOVES, PROMPTS
+from fozo.engines.torch_engine import TorchEngine
+from fozo.quant.fragile import fragile_layers
+from fozo.types import Floats, Spec
 
-IMAGES_SEEN = 128
-BATCH = 8
+
+def write_int8(engine: TorchEngine, spec: Spec, target: Path, calibration: Iterable[Floats] | None) -> Spec:
+    """Write a torch model in INT8: dynamic, or static with activation ranges of normalised ``calibration`` batches.
+
+    An INT8 model is a model of its own with its own fingerprint; that of a static one depends on its calibration.
+    """
+    fragile = fragile_layers(engine.vit, spec)
+    # The quantizer reads and writes files; they live beside the target, where there is room for it.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        plain = Path(folder) / "float32.onnx"
+        # The graph is written as the quantizer likes it; saying so spares its advice to preprocess it.
+        write_model(build_graph(engine), spec, plain, {"onnx.quant.pre_process": "onnxruntime.quant"})
+        if calibration is None:
+            model, kind = dynamic(plain, fragile), "int8d"
+        else:
+            model = static(plain, calibration, spec, fragile)
+            ranges = hashlib.sha256()
+            for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
+                if tensor.name.endswith(("_scale", "_zero_point")):
+                    ranges.update(tensor.name.encode() + onnx.numpy_helper.to_array(tensor).tobytes())
+            kind = f"int8s-{ranges.hexdigest()[:8]}"
+    spec = replace(spec, fingerprint=f"{spec.fingerprint}-{kind}")
+    write_model(model, spec, target)
+    return spec
 
 
 def linear_layers(model: onnx.ModelProto, fragile: Sequence[str] = ()) -> list[str]:
@@ -54,13 +77,13 @@ def dynamic(path: Path, fragile: Sequence[str]) -> onnx.ModelProto:
     return onnx.load(out)
 
 
-def static(path: Path, calibration: str | os.PathLike[str], fragile: Sequence[str]) -> onnx.ModelProto:
+def static(path: Path, calibration: Iterable[Floats], spec: Spec, fragile: Sequence[str]) -> onnx.ModelProto:
     """INT8 weights and activations, whose ranges are measured once, here, on clean images."""
     out = path.with_name("int8.onnx")
     quantization.quantize_static(
         path,
         out,
-        _Calibration(path, calibration),
+        _Calibration(calibration, spec),
         quant_format=quantization.QuantFormat.QDQ,
         op_types_to_quantize=["MatMul"],
         nodes_to_quantize=linear_layers(onnx.load(path, load_external_data=False), fragile),
@@ -77,25 +100,11 @@ def static(path: Path, calibration: str | os.PathLike[str], fragile: Sequence[st
 class _Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]
     """Clean images as the graph's inputs, with prompts as FOZO starts from, so that their range is known too."""
 
-    def __init__(self, path: Path, folder: str | os.PathLike[str]) -> None:
-        spec = OnnxEngine(path, threads=1).spec
-        images = open_images(Path(folder))
-        source = Stored(images.take(min(len(images), IMAGES_SEEN)), spec.image_size, spec.channels)
-        # Labels play no part, so sets with other classes than the model's will do; corruptions will not.
-        if source.images.corrupted:
-            raise FozoError(f"{os.fspath(folder)} holds corrupted images; calibrate on clean ones")
-        self._feeds = self._batches(source, spec)
-
-    @staticmethod
-    def _batches(source: Stored, spec: Spec) -> Iterator[dict[str, Float32]]:
-        bound = math.sqrt(6 / (3 * math.prod(spec.patch_size) + spec.dim))
-        prompts = uniform_prompts(0, 3, spec.dim, bound)[None].astype(np.float32)
+    def __init__(self, batches: Iterable[Floats], spec: Spec) -> None:
+        prompts = starting_prompts(0, 3, spec.dim, math.prod(spec.patch_size))[None].astype(np.float32)
         shape = (1, 1, spec.depth, spec.dim)
-        knobs = {PROMPTS: prompts}
-        knobs |= {name: np.full(shape, name.endswith("scale"), dtype=np.float32) for name in MOVES}
-        for start in range(0, len(source.images), BATCH):
-            indices = range(start, min(start + BATCH, len(source.images)))
-            yield {IMAGES: spec.normalise(np.stack([source.load(CLEAN, i) for i in indices])), **knobs}
+        moves = {name: np.full(shape, name.endswith("scale"), dtype=np.float32) for name in MOVES}
+        self._feeds = ({IMAGES: np.asarray(images), PROMPTS: prompts, **moves} for images in batches)
 
     def get_next(self) -> dict[str, Float32] | None:
         """Give the next batch, or ``None`` after the last."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.files import load_arrays, save_arrays
 from fozo.errors import FozoError
+from fozo.io import load_arrays, save_arrays
 
 BITS = (4, 6, 8)
 METRICS = ("hessian", "l2", "cosine")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
@@ -18,62 +18,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fozo.engines.vit import Architecture, ViT
 from fozo.errors import FozoError
+from fozo.models.names import Hints
+from fozo.models.vit import Architecture, ViT
 
-State: TypeAlias = dict[str, Tensor]
+Weights: TypeAlias = dict[str, Tensor]
 
 PROBE_TOLERANCE = 1e-3
 """Relative difference of logits on the probe image above which a conversion is refused (rounding gives 1e-6)."""
 
 
-@dataclass(frozen=True)
-class Hints:
-    """What a state dict cannot say. ``None`` means: infer it, or use the usual value."""
-
-    name: str = "vit"
-    heads: int | None = None
-    image_size: tuple[int, int] | None = None
-    """The size that the model was trained for."""
-    patch: int | None = None
-    resize_to: tuple[int, int] | None = None
-    """The size that the user wants instead: the position embedding is resampled."""
-    norm_epsilon: float = 1e-6
-    activation: str = "gelu"
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    antialias: bool = True
-    """Whether a position embedding is resampled with antialiasing (timm does, transformers does not)."""
-
-
-# --- names of published models -------------------------------------------------------------------------------
-
-HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-NORMALISATION = {
-    "augreg": HALF, "augreg2": HALF, "orig": HALF, "sam": HALF,
-    "fb": IMAGENET, "dino": IMAGENET, "mae": IMAGENET, "lvd142m": IMAGENET,
-    "openai": CLIP, "laion2b": CLIP,
-}  # fmt: skip
-UNUSUAL_HEADS = {"huge": 16, "giant": 16}
-NAME = re.compile(
-    r"(?P<family>vit|deit3?)_(?P<size>[a-z]+)_patch(?P<patch>\d+)_[a-z_]*?(?P<image>\d+)(\.(?P<tag>\w+))?"
-)
-
-
-def hints_from_name(name: str) -> Hints:
-    """What a timm model name such as ``vit_tiny_patch16_224.augreg_in21k_ft_in1k`` tells."""
-    match = NAME.fullmatch(name)
-    if match is None:
-        return Hints(name=name)
-    tag = (match["tag"] or "").split("_")[0]
-    mean, std = NORMALISATION.get(tag, (None, None))
-    size = int(match["image"])
-    return Hints(name=name, heads=UNUSUAL_HEADS.get(match["size"]), image_size=(size, size), mean=mean, std=std)
-
-
 # --- state dicts ---------------------------------------------------------------------------------------------
+
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+"""Heads of the published models (So400m, Huge, giant, gigantic) that do not have one for every 64 of their width."""
 
 REFUSED = {
     "head_dist.": "is a distilled model that averages two heads over two tokens; fozo reads one head on CLS",
@@ -104,7 +62,7 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     depth = 1 + max((int(n.split(".")[1]) for n in state if n.startswith("blocks.")), default=-1)
     if depth == 0 or "blocks.0.mlp.fc1.weight" not in state:
         raise FozoError(f"{hints.name} has no blocks named blocks.0.mlp.fc1 and so on; use timm's names")
-    heads = hints.heads or dim // 64
+    heads = hints.heads or HEADS.get(dim, dim // 64)
     if not hints.heads and dim % 64:
         raise FozoError(f"the number of heads of {hints.name} (width {dim}) cannot be inferred; pass heads=")
     classes, head_width = state["head.weight"].shape
@@ -167,11 +125,11 @@ def _native_grid(rows: int, prefix: int, patch_size: tuple[int, int], hints: Hin
     """Patches down and across that the position embedding was trained for: as named, square, or as wanted."""
     if hints.image_size is not None:
         grid = (hints.image_size[0] // patch_size[0], hints.image_size[1] // patch_size[1])
-        if grid[0] * grid[1] in (rows - prefix, rows) and hints.patch in (None, *patch_size):
+        if grid[0] * grid[1] in (rows - prefix, rows):
             return grid
         raise FozoError(
-            f"{hints.name} should have images of {hints.image_size} and patches of {hints.patch or patch_size[0]}, but "
-            f"its weights have patches of {patch_size} and {rows} positions; give the right name or size"
+            f"{hints.name} should have images of {hints.image_size}, but its weights have patches of {patch_size} and "
+            f"{rows} positions; give the right name or size"
         )
     wanted = hints.resize_to or (0, 0)
     oblong = (wanted[0] // patch_size[0], wanted[1] // patch_size[1])
@@ -183,7 +141,7 @@ def _native_grid(rows: int, prefix: int, patch_size: tuple[int, int], hints: Hin
     raise FozoError(f"{rows} positions of {hints.name} form no square grid; pass image_size=(height, width)")
 
 
-def _fill_biases(state: State) -> None:
+def _fill_biases(state: Weights) -> None:
     """Give layers without a bias one of zeros: qkv_bias=False, and CLIP's patch embedding."""
     for name in [n for n in state if n.endswith(".weight")]:
         bias = name.removesuffix("weight") + "bias"
@@ -191,7 +149,7 @@ def _fill_biases(state: State) -> None:
             state[bias] = state[name].new_zeros(state[name].shape[0])
 
 
-def _fold_layer_scale(state: State, depth: int) -> None:
+def _fold_layer_scale(state: Weights, depth: int) -> None:
     """Multiply layer scales into the projections before them."""
     for i in range(depth):
         for scale, layer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
@@ -202,7 +160,7 @@ def _fold_layer_scale(state: State, depth: int) -> None:
                 state[bias] = state[bias] * gamma
 
 
-def _check_names(vit: ViT, state: State, name: str) -> None:
+def _check_names(vit: ViT, state: Weights, name: str) -> None:
     """Name the first tensor that is missing, unknown or of the wrong shape."""
     shapes = {key: tuple(tensor.shape) for key, tensor in vit.state_dict().items()}
     given = {key: tuple(tensor.shape) for key, tensor in state.items()}
@@ -217,7 +175,7 @@ def _check_names(vit: ViT, state: State, name: str) -> None:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def state_from_file(path: Path) -> State:
+def state_from_file(path: Path) -> Weights:
     """Read a state dict without ever unpickling code: safetensors, or ``torch.load(weights_only=True)``."""
     if not path.is_file():
         raise FozoError(f"there is no file {path}; check the path")
@@ -240,6 +198,13 @@ def state_from_file(path: Path) -> State:
 
 
 # --- timm and transformers, by duck typing -------------------------------------------------------------------
+
+
+ACTIVATIONS = {
+    "GELU": "gelu", "GELUTanh": "gelu_tanh", "GeluTanh": "gelu_tanh", "QuickGELU": "quick_gelu",
+    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+}  # fmt: skip
+"""timm's classes and transformers' words, where they differ from ours."""
 
 
 class _Config(Protocol):
@@ -274,9 +239,8 @@ def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     cfg: dict[str, object] = dict(getattr(model, "pretrained_cfg", None) or {})
     name = ".".join(str(part) for part in (cfg.get("architecture"), cfg.get("tag")) if part)
     activation = blocks[0].get_submodule("mlp.act")
-    acts = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "GeluTanh": "gelu_tanh", "QuickGELU": "quick_gelu"}
     kind = type(activation).__name__
-    if kind not in acts:
+    if kind not in ACTIVATIONS:
         raise FozoError(f"{hints.name} uses the activation {kind}, which fozo's ViT does not; use another model")
     tanh = getattr(activation, "approximate", "none") == "tanh"
     found = replace(
@@ -285,7 +249,7 @@ def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         heads=cast("int", blocks[0].get_submodule("attn").num_heads),
         image_size=cast("tuple[int, int]", tuple(model.get_submodule("patch_embed").img_size)),  # type: ignore[arg-type]
         norm_epsilon=cast("nn.LayerNorm", blocks[0].get_submodule("norm1")).eps,
-        activation="gelu_tanh" if tanh else acts[kind],
+        activation="gelu_tanh" if tanh else ACTIVATIONS[kind],
         mean=hints.mean or cast("tuple[float, ...] | None", cfg.get("mean")),
         std=hints.std or cast("tuple[float, ...] | None", cfg.get("std")),
     )
@@ -300,7 +264,7 @@ TRANSFORMERS_NAMES = [
     (r"embeddings\.position_embeddings", "pos_embed"),
     (r"embeddings\.patch_embeddings\.projection", "patch_embed.proj"),
     (r"(encoder\.layer|layers)\.(\d+)", r"blocks.\2"),
-    (r"attention\.attention\.(query|key|value)", r"attn.\1"),
+    (r"attention\.attention\.(q|k|v)(uery|ey|alue)", r"attn.\1"),
     (r"attention\.(q|k|v)_proj", r"attn.\1"),
     (r"attention\.(o_proj|output\.dense)", "attn.proj"),
     (r"layernorm_before", "norm1"),
@@ -321,32 +285,23 @@ def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
             f"{type(model).__name__} is not supported; use ViTForImageClassification, DeiTForImageClassification or "
             f"Dinov2ForImageClassification"
         )
-    state: State = {}
+    state: Weights = {}
     for name, tensor in model.state_dict().items():
         for pattern, new in TRANSFORMERS_NAMES:
             name = re.sub(pattern, new, name)
         if name != "embeddings.mask_token":
             state[name] = tensor
-    for name in [n for n in state if re.search(r"attn\.(q|query)\.", n)]:
-        parts = [re.sub(r"attn\.q(uery)?\.", f"attn.{new}.", name) for new in ("q", "k", "v")]
-        if "query" in name:
-            parts = [name.replace("query", new) for new in ("query", "key", "value")]
-        merged = re.sub(r"attn\.q(uery)?\.", "attn.qkv.", name)
-        state[merged] = torch.cat([state.pop(part) for part in parts])
+    for name in [n for n in state if ".attn.q." in n]:
+        parts = [state.pop(name.replace("attn.q.", f"attn.{part}.")) for part in "qkv"]
+        state[name.replace("attn.q.", "attn.qkv.")] = torch.cat(parts)
     size = config.image_size
-    acts = {
-        "gelu": "gelu",
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "quick_gelu": "quick_gelu",
-    }
     found = replace(
         hints,
         name=hints.name if hints.name != "vit" else (str(getattr(config, "name_or_path", "")) or config.model_type),
         heads=config.num_attention_heads,
         image_size=(size, size) if isinstance(size, int) else (size[0], size[1]),
         norm_epsilon=config.layer_norm_eps,
-        activation=acts.get(config.hidden_act, config.hidden_act),
+        activation=ACTIVATIONS.get(config.hidden_act, config.hidden_act),
         antialias=False,
     )
     return _checked(model, state, found), found

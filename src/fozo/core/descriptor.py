@@ -1,8 +1,8 @@
-"""How an image looks, in a few numbers that tell corruptions apart before the model has seen the image.
+"""Image descriptors: a few numbers that tell corruptions apart before the model has seen the image.
 
 Noise, blur, fog or a change of contrast alter colour and the amount of detail at some scale far more than the content
-of a picture does. So the look of an image is the mean of each channel, and the logarithm of the energy of each channel
-in every half octave of spatial frequency. A few dozen numbers; no model, no labels.
+of a picture does. So the descriptor of an image is the mean of each channel, and the logarithm of the energy of each
+channel in every half octave of spatial frequency. A few dozen numbers; no model, no labels.
 
 Frequencies are those of the discrete cosine transform: unlike Fourier's it takes an image as going on mirrored beyond
 its border, so the border is no edge. Colours are first turned into brightness and two differences of colour, because
@@ -17,14 +17,15 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from fozo.types import Array
+
 Single = npt.NDArray[np.float32]
 
 FLOOR = 1e-5
 """Added to energies before the logarithm: about what rounding to 8 bits leaves in a normalised image. Without it a
 uniform image would be infinitely far from every other one."""
 
-FEW = 8
+CHUNK = 8
 """Images transformed together: what is needed on the way then stays in the cache, however large the batch."""
 
 
@@ -84,10 +85,10 @@ class Spectra:
         """Turn images ``[B, channels, height, width]`` into coefficients of the same shape."""
         colours, down, across = self._turns
         coefficients = np.empty(images.shape, dtype=np.float32)
-        for start in range(0, len(images), FEW):
-            x = np.asarray(images[start : start + FEW], dtype=np.float32)
+        for start in range(0, len(images), CHUNK):
+            x = np.asarray(images[start : start + CHUNK], dtype=np.float32)
             mixed = (colours @ x.reshape(len(x), self.channels, -1)).reshape(x.shape)
-            coefficients[start : start + FEW] = down @ mixed @ across.T
+            coefficients[start : start + CHUNK] = down @ mixed @ across.T
         return coefficients
 
     def inverse(self, coefficients: Single) -> Single:
@@ -96,7 +97,7 @@ class Spectra:
         mixed = down.T @ coefficients @ across
         return np.asarray((colours.T @ mixed.reshape(len(mixed), self.channels, -1)).reshape(mixed.shape))
 
-    def look(self, coefficients: Single) -> Array:
+    def describe(self, coefficients: Single) -> Array:
         """Means of the channels, then the log energies of their bands: ``[B, channels * (1 + bands)]``."""
         count = len(coefficients)
         means = coefficients[:, :, 0, 0] / np.sqrt(self.height * self.width)
@@ -104,9 +105,9 @@ class Spectra:
         logs = np.log(energies.astype(np.float64) + FLOOR).reshape(count, -1)
         return np.concatenate([means.astype(np.float64), logs], axis=1)
 
-    def energies(self, looks: Array) -> Array:
-        """Return the part of looks ``[n, f]`` that are log energies: ``[n, channels, bands]``."""
-        return looks[:, self.channels :].reshape(len(looks), self.channels, self.bands)
+    def log_energies(self, descriptors: Array) -> Array:
+        """Return the part of descriptors ``[n, f]`` that are log energies: ``[n, channels, bands]``."""
+        return descriptors[:, self.channels :].reshape(len(descriptors), self.channels, self.bands)
 
     @cached_property
     def _blend(self) -> Single:
@@ -115,7 +116,7 @@ class Spectra:
         nearness = 1 - np.abs(place - np.arange(self.bands)[:, None])
         return np.asarray(np.maximum(nearness, 0), dtype=np.float32)
 
-    def spread_out(self, bands: Array) -> Single:
+    def interpolate(self, bands: Array) -> Single:
         """Give every coefficient the value of its band, going over smoothly: ``[..., bands]`` to ``[..., h, w]``."""
         values = bands.astype(np.float32) @ self._blend
         return np.asarray(values.reshape(*bands.shape[:-1], self.height, self.width))
@@ -127,10 +128,10 @@ def spectra(channels: int, height: int, width: int) -> Spectra:
     return Spectra(channels, height, width)
 
 
-def look(images: npt.NDArray[np.floating]) -> Array:
+def describe(images: npt.NDArray[np.floating]) -> Array:
     """Describe normalised images ``[B, channels, height, width]`` by ``[B, features]``.
 
-    The number of features depends on channels and size only; compare looks of one model's images.
+    The number of features depends on channels and size only; compare descriptors of one model's images.
     """
     transform = spectra(*images.shape[1:])
-    return transform.look(transform.transform(images))
+    return transform.describe(transform.transform(images))

@@ -7,19 +7,14 @@ one session, so its weights are in memory once. ``benchmarks/edge.py --workers``
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import onnxruntime
 
-from fozo.engines.graph_engine import Float32, GraphEngine, model_path, thread_count, unreadable
-from fozo.engines.graph_file import read_spec
-
-QUANTIZER = "onnx.quantize"
-"""What ONNX Runtime's quantizer writes into a file as its producer."""
+from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
+from fozo.engines.onnx.schema import read_spec
 
 
 class OnnxEngine(GraphEngine):
@@ -43,12 +38,8 @@ class OnnxEngine(GraphEngine):
             self._session = onnxruntime.InferenceSession(os.fspath(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its exceptions share no class of their own
             raise unreadable(file, error) from error
-        meta = self._session.get_modelmeta()
-        spec = read_spec(str(path), meta.custom_metadata_map, {value.name for value in self._session.get_inputs()})
-        if meta.producer_name == QUANTIZER and "-int8" not in spec.fingerprint:
-            # Somebody quantized an exported model: no more the one whose fingerprint it carries.
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
-            spec = replace(spec, fingerprint=f"{spec.fingerprint}-int8-{digest}")
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        spec = read_spec(file, metadata, {value.name for value in self._session.get_inputs()})
         workers = thread_count(threads)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="fozo-onnx") if workers > 1 else None
         super().__init__(spec, chunk)

@@ -6,8 +6,8 @@ import importlib
 import os
 from collections.abc import Mapping, Sequence
 
-from fozo.engines.graph_engine import Float32, GraphEngine, model_path, thread_count, unreadable
-from fozo.engines.graph_file import METADATA, read_spec
+from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
+from fozo.engines.onnx.schema import METADATA, read_spec
 from fozo.errors import FozoError
 
 
@@ -15,7 +15,7 @@ class OpenvinoEngine(GraphEngine):
     """Runs a file of ``fozo export`` on the CPU."""
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
-        """Open a model; the arguments are those of :class:`~fozo.engines.onnx_engine.OnnxEngine`."""
+        """Open a model; the arguments are those of :class:`~fozo.engines.onnx.ort.OnnxEngine`."""
         try:
             openvino = importlib.import_module("openvino")
         except ImportError as error:
@@ -28,7 +28,7 @@ class OpenvinoEngine(GraphEngine):
             raise unreadable(file, error) from error
         stored = ["framework", METADATA]  # where its ONNX reader keeps a model's metadata
         metadata = {METADATA: str(model.get_rt_info(stored).astype(str))} if model.has_rt_info(stored) else {}
-        spec = read_spec(str(path), metadata, {value.any_name for value in model.inputs})
+        spec = read_spec(file, metadata, {value.any_name for value in model.inputs})
         settings = {
             "INFERENCE_NUM_THREADS": thread_count(threads),
             "PERFORMANCE_HINT": "LATENCY",

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from fozo.engines.onnx.schema import PRODUCER
+
 Shape = Sequence[int | str]
 Attribute = int | float | str | Sequence[int]
 
@@ -73,6 +75,6 @@ class Graph:
         graph = helper.make_graph(
             self.nodes, name, self.inputs, self.outputs, initializer=list(self.initializers.values())
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="fozo")
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], producer_name=PRODUCER)
         model.ir_version = ir_version
         return model

@@ -1,15 +1,18 @@
-"""What an engine is: it runs a frozen model, turns knobs that touch no weight, and reports taps.
+"""What passes between the rooms: a model's facts, knobs and taps, batches, states, and what an engine is.
 
-Everything that crosses this border is NumPy, so methods and optimizers never import a deep-learning
-library. An engine may be PyTorch, ONNX Runtime, OpenVINO or anything else that can run a ViT.
+NumPy only. Everything that crosses a border is NumPy, so methods and optimizers never import a deep-learning library,
+and an engine may be PyTorch, ONNX Runtime, OpenVINO or anything else that can run a model.
 
 Shapes: K candidates, B images, p prompts, L = depth, d = token width, h = head width.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -21,13 +24,13 @@ if TYPE_CHECKING:
     import torch
 
 Floats: TypeAlias = npt.NDArray[np.floating]
+Array: TypeAlias = npt.NDArray[np.float64]
 Images: TypeAlias = "Floats | torch.Tensor"
 ImagesT = TypeVar("ImagesT", bound="Floats | torch.Tensor")
-
-
-CPU_TOKENS = 1600
-"""How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the
-matrix products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
+Value: TypeAlias = bool | int | float | str
+"""What an option may be: what TOML, JSON and a command line all can say."""
+State: TypeAlias = dict[str, npt.NDArray[np.generic]]
+"""All that adaptation has changed, as named arrays in their own precision."""
 
 
 @dataclass(frozen=True)
@@ -130,49 +133,89 @@ class Knobs:
                     )
 
 
-@dataclass(frozen=True)
-class Taps:
-    """What a pass reports."""
-
-    cls: Floats
-    """``[K, B, L, d]``: the CLS token as it leaves each block, before any move."""
-    features: Floats
-    """``[K, B, L, d]``: CLS after the norm that reads it next: the next block's, and the final one for the last."""
-    pooled: Floats
-    """``[K, B, h]``: what the head reads. For most models the last layer's ``features``."""
-    patch_mean: Floats | None = None
-    """``[K, B, L, d]``: mean over the patch tokens of each image as they enter each block, before any move."""
-    patch_variance: Floats | None = None
-    """``[K, B, L, d]``: their variance about that mean (divided by the number of patches)."""
-
-
 NO_KNOBS = Knobs()
 
 
-class Tokens(Protocol):
-    """A batch after patch and position embedding: opaque, owned by the engine that made it."""
+class Tap(str, Enum):
+    """What a pass can report. Only the taps asked for are computed, fetched and copied."""
+
+    LOGITS = "logits"
+    """``[K, B, classes]``: the head's output, the one tap that every engine has."""
+    POOLED = "pooled"
+    """``[K, B, h]``: what the head reads. For most models the last layer's ``FEATURES``."""
+    CLS = "cls"
+    """``[K, B, L, d]``: the CLS token as it leaves each block, before any move."""
+    FEATURES = "features"
+    """``[K, B, L, d]``: CLS after the norm that reads it next: the next block's, and the final one for the last."""
+    PATCH_MEAN = "patch_mean"
+    """``[K, B, L, d]``: mean over the patch tokens of each image as they enter each block, before any move."""
+    PATCH_VARIANCE = "patch_variance"
+    """``[K, B, L, d]``: their variance about that mean (divided by the number of patches)."""
+
+
+Taps: TypeAlias = dict[Tap, Floats]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A model's head: ``logits = pooled @ weight + bias``."""
+
+    weight: Floats
+    """``[h, classes]``."""
+    bias: Floats
+    """``[classes]``."""
+
+    def __call__(self, pooled: Floats) -> Floats:
+        """Apply it: ``[..., h] -> [..., classes]``."""
+        logits: Floats = np.asarray(pooled, dtype=self.weight.dtype) @ self.weight + self.bias
+        return logits
+
+
+class Batch(Protocol):
+    """Images that an engine has checked and converted, once. It belongs to the engine that made it."""
 
     @property
-    def batch(self) -> int:
-        """Number of images."""
+    def images(self) -> Floats:
+        """``[B, channels, height, width]`` in the model's precision."""
+
+    def __len__(self) -> int:
+        """Count the images."""
+
+    def part(self, images: slice) -> Batch:
+        """Give some of the images."""
+
+    def with_images(self, images: Floats) -> Batch:
+        """Give the same batch with other pixels, which whoever made them vouches for: they are not checked again."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs a frozen model. ``embed`` once per batch, ``run`` for the candidates, ``logits`` at the end."""
+    """Runs a frozen model. ``check`` once per batch, then ``run`` as often as a method likes."""
 
     @property
     def spec(self) -> Spec:
         """The model's facts."""
 
-    def embed(self, images: Images) -> Tokens:
-        """Check and embed normalised images ``[B, channels, height, width]``."""
+    @property
+    def device(self) -> str:
+        """Where it computes: ``cpu``, ``cuda:0``."""
 
-    def run(self, tokens: Tokens, knobs: Knobs = NO_KNOBS, *, patch_moments: bool = False) -> Taps:
-        """Run one forward pass of the batch for each candidate."""
+    @property
+    def abilities(self) -> frozenset[str]:
+        """What it can do beyond images to logits.
 
-    def logits(self, pooled: Floats) -> Floats:
-        """Apply the head: ``[..., h] -> [..., classes]``."""
+        ``tokens``: the knobs and taps of a ViT. ``torch``: a torch model, whose LayerNorms a copy may change.
+        ``gradient``: gradients flow through it.
+        """
+
+    def check(self, images: Images) -> Batch:
+        """Refuse images that the model cannot read, and convert the others: the only place where that is done."""
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        """Run one forward pass of the batch for each candidate, and report the taps asked for."""
+
+    def head(self) -> Affine:
+        """Give the head, for methods that change what it reads or replace it."""
 
 
 def check_images(shape: tuple[int, ...], dtype: object, spec: Spec) -> None:
@@ -196,19 +239,23 @@ def refuse_broken(finite: npt.NDArray[np.bool_]) -> None:
         raise FozoError(f"image {broken[0]} of the batch holds NaN or infinite values{more}; leave it out")
 
 
-def as_numpy(images: Images) -> Floats:
-    """Give a batch as a NumPy array; one of a torch tensor on the CPU shares its memory if NumPy has its type."""
-    if isinstance(images, np.ndarray):
-        return images
-    tensor = images.detach().cpu()
-    array: Floats = (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).numpy()  # NumPy has no bfloat16
-    return array
+def check_classes(classes: Sequence[int], total: int) -> list[int]:
+    """Refuse a choice of classes that is no choice among ``total``."""
+    if not classes or len(set(classes)) < len(classes) or min(classes) < 0 or max(classes) >= total:
+        raise FozoError(f"classes must be distinct indices below {total}, at least one; check the class mask")
+    return list(classes)
 
 
-def like(images: ImagesT, array: Floats) -> ImagesT:
+def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
     """Give ``array`` back as what the user handed in: a torch tensor on the same device, or NumPy."""
     if isinstance(images, np.ndarray):
         return cast("ImagesT", array)
     torch = sys.modules["torch"]
     tensor: ImagesT = torch.from_numpy(np.ascontiguousarray(array)).to(images.device)
     return tensor
+
+
+def usable_cpus() -> int:
+    """Count the processors that this process may use, which in a container are fewer than the machine's."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from fozo.engines.graph_file import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
-from fozo.engines.onnx_graph import Graph
-from fozo.engines.vit import Architecture
+from fozo.engines.onnx.builder import Graph
+from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
+from fozo.models.vit import Architecture
 
 OPSET, IR_VERSION = 20, 9
 """Opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it."""
@@ -101,8 +101,8 @@ class ViTGraph:
         mean, variance = self._moments(patches)
         one_each = g.shape(self.candidates, 1, 1, 1)
         for name, moment in (("patch_mean", mean), ("patch_variance", variance)):
-            spread = g.op("Expand", g.op("Unsqueeze", moment, g.ints(0)), one_each)
-            self._tap(name, g.op("Reshape", spread, g.ints(-1, 1, a.dim)))
+            repeated = g.op("Expand", g.op("Unsqueeze", moment, g.ints(0)), one_each)
+            self._tap(name, g.op("Reshape", repeated, g.ints(-1, 1, a.dim)))
         x = self._move(g.op("Unsqueeze", tokens, g.ints(0)), 0, joined=False)  # [k, B, T, d]
         qkv = self._linear(self._norm(x, "blocks.0.norm1"), "blocks.0.attn.qkv")
         added = self._linear(self._norm(self.prompts, "blocks.0.norm1"), "blocks.0.attn.qkv")

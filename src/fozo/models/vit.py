@@ -1,6 +1,6 @@
 """A plain Vision Transformer in PyTorch, written to be read: every supported model is converted into this one.
 
-The parameter names are timm's. What only some models have is folded away on loading (see ``weights.py``), so that
+The parameter names are timm's. What only some models have is folded away on loading (see ``convert.py``), so that
 the module has no options that change its arithmetic: layer scale goes into the projections it multiplies, missing
 biases become zeros, and a position embedding without rows for CLS and registers gets zero rows.
 """

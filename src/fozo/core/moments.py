@@ -1,0 +1,83 @@
+"""Mean and variance, gathered in one pass over batches of any size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.errors import FozoError
+from fozo.types import Array, Floats
+
+TINY = 1e-12
+"""Keeps the logarithm of a variance finite where a feature is constant over an image."""
+
+
+def log_variance(variance: npt.ArrayLike) -> Array:
+    """Logarithm of a variance, finite always. Unlike variances, these may be averaged and subtracted."""
+    logarithm: Array = np.log(np.asarray(variance, dtype=np.float64) + TINY)
+    return logarithm
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and sum of squared deviations of a sample: mergeable without loss (Chan et al., 1983).
+
+    Unlike running sums of x and x^2 this never subtracts two large, nearly equal numbers.
+    """
+
+    count: int
+    mean: Array
+    squares: Array
+    """Sum over the sample of (x - mean)^2."""
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Moments:
+        """Moments of a batch ``[B, ...]`` over its first axis."""
+        x = np.asarray(values, dtype=np.float64)
+        mean = x.mean(axis=0)
+        return cls(len(x), mean, ((x - mean) ** 2).sum(axis=0))
+
+    def merge(self, other: Moments) -> Moments:
+        """Moments of both samples together."""
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        mean = self.mean + delta * (other.count / count)
+        squares = self.squares + other.squares + delta**2 * (self.count * other.count / count)
+        return Moments(count, mean, squares)
+
+    @property
+    def std(self) -> Array:
+        """Unbiased standard deviation; it needs at least two values."""
+        if self.count < 2:
+            raise FozoError(f"a standard deviation needs at least two values, not {self.count}; add images")
+        return np.sqrt(self.squares / (self.count - 1))
+
+
+class Window:
+    """The most recent feature rows, so that a batch too small to have a deviation can borrow its neighbours'.
+
+    A single image has no standard deviation. Its statistics are taken together with those of the images just
+    before it, as they were under the prompts that won there.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 2:
+            raise FozoError(f"a window needs room for at least two images, not {size}")
+        self.size = size
+        self.rows: Array | None = None
+
+    def moments(self, features: Floats) -> Moments:
+        """Moments of ``features`` ``[B, ...]`` joined by the most recent rows, ``size`` images in all at most."""
+        current = np.asarray(features, dtype=np.float64)
+        room = max(0, self.size - len(current))
+        if self.rows is None or room == 0:
+            return Moments.of(current)
+        return Moments.of(np.concatenate([self.rows[-room:], current]))
+
+    def push(self, features: Floats) -> None:
+        """Remember a batch's rows, forgetting the oldest."""
+        current = np.asarray(features, dtype=np.float64)
+        joined = current if self.rows is None else np.concatenate([self.rows, current])
+        self.rows = joined[-self.size :].copy()

@@ -1,0 +1,217 @@
+"""Engines that run a file written by ``fozo export``: all of them but the runtime itself.
+
+A runtime computes named outputs from named inputs; a subclass says how. What is here is the rest of the engine's
+contract: checks, knobs as arrays, chunks, and the head.
+
+A call takes some images under some candidates, at most ``chunk`` passes in all, so activations stay in the
+processor's cache and peak memory does not grow with the batch or with the number of candidates. Candidates of the
+same images share a call, because that is where the graph shares their work.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
+from fozo.errors import FozoError
+from fozo.types import (
+    NO_KNOBS,
+    Affine,
+    Batch,
+    Floats,
+    Images,
+    Knobs,
+    Spec,
+    Tap,
+    Taps,
+    check_classes,
+    check_images,
+    refuse_broken,
+    usable_cpus,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Float32 = npt.NDArray[np.float32]
+
+CALL_TOKENS = 800
+"""How many tokens go through the blocks in one call: half of what the torch engine takes at a time is as fast, and the
+eight images of one of Align's groups are then two calls, which go side by side. Not by the number of threads: INT8
+measures ranges by the call, so results would too."""
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """Checked images. The graph embeds them anew in every call, which is under one percent of the call's work."""
+
+    images: Float32
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self.images)
+
+    def part(self, images: slice) -> GraphBatch:
+        """Give some of the images."""
+        return GraphBatch(self.images[images])
+
+    def with_images(self, images: Floats) -> GraphBatch:
+        """Give the same batch with other pixels."""
+        return GraphBatch(np.ascontiguousarray(images, dtype=np.float32))
+
+
+def model_path(path: str | os.PathLike[str]) -> Path:
+    """Refuse a path that leads nowhere, before a runtime says so in its own words."""
+    file = Path(path)
+    if not file.is_file():
+        raise FozoError(f"there is no file {file}; check the path, or write it with: fozo export MODEL -o {file.name}")
+    return file
+
+
+def unreadable(path: Path, error: Exception) -> FozoError:
+    """What to raise when a runtime cannot read a file."""
+    return FozoError(
+        f"{path} is not a readable ONNX model ({type(error).__name__}); it may be truncated: export it again"
+    )
+
+
+def thread_count(threads: int | None) -> int:
+    """Check the user's choice, or take every processor that this process may use."""
+    if threads is not None and threads < 1:
+        raise FozoError(f"threads must be at least 1, not {threads}")
+    return usable_cpus() if threads is None else threads
+
+
+class GraphEngine(ABC):
+    """An engine over an exported model."""
+
+    abilities = frozenset({"tokens"})
+    device = "cpu"
+
+    def __init__(self, spec: Spec, chunk: int | None) -> None:
+        """Read the head; a subclass is ready to :meth:`execute` before it calls this."""
+        self.chunk = max(1, CALL_TOKENS // (1 + spec.patches)) if chunk is None else chunk
+        """How many images (times candidates) go through the blocks together."""
+        if self.chunk < 1:
+            raise FozoError(f"chunk must be at least 1, not {chunk}")
+        self._spec = spec
+        blank = np.zeros((1, *spec.image_shape), dtype=np.float32)
+        feeds = {IMAGES: blank, **_feeds(NO_KNOBS, spec, slice(0, 1), slice(0, 1))}
+        self._head = Affine(*self.execute(feeds, (HEAD_WEIGHT, HEAD_BIAS)))
+
+    @abstractmethod
+    def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
+        """Run the graph once."""
+
+    @property
+    def spec(self) -> Spec:
+        """The model's facts."""
+        return self._spec
+
+    def head(self) -> Affine:
+        """Give the head."""
+        return self._head
+
+    def adjust(
+        self,
+        *,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        classes: Sequence[int] | None = None,
+    ) -> Self:
+        """Use another normalisation, or only some classes of the head. Returns the engine itself."""
+        spec = self._spec
+        self._spec = replace(spec, mean=mean or spec.mean, std=std or spec.std)
+        if classes is not None:
+            self._restrict(classes)
+        return self
+
+    def _restrict(self, classes: Sequence[int]) -> None:
+        spec = self._spec
+        if spec.subset is not None:
+            raise FozoError(f"{spec.name} was exported with {spec.classes} of its classes; leave classes= out")
+        kept = check_classes(classes, spec.classes)
+        labels = None if spec.labels is None else tuple(spec.labels[i] for i in kept)
+        self._spec = replace(spec, classes=len(kept), subset=tuple(kept), labels=labels)
+        self._head = Affine(np.ascontiguousarray(self._head.weight[:, kept]), self._head.bias[kept])
+
+    def check(self, images: Images) -> GraphBatch:
+        """Refuse what the model cannot read, and bring the rest to float32."""
+        check_images(tuple(images.shape), images.dtype, self.spec)
+        array = images if isinstance(images, np.ndarray) else images.detach().cpu().float().numpy()
+        with np.errstate(over="ignore"):  # what overflows float32 is refused in the next line, by image
+            batch = np.ascontiguousarray(array, dtype=np.float32)
+        refuse_broken(np.all(np.isfinite(batch), axis=(1, 2, 3)))
+        return GraphBatch(batch)
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        """Run every candidate over the batch."""
+        spec, count = self.spec, len(batch)
+        if not isinstance(batch, GraphBatch) or batch.images.shape[1:] != spec.image_shape:
+            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+        knobs.check(spec, count)
+        k = knobs.candidates()
+        wanted = list(dict.fromkeys(Tap.POOLED if tap is Tap.LOGITS else tap for tap in taps))
+        names = [tap.value for tap in wanted]
+        shape = (k, count, spec.depth, spec.dim)
+        found: Taps = {
+            tap: np.empty((k, count, spec.head_width) if tap is Tap.POOLED else shape, dtype=np.float32)
+            for tap in wanted
+        }
+
+        def call(part: tuple[slice, slice]) -> None:
+            feeds = {IMAGES: batch.images[part[1]], **_feeds(knobs, spec, *part)}
+            for tap, value in zip(wanted, self.execute(feeds, names), strict=True):
+                found[tap][part] = value
+
+        self.each(call, list(self._calls(k, count)))
+        if Tap.LOGITS in taps:
+            # Applied to the whole batch, outside of the graph: methods may shift what the head reads, and do so there.
+            found[Tap.LOGITS] = self._head(found[Tap.POOLED])
+        return {tap: found[tap] for tap in taps}
+
+    def each(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
+        """Make the calls of one run; a runtime that gains by it makes several at a time."""
+        for part in parts:
+            call(part)
+
+    def _calls(self, k: int, batch: int) -> Iterator[tuple[slice, slice]]:
+        """Cut candidates times images into calls of at most ``chunk`` passes."""
+        candidates = min(k, self.chunk)
+        images = max(1, self.chunk // candidates)
+        for first in range(0, batch, images):
+            for start in range(0, k, candidates):
+                yield slice(start, min(start + candidates, k)), slice(first, min(first + images, batch))
+
+
+@lru_cache(maxsize=16)
+def _still(*shape: int) -> tuple[Float32, Float32]:
+    """Scale and shift of a move that moves nothing: made once, because a knob that is off should cost nothing."""
+    return np.ones(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+
+
+def _feeds(knobs: Knobs, spec: Spec, candidates: slice, images: slice) -> dict[str, Float32]:
+    """Write the knobs for some candidates and images as the graph's inputs, whose moves all have one shape."""
+    count = candidates.stop - candidates.start
+    prompts = np.zeros((count, 0, spec.dim)) if knobs.prompts is None else knobs.prompts[candidates]
+    moves = [None if move is None else (move.scale, move.shift) for move in (knobs.cls, knobs.patches)]
+    given = [part for move in moves if move is not None for part in move]
+    one_each = any(len(part) > 1 for part in given), any(part.shape[1] > 1 for part in given)
+    shape = (count if one_each[0] else 1, images.stop - images.start if one_each[1] else 1, spec.depth, spec.dim)
+    feeds: dict[str, Floats] = {PROMPTS: prompts}
+    for names, move in zip((MOVES[:2], MOVES[2:]), moves, strict=True):
+        for name, part in zip(names, _still(*shape) if move is None else move, strict=True):
+            if move is not None:
+                part = part[candidates] if len(part) > 1 else part
+                part = np.broadcast_to(part[:, images] if part.shape[1] > 1 else part, shape)
+            feeds[name] = part
+    return {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in feeds.items()}

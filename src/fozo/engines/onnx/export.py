@@ -1,0 +1,58 @@
+"""Writing a model as one ``.onnx`` file that adapts without PyTorch and is never exported again.
+
+The file holds one graph (see :mod:`fozo.engines.onnx.vit` for why one is enough): knobs are its inputs, taps its
+outputs, and the spec is in its metadata. It is written node by node from the weights, not traced, so it does not
+depend on the version of anybody's exporter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+
+from fozo.engines.onnx.schema import METADATA, write_spec
+from fozo.engines.onnx.vit import ViTGraph
+from fozo.engines.torch_engine import TorchEngine
+from fozo.io import atomic_write
+from fozo.types import Spec
+
+ONE_FILE_BYTES = (2 << 30) - (1 << 20)
+"""Protobuf cannot hold more in one file; beyond it the weights go to a ``.data`` file beside the model."""
+
+
+def build_graph(engine: TorchEngine) -> onnx.ModelProto:
+    """Build the graph of a torch engine's model, in float32."""
+    weights = {name: tensor.detach().cpu().float().numpy() for name, tensor in engine.vit.state_dict().items()}
+    return ViTGraph(engine.vit.architecture, weights).build()
+
+
+def write_model(
+    model: onnx.ModelProto, spec: Spec, target: Path, properties: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Write a graph with its spec, so that a reader sees the old model or the new one, never half of one."""
+    onnx.helper.set_model_props(model, {METADATA: write_spec(spec), **properties})
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= ONE_FILE_BYTES:
+        with atomic_write(target) as stream:
+            stream.write(model.SerializeToString())
+        return
+    # A graph names its data file, and each export has one of its own: the new data can arrive before the new graph
+    # without the old graph ever reading it.
+    digest = hashlib.sha256()
+    for tensor in model.graph.initializer:
+        digest.update(tensor.raw_data)
+    data = f"{target.name}.{digest.hexdigest()[:8]}.data"
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        part = Path(folder) / target.name
+        onnx.save_model(model, os.fspath(part), save_as_external_data=True, location=data, size_threshold=1024)
+        shutil.move(part.with_name(data), target.with_name(data))
+        part.replace(target)
+    for old in target.parent.glob(f"{target.name}.*.data"):
+        if old.name != data:
+            old.unlink()

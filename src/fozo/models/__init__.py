@@ -1,0 +1,1 @@
+"""The plain ViT that every supported model is converted into, and the converters."""

@@ -1,0 +1,68 @@
+"""What the name of a published model tells and its weights do not: normalisation, image size, activation.
+
+The names are timm's, ``architecture.tag``. A wrong mean and std cost about twenty points of accuracy and raise no
+error, so whatever is not in the tables below is left unknown, and the user is asked. ``tests/models/test_names.py``
+holds every claim made here against timm's own list.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+
+HALF: Normalisation = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP: Normalisation = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+NORMALISATION = {
+    "augreg": HALF, "augreg2": HALF, "orig": HALF, "sam": HALF,
+    "fb": IMAGENET, "dino": IMAGENET, "mae": IMAGENET, "lvd142m": IMAGENET,
+    "openai": CLIP, "laion2b": CLIP, "laion400m": CLIP, "datacompxl": CLIP, "dfn2b": CLIP, "dfn5b": CLIP,
+    "metaclip": CLIP, "metaclip2": CLIP, "tinyclip": CLIP,
+}  # fmt: skip
+"""Mean and std by the first word of the tag, which names the recipe that the weights were trained by."""
+EXCEPTIONS = {("large", "laion2b"): HALF}
+"""OpenCLIP trained this one model of its series with another normalisation than CLIP's."""
+
+# Only the families whose head reads CLS; any other word in the name (siglip, gap, rope, ...) is another architecture.
+NAME = re.compile(
+    r"(vit|deit3?)_(?P<size>[a-z]+)_patch\d+(_plus)?(?P<clip>_clip)?(?P<quick>_quickgelu)?((_reg4)?_dinov2|_(?P<image>\d+))"
+)
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a state dict cannot say. ``None`` means: infer it, or ask."""
+
+    name: str = "vit"
+    heads: int | None = None
+    image_size: tuple[int, int] | None = None
+    """The size that the model was trained for."""
+    resize_to: tuple[int, int] | None = None
+    """The size that the user wants instead: the position embedding is resampled."""
+    norm_epsilon: float = 1e-6
+    activation: str = "gelu"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    antialias: bool = True
+    """Whether a position embedding is resampled with antialiasing (timm does, transformers does not)."""
+
+
+def hints_from_name(name: str) -> Hints:
+    """Read a timm name such as ``vit_tiny_patch16_224.augreg_in21k_ft_in1k``; the bare architecture tells less."""
+    architecture, _, tag = name.partition(".")
+    match = NAME.fullmatch(architecture)
+    if match is None:
+        return Hints(name=name)
+    recipe = tag.split("_")[0]
+    mean, std = EXCEPTIONS.get((match["size"], recipe)) or NORMALISATION.get(recipe) or (None, None)
+    return Hints(
+        name=name,
+        image_size=(int(match["image"]), int(match["image"])) if match["image"] else None,
+        norm_epsilon=1e-5 if match["clip"] else 1e-6,
+        activation="quick_gelu" if match["quick"] else "gelu",
+        mean=mean,
+        std=std,
+    )
