@@ -1,110 +1,259 @@
-"""What every method shares: the call, and a state that can be saved, restored and reset."""
+"""What a user holds: ``method(images)`` adapts to a batch and predicts it.
+
+A method is a frozen config, an engine, and what adaptation changes. The base class does for all of them, once: the
+check of the images, a lock, a transaction (if anything raises, everything is as it was), presets and options, states
+that can be saved, restored and refused, and exact resets. A subclass implements :meth:`Method.begin`,
+:meth:`Method.step`, :meth:`Method.variables` and :meth:`Method.assign`, and reads like its paper.
+:func:`fozo.testing.check_method` says whether it kept its promises.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, final
 
 import numpy as np
-import numpy.typing as npt
 
-from fozo.core.files import load_arrays, save_arrays
 from fozo.core.statistics import SourceStatistics
-from fozo.engines.base import Engine, Floats, ImagesT, Tokens, like
 from fozo.errors import FozoError
-from fozo.methods.registry import MethodInfo
+from fozo.io import load_arrays, save_arrays
+from fozo.types import Batch, Engine, Floats, ImagesT, State, to_type_of
 
-State = dict[str, npt.NDArray[np.float64]]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from typing_extensions import Self
+
+C = TypeVar("C", bound="DataclassInstance")
+
+NEEDS = {
+    "source": "source statistics; make them with fozo.calibrate",
+    "fisher": "the Fisher information of clean images",
+    "tokens": "the tokens of a ViT: use an engine that shows them",
+    "torch": "to change LayerNorm parameters: use a torch engine",
+    "gradient": "gradients: use a torch engine in full precision, because rounding has none",
+}
+"""What a method may need, in words."""
 
 
-class Method(ABC):
-    """``method(images)`` adapts to the batch and predicts it.
+@dataclass(frozen=True)
+class MethodInfo:
+    """What a user should know of a method before choosing it."""
 
-    A subclass implements :meth:`adapt`, :meth:`reset`, :meth:`state` and :meth:`restore_state`, and is registered
-    with :func:`fozo.methods.registry.register`.
+    name: str
+    summary: str
+    passes: str
+    """Forward passes for each image."""
+    adapts: str
+    paper: str
+    needs: frozenset[str] = frozenset()
+    """Of :data:`NEEDS`: abilities of the engine, and what has to be measured on clean images first."""
+    draws: bool = False
+    """Whether it draws random numbers, so that its seed matters."""
+
+
+class Method(ABC, Generic[C]):
+    """Adapts to normalised images and predicts them.
+
+    Args:
+        engine: the frozen model.
+        source: its statistics on clean data, where the method needs them.
+        config: all that can be chosen; or else a preset and the fields that should differ from it.
+        preset: name of a config of ``PRESETS``; the first by default.
+        seed: of what the method draws, if it draws anything.
+        options: fields of the config, those of nested configs with a dot (``"schedule.decay"``), and what it ``TAKES``.
     """
 
     info: ClassVar[MethodInfo]
+    PRESETS: ClassVar[Mapping[str, Any]]
+    """Named configs; the first is the default."""
+    TAKES: ClassVar[tuple[str, ...]] = ()
+    """What it takes beside its config, by keyword: objects that no config file can hold (noise, Fisher information)."""
+    LENGTHS: ClassVar[Mapping[str, str]] = {}
+    """Variables that may have any number of rows, and what that number is called: equal names mean equal numbers."""
 
-    spent: float = 1.0
-    """Forward passes that the latest batch cost, as an average over its images. A method that makes more than one
-    says so here, once or after each batch."""
+    passes_per_image: float = 1.0
+    """Forward passes that the latest batch cost, as an average over its images."""
 
-    def __init__(self, engine: Engine, source: SourceStatistics | None = None) -> None:
-        """Hold the engine and its source statistics, refusing those of another model."""
+    def __init__(
+        self,
+        engine: Engine,
+        source: SourceStatistics | None = None,
+        config: C | None = None,
+        *,
+        preset: str | None = None,
+        seed: int = 0,
+        **options: object,
+    ) -> None:
+        self.given: dict[str, Any] = {name: options.pop(name, None) for name in self.TAKES}
+        if config is None:
+            config = self.configure(preset, options)
+        elif preset is not None or options:
+            raise FozoError(f"{self.info.name} was given config= and {preset or next(iter(options))}; give one of them")
+        needed = {"source"} if source is None else set()
+        for need in ("source", "tokens", "gradient", "torch"):  # the last two in this order: the better advice first
+            if need in self.info.needs and need in needed | {"tokens", "gradient", "torch"} - engine.abilities:
+                raise FozoError(f"{self.info.name} needs {NEEDS[need]}")
         if source is not None:
             source.check(engine.spec.fingerprint, engine.spec.name)
-        elif self.info.needs_source:
-            raise FozoError(f"{self.info.name} needs source statistics; collect them with SourceStatistics.collect")
-        self.engine = engine
+        self.engine, self.config, self.seed = engine, config, seed
+        self._source = source
+        self._metrics: dict[str, float] = {}
+        self._lock = threading.RLock()
+        self.prepare()
+        self.begin()
 
+    @property
+    def source(self) -> SourceStatistics:
+        """The statistics of clean data."""
+        if self._source is None:
+            raise FozoError(f"{self.info.name} was made without source statistics")
+        return self._source
+
+    @classmethod
+    def config_class(cls) -> type[Any]:
+        """The dataclass that configs of this method are of."""
+        return type(next(iter(cls.PRESETS.values())))
+
+    @classmethod
+    def configure(cls, preset: str | None, options: Mapping[str, object]) -> C:
+        """Return a preset with options applied, naming what is possible where something is unknown."""
+        name = next(iter(cls.PRESETS)) if preset is None else preset
+        if name not in cls.PRESETS:
+            raise FozoError(f"{cls.info.name} has no preset {name!r}; choose from {', '.join(cls.PRESETS)}")
+        return cast("C", _with_options(cls.info.name, "", cls.PRESETS[name], options))
+
+    @final
     def __call__(self, images: ImagesT) -> ImagesT:
         """Adapt to normalised images ``[B, channels, height, width]`` and return their logits ``[B, classes]``.
 
-        NumPy in, NumPy out; torch in, torch out. If it raises, the method is as it was before the call.
+        NumPy in, NumPy out; torch in, torch out. May be called from many threads: batches are taken one at a time.
+        If it raises, the method is as it was before the call.
         """
-        return like(images, self.adapt(self.engine.embed(images)))
+        with self._lock:
+            batch = self.engine.check(images)
+            with self._transaction():
+                self._metrics = {}
+                logits = self.step(batch)
+                if not np.isfinite(logits).all():
+                    raise FozoError(
+                        f"the logits of {self.info.name} are not all finite; nothing was changed: check the model's "
+                        f"weights, or reset the method"
+                    )
+            return to_type_of(images, logits)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Put everything back to where it was if the body raises."""
+        before, metrics, passes = self.variables(), self._metrics, self.passes_per_image
+        try:
+            yield
+        except BaseException:
+            self.assign(before)
+            self._metrics, self.passes_per_image = metrics, passes
+            raise
+
+    def prepare(self) -> None:
+        """Derive from engine, source and config what adaptation does not change."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Set up everything that adaptation changes, as new."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> Floats:
+        """Adapt to a checked batch and return its logits ``[B, classes]``."""
+
+    @abstractmethod
+    def variables(self) -> State:
+        """Return all that adaptation changes as named arrays, which later steps will not write into.
+
+        The names, shapes and precisions are always the same, but for the rows that :attr:`LENGTHS` lets vary.
+        """
+
+    @abstractmethod
+    def assign(self, variables: State) -> None:
+        """Put variables of the right form in force; what they mean may still be refused here."""
+
+    def report(self, **metrics: float) -> None:
+        """Let a step say what :meth:`metrics` will tell of it."""
+        self._metrics = metrics
+
+    def metrics(self) -> dict[str, float]:
+        """Tell what the latest batch showed, by name: a loss, a step size; or nothing."""
+        return dict(self._metrics)
 
     @property
     def parameters(self) -> int:
         """How many numbers adaptation searches or descends in (the papers' #Params)."""
         return 0
 
-    def telling(self) -> dict[str, float]:
-        """Return what the latest batch showed, by name, for whoever keeps records: a loss, a step size; or nothing."""
-        return {}
-
-    @abstractmethod
-    def adapt(self, tokens: Tokens) -> Floats:
-        """Adapt to an embedded batch and return its logits."""
-
-    @abstractmethod
     def reset(self) -> None:
         """Forget everything adapted: behave exactly as newly made."""
+        with self._lock:
+            self.begin()
+            self._metrics = {}
 
-    @abstractmethod
+    def clone(self) -> Self:
+        """Make a fresh method of the same config on the same engine."""
+        return type(self)(self.engine, self._source, self.config, seed=self.seed, **self.given)
+
     def state(self) -> State:
-        """Return all that adaptation has changed, as named arrays."""
+        """Return a copy of all that adaptation has changed."""
+        with self._lock:
+            return {name: np.array(value) for name, value in self.variables().items()}
 
-    @abstractmethod
-    def restore_state(self, state: State) -> None:
-        """Continue from what :meth:`state` returned."""
+    def load_state(self, state: State) -> None:
+        """Continue from what :meth:`state` returned. A state that does not fit is refused, and nothing is changed."""
+        with self._lock:
+            self._check_state(state)
+            with self._transaction():
+                self.assign({name: np.array(value) for name, value in state.items()})
+                self._metrics = {}
 
-    def options(self) -> dict[str, object]:
-        """Return the choices that a saved state is only valid for (JSON values)."""
-        return {}
+    def _check_state(self, state: State) -> None:
+        """Refuse names, shapes, precisions and values that no state of this method has."""
+        own, rows = self.variables(), dict[str, int]()
+        for name in sorted(own.keys() ^ state.keys()):
+            what = f"holds {name!r}, which {self.info.name} does not have" if name in state else f"lacks {name!r}"
+            raise FozoError(f"the state {what}; give a state that it saved itself")
+        for name, value in state.items():
+            wanted = own[name].shape
+            if name in self.LENGTHS and value.ndim:
+                wanted = (rows.setdefault(self.LENGTHS[name], len(value)), *wanted[1:])
+            if value.dtype != own[name].dtype or value.shape != wanted or not np.isfinite(value).all():
+                raise FozoError(
+                    f"the state's {name!r} is {value.dtype} of shape {list(value.shape)}, where finite "
+                    f"{own[name].dtype} of shape {list(wanted)} is needed; give a state that was saved whole"
+                )
+
+    def identity(self) -> dict[str, object]:
+        """Say in plain values (JSON) what has to be the same for a state to be continued."""
+        facts: dict[str, object] = {"config": plain(self.config)}
+        return facts | ({"seed": self.seed} if self.info.draws else {})
+
+    def _owner(self) -> dict[str, object]:
+        spec = self.engine.spec
+        classes = None if spec.subset is None else list(spec.subset)
+        return {"method": self.info.name, "fingerprint": spec.fingerprint, "classes": classes, **self.identity()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an ``.npz`` (no pickle), atomically."""
-        header = {
-            "kind": "state",
-            "version": 1,
-            "method": self.info.name,
-            "model": self.engine.spec.name,
-            "fingerprint": self.engine.spec.fingerprint,
-            "classes": self._classes(),
-            "options": self.options(),
-        }
+        header = {"kind": "state", "version": 2, "model": self.engine.spec.name, **self._owner()}
         save_arrays(path, header, self.state())
-
-    def _classes(self) -> list[int] | None:
-        subset = self.engine.spec.subset
-        return None if subset is None else list(subset)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a saved state, as if the run had never been interrupted.
 
-        A state of another method, model or choice of options is refused, and nothing is changed.
+        A state of another method, model or config is refused, and nothing is changed.
         """
         header, arrays = load_arrays(path, "state")
-        ours: dict[str, object] = {
-            "method": self.info.name,
-            "fingerprint": self.engine.spec.fingerprint,
-            "classes": self._classes(),
-            "options": self.options(),
-        }
-        for key, value in ours.items():
+        for key, value in self._owner().items():
             theirs = header.get(key)
             if theirs == value:
                 continue
@@ -115,10 +264,76 @@ class Method(ABC):
                 f"{os.fspath(path)} was saved with {key}={theirs!r} ({header.get('model')}), but this run has "
                 f"{value!r}; restore it into a method made the same way"
             )
-        expected = self.state()
-        # Optional parts of a state may be absent on either side; what is there must have the right form.
-        for name, array in arrays.items():
-            want = expected.get(name)
-            if array.dtype != np.float64 or (want is not None and want.ndim != array.ndim):
-                raise FozoError(f"{os.fspath(path)} holds a malformed {name!r}; save the state again")
-        self.restore_state({name: array.astype(np.float64) for name, array in arrays.items()})
+        self.load_state(arrays)
+
+    def __repr__(self) -> str:
+        """Say in one line what it is."""
+        return f"<{type(self).__name__} on {self.engine.spec.name}, {self.config}>"
+
+
+class Stateless(Method[C]):
+    """A method that remembers nothing from batch to batch."""
+
+    def begin(self) -> None:
+        """Nothing is adapted."""
+
+    def variables(self) -> State:
+        """Nothing is adapted."""
+        return {}
+
+    def assign(self, variables: State) -> None:
+        """Nothing is adapted."""
+
+
+def _with_options(method: str, prefix: str, config: DataclassInstance, options: Mapping[str, object]) -> object:
+    """Apply options to a config, dotted ones to the configs inside it."""
+    inner: dict[str, dict[str, object]] = {}
+    flat: dict[str, object] = {}
+    known = {field.name: field for field in fields(config)}
+    for key, value in options.items():
+        name, dot, rest = key.partition(".")
+        if name not in known or (dot and not is_dataclass(getattr(config, name))):
+            raise FozoError(f"{method} has no option {prefix + key!r}; its options are {', '.join(known)}")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+            continue
+        usual = getattr(config, name)
+        # A field that takes several types says so itself and checks them itself.
+        if "|" not in str(known[name].type) and not _like(value, usual):
+            raise FozoError(f"{method}: {prefix}{name} is {value!r}; give a value like {usual!r}")
+        flat[name] = value
+    for name, values in inner.items():
+        flat[name] = _with_options(method, f"{prefix}{name}.", getattr(config, name), values)
+    return replace(config, **flat)
+
+
+def _like(value: object, usual: object) -> bool:
+    if isinstance(usual, bool) or isinstance(value, bool):
+        return isinstance(usual, bool) and isinstance(value, bool)
+    if isinstance(usual, float):
+        return isinstance(value, (int, float)) and not math.isnan(value)
+    return isinstance(value, type(usual))
+
+
+def plain(config: DataclassInstance) -> dict[str, object]:
+    """Give a config as plain values; JSON has no infinity."""
+    return {
+        name: plain(cast("DataclassInstance", getattr(config, name)))
+        if isinstance(value, dict)
+        else (None if value == math.inf else value)
+        for name, value in asdict(config).items()
+    }
+
+
+def positive(method: str, **values: float) -> None:
+    """Refuse options that have to be above zero and are not (NaN included)."""
+    for name, value in values.items():
+        if not value > 0:
+            raise FozoError(f"{method}: {name} must be above 0, not {value}")
+
+
+def one_of(method: str, choices: tuple[str, ...], **values: str) -> None:
+    """Refuse options that are none of the choices."""
+    for name, value in values.items():
+        if value not in choices:
+            raise FozoError(f"{method}: {name} is {value!r}; choose from {', '.join(choices)}")

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.noise import generator
-from fozo.core.statistics import SourceStatistics
-from fozo.engines.base import Engine
+from fozo.core.noise import Purpose, generator
 from fozo.errors import FozoError
-from fozo.methods.base import State
-from fozo.methods.layernorm import Descent, GradientMethod, entropy, lower_blocks
-from fozo.methods.presets import pick, positive
-from fozo.methods.registry import MethodInfo, register
+from fozo.methods._layernorm import Descent, GradientMethod, entropy, lower_blocks
+from fozo.methods.base import positive
+from fozo.methods.registry import register
+from fozo.types import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,20 +31,17 @@ if TYPE_CHECKING:
 Permutations = Callable[[int, int, int], npt.NDArray[np.int64]]
 """``(step, images, pieces) -> [images, pieces]``: new piece k of an image is its old piece ``permutation[k]``."""
 
-PURPOSE = 4
-"""Place of these draws among the private random numbers, see :mod:`fozo.core.noise`."""
-
 
 @dataclass(frozen=True)
-class Options(Descent):
+class DeYOConfig(Descent):
     """Everything about DeYO that can be chosen. The defaults are the FOZO paper's."""
 
     rate: float = 2.5e-4
-    margin: float = 0.4
+    e_margin: float = 0.4
     """tau_Ent of Eq. 6 as a share of ln(classes): images of lower entropy are kept."""
-    reference: float = 0.5
+    e_reference: float = 0.5
     """Ent_0 of Eq. 8 as a share of ln(classes): images of lower entropy weigh more."""
-    drop: float = 0.2
+    plpd_threshold: float = 0.2
     """tau_PLPD of Eq. 6: how much probability the shuffle has to take away."""
     pieces: int = 4
     """The image is cut into this many pieces each way."""
@@ -54,63 +49,44 @@ class Options(Descent):
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
         super().__post_init__()
-        positive("deyo", margin=self.margin, reference=self.reference, pieces=self.pieces)
-
-
-PRESETS = {"paper": Options(), "official": Options(rate=1e-3, margin=0.5, reference=0.4)}
+        positive("deyo", e_margin=self.e_margin, e_reference=self.e_reference, pieces=self.pieces)
 
 
 @register(
-    MethodInfo(
-        name="deyo",
-        summary="entropy minimization on predictions that rest on the object's shape",
-        needs_gradient=True,
-        needs_source=False,
-        passes="2, and 1 backward",
-        adapts="LayerNorm weights and biases of the lower blocks",
-        paper="Lee et al., ICLR 2024",
-    )
-)
-class DeYO(GradientMethod):
-    """Minimise the entropy of sure, shape-based predictions."""
+    "deyo", passes="2, and 1 backward", adapts="LayerNorm weights and biases of the lower blocks",
+    paper="Lee et al., ICLR 2024", needs={"torch", "gradient"}, draws=True,
+)  # fmt: skip
+class DeYO(GradientMethod[DeYOConfig]):
+    """Entropy minimisation on predictions that rest on the object's shape.
 
-    spent = 2.0
+    ``permutations`` gives shuffles to use instead of seeded ones.
+    """
 
-    def __init__(
-        self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
-        *,
-        seed: int = 0,
-        preset: str = "paper",
-        permutations: Permutations | None = None,
-        **switches: object,
-    ) -> None:
-        """Prepare to adapt.
+    TAKES: ClassVar = ("permutations",)
+    PRESETS: ClassVar = {
+        "paper": DeYOConfig(),
+        "official": DeYOConfig(rate=1e-3, e_margin=0.5, e_reference=0.4),
+    }
+    passes_per_image = 2.0
 
-        Args:
-            engine: a torch engine.
-            source: not needed.
-            seed: of the shuffles.
-            preset: ``paper`` or ``official``.
-            permutations: shuffles to use instead of seeded ones.
-            switches: any field of :class:`Options` that should differ from the preset.
-        """
-        self.choices = pick("deyo", PRESETS, preset, switches)
-        if min(engine.spec.image_size) < self.choices.pieces:
-            raise FozoError(
-                f"deyo: an image of {engine.spec.image_size} has no {self.choices.pieces} pieces each way; use fewer"
-            )
-        super().__init__(engine, source, self.choices, lower_blocks(engine.spec.depth))
-        generator(seed, PURPOSE)  # refuses a bad seed now
-        self.seed = seed
-        self.permutations = permutations or self._permutations
-        self.index = 0
-        scale = math.log(engine.spec.classes)
-        self.margin, self.reference = self.choices.margin * scale, self.choices.reference * scale
+    def prepare(self) -> None:
+        """Make the twin, the entropy margins and the shuffles."""
+        spec, pieces = self.engine.spec, self.config.pieces
+        if min(spec.image_size) < pieces:
+            raise FozoError(f"deyo: an image of {spec.image_size} has no {pieces} pieces each way; use fewer")
+        super().prepare()
+        generator(self.seed, Purpose.SHUFFLES)  # refuses a bad seed now
+        self.permutations: Permutations = self.given["permutations"] or self._permutations
+        scale = math.log(spec.classes)
+        self.margin, self.reference = self.config.e_margin * scale, self.config.e_reference * scale
+
+    @staticmethod
+    def blocks(depth: int) -> range:
+        """All but the last quarter."""
+        return lower_blocks(depth)
 
     def _permutations(self, step: int, images: int, pieces: int) -> npt.NDArray[np.int64]:
-        order = generator(self.seed, PURPOSE, step).random((images, pieces)).argsort(axis=1)
+        order = generator(self.seed, Purpose.SHUFFLES, step).random((images, pieces)).argsort(axis=1)
         return order.astype(np.int64)
 
     def learn(self, images: Tensor) -> Tensor:
@@ -119,42 +95,40 @@ class DeYO(GradientMethod):
 
         logits = self.norms.logits(images)
         entropies = entropy(logits)
-        order = self.permutations(self.index, len(images), self.choices.pieces**2)
+        order = self.permutations(self.index, len(images), self.config.pieces**2)
         self.index += 1
         kept = (entropies < self.margin).nonzero()[:, 0]
         if not len(kept):
             return logits
         with torch.no_grad():
-            destroyed = shuffle(images[kept], torch.from_numpy(order).to(kept)[kept], self.choices.pieces)
+            destroyed = shuffle(images[kept], torch.from_numpy(order).to(kept)[kept], self.config.pieces)
             label = logits[kept].argmax(dim=1, keepdim=True)
             before = logits[kept].softmax(dim=1).gather(1, label)[:, 0]
             after = self.norms.logits(destroyed).softmax(dim=1).gather(1, label)[:, 0]
             difference = before - after  # Eq. 3: PLPD
-        chosen = difference > self.choices.drop
+        chosen = difference > self.config.plpd_threshold
         if not bool(chosen.any()):
             return logits
         selected = entropies[kept[chosen]]  # Eq. 6
         weight = (self.reference - selected.detach()).exp() + difference[chosen].exp()  # Eq. 8
-        self.descend(self.norms.gradients((weight * selected).mean()))  # Eq. 7
+        self.descend(self.gradients((weight * selected).mean()))  # Eq. 7
         return logits
 
-    def reset(self) -> None:
-        """Forget everything adapted."""
-        super().reset()
+    def begin(self) -> None:
+        """Start from the model's own norms and the first shuffle."""
+        super().begin()
         self.index = 0
 
-    def state(self) -> State:
+    def variables(self) -> State:
         """LayerNorms, momentum and the number of batches seen."""
-        return {**super().state(), "index": np.array([self.index], dtype=np.float64)}
+        return {**super().variables(), "index": np.array(self.index)}
 
-    def restore_state(self, state: State) -> None:
+    def assign(self, variables: State) -> None:
         """Continue from a state."""
-        super().restore_state(state)
-        self.index = int(state["index"][0])
-
-    def options(self) -> dict[str, object]:
-        """Everything that has to be the same for a state to be continued."""
-        return {**asdict(self.choices), "seed": self.seed}
+        if int(variables["index"]) < 0:
+            raise FozoError(f"the state is of batch {int(variables['index'])}, which no stream has; save it again")
+        super().assign(variables)
+        self.index = int(variables["index"])
 
 
 def shuffle(images: Tensor, order: Tensor, pieces: int) -> Tensor:

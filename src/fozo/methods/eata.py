@@ -2,7 +2,7 @@
 
 A batch is learned from where its predictions are sure (Eq. 3) and unlike what the model already predicts on average
 (Eq. 4-5), surer ones counting more (Eq. 6). Weights that matter on clean images are held where they were, by the
-Fisher information (Eq. 8-9): :func:`fisher` measures it once, on clean images, without labels.
+Fisher information (Eq. 8-9): :func:`measure_fisher` measures it once, on clean images, without labels.
 
 What differs from the authors' program: there ``reset`` keeps the average prediction of the stream, a slip that the
 preset ``official`` has and the default does not. ``official`` also has the learning rate of the authors' ViT runs.
@@ -13,25 +13,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from fozo.core.files import load_arrays, save_arrays
-from fozo.core.statistics import SourceStatistics
-from fozo.engines.base import Engine, Images
 from fozo.errors import FozoError
-from fozo.methods.base import State
-from fozo.methods.layernorm import Descent, GradientMethod, LayerNorms, entropy, torch_engine
-from fozo.methods.presets import pick, positive
-from fozo.methods.registry import MethodInfo, register
+from fozo.io import load_arrays, save_arrays
+from fozo.methods._layernorm import Descent, GradientMethod, LayerNorms, entropy
+from fozo.methods.base import positive
+from fozo.methods.registry import register
+from fozo.types import Array, Engine, Images, State
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -53,26 +48,30 @@ class Fisher:
     def load(cls, path: str | os.PathLike[str]) -> Fisher:
         """Read what :meth:`save` wrote."""
         header, arrays = load_arrays(path, cls.KIND)
-        if "values" not in arrays:
-            raise FozoError(f"{os.fspath(path)} lacks 'values'; measure the Fisher information again")
-        return cls(str(header["fingerprint"]), arrays["values"].astype(np.float64), str(header["model"]))
+        try:
+            return cls(str(header["fingerprint"]), arrays["values"].astype(np.float64), str(header["model"]))
+        except (KeyError, ValueError) as error:
+            raise FozoError(
+                f"{os.fspath(path)} holds damaged Fisher information ({type(error).__name__}); measure it again"
+            ) from error
 
 
-def fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:
+def measure_fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:
     """Measure the Fisher information on clean, normalised batches; the paper uses 2000 images.
 
     Eq. 9: the mean over batches of the squared gradient of the cross-entropy to the model's own predictions.
     """
+    if "gradient" not in engine.abilities:
+        raise FozoError("the Fisher information needs gradients: use a torch engine in full precision")
     import torch
 
-    norms = LayerNorms(torch_engine(engine, "eata", "gradients"))
+    norms = LayerNorms(engine)
     total = np.zeros(len(norms))
     count = 0
     for images in clean_batches:
-        engine.embed(images)  # checks the images as everywhere else
+        batch = norms.engine.check(images)
         with torch.inference_mode(False), torch.enable_grad():
-            batch = torch.as_tensor(images).clone().to(norms.engine.device, norms.engine.dtype)
-            logits = norms.logits(batch)
+            logits = norms.logits(batch.x.clone())
             own = logits.argmax(dim=1)
             gradients = norms.gradients(torch.nn.functional.cross_entropy(logits, own))
         total += np.concatenate([gradient.double().cpu().numpy().ravel() ** 2 for gradient in gradients])
@@ -83,15 +82,15 @@ def fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:
 
 
 @dataclass(frozen=True)
-class Options(Descent):
+class EATAConfig(Descent):
     """Everything about EATA that can be chosen. The defaults are the FOZO paper's."""
 
     rate: float = 2.5e-4
-    margin: float = 0.4
+    e_margin: float = 0.4
     """E0 of Eq. 3 as a share of ln(classes): predictions of lower entropy are sure."""
-    likeness: float = 0.05
+    d_margin: float = 0.05
     """epsilon of Eq. 5: predictions whose cosine to the average one is higher are redundant."""
-    memory: float = 0.9
+    ema_decay: float = 0.9
     """Weight of the past in the average prediction (1 - alpha of Eq. 4)."""
     fisher_weight: float = 2000.0
     """beta of Eq. 8; 0 leaves the anti-forgetting out, which makes it the paper's ETA."""
@@ -101,43 +100,31 @@ class Options(Descent):
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
         super().__post_init__()
-        positive("eata", margin=self.margin, likeness=self.likeness)
+        positive("eata", e_margin=self.e_margin, d_margin=self.d_margin)
         if self.fisher_weight < 0:
             raise FozoError(f"eata: fisher_weight must not be negative, not {self.fisher_weight}")
 
 
-PRESETS = {"paper": Options(), "official": Options(rate=1e-3, forget=False)}
-
-
 @register(
-    MethodInfo(
-        name="eata",
-        summary="entropy minimization on sure and new predictions, held by the Fisher information",
-        needs_gradient=True,
-        needs_source=False,
-        passes="1, and 1 backward",
-        adapts="LayerNorm weights and biases",
-        paper="Niu et al., ICML 2022",
-    )
-)
-class EATA(GradientMethod):
-    """Minimise the entropy of sure, new predictions without forgetting."""
+    "eata", passes="1, and 1 backward", adapts="LayerNorm weights and biases", paper="Niu et al., ICML 2022",
+    needs={"torch", "gradient", "fisher"},
+)  # fmt: skip
+class EATA(GradientMethod[EATAConfig]):
+    """Entropy minimisation on sure and new predictions, held by the Fisher information.
 
-    def __init__(
-        self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
-        *,
-        fisher: Fisher | None = None,
-        preset: str = "paper",
-        **switches: object,
-    ) -> None:
-        """Prepare to adapt; ``fisher`` is what :func:`fisher` measured, ``switches`` are fields of Options."""
-        self.choices = pick("eata", PRESETS, preset, switches)
-        super().__init__(engine, source, self.choices)
-        self.margin = self.choices.margin * math.log(engine.spec.classes)
+    ``fisher`` is what :func:`measure_fisher` measured; ``fisher_weight=0`` runs without.
+    """
+
+    TAKES: ClassVar = ("fisher",)
+    LENGTHS: ClassVar = {"average": "classes"}
+    PRESETS: ClassVar = {"paper": EATAConfig(), "official": EATAConfig(rate=1e-3, forget=False)}
+
+    def prepare(self) -> None:
+        """Make the twin, the entropy margin, and what holds the weights."""
+        super().prepare()
+        self.margin = self.config.e_margin * math.log(self.engine.spec.classes)
         self.average: Tensor | None = None
-        self.importance = self._importance(fisher) if self.choices.fisher_weight else None
+        self.importance = self._importance(self.given["fisher"]) if self.config.fisher_weight else None
         self.anchors = [parameter.detach().clone() for parameter in self.norms.parameters]
 
     def _importance(self, fisher: Fisher | None) -> list[Tensor]:
@@ -145,7 +132,7 @@ class EATA(GradientMethod):
 
         if fisher is None:
             raise FozoError(
-                "eata needs fisher=, measured on clean images with fozo.methods.eata.fisher; "
+                "eata needs fisher=, measured on clean images with fozo.methods.eata.measure_fisher; "
                 "fisher_weight=0 runs it without (ETA)"
             )
         if fisher.fingerprint != self.engine.spec.fingerprint or fisher.values.shape != (len(self.norms),):
@@ -167,36 +154,40 @@ class EATA(GradientMethod):
         chosen = entropies.detach() < self.margin  # Eq. 3: sure
         if self.average is not None:  # Eq. 5: and new
             cosine = (probabilities @ self.average) / (probabilities.norm(dim=1) * self.average.norm())
-            chosen &= cosine.abs() < self.choices.likeness
+            chosen &= cosine.abs() < self.config.d_margin
         if not bool(chosen.any()):
             return logits
         kept = entropies[chosen]
         loss = (kept * (self.margin - kept.detach()).exp()).mean()  # Eq. 6-7
         if self.importance is not None:  # Eq. 8
             for importance, weight, anchor in zip(self.importance, self.norms.parameters, self.anchors, strict=True):
-                loss = loss + self.choices.fisher_weight * (importance * (weight - anchor) ** 2).sum()
-        self.descend(self.norms.gradients(loss))
-        new, past, memory = probabilities[chosen].mean(dim=0), self.average, self.choices.memory
-        self.average = new if past is None else memory * past + (1 - memory) * new  # Eq. 4
+                loss = loss + self.config.fisher_weight * (importance * (weight - anchor) ** 2).sum()
+        self.descend(self.gradients(loss))
+        new, past, decay = probabilities[chosen].mean(dim=0), self.average, self.config.ema_decay
+        self.average = new if past is None else decay * past + (1 - decay) * new  # Eq. 4
         return logits
+
+    def begin(self) -> None:
+        """Start from the model's own norms and without an average prediction."""
+        super().begin()
+        self.average = None
 
     def reset(self) -> None:
         """Forget everything adapted (but see ``forget``)."""
+        average = self.average
         super().reset()
-        if self.choices.forget:
-            self.average = None
+        if not self.config.forget:
+            self.average = average
 
-    def state(self) -> State:
+    def variables(self) -> State:
         """LayerNorms, momentum and the average prediction."""
         average = np.empty(0) if self.average is None else self.average.double().cpu().numpy()
-        return {**super().state(), "average": average}
+        return {**super().variables(), "average": average}
 
-    def restore_state(self, state: State) -> None:
+    def assign(self, variables: State) -> None:
         """Continue from a state."""
-        super().restore_state(state)
-        average = state["average"]
+        average = variables["average"]
+        if len(average) not in (0, self.engine.spec.classes):
+            raise FozoError(f"the state's average prediction is of {len(average)} classes; give this model's own state")
+        super().assign(variables)
         self.average = self.velocity[0].new_tensor(average) if len(average) else None
-
-    def options(self) -> dict[str, object]:
-        """Everything that has to be the same for a state to be continued."""
-        return asdict(self.choices)

@@ -5,163 +5,116 @@ features lie from their source statistics, plus the entropy of its predictions; 
 shifted back to the source's (Eq. 7-9) before the head reads them.
 
 Not in the paper, but in the authors' program and here: the best prompts of the last batch are tried again with each
-new population, so that 28 passes are 27 samples and one veteran; candidates are rounded to float32 to be evaluated.
+new population, so that 28 passes are 27 samples and one incumbent; candidates are rounded to float32 to be evaluated.
 A batch of one has no standard deviation and borrows the features of the images before it, as in FOZO.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from fozo.core.cmaes import CMAES, Draws
+from fozo.core.cmaes import CMAES
 from fozo.core.objective import Objective
-from fozo.core.shift import ActivationShift
-from fozo.core.statistics import Moments, SourceStatistics, Window
-from fozo.engines.base import Engine, Floats, Knobs, Tokens
 from fozo.errors import FozoError
-from fozo.methods.base import Method, State
-from fozo.methods.presets import pick
-from fozo.methods.prompts import starting_prompts
-from fozo.methods.registry import MethodInfo, register
-
-Array = npt.NDArray[np.float64]
+from fozo.methods._matching import MatchingMethod, first_prompts
+from fozo.methods.registry import register
+from fozo.types import Batch, Floats, Knobs, State, Tap
 
 
 @dataclass(frozen=True)
-class Options:
+class FOAConfig:
     """Everything about FOA that can be chosen. The defaults are the FOZO paper's."""
 
+    passes: int = 28
+    """Forward passes for each batch: from 3 on the last is the incumbent, the best candidate of the batch before; with
+    2 there is none, because pycma cannot do with a population of one."""
     prompts: int = 3
     weight: float = 0.4
     """lambda of Eq. 5; the authors use 0.2 for ImageNet-R."""
     window: int = 64
     """Images over which the statistics of a batch of one are taken: itself and those just before it."""
 
+    def __post_init__(self) -> None:
+        """Refuse a population of none."""
+        if self.passes < 2:
+            raise FozoError(f"foa takes at least 2 passes, not {self.passes}")
+
 
 @register(
-    MethodInfo(
-        name="foa",
-        summary="prompts found by CMA-ES, and activation shifting",
-        needs_gradient=False,
-        needs_source=True,
-        passes="K, the population (28 or 2)",
-        adapts="prompts",
-        paper="Niu et al., ICML 2024",
-    )
-)
-class FOA(Method):
-    """Adapts prompts by CMA-ES, ``passes`` forward passes for each batch."""
+    "foa", passes="K, the population (28 or 2)", adapts="prompts", paper="Niu et al., ICML 2024",
+    needs={"source", "tokens"}, draws=True,
+)  # fmt: skip
+class FOA(MatchingMethod[FOAConfig]):
+    """Prompts found by CMA-ES, and activation shifting.
 
-    def __init__(
-        self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
-        *,
-        passes: int = 28,
-        seed: int = 0,
-        start: npt.ArrayLike | None = None,
-        draws: Callable[[int], Draws] | None = None,
-        **switches: object,
-    ) -> None:
-        """Prepare to adapt.
+    Beside what every :class:`fozo.Method` takes:
 
-        Args:
-            engine: the frozen model.
-            source: its statistics on clean data.
-            passes: forward passes for each batch: from 3 on the last is the best candidate of the batch before;
-                with 2 there is none, because pycma cannot do with a population of one.
-            seed: of the first prompts and of every sample.
-            start: prompts ``[p, d]`` to start from instead of random ones.
-            draws: normal numbers to use instead of the seeded ones, see :class:`fozo.core.cmaes.CMAES`.
-            switches: fields of :class:`Options`.
-        """
-        self.choices = pick("foa", {"paper": Options()}, "paper", switches)
-        super().__init__(engine, source)
-        assert source is not None
-        if passes < 2:
-            raise FozoError(f"FOA takes at least 2 passes, not {passes}")
-        self.passes, self.seed, self.draws = passes, seed, draws
-        self.spent = float(passes)
-        self.source = source
-        self.objective = Objective(weight=self.choices.weight)
-        self.start = starting_prompts(engine.spec, self.choices.prompts, seed, start)
-        self._begin()
+    Args:
+        start: prompts ``[p, d]`` to start from instead of random ones.
+        draws: normal numbers to use instead of the seeded ones, see :class:`fozo.core.cmaes.CMAES`.
+    """
 
-    def _begin(self) -> None:
+    PRESETS: ClassVar = {"paper": FOAConfig()}
+    TAKES: ClassVar = ("start", "draws")
+    LENGTHS: ClassVar = {**MatchingMethod.LENGTHS, "cma": "numbers", "cma.form": "bytes"}
+
+    def prepare(self) -> None:
+        """Make the fitness, and draw the first prompts."""
+        self.objective = Objective(weight=self.config.weight)
+        self.start = first_prompts(self.engine.spec, self.config.prompts, self.seed, self.given["start"])
+        self.passes_per_image = float(self.config.passes)
+
+    def begin(self) -> None:
         """Set up everything that adaptation changes."""
-        veteran = self.passes > 2
+        passes = self.config.passes
         self.search = CMAES(
             self.start,
-            population=self.passes - 1 if veteran else 2,
-            keep_best=veteran,
+            population=passes - 1 if passes > 2 else 2,
+            keep_best=passes > 2,
             seed=self.seed,
-            draws=self.draws,
+            draws=self.given["draws"],
         )
-        self.shift = ActivationShift()
-        self.window = Window(self.choices.window)
-        self.loss: float | None = None
+        self.begin_matching(self.config.window)
 
     @property
     def parameters(self) -> int:
         """How many numbers are adapted."""
         return self.start.size
 
-    def telling(self) -> dict[str, float]:
-        """Return the best candidate's fitness."""
-        return {} if self.loss is None else {"loss": self.loss}
-
-    def adapt(self, tokens: Tokens) -> Floats:
+    def step(self, batch: Batch) -> Floats:
         """Evaluate a population and learn from its ranking."""
         candidates = self.search.ask().astype(np.float32)
-        taps = self.engine.run(tokens, Knobs(prompts=candidates))
-        logits = self.engine.logits(taps.pooled)
+        taps = self.engine.run(batch, Knobs(prompts=candidates), (Tap.FEATURES, Tap.POOLED))
+        features, pooled = taps[Tap.FEATURES], taps[Tap.POOLED]
+        head = self.engine.head()
+        logits = head(pooled)
         losses = [
-            self.objective(self.source.features, self._moments(taps.features[k]), logits[k])  # Eq. 5
+            self.objective(self.source.features, self.moments(features[k]), logits[k])  # Eq. 5
             for k in range(len(candidates))
         ]
         best = int(np.argmin(losses))
         prediction: Floats = logits[best]
-        shift = self.shift.vector(self.source.pooled.mean)
-        if shift is not None:
-            pooled = taps.pooled[best]
-            prediction = self.engine.logits((pooled + shift).astype(pooled.dtype))  # Eq. 7
-        self.search.tell(losses)  # refuses losses that are not finite before changing anything
-        self.search.best = candidates[best].astype(np.float64)
-        self.loss = float(losses[best])
-        self.shift.observe(taps.pooled.mean(axis=1, dtype=np.float64).mean(axis=0))  # Eq. 9
-        self.window.push(taps.features[best])
+        if self.shift.average is not None:
+            prediction = head(self.shifted(pooled[best]))  # Eq. 7
+        self.search.tell(losses)
+        self.search.point = candidates[best].astype(np.float64)
+        self.shift.observe(pooled.mean(axis=1, dtype=np.float64).mean(axis=0))  # Eq. 9
+        self.window.push(features[best])
+        self.report(loss=float(losses[best]))
         return prediction
 
-    def _moments(self, features: Floats) -> Moments:
-        return self.window.moments(features) if len(features) < 2 else Moments.of(features)
-
-    def reset(self) -> None:
-        """Forget everything adapted."""
-        self._begin()
-
-    def state(self) -> State:
+    def variables(self) -> State:
         """What CMA-ES has learned, the shift's average and the window."""
-        state = self.search.state()
-        if self.shift.average is not None:
-            state["shift"] = self.shift.average
-        if self.window.rows is not None:
-            state["window"] = self.window.rows
-        return state
+        return self.search.state() | self.matching_variables()
 
-    def restore_state(self, state: State) -> None:
-        """Continue from a state."""
-        if state["point"].shape != self.start.shape:
-            raise FozoError(
-                f"the state holds prompts of shape {list(state['point'].shape)}, not {list(self.start.shape)}"
-            )
-        self.search.restore(state)
-        self.shift.average = state.get("shift")
-        self.window.rows = state.get("window")
+    def assign(self, variables: State) -> None:
+        """Continue from what CMA-ES had learned."""
+        self.search.load_state(variables)
+        self.assign_matching(variables)
 
-    def options(self) -> dict[str, object]:
-        """Everything that has to be the same for a state to be continued."""
-        return {**asdict(self.choices), "passes": self.passes, "seed": self.seed, "pycma": self.search.library}
+    def identity(self) -> dict[str, object]:
+        """Add the version of pycma, whose private numbers a state holds."""
+        return super().identity() | {"pycma": self.search.library}

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from fozo.engines.base import Floats, Tokens
-from fozo.methods.base import Method, State
-from fozo.methods.registry import MethodInfo, register
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fozo.methods.base import Stateless
+from fozo.methods.registry import register
+from fozo.types import Batch, Floats, Tap
 
 
-@register(
-    MethodInfo(
-        name="noadapt",
-        summary="the frozen model as it is",
-        needs_gradient=False,
-        needs_source=False,
-        passes="1",
-        adapts="nothing",
-        paper="-",
-    )
-)
-class NoAdapt(Method):
-    """Predict with the plain model."""
+@dataclass(frozen=True)
+class NoAdaptConfig:
+    """There is nothing to choose."""
 
-    def adapt(self, tokens: Tokens) -> Floats:
+
+@register("noadapt", passes="1", adapts="nothing", paper="-")
+class NoAdapt(Stateless[NoAdaptConfig]):
+    """The frozen model as it is."""
+
+    PRESETS: ClassVar = {"plain": NoAdaptConfig()}
+
+    def step(self, batch: Batch) -> Floats:
         """Run the plain model."""
-        return self.engine.logits(self.engine.run(tokens).pooled[0])
-
-    def reset(self) -> None:
-        """Nothing was adapted."""
-
-    def state(self) -> State:
-        """Nothing was adapted."""
-        return {}
-
-    def restore_state(self, state: State) -> None:
-        """Nothing to restore."""
+        logits: Floats = self.engine.run(batch)[Tap.LOGITS][0]
+        return logits

@@ -3,69 +3,76 @@
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from typing import Any, TypeVar
 
+from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
+from fozo.methods.base import NEEDS, Method, MethodInfo
+from fozo.types import Engine
 
-if TYPE_CHECKING:
-    from fozo.core.statistics import SourceStatistics
-    from fozo.engines.base import Engine
-    from fozo.methods.base import Method
-
-
-@dataclass(frozen=True)
-class MethodInfo:
-    """What a user should know of a method before choosing it."""
-
-    name: str
-    summary: str
-    needs_gradient: bool
-    needs_source: bool
-    passes: str
-    """Forward passes for each image."""
-    adapts: str
-    paper: str
+AnyMethod = Method[Any]
+_REGISTRY: dict[str, type[AnyMethod]] = {}
+M = TypeVar("M", bound=type[AnyMethod])
 
 
-_REGISTRY: dict[str, Callable[..., Method]] = {}
-_INFO: dict[str, MethodInfo] = {}
-M = TypeVar("M", bound="Callable[..., Method]")
+def register(
+    name: str, *, passes: str, adapts: str, paper: str, needs: Collection[str] = (), draws: bool = False
+) -> Callable[[M], M]:
+    """Decorate a class: make it known by ``name``, with the first line of its docstring and these facts as its info."""
 
-
-def register(info: MethodInfo) -> Callable[[M], M]:
-    """Decorate a class, or a function that chooses between classes: make it known under ``info.name``."""
-
-    def add(factory: M) -> M:
-        if info.name in _REGISTRY:
-            raise FozoError(f"a method named {info.name!r} is registered already; choose another name")
-        if isinstance(factory, type):
-            factory.info = info  # type: ignore[attr-defined]
-        _REGISTRY[info.name], _INFO[info.name] = factory, info
-        return factory
+    def add(method: M) -> M:
+        if name in _REGISTRY:
+            raise FozoError(f"a method named {name!r} is registered already; choose another name")
+        summary = (method.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+        method.info = MethodInfo(name, summary, passes, adapts, paper, frozenset(needs), draws)
+        _REGISTRY[name] = method
+        return method
 
     return add
 
 
-def methods() -> dict[str, MethodInfo]:
-    """All registered methods by name."""
-    return dict(sorted(_INFO.items()))
+def list_methods(*, without: Collection[str] = ()) -> dict[str, MethodInfo]:
+    """All registered methods by name, but those that need any of ``without`` (``{"torch"}``, say)."""
+    unknown = [need for need in without if need not in NEEDS]
+    if unknown:
+        raise FozoError(f"no method can need {unknown[0]!r}; choose from {', '.join(NEEDS)}")
+    infos = {name: method.info for name, method in sorted(_REGISTRY.items())}
+    return {name: info for name, info in infos.items() if info.needs.isdisjoint(without)}
 
 
-def takes(name: str, option: str) -> bool:
-    """Whether a registered method's constructor names this keyword (``seed``, say)."""
-    return option in inspect.signature(_REGISTRY[name]).parameters
-
-
-def create(name: str, engine: Engine, source: SourceStatistics | None = None, **options: object) -> Method:
-    """Make the method called ``name``; ``options`` are its keyword arguments."""
+def method_class(name: str) -> type[AnyMethod]:
+    """Find a method by name."""
     if name not in _REGISTRY:
         close = difflib.get_close_matches(name, _REGISTRY, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise FozoError(f"there is no method {name!r}{hint} Known are {', '.join(sorted(_REGISTRY))}")
-    try:
-        return _REGISTRY[name](engine, source, **options)
-    except TypeError as error:
-        raise FozoError(f"{name} does not take these options: {error}") from error
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise FozoError(f"there is no method {name!r}{hint}; known are {', '.join(sorted(_REGISTRY))}")
+    return _REGISTRY[name]
+
+
+def create(
+    name: str,
+    engine: Engine,
+    source: SourceStatistics | None = None,
+    *,
+    preset: str | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    **options: object,
+) -> AnyMethod:
+    """Make the method called ``name``.
+
+    Args:
+        name: see :func:`list_methods`.
+        engine: the frozen model.
+        source: its statistics on clean data, where the method needs them.
+        preset: one of the method's.
+        seed: of what it draws.
+        batch_size: of the stream, which the published learning rates of gradient methods depend on.
+        options: fields of the method's config, and whatever else its class takes (``fisher``, ``journal``).
+    """
+    made = method_class(name)
+    if batch_size is not None and any(field.name == "batch_size" for field in fields(made.config_class())):
+        options.setdefault("batch_size", batch_size)
+    return made(engine, source, preset=preset, seed=seed, **options)

@@ -9,22 +9,21 @@ Supports are stored normalised, which is all that is ever read of them.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.core.objective import entropies
-from fozo.core.statistics import SourceStatistics
-from fozo.engines.base import Engine, Floats, Tokens
 from fozo.errors import FozoError
-from fozo.methods.base import Method, State
-from fozo.methods.presets import pick
-from fozo.methods.registry import MethodInfo, register
+from fozo.methods.base import Method, positive
+from fozo.methods.registry import register
+from fozo.types import Batch, Floats, State, Tap
 
 
 @dataclass(frozen=True)
-class Options:
+class T3AConfig:
     """Everything about T3A that can be chosen."""
 
     supports: int = 20
@@ -32,8 +31,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""
-        if self.supports < 1:
-            raise FozoError(f"t3a keeps at least one support a class, not {self.supports}")
+        positive("t3a", supports=self.supports)
 
 
 @dataclass(frozen=True)
@@ -76,63 +74,46 @@ def _unit(rows: Floats) -> Floats:
 
 
 @register(
-    MethodInfo(
-        name="t3a",
-        summary="class centroids from the stream's surest features instead of the head",
-        needs_gradient=False,
-        needs_source=False,
-        passes="1",
-        adapts="the classifier's centroids",
-        paper="Iwasawa and Matsuo, NeurIPS 2021",
-    )
-)
-class T3A(Method):
-    """Classify by centroids of supports."""
+    "t3a", passes="1", adapts="the classifier's centroids", paper="Iwasawa and Matsuo, NeurIPS 2021",
+    needs={"tokens"},
+)  # fmt: skip
+class T3A(Method[T3AConfig]):
+    """Class centroids from the stream's surest features instead of the head."""
 
-    def __init__(self, engine: Engine, source: SourceStatistics | None = None, **switches: object) -> None:
-        """Prepare to adapt; ``switches`` are fields of :class:`Options`."""
-        self.choices = pick("t3a", {"paper": Options()}, "paper", switches)
-        super().__init__(engine, source)
-        # An engine has no door to the head's weights, but the head is affine: its values at zero and at the unit
-        # vectors are its bias and, above that bias, its weights.
-        width = engine.spec.head_width
-        bias = engine.logits(np.zeros((1, width), dtype=np.float32))
-        weight = (engine.logits(np.eye(width, dtype=np.float32)) - bias).T
-        everything = Supports.of(weight, engine.logits(weight))
-        self.start = everything.join(Supports.of(weight[:0], bias[:0]), keep=len(weight))
+    PRESETS: ClassVar = {"paper": T3AConfig()}
+    LENGTHS: ClassVar = dict.fromkeys(("features", "labels", "entropies"), "supports")
+
+    def prepare(self) -> None:
+        """The head's weight rows are the first supports."""
+        head = self.engine.head()
+        weight = np.ascontiguousarray(head.weight.T)
+        everything = Supports.of(weight, head(weight))
+        self.start = everything.join(Supports.of(weight[:0], head(weight[:0])), keep=len(weight))
+
+    def begin(self) -> None:
+        """Start from the head's weight rows."""
         self.supports = self.start
 
-    def adapt(self, tokens: Tokens) -> Floats:
+    def step(self, batch: Batch) -> Floats:
         """Add the batch to the supports (Eq. 3-4), drop the unsure ones (Eq. 6), classify (Eq. 2)."""
-        features = self.engine.run(tokens).pooled[0]
-        logits = self.engine.logits(features)
-        if not np.isfinite(logits).all():
+        taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
+        features, logits = taps[Tap.POOLED][0], taps[Tap.LOGITS][0]
+        if not np.isfinite(logits).all():  # an infinite feature has no direction, and must not become a centroid
             raise FozoError("the model's logits are not finite; nothing was changed: check its weights")
-        supports = self.supports.join(Supports.of(features, logits), self.choices.supports)
-        prediction: Floats = features @ supports.centroids(self.engine.spec.classes).T
-        self.supports = supports
+        self.supports = self.supports.join(Supports.of(features, logits), self.config.supports)
+        prediction: Floats = features @ self.supports.centroids(self.engine.spec.classes).T
         return prediction.astype(logits.dtype)
 
-    def reset(self) -> None:
-        """Forget everything adapted."""
-        self.supports = self.start
-
-    def state(self) -> State:
+    def variables(self) -> State:
         """The supports."""
-        return {
-            "features": self.supports.features.astype(np.float64),
-            "labels": self.supports.labels.astype(np.float64),
-            "entropies": self.supports.entropies.copy(),
-        }
+        supports = self.supports
+        return {"features": supports.features, "labels": supports.labels, "entropies": supports.entropies}
 
-    def restore_state(self, state: State) -> None:
-        """Continue from a state."""
-        features, labels, entropy = (state.get(name) for name in ("features", "labels", "entropies"))
-        if features is None or labels is None or entropy is None or not len(features) == len(labels) == len(entropy):
-            raise FozoError("the state's supports are incomplete; save the state again")
-        dtype = self.start.features.dtype
-        self.supports = Supports(features.astype(dtype), labels.astype(np.int64), entropy.copy())
-
-    def options(self) -> dict[str, object]:
-        """Everything that has to be the same for a state to be continued."""
-        return asdict(self.choices)
+    def assign(self, variables: State) -> None:
+        """Put supports in force."""
+        features, labels, entropy = (variables[name] for name in ("features", "labels", "entropies"))
+        if len(labels) and not 0 <= labels.min() <= labels.max() < self.engine.spec.classes:
+            raise FozoError("the state's supports are of classes that this model does not have; give its own state")
+        self.supports = Supports(
+            features.astype(self.start.features.dtype), labels.astype(np.int64), entropy.astype(np.float64)
+        )

@@ -9,47 +9,21 @@ torch is imported inside the functions: a method has to be known to ``import foz
 from __future__ import annotations
 
 import copy
-import sys
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from fozo.core.statistics import SourceStatistics
-from fozo.engines.base import Engine, Floats, ImagesT, Tokens, check_images, like, refuse_broken
 from fozo.errors import FozoError
-from fozo.methods.base import Method, State
-from fozo.methods.presets import positive
+from fozo.methods.base import Method, positive
+from fozo.types import Array, Batch, Engine, Floats, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fozo.engines.torch_engine import TorchEngine
-
-Array = npt.NDArray[np.float64]
-
 PUBLISHED_BATCH = 64
 """The batch size that the published learning rates are for."""
-
-
-def torch_engine(engine: Engine, method: str, need: str, *, gradients: bool = True) -> TorchEngine:
-    """Return ``engine`` if it is a torch engine, and one with ``gradients``, else say what the method needs it for."""
-    # Whoever made a torch engine has imported its module; without it torch may not even be installed.
-    if "fozo.engines.torch_engine" in sys.modules:
-        from fozo.engines.torch_engine import TorchEngine
-
-        if isinstance(engine, TorchEngine):
-            if gradients and not engine.differentiable:
-                raise FozoError(
-                    f"{method} needs {need}, and rounding has none: use the model in full precision, or a method that "
-                    f"only runs forward"
-                )
-            return engine
-    raise FozoError(f"{method} needs {need}: use a torch engine")
 
 
 def lower_blocks(depth: int, first: int = 0) -> range:
@@ -65,11 +39,15 @@ def entropy(logits: Tensor) -> Tensor:
 class LayerNorms:
     """The LayerNorm weights and biases of a model, in a twin that shares all its other tensors."""
 
-    def __init__(self, engine: TorchEngine, blocks: range | None = None) -> None:
+    def __init__(self, engine: Engine, blocks: range | None = None) -> None:
         """Take the norms of ``blocks``, or every LayerNorm of the model, the final one included."""
         import torch
         from torch import nn
 
+        from fozo.engines.torch_engine import TorchEngine
+
+        if not isinstance(engine, TorchEngine):
+            raise FozoError(f"LayerNorms are changed in torch models, and {type(engine).__name__} runs none")
         self.names: list[str] = []
         for name, module in engine.vit.named_modules():
             inside = blocks is None or any(name.startswith(f"blocks.{block}.") for block in blocks)
@@ -89,7 +67,6 @@ class LayerNorms:
         parameters = dict(twin.named_parameters())
         self.parameters: list[Tensor] = [parameters[name].requires_grad_(True) for name in self.names]
         self.start: Array = self.values()
-        self.loss: float | None = None  # what was differentiated last
 
     def __len__(self) -> int:
         """How many numbers are adapted."""
@@ -117,7 +94,6 @@ class LayerNorms:
         found = list(torch.autograd.grad(loss, self.parameters))
         if not all(bool(gradient.isfinite().all()) for gradient in [loss, *found]):
             raise FozoError(f"the loss {loss.item()} or its gradient is not finite; nothing was changed")
-        self.loss = loss.item()
         return found
 
 
@@ -134,17 +110,6 @@ def _fill(tensors: list[Tensor], values: Array) -> None:
             part = values[start : start + tensor.numel()].reshape(tuple(tensor.shape))
             tensor.copy_(torch.from_numpy(part))
             start += tensor.numel()
-
-
-@contextmanager
-def all_or_nothing(method: Method) -> Iterator[None]:
-    """Put a method back to where it was if the body raises."""
-    before = method.state()
-    try:
-        yield
-    except BaseException:
-        method.restore_state(before)
-        raise
 
 
 @dataclass(frozen=True)
@@ -170,66 +135,47 @@ class Descent:
         return self.rate * self.batch_size / PUBLISHED_BATCH
 
 
-@dataclass(frozen=True)
-class Pixels:
-    """Checked images on the model's device. Gradients start at the image, so these methods do not embed first."""
-
-    x: Tensor
-
-    @property
-    def batch(self) -> int:
-        """Number of images."""
-        return len(self.x)
+D = TypeVar("D", bound=Descent)
 
 
-class GradientMethod(Method):
+class GradientMethod(Method[D]):
     """A method that descends a loss of the twin's logits by backpropagation. Subclasses implement ``learn``."""
 
-    def __init__(
-        self, engine: Engine, source: SourceStatistics | None, descent: Descent, blocks: range | None = None
-    ) -> None:
-        """Make the twin; ``blocks`` are those whose norms are adapted, all norms by default."""
-        super().__init__(engine, source)
-        self.descent = descent
-        self.torch_engine = torch_engine(engine, self.info.name, "gradients")
-        self.norms = LayerNorms(self.torch_engine, blocks)
+    def prepare(self) -> None:
+        """Make the twin."""
+        self.norms = LayerNorms(self.engine, self.blocks(self.engine.spec.depth))
         self.velocity = [parameter.detach().clone().zero_() for parameter in self.norms.parameters]
+
+    @staticmethod
+    def blocks(depth: int) -> range | None:
+        """Say which blocks' norms are adapted; all norms of the model by default."""
+        return None
 
     @property
     def parameters(self) -> int:
         """How many numbers of the model are adapted."""
         return len(self.norms)
 
-    def __call__(self, images: ImagesT) -> ImagesT:
-        """Adapt to normalised images and return their logits, as :class:`Method` says."""
+    def step(self, batch: Batch) -> Floats:
+        """Learn from a batch and return its logits."""
         import torch
 
-        check_images(tuple(images.shape), images.dtype, self.engine.spec)
-        with torch.inference_mode(False):
+        from fozo.engines.torch_engine import TorchBatch, to_numpy
+
+        assert isinstance(batch, TorchBatch)
+        with torch.inference_mode(False), torch.enable_grad():
             # The copy makes a tensor that autograd accepts, whatever mode the user's was made in.
-            batch = torch.as_tensor(images).clone().to(self.torch_engine.device, self.torch_engine.dtype)
-        refuse_broken(batch.flatten(1).isfinite().all(dim=1).cpu().numpy())
-        return like(images, self.adapt(Pixels(batch)))
-
-    def telling(self) -> dict[str, float]:
-        """Return the loss descended; nothing where no image of the batch was fit to learn from."""
-        return {} if self.norms.loss is None else {"loss": self.norms.loss}
-
-    def adapt(self, tokens: Tokens) -> Floats:
-        """Learn from a batch of :class:`Pixels` and return its logits."""
-        import torch
-
-        if not isinstance(tokens, Pixels):
-            raise FozoError(f"{self.info.name} learns from images, not from embedded tokens: call it with the images")
-        self.norms.loss = None
-        with all_or_nothing(self), torch.inference_mode(False), torch.enable_grad():
-            logits = self.learn(tokens.x).detach()
-        prediction: Floats = (logits if logits.dtype.itemsize >= 4 else logits.float()).cpu().numpy()
-        return prediction
+            return to_numpy(self.learn(batch.x.clone()))
 
     @abstractmethod
     def learn(self, images: Tensor) -> Tensor:
         """Take one step on a batch and return the logits to report."""
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Differentiate a loss, and report it; nothing is reported where no image was fit to learn from."""
+        found = self.norms.gradients(loss)
+        self.report(loss=loss.item())
+        return found
 
     def descend(self, gradients: list[Tensor]) -> None:
         """One step: v = momentum v + g; w = w - rate v."""
@@ -237,27 +183,24 @@ class GradientMethod(Method):
 
         with torch.no_grad():
             for weight, velocity, gradient in zip(self.norms.parameters, self.velocity, gradients, strict=True):
-                velocity.mul_(self.descent.momentum).add_(gradient)
-                weight.sub_(velocity, alpha=self.descent.step_size)
+                velocity.mul_(self.config.momentum).add_(gradient)
+                weight.sub_(velocity, alpha=self.config.step_size)
 
     def stop(self) -> None:
         """Forget the momentum."""
         for velocity in self.velocity:
             velocity.zero_()
 
-    def reset(self) -> None:
-        """Forget everything adapted."""
+    def begin(self) -> None:
+        """Start from the model's own norms."""
         self.norms.assign(self.norms.start)
         self.stop()
 
-    def state(self) -> State:
+    def variables(self) -> State:
         """The LayerNorms and their momentum."""
         return {"norms": self.norms.values(), "velocity": _flat(self.velocity)}
 
-    def restore_state(self, state: State) -> None:
-        """Continue from a state."""
-        for name in ("norms", "velocity"):
-            if name not in state or state[name].shape != (len(self.norms),):
-                raise FozoError(f"the state's {name!r} does not hold {len(self.norms)} numbers; save the state again")
-        self.norms.assign(state["norms"])
-        _fill(self.velocity, state["velocity"])
+    def assign(self, variables: State) -> None:
+        """Put LayerNorms and momentum in force."""
+        self.norms.assign(variables["norms"].astype(np.float64))
+        _fill(self.velocity, variables["velocity"].astype(np.float64))

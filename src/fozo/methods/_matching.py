@@ -1,0 +1,69 @@
+"""What FOA, ZOA and FOZO share: statistics of a batch's features against the source's, and the activation shift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.core.moments import Moments, Window
+from fozo.core.noise import starting_prompts
+from fozo.core.shift import ActivationShift
+from fozo.errors import FozoError
+from fozo.methods.base import C, Method
+from fozo.types import Array, Floats, Spec, State
+
+
+class MatchingMethod(Method[C]):
+    """A method that compares features with the source's and shifts what the head reads (from FOA)."""
+
+    LENGTHS: ClassVar[Mapping[str, str]] = {"shift": "shifts", "window": "images"}
+    shift: ActivationShift
+    window: Window
+
+    def begin_matching(self, window: int, scale: float = 1.0) -> None:
+        """Start shift and window anew; ``scale`` is the shift's."""
+        self.shift, self.window = ActivationShift(scale), Window(window)
+
+    def moments(self, features: Floats, small: int = 2) -> Moments:
+        """Statistics of a batch ``[B, ...]``, joined by the images before it where it has fewer than ``small``."""
+        return self.window.moments(features) if len(features) < small else Moments.of(features)
+
+    def shifted(self, pooled: Floats) -> Floats:
+        """Move what the head reads towards the source, once a batch has been seen."""
+        shift = self.shift.vector(self.source.pooled.mean)
+        return pooled if shift is None else (pooled + shift).astype(pooled.dtype)
+
+    def matching_variables(self) -> State:
+        """The average of the shift, if there is one yet, and the rows of the window."""
+        spec, average, rows = self.engine.spec, self.shift.average, self.window.rows
+        return {
+            "shift": np.empty((0, spec.head_width)) if average is None else average[None],
+            "window": np.empty((0, spec.depth, spec.dim)) if rows is None else rows,
+        }
+
+    def assign_matching(self, variables: State) -> None:
+        """Put what :meth:`matching_variables` returned in force."""
+        average, rows = (variables[name].astype(np.float64) for name in ("shift", "window"))
+        if len(average) > 1 or len(rows) > self.window.size:
+            raise FozoError(
+                f"the state holds {len(average)} averages of the shift and {len(rows)} images of the window, where "
+                f"1 and {self.window.size} are the most; give a state that was saved whole"
+            )
+        self.shift.average = average[0] if len(average) else None
+        self.window.rows = rows if len(rows) else None
+
+
+def first_prompts(spec: Spec, count: int, seed: int, given: npt.ArrayLike | None = None) -> Array:
+    """Return ``count`` prompts ``[count, d]`` to start from: the user's own, or random ones."""
+    if count < 1:
+        raise FozoError(f"at least one prompt is needed, not {count}")
+    if given is None:
+        return starting_prompts(seed, count, spec.dim, math.prod(spec.patch_size))
+    prompts = np.array(given, dtype=np.float64)
+    if prompts.shape != (count, spec.dim) or not np.isfinite(prompts).all():
+        raise FozoError(f"prompts must be finite and of shape {[count, spec.dim]}, not {list(prompts.shape)}")
+    return prompts

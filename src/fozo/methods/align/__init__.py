@@ -1,0 +1,10 @@
+"""Align, fozo's own method: an equaliser on the image and moves of the patch tokens, by memories of the same domain.
+
+``retrieval`` finds the earlier images of the same domain, ``equaliser`` amplifies what their domain lacks,
+``alignment`` moves the tokens, ``method`` puts them together. docs/method.md has the mathematics and what every part is
+worth.
+"""
+
+from fozo.methods.align.method import Align, AlignConfig
+
+__all__ = ["Align", "AlignConfig"]

@@ -1,0 +1,179 @@
+"""FOZO: forward-only zeroth-order prompt optimization (Wang and Wang, CVPR 2026), Algorithm 1.
+
+Three prompts are inserted after the CLS token. Each batch is predicted under 2n perturbed prompts, the losses give a
+gradient without backpropagation, and the prediction with the lowest loss is returned.
+
+The paper and the authors' program differ; each difference is one named switch of :class:`FOZOConfig`, and the presets
+``paper`` and ``official`` set them. Two of the differences have no effect and no switch. The paper puts the prompts
+before CLS: without a position embedding, attention does not see their place. The paper adjusts epsilon before a batch
+from the losses so far, the program after it: the same values reach the same batches.
+
+What neither says: a batch of one has no standard deviation. It borrows the features of the images before it, see
+``window``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fozo.core.noise import Noise, PhiloxNoise
+from fozo.core.objective import Objective
+from fozo.core.schedule import Schedule
+from fozo.core.spsa import SPSA
+from fozo.core.statistics import SourceStatistics
+from fozo.errors import FozoError
+from fozo.methods._matching import MatchingMethod, first_prompts
+from fozo.methods.base import one_of
+from fozo.methods.fozo.journal import Journal, make_header
+from fozo.methods.registry import register
+from fozo.types import Array, Batch, Engine, Floats, Knobs, State, Tap
+
+AUTHORS_SCHEDULE = Schedule(rate_decay=0.7, rate_step=0.1, rate_min=0.1, rate_max=3.0, rate_at_jump=0.1)
+
+
+@dataclass(frozen=True)
+class FOZOConfig:
+    """Everything about FOZO that can be chosen. The defaults are the authors' program."""
+
+    passes: int = 2
+    """Forward passes for each batch: 2n, an even number."""
+    prompts: int = 3
+    weight: float = 0.4
+    """lambda of Eq. 15."""
+    features: str = "normed"
+    """``normed``: CLS after the norm that reads it next (program). ``cls``: CLS as it leaves each block (paper)."""
+    distance: str = "squares"
+    """See :class:`fozo.core.objective.Objective`."""
+    level_batches: bool = False
+    """See :class:`fozo.core.objective.Objective`."""
+    shift: str = "sum"
+    """Activation shift, inside the entropy: ``sum`` of the two sides' means (program), their ``mean``, or ``none``
+    (paper)."""
+    watch: str = "best"
+    """The loss that Eq. 12 compares: the ``best`` of the 2n (program) or their ``mean`` (paper: "the loss at t")."""
+    schedule: Schedule = AUTHORS_SCHEDULE
+    window: int = 64
+    """Images over which the statistics of small batches are taken: the batch and those just before it."""
+    small: int = 2
+    """Batches with fewer images than this are small."""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown switches."""
+        if self.passes < 2 or self.passes % 2:
+            raise FozoError(f"fozo takes an even number of passes, 2n with n >= 1, not {self.passes}")
+        one_of("fozo", ("normed", "cls"), features=self.features)
+        one_of("fozo", ("sum", "mean", "none"), shift=self.shift)
+        self.objective()
+
+    def objective(self) -> Objective:
+        """Make the loss."""
+        return Objective(weight=self.weight, distance=self.distance, level_batches=self.level_batches)
+
+
+@register(
+    "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026", needs={"source", "tokens"}, draws=True,
+)  # fmt: skip
+class FOZO(MatchingMethod[FOZOConfig]):
+    """Zeroth-order descent on prompts.
+
+    Beside what every :class:`fozo.Method` takes:
+
+    Args:
+        start: prompts ``[p, d]`` to start from instead of random ones.
+        noise: directions to use instead of seeded gaussian ones.
+        journal: file to append one small record a batch to; see :func:`fozo.replay`.
+    """
+
+    TAKES: ClassVar = ("start", "noise")
+    LENGTHS: ClassVar = {**MatchingMethod.LENGTHS, "average": "averages"}
+    PRESETS: ClassVar = {
+        "official": FOZOConfig(),
+        "paper": FOZOConfig(features="cls", distance="norms", shift="none", watch="mean", schedule=Schedule(rate=0.08)),
+    }
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: SourceStatistics | None = None,
+        config: FOZOConfig | None = None,
+        *,
+        preset: str | None = None,
+        seed: int = 0,
+        journal: str | os.PathLike[str] | None = None,
+        **options: object,
+    ) -> None:
+        self.journal: Journal | None = None
+        super().__init__(engine, source, config, preset=preset, seed=seed, **options)
+        if journal is not None:
+            spec, own_seed = engine.spec, None if self.given["noise"] else seed
+            header = make_header(spec.fingerprint, spec.name, own_seed, self.start, self.identity())
+            self.journal = Journal(journal, header)
+
+    def prepare(self) -> None:
+        """Make the loss, and draw the first prompts."""
+        config = self.config
+        self.noise: Noise = self.given["noise"] or PhiloxNoise(self.seed)
+        self.start = first_prompts(self.engine.spec, config.prompts, self.seed, self.given["start"])
+        self.objective = config.objective()
+        self.source_features = self.source.features if config.features == "normed" else self.source.cls
+        self.passes_per_image = float(config.passes)
+
+    def begin(self) -> None:
+        """Set up everything that adaptation changes."""
+        config = self.config
+        self.spsa = SPSA(self.start, config.schedule, self.noise, samples=config.passes // 2, watch=config.watch)
+        self.begin_matching(config.window, scale=2.0 if config.shift == "sum" else 1.0)
+        self._rewind()
+
+    @property
+    def prompts(self) -> Array:
+        """The prompts as they are now, ``[p, d]``."""
+        return self.spsa.point
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are adapted."""
+        return self.start.size
+
+    def step(self, batch: Batch) -> Floats:
+        """One turn of Algorithm 1's loop."""
+        config = self.config
+        tap = Tap.FEATURES if config.features == "normed" else Tap.CLS
+        candidates = self.spsa.ask()  # lines 6-7: P + eps Z, P - eps Z
+        taps = self.engine.run(batch, Knobs(prompts=candidates), (tap, Tap.POOLED))  # line 8
+        features, pooled = taps[tap], taps[Tap.POOLED]
+        logits = self.engine.head()(pooled if config.shift == "none" else self.shifted(pooled))  # line 9
+        losses = [
+            self.objective(self.source_features, self.moments(features[k], config.small), logits[k])  # line 10
+            for k in range(config.passes)
+        ]
+        self.spsa.tell(losses)  # lines 11-18
+        best = int(np.argmin(losses))
+        if config.shift != "none":
+            self.shift.observe(pooled.mean(axis=1, dtype=np.float64).mean(axis=0))
+        self.window.push(features[best])
+        taken = self.spsa.last
+        assert taken is not None
+        self.report(loss=taken.loss, epsilon=taken.epsilon, rate=taken.rate)
+        if self.journal is not None:
+            self.journal.append(taken, self.spsa.point)  # if it cannot be recorded, the transaction undoes the step
+        prediction: Floats = logits[best]  # line 19
+        return prediction
+
+    def variables(self) -> State:
+        """Prompts, pace, shift average and window."""
+        return self.spsa.state() | self.matching_variables()
+
+    def assign(self, variables: State) -> None:
+        """Continue from prompts; the journal, where there is one, notes that the run went back to them."""
+        self.spsa.load_state(variables)
+        self.assign_matching(variables)
+        self._rewind()
+
+    def _rewind(self) -> None:
+        if self.journal is not None:
+            self.journal.rewind(self.spsa.index)

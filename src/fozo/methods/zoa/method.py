@@ -1,0 +1,226 @@
+"""ZOA: test-time model adaptation for quantized neural networks (Deng et al., 2025, arXiv:2508.02180).
+
+The LayerNorms of blocks 1-8 (of 12) are W = W0 + sum_i softmax(10 a)_i D_i + e: the source's, a mixture of what was
+learned on earlier domains, and what is being learned on this one. One-sided SPSA learns e and the mixture a from one
+perturbed pass; the plain pass before it gives the prediction, shifted as in FOA. When the patch embedding's statistics
+jump, the domain has changed: what was learned is stored as a new D, and the bank drops one of its two most alike.
+
+What differs from the authors' program: three slips of it that the preset ``official`` has and the default does not,
+``stale_table``, ``observe_passes`` and ``stale_shift`` of :class:`ZOAConfig`. A batch of one has no standard deviation
+and borrows the features of the images before it, as in FOZO.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fozo.core.noise import Noise, SignedUniform
+from fozo.core.objective import Objective, entropies
+from fozo.core.shift import ActivationShift
+from fozo.core.spsa import OneSidedSPSA
+from fozo.errors import FozoError
+from fozo.methods._layernorm import LayerNorms, lower_blocks
+from fozo.methods._matching import MatchingMethod
+from fozo.methods.base import positive
+from fozo.methods.registry import register
+from fozo.methods.zoa.domains import DomainWatch, KnowledgeBank
+from fozo.types import Array, Batch, Floats, State, Tap, Taps
+
+
+@dataclass(frozen=True)
+class ZOAConfig:
+    """Everything about ZOA that can be chosen. The defaults are the FOZO paper's."""
+
+    passes: int = 2
+    """Forward passes for each batch: ``1 + samples`` for each step, so an even number by default."""
+    rate: float = 5e-4
+    """Learning rate of e."""
+    decay: float = 0.4
+    """Weight decay of e."""
+    c: float = 0.02
+    """How far e is perturbed."""
+    mixture_rate: float = 0.01
+    mixture_decay: float = 0.1
+    mixture_c: float = 0.05
+    inverse_temperature: float = 10.0
+    """Factor inside the mixture's softmax."""
+    samples: int = 1
+    """Perturbations that a gradient is averaged over."""
+    weight: float = 30.0
+    """Of the feature statistics against the entropy."""
+    capacity: int = 32
+    """N: how many domains are remembered."""
+    threshold: float = 0.1
+    """Distance of the embedding's statistics from their average that makes a new domain."""
+    ema_decay: float = 0.8
+    """Weight of the past in that average."""
+    min_batch: int = 64
+    """Batches with fewer images are too small to tell whether the domain has changed."""
+    window: int = 64
+    """Images over which the statistics of a batch of one are taken: itself and those just before it."""
+    stale_table: bool = False
+    """Whether the similarity table keeps its places when an entry leaves the bank."""
+    observe_passes: bool = False
+    """Whether the embedding's statistics enter their average once for each pass instead of once for each batch."""
+    stale_shift: bool = False
+    """Whether the batch that reveals a new domain is still shifted for the old one."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        positive("zoa", c=self.c, mixture_c=self.mixture_c, samples=self.samples)
+        each = 1 + self.samples
+        if self.passes < each or self.passes % each:
+            raise FozoError(f"zoa with {each - 1} samples takes a multiple of {each} passes, not {self.passes}")
+
+
+@register(
+    "zoa", passes="2k", adapts="LayerNorm weights and biases of the lower blocks", paper="Deng et al., 2025",
+    needs={"source", "tokens", "torch"}, draws=True,
+)  # fmt: skip
+class ZOA(MatchingMethod[ZOAConfig]):
+    """Zeroth-order descent on LayerNorms with a bank of domain knowledge.
+
+    ``noise`` gives draws to use instead of the seeded ones: even steps are the mixture's, odd ones those of e.
+    """
+
+    TAKES: ClassVar = ("noise",)
+    LENGTHS: ClassVar = {
+        **MatchingMethod.LENGTHS, "point": "coordinates", "offsets": "domains", "domain": "averages",
+    }  # fmt: skip
+    PRESETS: ClassVar = {
+        "paper": ZOAConfig(),
+        "official": ZOAConfig(stale_table=True, observe_passes=True, stale_shift=True),
+    }
+
+    def prepare(self) -> None:
+        """Make the twin."""
+        self.norms = LayerNorms(self.engine, lower_blocks(self.engine.spec.depth, first=1))
+        self.noise: Noise = self.given["noise"] or SignedUniform(self.seed)
+        self.objective = Objective()
+        self.passes_per_image = float(self.config.passes)
+
+    def begin(self) -> None:
+        """Set up everything that adaptation changes."""
+        c = self.config
+        size = len(self.norms)
+        self.bank = KnowledgeBank(
+            size,
+            len(self.norms.names),
+            capacity=c.capacity,
+            inverse_temperature=c.inverse_temperature,
+            stale_table=c.stale_table,
+        )
+        # What is searched: the mixture a, one number for each offset of the bank, and then e.
+        self.search = OneSidedSPSA(np.zeros(1 + size), self._descend, self._moves, samples=c.samples)
+        self.watch = DomainWatch(c.threshold, c.ema_decay)
+        self.begin_matching(c.window)
+        self.norms.assign(self.norms.start)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are adapted: e, and the mixture of a full bank."""
+        return len(self.norms) + self.config.capacity + 1
+
+    def _parts(self, point: Array) -> tuple[Array, Array]:
+        """Cut a point into the mixture a and e."""
+        return point[: -len(self.norms)], point[-len(self.norms) :]
+
+    def _moves(self, draw: int, size: int) -> Array:
+        """How far the mixture and e are perturbed in one draw."""
+        length = len(self.norms)
+        mixture = self.config.mixture_c * self.noise(2 * draw, (size - length,))
+        return np.concatenate([mixture, self.config.c * self.noise(2 * draw + 1, (length,))])
+
+    def _descend(self, point: Array, gradient: Array) -> Array:
+        """SGD with weight decay for e; for the mixture, once there is something to mix, AdamW without a past."""
+        c = self.config
+        mixture, learned = self._parts(point)
+        mixture_gradient, learned_gradient = self._parts(gradient)
+        learned = learned - c.rate * (learned_gradient + c.decay * learned)
+        if len(self.bank):
+            # The authors clear AdamW's moments every time, which leaves nearly the sign of the gradient.
+            sign = mixture_gradient / (np.abs(mixture_gradient) + 1e-8)
+            mixture = mixture * (1 - c.mixture_rate * c.mixture_decay) - c.mixture_rate * sign
+        return np.concatenate([mixture, learned])
+
+    def step(self, batch: Batch) -> Floats:
+        """The plain pass gives prediction and loss; each step then compares perturbed passes with a plain one."""
+        c = self.config
+        changed = self._observe(batch)
+        for turn in range(c.passes // (1 + c.samples)):
+            losses = []
+            for k, point in enumerate(self.search.ask()):
+                loss, taps = self._run(batch, point)
+                losses.append(loss)
+                if turn == k == 0:
+                    logits = self._predict(taps, changed)
+                    features = taps[Tap.FEATURES][0]
+                    self.report(loss=loss, bank=float(len(self.bank)))
+            self.search.tell(losses)
+        if c.observe_passes:
+            for _ in range(c.passes - 1):
+                self._observe(batch)
+        self.window.push(features)
+        self.norms.assign(self._weights(self.search.point))
+        return logits
+
+    def _predict(self, taps: Taps, changed: bool) -> Floats:
+        """Shift what the head reads as in FOA, but not by what was learned on another domain."""
+        pooled = plain = taps[Tap.POOLED][0]
+        if not changed or self.config.stale_shift:
+            pooled = self.shifted(plain)
+        if changed:
+            self.shift = ActivationShift()
+        self.shift.observe(plain.mean(axis=0, dtype=np.float64))
+        return self.engine.head()(pooled)
+
+    def _weights(self, point: Array) -> Array:
+        mixture, learned = self._parts(point)
+        return self.norms.start + self.bank.mixed(mixture) + learned
+
+    def _run(self, batch: Batch, point: Array) -> tuple[float, Taps]:
+        """Run the model with these parameters: its loss, and what it reported."""
+        self.norms.assign(self._weights(point))
+        taps = self.norms.engine.run(batch, taps=(Tap.FEATURES, Tap.POOLED))
+        moments = self.moments(taps[Tap.FEATURES][0])
+        misalignment = self.objective.misalignment(self.source.features, moments) / self.source.features.mean.size
+        unsure = entropies(self.engine.head()(taps[Tap.POOLED][0])).mean()
+        return float(self.config.weight * misalignment + unsure), taps
+
+    def _observe(self, batch: Batch) -> bool:
+        """Watch the patch tokens that enter the first block; return whether the domain has changed.
+
+        If so, what was learned becomes a new D, and e what then keeps the model as it is.
+        """
+        from fozo.engines.torch_engine import TorchBatch
+
+        if not isinstance(batch, TorchBatch) or len(batch) < self.config.min_batch:
+            return False
+        patches = batch.tokens[:, -self.engine.spec.patches :].flatten(0, 1).double()
+        if not self.watch.observe(patches.mean(dim=0).cpu().numpy(), patches.var(dim=0).cpu().numpy()):
+            return False
+        mixture, learned = self._parts(self.search.point)
+        offset = self.bank.mixed(mixture) + learned
+        mixture = self.bank.store(offset, mixture)
+        self.search.point = np.concatenate([mixture, offset - self.bank.mixed(mixture)])
+        return True
+
+    def variables(self) -> State:
+        """What is being learned, the bank and its mixture, and the averages."""
+        average = self.watch.average
+        domain = np.empty((0, 2, self.engine.spec.dim)) if average is None else average[None]
+        return {**self.search.state(), **self.bank.state(), **self.matching_variables(), "domain": domain}
+
+    def assign(self, variables: State) -> None:
+        """Continue from what was learned."""
+        if len(variables["point"]) != len(variables["offsets"]) + len(self.norms) or len(variables["domain"]) > 1:
+            raise FozoError(f"the state is not of {len(self.norms)} LayerNorm parameters and one domain; save it again")
+        self.bank.load_state(variables)
+        self.search.load_state(variables)
+        average = variables["domain"].astype(np.float64)
+        self.watch.average = average[0] if len(average) else None
+        self.assign_matching(variables)
+        self.norms.assign(self._weights(self.search.point))

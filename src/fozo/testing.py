@@ -1,0 +1,358 @@
+"""Conformance suites: run them over a method or an engine of your own, as fozo's tests do over all of its own.
+
+    from fozo.testing import check_engine, check_method
+
+    check_engine(my_engine)
+    check_method(lambda: MyMethod(engine, source))
+
+Each raises an ``AssertionError`` that says which promise of :class:`fozo.Method` or :class:`fozo.Engine` was not kept.
+They need no test framework, use small random images, and take a few dozen forward passes.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.errors import FozoError
+from fozo.methods.base import NEEDS, Method
+from fozo.types import Array, Batch, Engine, Floats, Knobs, Move, Spec, State, Tap
+
+Images = npt.NDArray[np.float32]
+Factory = Callable[[], Method[Any]]
+LAYERS = (Tap.CLS, Tap.FEATURES, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
+
+
+def random_images(spec: Spec, count: int, seed: int = 0) -> Images:
+    """Draw normalised images that no camera takes, but every engine has to."""
+    numbers = np.random.Generator(np.random.Philox(seed))
+    return numbers.standard_normal((count, *spec.image_shape)).astype(np.float32)
+
+
+def bad_images(spec: Spec) -> dict[str, npt.NDArray[Any]]:
+    """Give images that have to be refused, by what is wrong with them."""
+    broken = random_images(spec, 4)
+    broken[2, 0, 0, 0] = np.nan
+    return {
+        "a NaN": broken,
+        "an infinite value": np.where(np.isnan(broken), np.float32(np.inf), broken),
+        "no images": broken[:0],
+        "another size": random_images(spec, 2)[:, :, :-1],
+        "integers": np.zeros((2, *spec.image_shape), dtype=np.int64),
+        "one image without a batch": broken[0],
+    }
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Expect a :class:`FozoError`."""
+    try:
+        yield
+    except FozoError as error:
+        assert str(error).strip() and "\n" not in str(error), f"{what}: the error should be one sentence, not {error!r}"
+        return
+    raise AssertionError(f"{what} was not refused with a FozoError")
+
+
+def same(one: State, other: State) -> bool:
+    """Whether two states are equal, bit for bit."""
+    return one.keys() == other.keys() and all(
+        value.dtype == other[name].dtype and np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f")
+        for name, value in one.items()
+    )
+
+
+def _state_of(method: Method[Any]) -> tuple[State, dict[str, float], float]:
+    return method.state(), method.metrics(), method.passes_per_image
+
+
+def _unchanged(method: Method[Any], before: tuple[State, dict[str, float], float], why: str) -> None:
+    state, metrics, passes = _state_of(method)
+    assert same(before[0], state), f"{why} changed the state"
+    assert (metrics, passes) == before[1:], f"{why} changed metrics() or passes_per_image"
+
+
+def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> None:
+    """Check that a method keeps the promises of :class:`fozo.Method`.
+
+    Args:
+        factory: makes a new method on the same engine each time; options that make it adapt to any batch help.
+        batches: normalised images to stream, at least six batches; random ones by default.
+    """
+    spec = factory().engine.spec
+    if batches is None:
+        batches = [np.float32(1 + 0.3 * (i // 3)) * random_images(spec, 6, seed=i) for i in range(6)]
+    _check_facts(factory())
+    _check_predictions(factory, batches)
+    _check_states(factory, batches)
+    _check_refused_states(factory, batches)
+    _check_transactions(factory, batches)
+    _check_threads(factory, batches)
+    _check_manners(factory, batches)
+
+
+def _check_facts(method: Method[Any]) -> None:
+    info, config = method.info, method.config
+    for name in ("name", "summary", "passes", "adapts", "paper"):
+        assert getattr(info, name), f"MethodInfo.{name} is empty"
+    assert info.needs <= NEEDS.keys(), f"{info.name} needs {sorted(info.needs - NEEDS.keys())}, which nobody can give"
+    frozen = getattr(getattr(config, "__dataclass_params__", None), "frozen", False)
+    assert frozen, "the config is no frozen dataclass"
+    assert method.PRESETS, "there is no preset"
+    for name, preset in method.PRESETS.items():
+        assert isinstance(preset, type(config)), f"the preset {name!r} is no {type(config).__name__}"
+    assert info.name in repr(method).lower() or type(method).__name__ in repr(method), "repr() does not say what it is"
+    with refused("an unknown option"):
+        method.configure(None, {"no_such_option": 1})
+    with refused("an unknown preset"):
+        method.configure("no such preset", {})
+
+
+def _check_predictions(factory: Factory, batches: Sequence[Images]) -> None:
+    one, other = factory(), factory()
+    classes = one.engine.spec.classes
+    for images in [*batches, batches[0][:2], batches[0][:1], batches[0], batches[0][:1]]:
+        logits = one(images)
+        assert isinstance(logits, np.ndarray) and logits.shape == (len(images), classes), "logits have another shape"
+        assert logits.dtype.kind == "f" and np.isfinite(logits).all(), "logits are not finite floats"
+        assert np.array_equal(logits, other(images)), "the same again gives other predictions"
+        assert one.passes_per_image > 0, "passes_per_image is not positive"
+        metrics = one.metrics()
+        assert all(isinstance(value, float) for value in metrics.values()), "metrics() are not all floats"
+        assert np.isfinite(list(metrics.values())).all(), "metrics() are not all finite"
+    alone = factory()
+    for images in batches[:3]:
+        assert np.isfinite(alone(images[:1])).all(), "single images from the first on do not work"
+
+
+def _check_states(factory: Factory, batches: Sequence[Images]) -> None:
+    unbroken, first, second = factory(), factory(), factory()
+    expected = [unbroken(images) for images in batches]
+    for images in batches[:3]:
+        first(images)
+    second(batches[-1])  # whatever it learned before must not shine through
+    with tempfile.TemporaryDirectory() as folder:
+        first.save(Path(folder) / "state.npz")
+        second.restore(Path(folder) / "state.npz")
+    assert same(first.state(), second.state()), "a restored state is another one"
+    for images, logits in zip(batches[3:], expected[3:], strict=True):
+        assert np.array_equal(second(images), logits), "a saved state does not continue bit for bit"
+    new = factory()
+    for fresh, how in ((second, "reset()"), (unbroken.clone(), "clone()")):
+        if fresh is second:
+            fresh.reset()
+        assert same(fresh.state(), new.state()), f"{how} does not give the state of a new method"
+        for images, logits in zip(batches[:3], expected, strict=False):
+            assert np.array_equal(fresh(images), logits), f"after {how} predictions are not those of a new method"
+
+
+def _check_refused_states(factory: Factory, batches: Sequence[Images]) -> None:
+    method = factory()
+    for images in batches[:3]:
+        method(images)
+    good = method.state()
+    bad: dict[str, State] = {"an array too many": {**good, "no such array": np.zeros(3)}}
+    for name, value in good.items():
+        bad[f"{name} missing"] = {key: kept for key, kept in good.items() if key != name}
+        bad[f"{name} with an axis too many"] = {**good, name: value[None]}
+        bad[f"{name} as text"] = {**good, name: np.full(value.shape, "text")}
+        if value.dtype.kind == "f" and value.size:
+            spoiled = value.copy()
+            spoiled.flat[0] = np.nan
+            bad[f"NaN in {name}"] = {**good, name: spoiled}
+    before = _state_of(method)
+    for what, state in bad.items():
+        with refused(f"a state with {what}"):
+            method.load_state(state)
+        _unchanged(method, before, f"a refused state ({what})")
+
+
+def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
+    method, twin = factory(), factory()
+    for images in batches[:2]:
+        method(images), twin(images)
+    before = _state_of(method)
+    for what, wrong in bad_images(method.engine.spec).items():
+        with refused(what):
+            method(wrong)
+        _unchanged(method, before, f"a refused batch ({what})")
+    step = method.step
+
+    def failing(batch: Batch) -> Floats:
+        step(batch)
+        raise InterruptedError
+
+    def infinite(batch: Batch) -> Floats:
+        return step(batch) * np.inf
+
+    try:
+        method.step = failing  # type: ignore[method-assign]
+        try:
+            method(batches[2])
+        except InterruptedError:
+            _unchanged(method, before, "a step that raised at its end")
+        else:
+            raise AssertionError("what a step raises does not reach the caller")
+        method.step = infinite  # type: ignore[method-assign]
+        with refused("a prediction that is not finite"):
+            method(batches[2])
+        _unchanged(method, before, "a prediction that is not finite")
+    finally:
+        method.step = step  # type: ignore[method-assign]
+    for images in batches[2:]:
+        assert np.array_equal(method(images), twin(images)), "after refused batches predictions differ"
+
+
+def _check_threads(factory: Factory, batches: Sequence[Images]) -> None:
+    """Call one method from several threads: the results must be those of some serial order."""
+    method = factory()
+    order: list[Array] = []
+    answers: dict[int, Floats] = {}
+    failures: list[BaseException] = []
+    step = method.step
+
+    def noting(batch: Batch) -> Floats:
+        order.append(np.array(batch.images, dtype=np.float64))
+        return step(batch)
+
+    def work(mine: list[int]) -> None:
+        try:
+            for i in mine:
+                answers[i] = method(batches[i])
+        except BaseException as error:  # whatever it is, the check has failed
+            failures.append(error)
+
+    method.step = noting  # type: ignore[method-assign]
+    numbers = list(range(len(batches)))
+    threads = [threading.Thread(target=work, args=(numbers[start::3],)) for start in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, f"called from several threads it raised {failures[0]!r}"
+    serial = factory()
+    for images in order:
+        i = next(i for i in numbers if np.allclose(batches[i], images))
+        assert np.array_equal(serial(batches[i]), answers[i]), "threads get results of no serial order"
+
+
+def _check_manners(factory: Factory, batches: Sequence[Images]) -> None:
+    before = str(np.random.get_state())  # noqa: NPY002 - it is asked about
+    torch = sys.modules.get("torch")
+    seeds = None if torch is None else torch.get_rng_state()
+    method, twin = factory(), factory()
+    for images in batches[:2]:
+        expected = method(images)
+        if torch is not None:
+            with torch.inference_mode():  # the mode that deployed models run in must not disturb gradients
+                got = twin(torch.from_numpy(images))
+            assert isinstance(got, torch.Tensor) and not got.requires_grad, "torch in should be torch out"
+            assert np.array_equal(got.numpy(), expected), "torch in gives other numbers than NumPy in"
+    assert str(np.random.get_state()) == before, "NumPy's global random numbers were touched"  # noqa: NPY002
+    if torch is not None:
+        assert torch.equal(torch.get_rng_state(), seeds), "torch's global random numbers were touched"
+
+
+def check_engine(engine: Engine, tolerance: float = 1e-4) -> None:
+    """Check that an engine keeps the promises of :class:`fozo.Engine`.
+
+    Args:
+        engine: what to check.
+        tolerance: how far results may differ where only the order of additions does, as a part of their deviation;
+            dynamic INT8 measures ranges by the call and needs more (0.2, say).
+    """
+    spec = engine.spec
+    assert isinstance(engine, Engine), "it lacks a part of the Engine protocol"
+    assert engine.abilities <= NEEDS.keys() and isinstance(engine.device, str), "abilities or device are unknown"
+    images = random_images(spec, 3)
+    for what, wrong in bad_images(spec).items():
+        with refused(what):
+            engine.check(wrong)
+    batch = engine.check(images)
+    assert len(batch) == 3 and len(batch.part(slice(1, 3))) == 2, "a batch miscounts its images"
+    assert np.allclose(batch.images, images) and batch.images.dtype.kind == "f", "a batch shows other images"
+    plain = engine.run(batch)
+    assert list(plain) == [Tap.LOGITS] and plain[Tap.LOGITS].shape == (1, 3, spec.classes), "logits come by default"
+    again = engine.run(batch.with_images(images))[Tap.LOGITS]
+    assert np.array_equal(plain[Tap.LOGITS], again), "the same images give other logits"
+    _close(engine.run(batch.part(slice(1, 2)))[Tap.LOGITS], plain[Tap.LOGITS][:, 1:2], tolerance, "one image alone")
+    if "tokens" in engine.abilities:
+        _check_taps(engine, batch, tolerance)
+        _check_knobs(engine, batch, tolerance)
+
+
+def _close(got: Floats, expected: Floats, tolerance: float, what: str) -> None:
+    difference = float(np.abs(got - expected).max() / max(float(np.std(expected)), 1e-12))
+    assert got.shape == expected.shape and difference <= tolerance, f"{what} differs by {difference:.1e} deviations"
+
+
+def _check_taps(engine: Engine, batch: Batch, tolerance: float) -> None:
+    spec, head = engine.spec, engine.head()
+    everything = engine.run(batch, taps=tuple(Tap))
+    for tap in Tap:
+        alone = engine.run(batch, taps=(tap,))
+        assert list(alone) == [tap], f"asked for {tap.value} alone, it also gives {[t.value for t in alone]}"
+        assert np.array_equal(alone[tap], everything[tap]), f"{tap.value} depends on what else is asked for"
+    for tap in LAYERS:
+        assert everything[tap].shape == (1, len(batch), spec.depth, spec.dim), f"{tap.value} has another shape"
+    pooled, logits = everything[Tap.POOLED], everything[Tap.LOGITS]
+    assert pooled.shape == (1, len(batch), spec.head_width), "pooled has another shape"
+    assert head.weight.shape == (spec.head_width, spec.classes), "the head's weight is not [h, classes]"
+    assert np.array_equal(head(pooled), logits), "head() applied to pooled does not give the logits"
+    _close(pooled @ head.weight + head.bias, logits, max(tolerance, 1e-4), "x @ weight + bias of head()")
+
+
+def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
+    spec = engine.spec
+    numbers = np.random.Generator(np.random.Philox(9))
+    shape = (1, 1, spec.depth, spec.dim)
+    still = Move(np.ones(shape), np.zeros(shape))
+    plain = engine.run(batch)[Tap.LOGITS]
+    _close(
+        engine.run(batch, Knobs(cls=still, patches=still))[Tap.LOGITS], plain, tolerance, "a move that moves nothing"
+    )
+    prompts = 0.1 * numbers.standard_normal((3, 2, spec.dim))
+    together = engine.run(batch, Knobs(prompts=prompts))[Tap.LOGITS]
+    for k in range(3):
+        one = engine.run(batch, Knobs(prompts=prompts[k : k + 1]))[Tap.LOGITS]
+        _close(one, together[k : k + 1], tolerance, f"candidate {k} alone")
+    each = (1, len(batch), spec.depth, spec.dim)
+    own = Move(1 + 0.1 * numbers.standard_normal(each), 0.1 * numbers.standard_normal(each))
+    part = Move(own.scale[:, 1:2], own.shift[:, 1:2])
+    pairs = {"cls": (Knobs(cls=own), Knobs(cls=part)), "patches": (Knobs(patches=own), Knobs(patches=part))}
+    for name, (all_images, second) in pairs.items():
+        moved = engine.run(batch, all_images, tuple(Tap))
+        alone = engine.run(batch.part(slice(1, 2)), second)[Tap.LOGITS]
+        _close(alone, moved[Tap.LOGITS][:, 1:2], tolerance, f"an image's own {name} move, alone")
+        first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
+        assert np.allclose(moved[Tap.PATCH_MEAN][:, :, 0], first), "taps are to be read before the move"
+        assert not np.allclose(moved[Tap.LOGITS], plain), f"the {name} move does nothing"
+    wrong = np.ones((1, 1, spec.depth, spec.dim + 1))
+    for knobs in (Knobs(prompts=prompts[0]), Knobs(prompts=prompts[..., 1:]), Knobs(cls=Move(wrong, wrong))):
+        with refused("a knob of the wrong shape"):
+            engine.run(batch, knobs)
+
+    class Foreign:
+        """A batch of no engine."""
+
+        images = batch.images
+
+        def __len__(self) -> int:
+            return len(batch)
+
+        def part(self, images: slice) -> Batch:
+            return self
+
+        def with_images(self, images: Floats) -> Batch:
+            return self
+
+    with refused("another engine's batch"):
+        engine.run(Foreign())
