@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +13,13 @@ import numpy as np
 from fozo.data.sets import ImageSet, open_images
 from fozo.data.sets.base import Domain, mixed_sizes
 from fozo.errors import FozoError
+from fozo.types import usable_cpus
 
 SAMPLE = 256
 """Images decoded in full by a quick check, spread evenly over the set."""
 SHOWN = 20
 CHUNK = 512
+"""Images handed to the threads at a time, so that millions of images are not millions of waiting jobs."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _kinds(domains: tuple[Domain, ...]) -> str:
     )
 
 
-def check_images(
+def check_image_set(
     path: str | Path,
     layout: str = "auto",
     *,
@@ -107,7 +107,7 @@ def check_images(
     sizes: Counter[tuple[int, int]] = Counter()
     broken = []
 
-    def look(flat: int) -> tuple[int, int] | Broken:
+    def inspect(flat: int) -> tuple[int, int] | Broken:
         domain, index = images.domains[flat // len(images)], flat % len(images)
         sampled = images.samples[index].path
         try:
@@ -121,21 +121,13 @@ def check_images(
             return Broken(f"{domain.name}/{sampled}" if images.corrupted else sampled, str(error))
         return height, width
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = 0
-        for chunk in _chunks(total):
-            for found in pool.map(look, chunk):
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        for start in range(0, total, CHUNK):
+            end = min(start + CHUNK, total)
+            for found in pool.map(inspect, range(start, end)):
                 if isinstance(found, Broken):
                     broken.append(found)
                 else:
                     sizes[found] += 1
-            done += len(chunk)
-            progress(done, total)
+            progress(end, total)
     return Report(Path(path), images, sizes, len(decoded), tuple(broken))
-
-
-def _chunks(total: int) -> Iterator[list[int]]:
-    """Cut the work up, so that millions of images are not millions of waiting jobs."""
-    numbers = iter(range(total))
-    while chunk := list(islice(numbers, CHUNK)):
-        yield chunk

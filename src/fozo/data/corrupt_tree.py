@@ -8,16 +8,14 @@ complete, and a file that is there is not made again: an interrupted run continu
 from __future__ import annotations
 
 import io
-import json
 import multiprocessing
-import os
 import re
 import signal
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -25,32 +23,31 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fozo.core.files import atomic_write
-from fozo.data.corruptions import (
-    EXTRA_KINDS,
-    KINDS,
-    SMALLEST_SIDE,
-    check_kind,
-    check_severity,
-    corrupt,
-    frost_source,
-)
-from fozo.data.images import EXTENSIONS, Pixels, fit, read_image
+from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
+from fozo.data.images import Pixels
+from fozo.data.sets.base import CLEAN, Domain, FolderStore, ImageSet, Sample, ready_size
+from fozo.data.sets.corrupted import RECORD, read_record
+from fozo.data.sets.folder import scan
+from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
+from fozo.io import atomic_write, disk_errors, write_json
+from fozo.types import usable_cpus
 
-METADATA = "corruptions.json"
 QUALITY = 85
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is the same for every image of a run."""
+    """What is the same for every image of a run; small, for it is sent to a worker with each of them."""
 
     out: Path
-    kinds: tuple[str, ...]
-    severities: tuple[int, ...]
-    size: int
-    seed: int
+    domains: tuple[Domain, ...]
+    source: Corrupting
+    """Makes the pixels, here of one image only: :meth:`of` gives it another."""
+
+    def of(self, sample: Sample) -> Corrupting:
+        """Give a source of one image, which is its number 0."""
+        return replace(self.source, images=replace(self.source.images, samples=(sample,)))
 
 
 @dataclass(frozen=True)
@@ -100,14 +97,15 @@ def corrupt_tree(
     severities: Sequence[int] = (5,),
     size: int = 224,
     seed: int = 0,
+    crops: bool = True,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Outcome:
     """Corrupt every image of a class-folder tree.
 
-    An image of ``size`` x ``size`` is taken as it is; any other is resized and cropped as for ImageNet's
-    evaluation. Its random draws are keyed by ``class/file.JPEG``, so they do not depend on ``workers`` or on
-    other images.
+    The pixels are those of :class:`~fozo.data.sources.Corrupting`: ready-made crops of ``size`` x ``size`` are taken
+    as they are; photographs are resized and cropped as for ImageNet's evaluation. Random draws are keyed by
+    ``class/file.JPEG``, so they do not depend on ``workers`` or on other images.
 
     Args:
         images: folder that holds a folder for each class.
@@ -117,8 +115,9 @@ def corrupt_tree(
         severities: from 1 to 5.
         size: side of the images that are written.
         seed: changes every random draw.
-        workers: processes; by default one for each core. More than one needs an importable main module, as
-            always with ``multiprocessing``.
+        crops: as in :func:`~fozo.data.sets.open_images`.
+        workers: processes; by default one for each processor that this one may use. More than one needs an
+            importable main module, as always with ``multiprocessing``.
         progress: called with the number of images done and their total.
     """
     for kind in kinds:
@@ -129,63 +128,56 @@ def corrupt_tree(
         raise FozoError(f"the size is {size} px; a corruption needs at least {SMALLEST_SIDE}")
     if workers is not None and workers < 1:
         raise FozoError(f"the number of workers is {workers}; give 1 or more")
-    files = find_images(images, out)
+    if out.resolve().is_relative_to(images.resolve()):
+        raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another place")
+    found = find_images(images)
+    found = replace(found, size=ready_size(found) if crops else None)
     # A missing library should be one error now and not one for each image.
     for kind in kinds:
         corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, seed)
-    job = Job(out, tuple(kinds), tuple(severities), size, seed)
-    record = _open_record(job, len(files))
+    domains = tuple(Domain(kind, severity) for kind in kinds for severity in severities)
+    job = Job(out, domains, Corrupting(replace(found, samples=found.samples[:1]), size, seed))
+    record = _open_record(job, len(found))
     total = Outcome()
     try:
-        with closing(_run(job, files, workers or _cores())) as outcomes:
+        with closing(_run(job, found.samples, workers or usable_cpus())) as outcomes:
             for done, outcome in enumerate(outcomes, start=1):
                 total += outcome
                 if progress is not None:
-                    progress(done, len(files))
+                    progress(done, len(found))
     except BrokenProcessPool as error:
         raise FozoError(
             "a worker process died, perhaps for lack of memory; run again with fewer workers: finished files are kept"
         ) from error
-    _write_record(out, {**record, "unreadable": len(total.unreadable)})
+    write_json(out / RECORD, {**record, "unreadable": len(total.unreadable)})
     return total
 
 
-def find_images(images: Path, out: Path) -> list[tuple[Path, str]]:
-    """List the images of a class-folder tree with the names they will have, ``class/file.JPEG``, sorted."""
-    if not images.is_dir():
-        raise FozoError(f"there is no folder {images}; give a folder that holds a folder for each class")
-    if out.resolve().is_relative_to(images.resolve()):
-        raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another place")
-    found: dict[str, Path] = {}
-    for folder in sorted(path for path in images.iterdir() if path.is_dir() and not path.name.startswith(".")):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix.lower() not in EXTENSIONS or path.name.startswith(".") or not path.is_file():
-                continue
-            name = path.relative_to(images).with_suffix(".JPEG").as_posix()
-            if name in found:
-                raise FozoError(f"{found[name]} and {path} would both become {name}; rename one of them")
-            found[name] = path
-    if not found:
-        raise FozoError(f"there are no images in folders below {images}; expected {images}/CLASS/FILE.jpg")
-    return [(path, name) for name, path in found.items()]
+def find_images(root: Path) -> ImageSet:
+    """List the images of a class-folder tree; their classes, and so their labels, are of no interest."""
+    if not root.is_dir():
+        raise FozoError(f"there is no folder {root}; give a folder that holds a folder for each class")
+    paths = [path for listed in scan(root).values() for path in listed]
+    if not paths:
+        raise FozoError(f"there are no images in folders below {root}; expected {root}/CLASS/FILE.jpg")
+    names: dict[str, str] = {}
+    for path in paths:
+        first = names.setdefault(corrupted_name(path), path)
+        if first != path:
+            raise FozoError(f"{first} and {path} would both become {corrupted_name(path)}; rename one of them")
+    return ImageSet("folder", tuple(Sample(path, 0) for path in paths), ("",), FolderStore({CLEAN: root}))
 
 
-def _cores() -> int:
-    """Count the cores that this process may use, which in a container are fewer than the machine's."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _run(job: Job, files: Sequence[tuple[Path, str]], workers: int) -> Generator[Outcome, None, None]:
+def _run(job: Job, samples: Sequence[Sample], workers: int) -> Generator[Outcome, None, None]:
     """Corrupt each image, in this process or in several."""
-    work = partial(_corrupt_file, job)
+    work = partial(_corrupt_image, job)
     if workers == 1:
-        yield from map(work, files)
+        yield from map(work, samples)
         return
     # Spawned, not forked: OpenCV and BLAS threads do not survive a fork.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
     try:
-        yield from pool.map(work, files)
+        yield from pool.map(work, samples)
     finally:
         # After Ctrl-C or an error, let each worker finish the image in its hands and drop the rest.
         pool.shutdown(wait=True, cancel_futures=True)
@@ -200,100 +192,70 @@ def _start_worker() -> None:
         cv2.setNumThreads(1)
 
 
-def _corrupt_file(job: Job, file: tuple[Path, str]) -> Outcome:
+def _corrupt_image(job: Job, sample: Sample) -> Outcome:
     """Write every corruption of one image that is not there yet."""
-    path, name = file
-    targets = {
-        (kind, severity): job.out / kind / str(severity) / name for kind in job.kinds for severity in job.severities
-    }
-    missing = {key: target for key, target in targets.items() if not target.exists()}
+    name = corrupted_name(sample.path)
+    targets = {domain: job.out / domain.name / name for domain in job.domains}
+    missing = {domain: target for domain, target in targets.items() if not target.exists()}
+    skipped = len(targets) - len(missing)
     if not missing:
-        return Outcome(skipped=len(targets))
+        return Outcome(skipped=skipped)
+    source = job.of(sample)
     try:
-        image = read_image(path)
+        clean = source.load(CLEAN, 0)
     except FozoError as error:
-        return Outcome(skipped=len(targets) - len(missing), unreadable=(str(error),))
-    image = fit(image, job.size)
-    for (kind, severity), target in missing.items():
-        _write_jpeg(target, corrupt(image, kind, severity, job.seed, image_id=name))
-    return Outcome(written=len(missing), skipped=len(targets) - len(missing))
+        return Outcome(skipped=skipped, unreadable=(str(error),))
+    for domain, target in missing.items():
+        _write_jpeg(target, source.corrupt(clean, domain, 0))
+    return Outcome(written=len(missing), skipped=skipped)
 
 
 def _write_jpeg(target: Path, image: Pixels) -> None:
     # Encoded in memory first, so that a full disk is the only thing that can go wrong while writing.
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "JPEG", quality=QUALITY, optimize=True)
-    try:
+    with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(target) as file:
             file.write(stream.getbuffer())
-    except OSError as error:
-        raise FozoError(
-            f"cannot write {target}: {error.strerror}; mend that and run again: finished files are kept"
-        ) from error
 
 
 def _open_record(job: Job, count: int) -> dict[str, object]:
     """Check that a tree begun earlier was made in the same way, and write down what it will hold."""
-    path = job.out / METADATA
-    old = read_record(path) or {}
+    out, source = job.out, job.source
+    old = read_record(out) or {}
+    kinds = {domain.kind for domain in job.domains}
     record: dict[str, object] = {
-        "kinds": _joined(KINDS + EXTRA_KINDS, old.get("kinds"), job.kinds),
-        "severities": _joined(range(1, 6), old.get("severities"), job.severities),
-        "size": job.size,
-        "seed": job.seed,
+        "kinds": _joined(KINDS + EXTRA_KINDS, old.get("kinds"), kinds),
+        "severities": _joined(range(1, 6), old.get("severities"), {domain.severity for domain in job.domains}),
+        "size": source.size,
+        "preparation": describe_preparation(source.images, source.size),
+        "seed": source.seed,
         "quality": QUALITY,
-        "frost": frost_source() if "frost" in job.kinds else None,
+        "frost": frost_source() if "frost" in kinds else None,
         "images": count,
-        "fozo": _version(),
+        "fozo": metadata.version("fozo"),
     }
-    for key in ("size", "seed", "frost"):
+    for key in ("size", "preparation", "seed", "frost"):
         # A tree without frost may yet get it, from either source.
         if old.get(key) is not None and record[key] is not None and old[key] != record[key]:
             raise FozoError(
-                f"{job.out} was made with {key} {old[key]}, not {record[key]}; choose another folder, or the same {key}"
+                f"{out} was made with {key} {old[key]}, not {record[key]}; choose another folder, or the same {key}"
             )
     record["frost"] = record["frost"] or old.get("frost")
-    strangers = [kind for kind in job.kinds if (job.out / kind).exists()]
+    strangers = sorted(kind for kind in kinds if (out / kind).exists())
     if strangers and not old:
         raise FozoError(
-            f"{job.out} has a folder {strangers[0]} but no {METADATA}, so fozo did not make it; choose another folder"
+            f"{out} has a folder {strangers[0]} but no {RECORD}, so fozo did not make it; choose another folder"
         )
-    try:
-        job.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FozoError(f"cannot make the folder {job.out}: {error.strerror}; choose another place") from error
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     # Written first as well, so that an interrupted run is not continued with another seed.
-    _write_record(job.out, record)
+    write_json(out / RECORD, record)
     return record
 
 
-def _joined(order: Iterable[object], old: object, new: Sequence[object]) -> list[object]:
+def _joined(order: Iterable[object], old: object, new: Collection[object]) -> list[object]:
     """Join what a tree held with what it is getting, in the usual order."""
     held = old if isinstance(old, list) else []
     return [value for value in order if value in held or value in new]
-
-
-def read_record(path: Path) -> dict[str, object] | None:
-    """Read how a tree was made; ``None`` for a tree that fozo did not make."""
-    if not path.exists():
-        return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FozoError(f"{path} is not readable JSON ({error}); choose another folder") from error
-    if not isinstance(record, dict):
-        raise FozoError(f"{path} does not hold a JSON object; choose another folder")
-    return record
-
-
-def _write_record(out: Path, record: dict[str, object]) -> None:
-    with atomic_write(out / METADATA) as file:
-        file.write(json.dumps(record, indent=2).encode() + b"\n")
-
-
-def _version() -> str:
-    try:
-        return metadata.version("fozo")
-    except metadata.PackageNotFoundError:
-        return "not installed"

@@ -132,12 +132,12 @@ def covered(side: int) -> int:
     return round(side * RESIZE_RATIO)
 
 
-def fit(image: Pixels, size: Size) -> Pixels:
-    """Bring an image to a size: one that has it is a ready-made crop and stays as it is.
+def fit(image: Pixels, size: Size, resize: Size | None = None) -> Pixels:
+    """Bring a ready-made crop to a size: one that has it stays as it is, for cropping it again would zoom into it.
 
-    Resizing and cropping such a crop once more would zoom into it.
+    Whether an image is such a crop is not for its size to say, but for its set: see :func:`fozo.data.sources.prepare`.
     """
-    return image if image.shape[:2] == sides(size) else resize_crop(image, size)
+    return image if image.shape[:2] == sides(size) else resize_crop(image, size, resize)
 
 
 def luminance(image: Pixels) -> Pixels:

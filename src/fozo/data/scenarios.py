@@ -126,8 +126,8 @@ class Gradual(Scenario):
         """Nine for each kind."""
         if CLEAN.kind in self.kinds:
             raise FozoError("gradual goes through severities, which clean images do not have; leave out 'clean'")
-        tide = (1, 2, 3, 4, 5, 4, 3, 2, 1)
-        return tuple(Segment((Domain(kind, severity),)) for kind in self.kinds for severity in tide)
+        ramp = (1, 2, 3, 4, 5, 4, 3, 2, 1)
+        return tuple(Segment((Domain(kind, severity),)) for kind in self.kinds for severity in ramp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +152,8 @@ class Correlated(Scenario):
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
         """Spread each class over the slots, then put the slots one after another."""
-        anyhow = super().order(labels, seed, number)
-        by_class = anyhow[np.argsort(labels[anyhow], kind="stable")]
+        random = super().order(labels, seed, number)
+        by_class = random[np.argsort(labels[random], kind="stable")]
         _, begins, which, counts = np.unique(
             labels[by_class], return_index=True, return_inverse=True, return_counts=True
         )

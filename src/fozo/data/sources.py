@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
-from fozo.data.images import Pixels, Size, covered, luminance, resize_crop, sides
+from fozo.data.images import Pixels, Size, covered, fit, luminance, resize_crop, sides
 from fozo.data.sets.base import CLEAN, Domain, ImageSet
 
 
@@ -34,19 +34,19 @@ class DomainSource(Protocol):
 
 
 def prepare(images: ImageSet, pixels: Pixels, size: Size, channels: int = 3) -> Pixels:
-    """Bring an image to the model's size and channels.
+    """Bring an image to the model's size and channels: the one rule, for streams and for trees alike.
 
-    Ready-made crops of the right size stay untouched. Stored corrupted images of another size (ImageNet-C
-    for a 384 px model, CIFAR-C) are resized whole, for they were cropped when they were made. Everything
-    else gets ImageNet's Resize and CenterCrop. Models of one channel see the luminance.
+    The set decides, not the image. Among photographs of many sizes every one gets ImageNet's Resize and CenterCrop,
+    also one that happens to have the model's size: that is how published accuracies were measured. In a set of
+    ready-made crops those of the model's size stay untouched. Stored corrupted images of another size (ImageNet-C
+    for a 384 px model, CIFAR-C) are resized whole, for they were cropped when they were made. Models of one channel
+    see the luminance.
     """
-    if pixels.shape[:2] != sides(size) or images.size is None:
-        pixels = resize_crop(pixels, size, resize=size if _whole(images) else None)
+    if images.size is None:
+        pixels = resize_crop(pixels, size)
+    else:
+        pixels = fit(pixels, size, resize=size if images.corrupted else None)
     return luminance(pixels) if channels == 1 else pixels
-
-
-def _whole(images: ImageSet) -> bool:
-    return images.corrupted and images.size is not None
 
 
 def describe_preparation(images: ImageSet, size: Size, channels: int = 3) -> str:
@@ -56,7 +56,7 @@ def describe_preparation(images: ImageSet, size: Size, channels: int = 3) -> str
     gray = " + luminance" if channels == 1 else ""
     if images.size == (high, wide):
         return f"{final} px crops as they are{gray}"
-    if _whole(images):
+    if images.corrupted and images.size is not None:
         return f"Resize({final}, bilinear){gray}"
     before = f"{covered(high)}" if high == wide else f"{covered(high)}x{covered(wide)}"
     return f"Resize({before}, bilinear) + CenterCrop({final}){gray}"
@@ -94,8 +94,8 @@ class Corrupting:
     """Clean images, corrupted as they are read: first cropped to the model's size, as ImageNet-C was.
 
     The noise depends on (image name, kind, severity, seed) and nothing else, so it is the same in every
-    scenario, batch size and thread, and the same as in a tree made by ``fozo corrupt``, up to the JPEG coding
-    that files go through and these pixels do not.
+    scenario, batch size and thread. ``fozo corrupt`` writes what this class gives in colour, so a tree holds the same
+    pixels, up to the JPEG coding that files go through and these do not.
     """
 
     images: ImageSet
@@ -109,12 +109,13 @@ class Corrupting:
 
     def load(self, domain: Domain, index: int) -> Pixels:
         """Read, resize, corrupt."""
-        pixels = prepare(self.images, self.images.read(index), self.size, self.channels)
-        if domain == CLEAN:
-            return pixels
-        # The name that the image has in a corrupted tree, whatever the format of the clean file.
-        name = str(PurePosixPath(self.images.samples[index].path).with_suffix(".JPEG"))
-        return corrupt(pixels, domain.kind, domain.severity, self.seed, image_id=name)
+        clean = prepare(self.images, self.images.read(index), self.size, self.channels)
+        return clean if domain == CLEAN else self.corrupt(clean, domain, index)
+
+    def corrupt(self, clean: Pixels, domain: Domain, index: int) -> Pixels:
+        """Corrupt image ``index``, which was loaded clean."""
+        name = corrupted_name(self.images.samples[index].path)
+        return corrupt(clean, domain.kind, domain.severity, self.seed, image_id=name)
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
         """Preparation and, where they matter, the seed and where the frost's textures come from."""
@@ -126,3 +127,8 @@ class Corrupting:
         if "frost" in kinds:
             facts["frost"] = frost_source()
         return facts
+
+
+def corrupted_name(path: str) -> str:
+    """Name an image as it is called in a corrupted tree, whatever the format of the clean file."""
+    return str(PurePosixPath(path).with_suffix(".JPEG"))

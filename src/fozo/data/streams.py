@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -23,15 +22,15 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fozo.data.scenarios import SCENARIOS, Positions, Scenario, Segment
+from fozo.data.scenarios import SCENARIOS, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, Stored
-from fozo.engines.base import Spec
 from fozo.errors import FozoError
+from fozo.types import Spec, usable_cpus
 
 
 @dataclass(frozen=True)
-class Batch:
+class LabelledBatch:
     """What a method is given, and what it is scored on."""
 
     images: npt.NDArray[np.float32]
@@ -60,14 +59,6 @@ def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(images.swapaxes(0, 1).reshape(spec.channels, -1)[:, :256])
 
 
-@dataclass
-class _Pending:
-    """A batch that the workers are filling in."""
-
-    batch: Batch
-    jobs: list[Future[None]]
-
-
 class Stream:
     """An ordered, seeded iterator of batches.
 
@@ -78,7 +69,7 @@ class Stream:
         scenario: a :class:`~fozo.data.scenarios.Scenario`, or the name of one with its usual values.
         batch_size: images in a batch; the last one of a segment has what is left over.
         seed: decides the order of the images.
-        workers: threads that decode; as many as there are processors by default.
+        workers: threads that decode; by default as many as the processors that this process may use.
         ahead: batches kept ready or in the making while the model works.
     """
 
@@ -97,24 +88,16 @@ class Stream:
             if scenario not in SCENARIOS:
                 raise FozoError(f"there is no scenario {scenario!r}; choose from {', '.join(SCENARIOS)}")
             scenario = SCENARIOS[scenario]()
-        workers = (os.cpu_count() or 1) if workers is None else workers
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("workers", workers, 1),
-            ("ahead", ahead, 1),
-        ):
-            if value < least:
-                raise FozoError(f"{name} is {value}; give a whole number from {least} up")
+        workers = usable_cpus() if workers is None else workers
+        for name, value in (("batch_size", batch_size), ("workers", workers), ("ahead", ahead)):
+            if value < 1:
+                raise FozoError(f"{name} is {value}; give a whole number from 1 up")
         check_seed(seed)
         if spec.channels not in (1, 3):
             raise FozoError(f"{spec.name} reads images of {spec.channels} channels; streams make gray or RGB images")
         if isinstance(source, ImageSet):
-            stored = source.corrupted
-            source = (
-                Stored(source, spec.image_size, spec.channels)
-                if stored
-                else Corrupting(source, spec.image_size, channels=spec.channels)
-            )
+            kind = Stored if source.corrupted else Corrupting
+            source = kind(source, spec.image_size, channels=spec.channels)
         self.source = source
         self.spec = spec
         self._table = normalisation_table(spec)
@@ -126,10 +109,11 @@ class Stream:
         self.waited = 0.0
         """Seconds that the reader of the latest :meth:`batches` has waited for data so far."""
         self.segments = scenario.segments()
+        self._used = {domain for segment in self.segments for domain in segment.domains}
         self._check_classes()
         self._check_domains()
         # Batches before each segment: how a batch number is found without visiting those before it.
-        counts = [-(-self._images_in(segment) // batch_size) for segment in self.segments]
+        counts = [-(-len(segment.domains) * len(source.images) // batch_size) for segment in self.segments]
         self._starts = [0, *np.cumsum(counts).tolist()]
 
     def _check_classes(self) -> None:
@@ -156,9 +140,6 @@ class Stream:
                 f"{self.source.images.name} set lacks; it has {kinds} at severities {levels}"
             )
 
-    def _images_in(self, segment: Segment) -> int:
-        return len(segment.domains) * len(self.source.images)
-
     def __len__(self) -> int:
         """Count the batches."""
         return int(self._starts[-1])
@@ -175,22 +156,23 @@ class Stream:
             digest.update(self._order(number).astype("<i8").tobytes())
         return digest.hexdigest()[:16]
 
+    @cached_property
+    def _images_hash(self) -> str:
+        images = self.source.images
+        return images.fingerprint_of(d for d in images.domains if d in self._used or not images.corrupted)
+
     def describe(self) -> dict[str, object]:
         """Say in plain values (JSON) all that the batches depend on."""
         images = self.source.images
         height, width = self.spec.image_size
         return {
-            "images": {"layout": images.name, "count": len(images), "hash": images.fingerprint},
-            "scenario": {
-                "name": self.scenario.name,
-                **asdict(self.scenario),
-                "kinds": list(self.scenario.kinds),
-            },
+            "images": {"layout": images.name, "count": len(images), "hash": self._images_hash},
+            "scenario": {"name": self.scenario.name, **asdict(self.scenario), "kinds": list(self.scenario.kinds)},
             "order": self._order_hash,
             "seed": self.seed,
             "batch_size": self.batch_size,
             "batches": len(self),
-            **self.source.describe({domain for segment in self.segments for domain in segment.domains}),
+            **self.source.describe(self._used),
             "size": height if height == width else [height, width],
             "mean": list(self.spec.mean or ()),
             "std": list(self.spec.std or ()),
@@ -198,10 +180,13 @@ class Stream:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short hash of :meth:`describe`: equal fingerprints mean equal batches."""
+        """A short hash of :meth:`describe`: equal fingerprints mean equal batches.
+
+        That is as true as that files of equal name and length hold equal images (:meth:`ImageSet.fingerprint_of`).
+        """
         return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()[:12]
 
-    def batches(self, start: int = 0) -> Generator[Batch, None, None]:
+    def batches(self, start: int = 0) -> Generator[LabelledBatch, None, None]:
         """Yield the batches from number ``start`` on; those before are skipped without reading an image.
 
         Decoding runs ahead in threads. An image that cannot be read raises here, at its own batch. Closing
@@ -212,9 +197,9 @@ class Stream:
         self.waited = 0.0
         return self._prefetched(start)
 
-    def _prefetched(self, start: int) -> Generator[Batch, None, None]:
+    def _prefetched(self, start: int) -> Generator[LabelledBatch, None, None]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="fozo-stream")
-        pending: deque[_Pending] = deque()
+        pending: deque[tuple[LabelledBatch, list[Future[None]]]] = deque()
         plans = self._plans(start)
         try:
             while True:
@@ -222,19 +207,19 @@ class Stream:
                 while len(pending) <= self.ahead and (plan := next(plans, None)) is not None:
                     batch, places = plan
                     jobs = [pool.submit(self._fill, batch.images, slot, *place) for slot, place in enumerate(places)]
-                    pending.append(_Pending(batch, jobs))
+                    pending.append((batch, jobs))
                 if not pending:
                     return
-                ready = pending.popleft()
-                for job in ready.jobs:
+                batch, jobs = pending.popleft()
+                for job in jobs:
                     job.result()
                 self.waited += time.perf_counter() - began
-                yield ready.batch
+                yield batch
         finally:
             # What is queued is dropped; what is running ends within one image's time.
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _plans(self, start: int) -> Iterator[tuple[Batch, list[tuple[Domain, int]]]]:
+    def _plans(self, start: int) -> Iterator[tuple[LabelledBatch, list[tuple[Domain, int]]]]:
         """Yield each batch with its images still to be filled in, and where each of them comes from."""
         count = len(self.source.images)
         labels = self.source.images.labels
@@ -246,7 +231,8 @@ class Stream:
                 first = (index - self._starts[number]) * self.batch_size
                 domains, samples = np.divmod(order[first : first + self.batch_size], count)
                 images = np.empty((len(samples), *self.spec.image_shape), np.float32)
-                batch = Batch(images, labels[samples], segment.name, index, segment.reset and first == 0, samples)
+                reset = segment.reset and first == 0
+                batch = LabelledBatch(images, labels[samples], segment.name, index, reset, samples)
                 yield batch, [(segment.domains[d], int(i)) for d, i in zip(domains, samples, strict=True)]
 
     def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:

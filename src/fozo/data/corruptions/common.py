@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
-
-Floats = npt.NDArray[np.floating]
+from fozo.types import Floats
 
 
 def library(name: str) -> ModuleType:

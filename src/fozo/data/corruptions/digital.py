@@ -30,9 +30,9 @@ def saturate(image: Pixels, constants: Constants, rng: np.random.Generator) -> P
     clean = image / 255
     value = clean.max(axis=2, keepdims=True)
     lack = value - clean
-    spread = lack.max(axis=2, keepdims=True)
-    gray = spread == 0
-    saturation = spread / np.where(gray, 1, value)
+    chroma = lack.max(axis=2, keepdims=True)
+    gray = chroma == 0
+    saturation = chroma / np.where(gray, 1, value)
     target = np.clip(saturation * factor + offset, 0, 1)
     # A gray pixel has hue 0 by convention, so an offset turns it red.
     lack = np.where(gray, value * (0, 1, 1), lack)

@@ -70,8 +70,8 @@ def draw_texture(index: int, size: int = 512) -> Pixels:
     # Ice is where the haze is thick; grain is the sparkle of single crystals.
     pattern = haze + 1.6 * ice * (0.4 + haze) + 0.07 * rng.normal(size=haze.shape)
     pattern = (pattern - pattern.mean()) / pattern.std()
-    mean, spread = (np.array(colour, np.float64) for colour in COLOURS[index])
-    texture: Pixels = np.clip(mean + spread * pattern[..., None], 0, 255).astype(np.uint8)
+    mean, std = (np.array(colour, np.float64) for colour in COLOURS[index])
+    texture: Pixels = np.clip(mean + std * pattern[..., None], 0, 255).astype(np.uint8)
     return texture
 
 

@@ -7,32 +7,41 @@ The arrays are ``images`` (``uint8 [N, height, width]``, or ``[N, height, width,
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from fozo.data.images import Pixels
-from fozo.data.sets.base import Domain, ImageSet, Sample
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
 from fozo.errors import FozoError
 
 
 @dataclass(frozen=True)
-class MemoryStore:
-    """Images in memory, each called by its number."""
+class ArrayStore:
+    """Images in arrays, in memory or mapped into it, each called by its number.
 
-    images: npt.NDArray[np.uint8]
+    Row ``(severity - 1) * images + i`` of a kind's array is image i, as in CIFAR-C; a clean array has row i.
+    """
+
+    arrays: Mapping[str, Pixels]
+    images: int
 
     def read(self, path: str, domain: Domain) -> Pixels:
         """Copy one image; gray ones are repeated into three channels, as from files."""
-        image = self.images[int(path)]
-        return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image.copy()
+        image = np.array(self.arrays[domain.kind][max(domain.severity - 1, 0) * self.images + int(path)])
+        return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
 
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
-        """Height and width, which all share."""
-        return self.images.shape[1], self.images.shape[2]
+        """Tell the size that all images of an array share."""
+        height, width = self.arrays[domain.kind].shape[1:3]
+        return height, width
+
+    def stamp(self, path: str, domain: Domain) -> int:
+        """Checksum of one image."""
+        return zlib.crc32(self.read(path, domain).tobytes())
 
 
 def open_arrays(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
@@ -56,4 +65,4 @@ def open_arrays(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
         raise FozoError(f"{root} has labels from {labels.min()} to {labels.max()} for {len(named)} classes; check both")
     samples = tuple(Sample(f"{number:06d}", int(label)) for number, label in enumerate(labels.ravel()))
     size = (images.shape[1], images.shape[2])
-    return ImageSet("arrays", samples, named, MemoryStore(images), size=size)
+    return ImageSet("arrays", samples, named, ArrayStore({CLEAN.kind: images}, len(images)), size=size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,13 +51,16 @@ class Sample(NamedTuple):
 
 
 class Store(Protocol):
-    """Where the pixels are. Both methods may be called from many threads at once."""
+    """Where the pixels are. Its methods may be called from many threads at once."""
 
     def read(self, path: str, domain: Domain) -> Pixels:
         """Decode one image to ``uint8 [height, width, 3]``."""
 
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
         """Read height and width from the header, without decoding."""
+
+    def stamp(self, path: str, domain: Domain) -> int:
+        """Give a number that stands for the pixels and is had without decoding: a file's length, or a checksum."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,20 @@ class ImageSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of names, labels and their order; not of the pixels, which would mean reading them all."""
-        lines = "".join(f"{path}\t{label}\n" for path, label in self.samples)
-        return hashlib.sha256(lines.encode()).hexdigest()[:16]
+        """Hash of all that the set holds: see :meth:`fingerprint_of`."""
+        return self.fingerprint_of(self.domains)
+
+    def fingerprint_of(self, domains: Iterable[Domain]) -> str:
+        """Hash the images of some domains: names, labels, their order, and a stamp of each image.
+
+        The stamp is the length of the image's file, or a checksum of its pixels where the set is an array. So a file
+        that was replaced or encoded anew is noticed without reading it; one edited in place to the same length is not.
+        """
+        digest = hashlib.sha256()
+        for domain in domains:
+            for path, label in self.samples:
+                digest.update(f"{domain.name}\t{path}\t{label}\t{self.store.stamp(path, domain)}\n".encode())
+        return digest.hexdigest()[:16]
 
     def read(self, index: int, domain: Domain = CLEAN) -> Pixels:
         """Decode image ``index`` as it is under ``domain``."""
@@ -168,8 +182,8 @@ def ready_size(images: ImageSet) -> tuple[int, int] | None:
 def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
     """Read the size of a few images spread over samples and domains."""
     found = {}
-    spread = np.linspace(0, len(images) * len(images.domains) - 1, PROBES).astype(int)
-    for flat in np.unique(spread):
+    evenly = np.linspace(0, len(images) * len(images.domains) - 1, PROBES).astype(int)
+    for flat in np.unique(evenly):
         domain, sample = divmod(int(flat), len(images))
         key = images.samples[sample].path, images.domains[domain]
         try:
@@ -220,3 +234,11 @@ class FolderStore:
         """Read one file's header."""
         file = self.locate(path, domain)
         return header_size(file, str(file))
+
+    def stamp(self, path: str, domain: Domain) -> int:
+        """Give one file's length."""
+        file = self.locate(path, domain)
+        try:
+            return file.stat().st_size
+        except OSError as error:
+            raise FozoError(f"cannot read {file}: {error.strerror}; check the path") from error

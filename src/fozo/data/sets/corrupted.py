@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from fozo.data.corrupt_tree import METADATA, read_record
 from fozo.data.corruptions import KINDS
-from fozo.data.images import Pixels
+from fozo.data.sets.arrays import ArrayStore
 from fozo.data.sets.base import Domain, FolderStore, ImageSet, Sample, mixed_sizes, probe
 from fozo.data.sets.folder import entries, label, scan, some
 from fozo.data.sets.imagenet import WNID, imagenet_wnids
 from fozo.errors import FozoError
 
+RECORD = "corruptions.json"
+"""Where ``fozo corrupt`` writes down how a tree was made."""
 SEVERITIES = ("1", "2", "3", "4", "5")
 
 
@@ -33,14 +35,32 @@ def kind_folders(root: Path) -> dict[str, Path]:
             found[name] = root / name
         else:
             found |= {kind: root / name / kind for kind in inside if _is_kind(root / name / kind)}
-    known = [kind for kind in KINDS if kind in found]
-    return {kind: found[kind] for kind in [*known, *sorted(found.keys() - set(known))]}
+    return {kind: found[kind] for kind in _ordered(found)}
+
+
+def _ordered(kinds: Collection[str]) -> list[str]:
+    """Sort kinds in the paper's order, those it does not have at the end."""
+    return [kind for kind in KINDS if kind in kinds] + sorted(set(kinds) - set(KINDS))
 
 
 def _is_kind(folder: Path, inside: list[str] | None = None) -> bool:
     """Whether a folder holds severities 1-5 and nothing else, with class folders in them."""
     names = entries(folder)[0] if inside is None else inside
     return bool(names) and set(names) <= set(SEVERITIES) and bool(entries(folder / names[0])[0])
+
+
+def read_record(root: Path) -> dict[str, object] | None:
+    """Read how a tree was made; ``None`` for a tree that fozo did not make."""
+    path = root / RECORD
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FozoError(f"{path} is not readable JSON ({error}); choose another folder") from error
+    if not isinstance(record, dict):
+        raise FozoError(f"{path} does not hold a JSON object; choose another folder")
+    return record
 
 
 def choose(found: Sequence[Domain], kinds: Sequence[str] | None, severities: Sequence[int] | None) -> list[Domain]:
@@ -97,32 +117,13 @@ def open_imagenet_c(
     if classes is None:
         classes = imagenet_wnids() if all(map(WNID.fullmatch, found)) else tuple(found)
     store = FolderStore({domain: folders[domain] for domain in domains})
-    images = ImageSet(
-        "imagenet-c", label(found, classes), tuple(classes), store, domains, record=read_record(root / METADATA)
-    )
+    images = ImageSet("imagenet-c", label(found, classes), tuple(classes), store, domains, record=read_record(root))
     sizes = probe(images)
     images = replace(images, size=next(iter(sizes.values()), None))
     for (path, domain), size in sizes.items():
         if size != images.size:
             raise mixed_sizes(images, path, domain, size)
     return images
-
-
-@dataclass(frozen=True)
-class ArrayStore:
-    """CIFAR-C arrays, mapped into memory: row ``(severity - 1) * images + i`` is image i."""
-
-    arrays: Mapping[str, npt.NDArray[np.uint8]]
-    images: int
-
-    def read(self, path: str, domain: Domain) -> Pixels:
-        """Copy one image out of the file."""
-        return np.array(self.arrays[domain.kind][(domain.severity - 1) * self.images + int(path)])
-
-    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
-        """Tell the size that all images of an array share."""
-        height, width = self.arrays[domain.kind].shape[1:3]
-        return height, width
 
 
 def _map(file: Path) -> npt.NDArray[np.generic]:
@@ -143,9 +144,7 @@ def open_cifar_c(
     if not (root / "labels.npy").is_file():
         raise FozoError(f"CIFAR-C should have a labels.npy beside its kind.npy files, but {root} has none")
     names = {file.stem for file in root.glob("*.npy")} - {"labels"}
-    ordered = [kind for kind in KINDS if kind in names]
-    ordered += sorted(names - set(ordered))
-    present = [Domain(kind, severity) for kind in ordered for severity in range(1, 6)]
+    present = [Domain(kind, severity) for kind in _ordered(names) for severity in range(1, 6)]
     if not present:
         raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy, but {root} has only labels.npy")
     domains = tuple(choose(present, kinds, severities))

@@ -78,6 +78,10 @@ def open_folder(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
         raise FozoError(
             f"{root} should hold one folder of images for each class, but {fault}; give the folder above the classes"
         )
-    names = tuple(found) if classes is None else tuple(classes)
-    images = ImageSet("folder", label(found, names), names, FolderStore({CLEAN: root}))
+    return from_folders("folder", root, found, tuple(found if classes is None else classes))
+
+
+def from_folders(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
+    """Make a clean set of what :func:`scan` found."""
+    images = ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root}))
     return replace(images, size=ready_size(images))

@@ -8,7 +8,7 @@ Sketch) must have all their classes: a missing one would silently change the sco
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
-from fozo.data.sets.folder import entries, label, scan, some
-from fozo.data.sets.truth import read_truth
+from fozo.data.sets.folder import entries, from_folders, scan, some
+from fozo.data.sets.ground_truth import read_ground_truth
 from fozo.errors import FozoError
 
 WNID = re.compile(r"n\d{8}")
@@ -35,11 +35,6 @@ def imagenet_wnids() -> tuple[str, ...]:
 def imagenet_r_wnids() -> tuple[str, ...]:
     """List the 200 of them that ImageNet-R has."""
     return tuple(files("fozo.data.sets").joinpath("imagenet_r_wnids.txt").read_text().split())
-
-
-def _from_folders(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
-    images = ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root}))
-    return replace(images, size=ready_size(images))
 
 
 def _complete(name: str, root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
@@ -63,13 +58,13 @@ def open_imagenet(root: Path, labels: str | Path | None = None) -> ImageSet:
     if not flat:
         if labels is not None:
             raise FozoError(f"labels= is for flat ILSVRC2012_val files, but {root} has class folders; leave it out")
-        return _from_folders("imagenet", root, scan(root), imagenet_wnids())
+        return from_folders("imagenet", root, scan(root), imagenet_wnids())
     if labels is None:
         raise FozoError(
             f"{root} holds {len(flat)} flat validation files, whose names tell no class; pass labels= "
             f"with the devkit's ILSVRC2012_validation_ground_truth.txt, a val.txt, or LOC_val_solution.csv"
         )
-    truth = read_truth(Path(labels), imagenet_wnids())
+    truth = read_ground_truth(Path(labels), imagenet_wnids())
     unknown = [name for name in flat if name not in truth]
     if unknown:
         raise FozoError(
@@ -85,7 +80,7 @@ def open_imagenet(root: Path, labels: str | Path | None = None) -> ImageSet:
 def open_imagenet_r(root: Path) -> ImageSet:
     """Open ImageNet-R: labels 0-199, with the mask of the 200 model outputs they stand for."""
     wnids = imagenet_r_wnids()
-    images = _from_folders("imagenet-r", root, _complete("ImageNet-R", root, wnids), wnids)
+    images = from_folders("imagenet-r", root, _complete("ImageNet-R", root, wnids), wnids)
     return replace(images, mask=tuple(imagenet_wnids().index(wnid) for wnid in wnids))
 
 
@@ -93,15 +88,13 @@ def open_imagenet_v2(root: Path) -> ImageSet:
     """Open ImageNet-V2, whose folders 0 ... 999 are the labels; sorted as strings they would be wrong."""
     numbers = tuple(str(number) for number in range(1000))
     found = _complete("ImageNet-V2", root, numbers)
-    images = _from_folders("imagenet-v2", root, {number: found[number] for number in numbers}, numbers)
+    images = from_folders("imagenet-v2", root, {number: found[number] for number in numbers}, numbers)
     return replace(images, classes=imagenet_wnids())
 
 
 def open_imagenet_sketch(root: Path) -> ImageSet:
     """Open ImageNet-Sketch: 1000 wnid folders."""
-    return _from_folders(
-        "imagenet-sketch", root, _complete("ImageNet-Sketch", root, imagenet_wnids()), imagenet_wnids()
-    )
+    return from_folders("imagenet-sketch", root, _complete("ImageNet-Sketch", root, imagenet_wnids()), imagenet_wnids())
 
 
 def robustbench_list(file: str | Path | None = None) -> tuple[str, ...]:

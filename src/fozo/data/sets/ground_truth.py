@@ -16,7 +16,7 @@ _DEVKIT = re.compile(r"(?P<id>\d{1,4})")  # one a line, in the devkit's own numb
 _FORMS = (_NAMED_WNID, _NAMED_INDEX, _WNID, _DEVKIT)
 
 
-def read_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
+def read_ground_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
     """Map ``ILSVRC2012_val_XXXXXXXX.JPEG`` to its wnid.
 
     Four forms are told apart by their first line: ``file wnid ...`` (Kaggle's LOC_val_solution.csv),
