@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import resource
 import sys
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from fozo.types import usable_cpus
 
 PACKAGES = ("fozo", "numpy", "torch", "timm", "transformers", "onnxruntime", "openvino", "pillow", "scipy", "cma")
 STATUS = Path("/proc/self/status")
 
 
-def environment(threads: int, device: str) -> dict[str, object]:
-    """Describe this machine in plain values."""
+@dataclass(frozen=True)
+class Environment:
+    """The machine and its software."""
+
+    packages: dict[str, str]
+    """Versions of what matters, as far as it is installed."""
+    python: str
+    system: str
+    processor: str
+    cores: int
+    """Processors that this process may use."""
+    threads: int
+    device: str
+
+
+def environment(threads: int, device: str) -> Environment:
+    """Describe this machine."""
     versions = {}
     for name in PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    if "fozo" not in versions:  # run from a source tree
-        from fozo import __version__
+    if device.startswith("cuda"):
+        import torch
 
-        versions["fozo"] = __version__
-    return {
-        "packages": versions,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "device": _device_name(device),
-    }
+        device = f"{device} ({torch.cuda.get_device_name(device)})"
+    system = f"{platform.system()} {platform.machine()}"
+    return Environment(versions, platform.python_version(), system, _processor(), usable_cpus(), threads, device)
 
 
 def _processor() -> str:
@@ -43,14 +52,6 @@ def _processor() -> str:
         return platform.processor()
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor()
-
-
-def _device_name(device: str) -> str:
-    if not device.startswith("cuda"):
-        return device
-    import torch
-
-    return f"{device} ({torch.cuda.get_device_name(device)})"
 
 
 def forget_peak(device: str) -> None:
@@ -69,7 +70,8 @@ def forget_peak(device: str) -> None:
 def peak_memory(device: str) -> int:
     """Largest use of memory so far in bytes: the allocator's on CUDA, else the resident size of this process.
 
-    Linux passes ru_maxrss on from the process that started this one; VmHWM is this process's alone.
+    Linux passes ru_maxrss on from the process that started this one; VmHWM is this process's alone. Windows has
+    neither, and 0 is what it is told.
     """
     if device.startswith("cuda"):
         import torch
@@ -79,5 +81,9 @@ def peak_memory(device: str) -> int:
         for line in STATUS.read_text().splitlines():
             if line.startswith("VmHWM"):
                 return 1024 * int(line.split()[1])
+    try:
+        import resource
+    except ImportError:
+        return 0
     scale = 1 if sys.platform == "darwin" else 1024
     return scale * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

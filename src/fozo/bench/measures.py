@@ -1,4 +1,4 @@
-"""Measures of a run, from its records alone: accuracy, calibration, and how sure we may be of them.
+"""What is recorded of each batch, and what a whole run's records amount to.
 
 Accuracies are in percent. ``average`` is the mean over domains of their accuracies, as in the paper's tables.
 """
@@ -6,17 +6,114 @@ Accuracies are in percent. ``average`` is the mean over domains of their accurac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fozo.bench.records import BINS, BatchRecord, Cost
+from fozo.core.objective import entropies
 from fozo.errors import FozoError
+from fozo.types import Array
 
-Array = npt.NDArray[np.float64]
+BINS = 15
+"""Confidence bins of the expected calibration error, as in Guo et al. (2017)."""
 RESAMPLES = 2000
 LEVEL = 0.95
+USUAL = ("loss", "epsilon", "rate")
+"""Metrics that every line of the records has a place for, filled or null."""
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """What one batch gave. Everything here is a function of model, stream and seed: no times."""
+
+    index: int
+    domain: str
+    images: int
+    correct: int
+    correct5: int
+    entropy: float
+    """Mean entropy of the predictions, in nats."""
+    passes: float
+    """Forward passes that the method made for each image, on average."""
+    bin_images: tuple[int, ...]
+    bin_correct: tuple[int, ...]
+    bin_confidence: tuple[float, ...]
+    """Images, right predictions and sum of confidences in each bin of confidence."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the method reports of itself (:meth:`fozo.methods.base.Method.metrics`): its loss, mostly."""
+
+    def line(self) -> dict[str, object]:
+        """Give plain values for a log: metrics stand beside the other fields, whole numbers of passes have no point."""
+        facts = asdict(self)
+        metrics = facts.pop("metrics")
+        taken = next((name for name in metrics if name in facts), None)
+        if taken is not None:
+            raise FozoError(f"a method's metric is called {taken!r}, as a field of every record is; call it otherwise")
+        return {**facts, "passes": whole(self.passes), **dict.fromkeys(USUAL), **metrics}
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> BatchRecord:
+        """Read what :meth:`line` gave."""
+        known = {name: line[name] for name in cls.__dataclass_fields__ if name != "metrics"}
+        bins = {name: tuple(known[name]) for name in known if name.startswith("bin_")}
+        metrics = {name: value for name, value in line.items() if name not in known and value is not None}
+        return cls(**{**known, **bins}, metrics=metrics)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one batch cost on this machine."""
+
+    index: int
+    seconds: float
+    """Time inside the method: adapting and predicting, without reading images."""
+    memory: int
+    """Peak so far in bytes: resident size of the process on CPU, the allocator's peak on CUDA."""
+
+
+def score(
+    logits: npt.NDArray[np.floating],
+    labels: npt.NDArray[np.int64],
+    *,
+    index: int = 0,
+    domain: str = "",
+    passes: float = 1.0,
+    metrics: Mapping[str, float] | None = None,
+) -> BatchRecord:
+    """Compare predictions ``[B, classes]`` with the labels."""
+    if not np.isfinite(logits).all():
+        raise FozoError(
+            f"batch {index} ({domain}) was given logits that are NaN or infinite; the method or the model is broken, "
+            f"try float32 or a lower learning rate"
+        )
+    x = logits.astype(np.float64)
+    x = np.exp(x - x.max(axis=1, keepdims=True))
+    confidence = (x / x.sum(axis=1, keepdims=True)).max(axis=1)
+    right = logits.argmax(axis=1) == labels
+    own = np.take_along_axis(logits, labels[:, None], axis=1)
+    # Rank of the true class; ties count against it, so that a constant output scores nothing.
+    rank = (logits >= own).sum(axis=1)
+    which = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    return BatchRecord(
+        index=index,
+        domain=domain,
+        images=len(labels),
+        correct=int(right.sum()),
+        correct5=int((rank <= 5).sum()),
+        entropy=float(entropies(logits).mean()),
+        passes=passes,
+        bin_images=tuple(np.bincount(which, minlength=BINS).tolist()),
+        bin_correct=tuple(np.bincount(which[right], minlength=BINS).tolist()),
+        bin_confidence=tuple(np.bincount(which, weights=confidence, minlength=BINS).tolist()),
+        metrics=metrics or {},
+    )
+
+
+def whole(value: float) -> float:
+    """Make a whole number an int, so that it is written without a point."""
+    return int(value) if value == int(value) else value
 
 
 @dataclass(frozen=True)
@@ -47,6 +144,18 @@ class Measures:
     passes: int
     """Forward passes over all images."""
 
+    @property
+    def passes_per_image(self) -> float:
+        """Forward passes for each image, on average."""
+        return whole(self.passes / self.images)
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> Measures:
+        """Read what ``dataclasses.asdict`` gave."""
+        within = {name: Interval(**facts[name]) for name in facts if name.endswith("_interval")}
+        domains = {name: Interval(**each) for name, each in facts["domain_intervals"].items()}
+        return cls(**{**facts, **within, "domain_intervals": domains})
+
 
 def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
     """Measure a run; ``seed`` is of the bootstrap's private generator."""
@@ -57,11 +166,11 @@ def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
     sizes = np.bincount(place, weights=images).astype(int)
     drawn = {}
     means = {}
-    for field in ("correct", "correct5"):
-        hits = np.bincount(place, weights=[getattr(record, field) for record in records]).astype(int)
-        means[field] = 100 * hits / sizes
+    for what in ("correct", "correct5"):
+        hits = np.bincount(place, weights=[getattr(record, what) for record in records]).astype(int)
+        means[what] = 100 * hits / sizes
         # Drawing n images with replacement of which k are right is drawing from a binomial: no loop over images.
-        drawn[field] = generator.binomial(sizes, hits / sizes, (RESAMPLES, len(names)))
+        drawn[what] = generator.binomial(sizes, hits / sizes, (RESAMPLES, len(names)))
     shares = 100 * drawn["correct"] / sizes
     weights = sizes / sizes.sum()
     histogram = np.array([[r.bin_images, r.bin_correct, r.bin_confidence] for r in records], dtype=np.float64)
@@ -95,31 +204,8 @@ def interval(values: Array) -> Interval:
 def _ece(histogram: Array) -> Array:
     """Expected calibration error in percent of histograms ``[..., 3, bins]``: mean of |confidence - accuracy|."""
     count, correct, confidence = histogram[..., 0, :], histogram[..., 1, :], histogram[..., 2, :]
-    assert histogram.shape[-1] == BINS
     error: Array = 100 * np.abs(confidence - correct).sum(axis=-1) / count.sum(axis=-1)
     return error
-
-
-def paired(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int = 0) -> tuple[float, Interval | None]:
-    """Difference of two runs' averages over the same batches, in points, and its interval.
-
-    Records keep counts, not single images, so pairs are of batches: what is hard for one run is hard for the other,
-    and leaves the difference. From each domain's n batches n - 1 are drawn with replacement, which gives the variance
-    without bias even where n is 2 (Rao and Wu, 1988); a domain with a single batch has no interval.
-    """
-    if [(r.domain, r.images) for r in ours] != [(r.domain, r.images) for r in theirs]:
-        raise FozoError("only runs over the same batches can be paired; run both with the same seed and batch size")
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
-    means, drawn = [], []
-    for name in dict.fromkeys(record.domain for record in ours):
-        pairs = [(a.correct - b.correct, a.images) for a, b in zip(ours, theirs, strict=True) if a.domain == name]
-        gain, images = np.array(pairs, dtype=np.float64).T
-        means.append(100 * gain.sum() / images.sum())
-        if len(pairs) > 1:
-            times = generator.multinomial(len(pairs) - 1, np.full(len(pairs), 1 / len(pairs)), RESAMPLES)
-            drawn.append(100 * (times @ gain) / (times @ images))
-    whole = len(drawn) == len(means)
-    return float(np.mean(means)), interval(np.mean(drawn, axis=0)) if whole else None
 
 
 def over_time(records: Sequence[BatchRecord]) -> tuple[Array, Array]:

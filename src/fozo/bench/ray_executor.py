@@ -2,7 +2,7 @@
 
 Every node must see the weights, the images and ``--out`` under the same absolute paths, as a network file system shows
 them: an experiment lives in its folder, so a node that takes over from a dead one goes on from the state saved there.
-A worker that does not find the driver's mark in ``--out`` refuses to begin.
+A worker that does not find the driver's token in ``--out`` refuses to begin.
 """
 
 from __future__ import annotations
@@ -12,55 +12,62 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from uuid import uuid4
 
-from fozo.bench.folder import disk_errors
-from fozo.bench.pool import TRIES, Finished, Job, run_job
+from fozo.bench.executors import TRIES, Finished, Setup, run_one
+from fozo.bench.plan import Experiment
+from fozo.bench.resources import Paths
+from fozo.bench.store import Run
 from fozo.errors import FozoError
+from fozo.io import disk_errors
 
 
-def run_jobs(jobs: Sequence[Job], *, address: str | None = None, finished: Finished) -> None:
-    """Run all jobs on a cluster, calling ``finished`` after each.
+def run_on_ray(
+    experiments: Sequence[Experiment], setup: Setup, *, address: str | None = None, finished: Finished
+) -> None:
+    """Run experiments on a cluster.
 
     Args:
-        jobs: what to run; as many at a time as the cluster has processors for, ``threads`` to each.
+        experiments: what to run; as many at a time as the cluster has processors for, ``setup.threads`` to each.
+        setup: where and how.
         address: of the cluster, as Ray writes it; by default the one Ray finds, or else a new one on this machine.
-        finished: told of every result, in the order in which they come.
+        finished: told of every run, in the order in which they end.
     """
-    with _cluster(address) as ray, _mark(Path(jobs[0].out)) as mark:
-        threads = max(job.threads for job in jobs)
+    with _cluster(address) as ray, _token(Path(setup.out)) as token:
         room = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
-        if threads > room:  # Ray would wait for such a node for ever
-            raise FozoError(f"threads is {threads}, but no node of the cluster has more than {room:g}; give --threads")
-        # A dead worker's job is given to another by Ray itself; what the job raises is no reason to try again.
-        remote = ray.remote(max_retries=TRIES - 1, retry_exceptions=False)(_run)
-        waiting = {
-            remote.options(num_cpus=job.threads, num_gpus=_gpus(job)).remote(_absolute(job), mark): job for job in jobs
-        }
+        if setup.threads > room:  # Ray would wait for such a node for ever
+            raise FozoError(
+                f"threads is {setup.threads}, but no node of the cluster has more than {room:g}; give --threads"
+            )
+        # A dead worker's experiment is given to another by Ray itself; what it raises is no reason to try again.
+        remote = ray.remote(max_retries=TRIES - 1, retry_exceptions=False)(_run).options(
+            num_cpus=setup.threads, num_gpus=1 if (setup.load.device or "").startswith("cuda") else 0
+        )
+        setup = _absolute(setup)
+        waiting = [remote.remote(_located(experiment), setup, token) for experiment in experiments]
         try:
             while waiting:
-                (done,), _ = ray.wait(list(waiting))
-                finished(waiting[done], _result(ray, done))
-                del waiting[done]
+                (done,), _ = ray.wait(waiting)
+                finished(_result(ray, done))
+                waiting.remove(done)
         finally:
             for task in waiting:
                 ray.cancel(task, force=True)
 
 
-def _run(job: Job, mark: str) -> dict[str, object]:
-    """On a node: run one job. The process is kept for the next ones, and its model with it."""
-    if not Path(mark).exists():
-        raise FozoError(f"{job.out} on {os.uname().nodename} is not the driver's; give an --out that all nodes share")
-    return run_job(job)
+def _run(experiment: Experiment, setup: Setup, token: str) -> Run:
+    """On a node: run one experiment. The process is kept for the next ones, and its model with it."""
+    if not Path(token).exists():
+        raise FozoError(f"{setup.out} on {os.uname().nodename} is not the driver's; give an --out that all nodes share")
+    return run_one(experiment, setup)
 
 
-def _result(ray: ModuleType, task: object) -> dict[str, object]:
+def _result(ray: ModuleType, task: object) -> Run:
     try:
-        result: dict[str, object] = ray.get(task)
+        run: Run = ray.get(task)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, FozoError):
             raise error.cause from None
@@ -70,30 +77,26 @@ def _result(ray: ModuleType, task: object) -> dict[str, object]:
             f"a worker died {TRIES} times, perhaps for lack of memory ({type(error).__name__}); "
             f"give the same command again to go on, perhaps with more --threads, so that fewer run on a node"
         ) from error
-    return result
+    return run
 
 
-def _absolute(job: Job) -> Job:
+def _absolute(setup: Setup) -> Setup:
     """Make paths mean the same in a worker, which has a working folder of its own."""
-
-    def full(path: str | None) -> str | None:
-        return None if path is None else str(Path(path).absolute())
-
-    places, experiment = job.places, job.experiment
-    folders = ("imagenet", "imagenet_c", "imagenet_r", "imagenet_sketch", "imagenet_v2", "image_list")
-    absolute: dict[str, Any] = {name: full(getattr(places, name)) for name in folders}
-    places = replace(places, **absolute)
-    if not experiment.model.startswith("timm:"):
-        experiment = replace(experiment, model=str(Path(experiment.model).absolute()))
-    return replace(job, experiment=experiment, places=places, out=str(Path(job.out).absolute()))
+    given = {field.name: getattr(setup.paths, field.name) for field in fields(Paths)}
+    full = {name: None if path is None else str(Path(path).absolute()) for name, path in given.items()}
+    scales = None if setup.load.scales is None else str(Path(setup.load.scales).absolute())
+    return replace(
+        setup, out=str(Path(setup.out).absolute()), paths=Paths(**full), load=replace(setup.load, scales=scales)
+    )
 
 
-def _gpus(job: Job) -> int:
-    return 1 if (job.places.device or "").startswith("cuda") else 0
+def _located(experiment: Experiment) -> Experiment:
+    named = experiment.model.startswith("timm:")
+    return experiment if named else replace(experiment, model=str(Path(experiment.model).absolute()))
 
 
 @contextmanager
-def _mark(out: Path) -> Iterator[str]:
+def _token(out: Path) -> Iterator[str]:
     """Leave a file in ``out`` by which workers see that theirs is the same folder."""
     path = out.absolute() / f".ray-{uuid4().hex}"
     with disk_errors(path):
@@ -105,7 +108,7 @@ def _mark(out: Path) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """See whether anybody answers at HOST:PORT; Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():  # auto, local: names that Ray knows
@@ -127,7 +130,7 @@ def _cluster(address: str | None) -> Iterator[ModuleType]:
     if ray.is_initialized():
         yield ray
         return
-    _knock(address or "")
+    _check_reachable(address or "")
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:

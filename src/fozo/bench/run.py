@@ -11,201 +11,163 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from fozo.bench.environment import environment, forget_peak, peak_memory
-from fozo.bench.experiment import Experiment
-from fozo.bench.folder import disk_errors, locked, read_json, sweep, write_json
-from fozo.bench.measures import measure
-from fozo.bench.records import BatchRecord, Cost, Log, plain, read_costs, read_records, score, to_line
-from fozo.bench.workshop import Workshop, device_of
+from fozo.bench.measures import BatchRecord, Cost, measure, score
+from fozo.bench.plan import Experiment
+from fozo.bench.resources import Resources, Show, quiet
+from fozo.bench.store import COSTS, RECORDS, Conditions, Run, Store
 from fozo.data.streams import Stream
-from fozo.errors import FozoError
-from fozo.methods.base import Method
+from fozo.io import Log, disk_errors, encode, read_log
+from fozo.methods.registry import AnyMethod
 
-RESULT, CONDITIONS, EXPERIMENT = "result.json", "conditions.json", "experiment.json"
-RECORDS, COSTS = "records.jsonl", "costs.jsonl"
 STATE = re.compile(r"state-(\d+)\.npz")
 SAVE_SECONDS = 2.0
 SAVE_SHARE = 20
 """A state is saved when this many times the duration of the last saving has passed: FOA's takes 40 MB."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is."""
-
-    images: int
-    total: int
-    correct: int
-    seen: int
-    """Images of this session, and its seconds, for the speed."""
-    seconds: float
-
-
-Watcher = Callable[[Progress], None]
-
-
 def run_experiment(
     experiment: Experiment,
-    workshop: Workshop,
-    folder: Path,
+    resources: Resources,
+    store: Store,
     *,
     threads: int = 1,
     command: str = "",
     save_seconds: float = SAVE_SECONDS,
-    watch: Watcher = lambda progress: None,
-) -> dict[str, object]:
-    """Run an experiment in ``folder``, or finish it, or find it finished; return the content of ``result.json``.
+    show: Show = quiet,
+) -> Run:
+    """Run an experiment in its folder of the store, or finish it, or find it finished.
 
     Args:
         experiment: what to run.
-        workshop: where engines and images come from.
-        folder: the experiment's own; made if absent.
+        resources: where engines and images come from.
+        store: where results are kept.
         threads: processor threads; an unfinished run keeps the number that it began with, because the order of
             additions, and so the last bits, may depend on it.
         command: what the user typed, for the report.
         save_seconds: least time between two savings of the state.
-        watch: called after each batch.
+        show: told of preparations, and after each batch of the accuracy so far.
     """
-    with locked(folder):
-        sweep(folder)
-        engine, stream = workshop.stream(experiment)
-        threads = _use_threads(folder, threads)
-        method, calibration = workshop.method(experiment, engine, stream.source.images)
-        facts: dict[str, object] = {
-            **experiment.describe(),
-            "label": experiment.label,
+    with store.open(experiment) as folder:
+        images = resources.images(experiment.stream)
+        threads = folder.begun.get("threads", threads)
+        inputs = resources.inputs(experiment, images)
+        if folder.begun:
+            folder.check(inputs)
+            finished = folder.finished()
+            if finished is not None:  # before a model is loaded or anything measured
+                return finished
+        if experiment.quantise:
+            engine = resources.quantised(experiment, images, show)
+        else:
+            engine = resources.engine(experiment.model, images.mask, threads)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(threads)
+        plan, decoding = experiment.stream, resources.load.threads
+        stream = Stream(
+            images, engine.spec, plan.order, batch_size=plan.batch_size, seed=experiment.seed, workers=decoding
+        )
+        method = resources.method(experiment, engine, images, show)
+        facts = {
+            **experiment.facts(),
+            "label": experiment.name,
             "threads": threads,
             "weights": engine.spec.fingerprint,
             "stream_fingerprint": stream.fingerprint,
             "stream_facts": stream.describe(),
-            "calibrated_on": calibration,
+            **inputs,
         }
-        _claim(folder, facts)
-        if (folder / RESULT).exists():
-            return read_json(folder / RESULT)
-        device = device_of(engine)
-        forget_peak(device)
-        _run(method, stream, folder, save_seconds, device, watch)
-        return _finish(folder, facts, method, device, command)
+        folder.begin(facts)
+        forget_peak(engine.device)
+        records, costs = _run(method, stream, folder.path, experiment, save_seconds, show)
+        conditions = Conditions(
+            weights=engine.spec.fingerprint,
+            stream_fingerprint=stream.fingerprint,
+            calibrated_on=inputs["calibrated_on"],
+            parameters=method.parameters,
+            environment=environment(threads, engine.device),
+            seconds=sum(cost.seconds for cost in costs),
+            memory=max(cost.memory for cost in costs),
+            command=command,
+            finished=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        )
+        digest = hashlib.sha256(b"".join(encode(record.line()) for record in records)).hexdigest()
+        run = folder.finish(facts, measure(records), conditions, digest)
+        for state in _states(folder.path).values():
+            state.unlink()
+        return run
 
 
-def _use_threads(folder: Path, threads: int) -> int:
-    path = folder / EXPERIMENT
-    if path.exists():
-        begun = read_json(path).get("threads")
-        threads = begun if isinstance(begun, int) else threads
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(threads)
-    return threads
-
-
-def _claim(folder: Path, facts: dict[str, object]) -> None:
-    """Write down what the folder is for, or check that it is for the same."""
-    path = folder / EXPERIMENT
-    if not path.exists():
-        write_json(path, facts)
-        return
-    before = read_json(path)
-    names = {"weights": "model weights", "stream_fingerprint": "images", "calibrated_on": "calibration images"}
-    for key, what in names.items():
-        if before.get(key) != facts[key]:
-            raise FozoError(f"{folder} was begun with other {what}; choose another --out for these")
-
-
-def _run(method: Method, stream: Stream, folder: Path, save_seconds: float, device: str, watch: Watcher) -> None:
-    records, costs = Log(folder / RECORDS), Log(folder / COSTS)
+def _run(
+    method: AnyMethod, stream: Stream, folder: Path, experiment: Experiment, save_seconds: float, show: Show
+) -> tuple[Sequence[BatchRecord], Sequence[Cost]]:
+    """Send the stream through the method, from the latest state on; return the records of the whole run."""
+    record_log, cost_log = Log(folder / RECORDS), Log(folder / COSTS)
+    records: list[BatchRecord] = []
+    costs: list[Cost] = []
     try:
-        done = _resume(method, folder, min(len(records), len(costs)))
-        records.truncate(done)
-        costs.truncate(done)
-        before = read_records(folder / RECORDS)
-        images, correct = sum(r.images for r in before), sum(r.correct for r in before)
+        both = min(len(record_log), len(cost_log))
+        states = {done: path for done, path in _states(folder).items() if done <= both}
+        done = max(states, default=0)
+        record_log.truncate(done)
+        cost_log.truncate(done)
+        if done:
+            method.restore(states[done])
+            records += [BatchRecord.read(line) for line in read_log(folder / RECORDS)]
+            costs += [Cost(**line) for line in read_log(folder / COSTS)]
+        seen, correct = sum(r.images for r in records), sum(r.correct for r in records)
         total = sum(len(segment.domains) for segment in stream.segments) * len(stream.source.images)
-        began = saved = time.monotonic()
-        pause, seen = save_seconds, 0
+        saved, pause = time.monotonic(), save_seconds
         for batch in stream.batches(done):
             if batch.reset:
                 method.reset()
             start = time.perf_counter()
             logits = method(batch.images)
             seconds = time.perf_counter() - start
-            record = BatchRecord(
+            record = score(
+                logits,
+                batch.labels,
                 index=batch.index,
                 domain=batch.domain,
-                passes=method.spent,
-                told=method.telling(),
-                **score(logits, batch.labels),
+                passes=method.passes_per_image,
+                metrics=method.metrics(),
             )
-            records.append(to_line(record))
-            costs.append(to_line(Cost(batch.index, round(seconds, 6), peak_memory(device))))
-            images, correct, seen = images + record.images, correct + record.correct, seen + record.images
-            watch(Progress(images, total, correct, seen, time.monotonic() - began))
+            cost = Cost(batch.index, round(seconds, 6), peak_memory(method.engine.device))
+            record_log.append(record.line())
+            cost_log.append(asdict(cost))
+            records.append(record)
+            costs.append(cost)
+            seen, correct = seen + record.images, correct + record.correct
+            show(f"{experiment.name} seed {experiment.seed}: {100 * correct / seen:.1f} %", seen, total)
             if time.monotonic() - saved >= pause:
                 start = time.monotonic()
-                records.sync()
-                costs.sync()
+                record_log.sync()
+                cost_log.sync()
                 _save(method, folder, batch.index + 1)
                 saved = time.monotonic()
                 pause = max(save_seconds, SAVE_SHARE * (saved - start) if save_seconds else 0)
-        records.sync()
-        costs.sync()
+        record_log.sync()
+        cost_log.sync()
     finally:
-        records.close()
-        costs.close()
+        record_log.close()
+        cost_log.close()
+    return records, costs
 
 
 def _states(folder: Path) -> dict[int, Path]:
+    """Find the saved states by the number of batches they have seen."""
     found = ((STATE.fullmatch(path.name), path) for path in folder.iterdir())
     return {int(match[1]): path for match, path in found if match}
 
 
-def _resume(method: Method, folder: Path, recorded: int) -> int:
-    """Restore the latest state that the records reach up to; return how many batches it has seen."""
-    usable = {done: path for done, path in _states(folder).items() if done <= recorded}
-    if not usable:
-        return 0
-    done = max(usable)
-    method.restore(usable[done])
-    return done
-
-
-def _save(method: Method, folder: Path, done: int) -> None:
+def _save(method: AnyMethod, folder: Path, done: int) -> None:
     path = folder / f"state-{done:06d}.npz"
     with disk_errors(path):
         method.save(path)
     for number, old in _states(folder).items():
         if number != done:
             old.unlink()
-
-
-def _finish(folder: Path, facts: dict[str, object], method: Method, device: str, command: str) -> dict[str, object]:
-    data = (folder / RECORDS).read_bytes()
-    measures = measure(read_records(folder / RECORDS))
-    costs = read_costs(folder / COSTS)
-    threads = facts["threads"]
-    assert isinstance(threads, int)
-    result = {
-        **facts,
-        "measures": asdict(measures),
-        "parameters": method.parameters,
-        "passes": plain(measures.passes / measures.images),
-        "digest": hashlib.sha256(data).hexdigest(),
-    }
-    conditions = {
-        "environment": environment(threads, device),
-        "seconds": sum(cost.seconds for cost in costs),
-        "memory": max(cost.memory for cost in costs),
-        "command": command,
-        "finished": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-    }
-    write_json(folder / CONDITIONS, conditions)
-    write_json(folder / RESULT, result)
-    for state in _states(folder).values():
-        state.unlink()
-    return read_json(folder / RESULT)

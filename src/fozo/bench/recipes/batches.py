@@ -1,4 +1,4 @@
-"""FOZO's own preset at every batch size, from single images up: clean images, then four corruptions at level 3.
+"""Align at every batch size, from single images up: clean images, then four corruptions at level 3.
 
     fozo bench batches --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR
 
@@ -8,22 +8,21 @@ Cost: 4 rows, four streams of 320 images: 6,500 forward passes, 5 minutes on one
 
 from dataclasses import replace
 
-from fozo.bench.experiment import StreamPlan, Value
-from fozo.bench.recipe import Recipe, grid
+from fozo.bench.plan import Methods, Recipe, StreamPlan, grid
 from fozo.bench.recipes.streams import FAMILIES
 
-PLAN = StreamPlan(data="imagenet", kinds=("clean", *FAMILIES), severity=3, images=64)
+PLAN = StreamPlan(data="clean", kinds=("clean", *FAMILIES), severity=3, images=64)
 SIZES = (1, 8, 32, 128)
-METHODS: dict[str, tuple[str, dict[str, Value]]] = {
+METHODS: Methods = {
     "NoAdapt": ("noadapt", {}),
-    "FOZO": ("fozo", {}),
-    "FOZO, 2 passes": ("fozo", {"passes": 2}),
-    "FOZO, passes = auto": ("fozo", {"passes": "auto"}),
+    "Align": ("align", {}),
+    "Align, 2 passes": ("align", {"passes": 2}),
+    "Align, passes = auto": ("align", {"passes": "auto"}),
 }
 
 RECIPE = Recipe(
     name="batches",
-    title="FOZO at every batch size, clean images and four corruptions at level 3",
+    title="Align at every batch size, clean images and four corruptions at level 3",
     cost="6,500 passes",
     calibration=512,
     rows=grid(METHODS, {f"B = {size}": replace(PLAN, batch_size=size) for size in SIZES}),

@@ -6,8 +6,7 @@ Expected (the text gives four points of the figure): 62.5 with 8 prompts; 60.9, 
 Cost: 16 x 28 x 50,000 = 22 million forward passes: 7 hours on the paper's RTX 4090. ``--images 2000`` shows the shape.
 """
 
-from fozo.bench.experiment import StreamPlan
-from fozo.bench.recipe import AVERAGE, Recipe, Row
+from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan
 
 NOISE = ("gaussian_noise",)
 PROMPTS = {8: 62.5}
@@ -23,16 +22,16 @@ RECIPE = Recipe(
     ),
     rows=(
         *(
-            Row(
-                f"prompts = {count}", "fozo", {"preset": "official", "passes": 28, "prompts": count},
+            Experiment(
+                f"prompts = {count}", "fozo", {"passes": 28, "prompts": count},
                 StreamPlan(kinds=NOISE, images=50_000),
                 x=count, axis="prompts", paper={AVERAGE: PROMPTS[count]} if count in PROMPTS else {},
             )
             for count in range(1, 11)
         ),
         *(
-            Row(
-                f"batch size = {size}", "fozo", {"preset": "official", "passes": 28},
+            Experiment(
+                f"batch size = {size}", "fozo", {"passes": 28},
                 StreamPlan(kinds=NOISE, images=50_000, batch_size=size),
                 x=size, axis="batch size", paper={AVERAGE: BATCHES[size]} if size in BATCHES else {},
             )

@@ -6,8 +6,7 @@ Expected: the paper shows curves without numbers; FOZO ends above ZOA and FOA.
 Cost: 5,010 images (334 of each corruption), 410,000 forward passes: 10 minutes on the paper's RTX 4090.
 """
 
-from fozo.bench.experiment import StreamPlan
-from fozo.bench.recipe import Recipe, Row
+from fozo.bench.plan import Experiment, Recipe, StreamPlan
 
 MIXED = StreamPlan(scenario="mixed", images=334)
 
@@ -18,8 +17,8 @@ RECIPE = Recipe(
     note="The paper shows curves and no numbers: FOZO should end above ZOA and FOA. 5000 images are drawn there from "
     "all corruptions; here every corruption gives the same 334.",
     rows=(
-        Row("FOA", "foa", {"passes": 28}, MIXED),
-        Row("ZOA", "zoa", {"passes": 28}, MIXED),
-        Row("FOZO", "fozo", {"preset": "official", "passes": 26}, MIXED),
+        Experiment("FOA", "foa", {"passes": 28}, MIXED),
+        Experiment("ZOA", "zoa", {"passes": 28}, MIXED),
+        Experiment("FOZO", "fozo", {"passes": 26}, MIXED),
     ),
 )

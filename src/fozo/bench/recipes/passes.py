@@ -6,9 +6,9 @@ Expected: what docs/results.md shows for ViT-Tiny; the paper's Figure 1 is drawn
 Cost: 192 images a row, 172 passes in all rows together: 33,000 forward passes, 23 minutes on one core with a ViT-Tiny.
 """
 
-from fozo.bench.experiment import StreamPlan, Value
-from fozo.bench.recipe import Recipe, Row
+from fozo.bench.plan import Experiment, Recipe, StreamPlan
 from fozo.bench.recipes.streams import FAMILIES
+from fozo.types import Value
 
 PLAN = StreamPlan(kinds=FAMILIES, severity=3, images=48, batch_size=16)
 PASSES = (2, 4, 8, 28)
@@ -18,8 +18,8 @@ METHODS: dict[str, tuple[str, dict[str, Value], tuple[int, ...]]] = {
     "T3A": ("t3a", {}, ()),
     "FOA": ("foa", {}, PASSES),
     "ZOA": ("zoa", {}, PASSES),
-    "FOZO (official)": ("fozo", {"preset": "official"}, PASSES),
-    "FOZO": ("fozo", {}, (1, *PASSES)),
+    "FOZO": ("fozo", {}, PASSES),
+    "Align": ("align", {}, (1, *PASSES)),
 }
 
 RECIPE = Recipe(
@@ -28,7 +28,7 @@ RECIPE = Recipe(
     cost="33,000 passes",
     calibration=512,
     rows=tuple(
-        Row(
+        Experiment(
             f"{label}, {n} passes" if n > 1 else label,
             method,
             {**options, "passes": n},
@@ -37,7 +37,7 @@ RECIPE = Recipe(
             axis=f"passes of {label}",
         )
         if n
-        else Row(label, method, options, PLAN)
+        else Experiment(label, method, options, PLAN)
         for label, (method, options, passes) in METHODS.items()
         for n in passes or (0,)
     ),

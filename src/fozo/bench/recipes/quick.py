@@ -1,4 +1,4 @@
-"""Quick look: all ten methods on four corruptions, 128 images each; minutes on a laptop with a ViT-Tiny.
+"""Quick look: all eleven methods on four corruptions, 128 images each; minutes on a laptop with a ViT-Tiny.
 
     fozo bench quick --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR
 
@@ -6,16 +6,15 @@ Expected: no numbers of the paper are for this setting; docs/results.md says wha
 Cost: 512 images a method, 9,200 forward passes: about 12 minutes on one core with a ViT-Tiny.
 """
 
-from fozo.bench.experiment import StreamPlan
-from fozo.bench.recipe import Recipe, Row
+from fozo.bench.plan import Experiment, Recipe, StreamPlan
 from fozo.bench.recipes.rivals import METHODS
 
 SMALL = StreamPlan(kinds=("gaussian_noise", "defocus_blur", "fog", "contrast"), severity=3, images=128, batch_size=32)
 
 RECIPE = Recipe(
     name="quick",
-    title="A quick look: ten methods, four corruptions, 128 images each, level 3",
+    title="A quick look: eleven methods, four corruptions, 128 images each, level 3",
     cost="9,200 passes",
     calibration=256,
-    rows=tuple(Row(label, method, options, SMALL) for label, (method, options) in METHODS.items()),
+    rows=tuple(Experiment(label, method, options, SMALL) for label, (method, options) in METHODS.items()),
 )

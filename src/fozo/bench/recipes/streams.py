@@ -8,8 +8,7 @@ Cost: 1,248 images a method and seed, 14,000 forward passes a seed: 10 minutes o
 
 from dataclasses import replace
 
-from fozo.bench.experiment import StreamPlan, Value
-from fozo.bench.recipe import Recipe, grid
+from fozo.bench.plan import Methods, Recipe, StreamPlan, grid
 from fozo.bench.recipes import rivals
 
 FAMILIES = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")
@@ -21,9 +20,9 @@ STREAMS = {
     "recurring": replace(PLAN, scenario="recurring", images=12, batch_size=12),  # ten rounds of everything
     "correlated": replace(PLAN, scenario="correlated"),
 }
-METHODS: dict[str, tuple[str, dict[str, Value]]] = {
-    **{label: rivals.METHODS[label] for label in ("NoAdapt", "LAME", "T3A", "FOA", "ZOA", "FOZO (official)", "FOZO")},
-    "FOZO, 2 passes": ("fozo", {"passes": 2}),
+METHODS: Methods = {
+    **{label: rivals.METHODS[label] for label in ("NoAdapt", "LAME", "T3A", "FOA", "ZOA", "FOZO", "Align")},
+    "Align, 2 passes": ("align", {"passes": 2}),
 }
 
 RECIPE = Recipe(

@@ -8,8 +8,8 @@ FOZO 64.1, 50.5. FOA's lambda is 0.2 on ImageNet-R, as its authors have it.
 Cost: 30,000 + 50,889 + 10,000 images, 9 passes each for the six methods: 820,000 forward passes.
 """
 
-from fozo.bench.experiment import StreamPlan, Value
-from fozo.bench.recipe import Recipe, Row
+from fozo.bench.plan import Experiment, Recipe, StreamPlan
+from fozo.types import Value
 
 SETS = {"R": "imagenet-r", "Sketch": "imagenet-sketch", "V2": "imagenet-v2"}
 PAPER = {
@@ -24,8 +24,6 @@ PAPER = {
 
 def _options(method: str, column: str) -> dict[str, Value]:
     options: dict[str, Value] = {"passes": 2} if method in ("foa", "zoa", "fozo") else {}
-    if method == "fozo":
-        options["preset"] = "official"
     return {**options, "weight": 0.2} if (method, column) == ("foa", "R") else options
 
 
@@ -35,7 +33,7 @@ RECIPE = Recipe(
     cost="820,000 passes",
     note="Sets whose folder is not given are left out. The paper has no numbers for ImageNet-V2.",
     rows=tuple(
-        Row(
+        Experiment(
             label,
             method,
             _options(method, column),

@@ -6,7 +6,7 @@ Expected: NoAdapt 55.1, entropy only 57.3, with alignment 60.1, with dynamic per
 Cost: 75,000 + 3 x 28 x 75,000 = 6.4 million forward passes: 2 hours on the paper's RTX 4090.
 """
 
-from fozo.bench.recipe import AVERAGE, Recipe, Row
+from fozo.bench.plan import AVERAGE, Experiment, Recipe
 from fozo.bench.recipes._paper import FIVE_K
 
 RECIPE = Recipe(
@@ -16,21 +16,21 @@ RECIPE = Recipe(
     note="The paper does not give the passes; its last row equals FOZO at 28 in Table 2. Its NoAdapt is 55.1 here and "
     "55.57 in Table 1. Without dynamic perturbation, epsilon stays at 0.5.",
     rows=(
-        Row("NoAdapt", "noadapt", {}, FIVE_K, paper={AVERAGE: 55.1}),
-        Row(
+        Experiment("NoAdapt", "noadapt", {}, FIVE_K, paper={AVERAGE: 55.1}),
+        Experiment(
             "Entropy only",
             "fozo",
-            {"preset": "official", "passes": 28, "weight": 0.0, "schedule.decay": 1.0},
+            {"passes": 28, "weight": 0.0, "schedule.decay": 1.0},
             FIVE_K,
             paper={AVERAGE: 57.3},
         ),
-        Row(
+        Experiment(
             "+ Deep-shallow alignment",
             "fozo",
-            {"preset": "official", "passes": 28, "schedule.decay": 1.0},
+            {"passes": 28, "schedule.decay": 1.0},
             FIVE_K,
             paper={AVERAGE: 60.1},
         ),
-        Row("+ Dynamic perturbation", "fozo", {"preset": "official", "passes": 28}, FIVE_K, paper={AVERAGE: 62.7}),
+        Experiment("+ Dynamic perturbation", "fozo", {"passes": 28}, FIVE_K, paper={AVERAGE: 62.7}),
     ),
 )

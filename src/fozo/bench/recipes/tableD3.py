@@ -6,20 +6,12 @@ Expected: 59.52 at 0.4, the default; all nine are in the data below.
 Cost: 9 x 2 x 75,000 = 1.35 million forward passes: half an hour on the paper's RTX 4090.
 """
 
-from fozo.bench.recipe import AVERAGE, Recipe, Row
-from fozo.bench.recipes._paper import FIVE_K
-
-PAPER = "59.31 59.30 59.35 59.52 59.50 59.34 59.30 59.27 59.16"
+from fozo.bench.plan import Recipe
+from fozo.bench.recipes._paper import sweep
 
 RECIPE = Recipe(
     name="tableD3",
     title="Table D.3: trade-off lambda of Eq. 15, ImageNet-C (5k, level 5), continual, 2 passes",
     cost="1.35 million passes",
-    rows=tuple(
-        Row(
-            f"lambda = {tenth / 10}", "fozo", {"preset": "official", "passes": 2, "weight": tenth / 10}, FIVE_K,
-            x=tenth / 10, axis="lambda", paper={AVERAGE: float(number)},
-        )
-        for tenth, number in enumerate(PAPER.split(), start=1)
-    ),
-)  # fmt: skip
+    rows=sweep("lambda", "weight", "59.31 59.30 59.35 59.52 59.50 59.34 59.30 59.27 59.16"),
+)

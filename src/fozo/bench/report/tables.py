@@ -7,13 +7,14 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
+from typing import TypeAlias
 
-from fozo.bench.collect import Group, Run
-from fozo.bench.measures import at_budget, within_domains
-from fozo.bench.recipe import AVERAGE
+from fozo.bench.measures import Interval, Measures, at_budget, within_domains
+from fozo.bench.plan import AVERAGE
+from fozo.bench.store import Conditions, Group, Run
 from fozo.data.corruptions import KINDS
 
-HEADINGS = (
+HEADINGS = [
     "Gauss",
     "Shot",
     "Impul",
@@ -29,7 +30,7 @@ HEADINGS = (
     "Els",
     "Px",
     "JPG",
-)
+]
 SHORT = dict(zip(KINDS, HEADINGS, strict=True))
 """The paper's headings."""
 FULL_BUDGET = 1400.0
@@ -43,7 +44,7 @@ class Cell:
     ours: float
     low: float | None = None
     high: float | None = None
-    spread: float | None = None
+    std: float | None = None
     """Standard deviation over seeds, where there are several."""
     paper: float | None = None
     digits: int = 1
@@ -65,102 +66,106 @@ class Table:
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
 
 
+Columns: TypeAlias = dict[str, dict[str, Cell | None]]
+"""Cells by column and row."""
+
+
 def _cell(
-    runs: Sequence[Run], value: Callable[[Run], float], paper: float | None = None, digits: int = 1
+    runs: Sequence[Run],
+    value: Callable[[Measures, Conditions], float],
+    paper: str,
+    digits: int = 1,
+    interval: Callable[[Measures], Interval] | None = None,
 ) -> Cell | None:
+    """Average a number over seeds; its interval reaches from the lowest to the highest of any seed's own."""
     if not runs:
         return None
-    values = [value(run) for run in runs]
-    return Cell(mean(values), spread=stdev(values) if len(values) > 1 else None, paper=paper, digits=digits)
-
-
-def _sure(cell: Cell | None, runs: Sequence[Run], key: str, name: str | None = None) -> Cell | None:
-    """Add the interval: from the lowest to the highest that any seed's own interval reaches."""
-    if cell is None:
-        return None
-    found = [run.measures[key] if name is None else run.measures[key][name] for run in runs]
-    low, high = min(i["low"] for i in found), max(i["high"] for i in found)
-    return Cell(cell.ours, low, high, cell.spread, cell.paper, cell.digits)
+    values = [value(run.measures, run.conditions) for run in runs]
+    within = [interval(run.measures) for run in runs] if interval else []
+    return Cell(
+        mean(values),
+        min((each.low for each in within), default=None),
+        max((each.high for each in within), default=None),
+        stdev(values) if len(values) > 1 else None,
+        runs[0].experiment.paper.get(paper),
+        digits,
+    )
 
 
 def table_of(group: Group) -> Table:
     """Make the table that a recipe's paper counterpart has, with what else was measured to its right."""
-    columns: dict[str, dict[str, Cell | None]] = {}
-    labels = group.labels
-    sides = list(dict.fromkeys(run.row.column for run in group.runs))
-    domains = (
-        list(dict.fromkeys(d for run in group.runs for d in run.measures["domains"])) if sides == [AVERAGE] else []
-    )
+    sides = list(dict.fromkeys(run.experiment.column for run in group.runs))
     budgets = _budgets(group)
-    if len(domains) > 1 and not budgets:  # Table C.1 has its budgets instead
-        for domain in domains:
-            kind = domain.split("/")[0]
-            name = SHORT.get(kind, kind) if domain.endswith(f"/{_level(group)}") else domain
-            columns[name] = {}
-            for label in labels:
-                paper = group.of(label)[0].row.paper.get(kind)
-                runs = [run for run in group.of(label) if domain in run.measures["domains"]]
-                cell = _cell(runs, lambda run, d=domain: run.measures["domains"][d], paper)  # type: ignore[misc]
-                columns[name][label] = _sure(cell, runs, "domain_intervals", domain)
+    # Table C.1 has its budgets instead of domains.
+    columns: Columns = _domains(group) if sides == [AVERAGE] and not budgets else {}
     for side in sides:
-        columns[side] = {}
-        for label in labels:
-            runs = group.of(label, side)
-            paper = runs[0].row.paper.get(side) if runs else None
-            cell = _cell(runs, lambda run: run.measures["average"], paper, 2)
-            columns[side][label] = _sure(cell, runs, "average_interval")
-    columns.update(budgets)
+        columns[side] = {
+            label: _cell(group.of(label, side), lambda m, _: m.average, side, 2, lambda m: m.average_interval)
+            for label in group.labels
+        }
+    columns |= budgets
     if sides == [AVERAGE]:
-        columns.update(_costs(group))
-    rows = tuple((label, tuple(columns[name][label] for name in columns)) for label in labels)
+        columns |= _costs(group)
+    rows = tuple((label, tuple(columns[name][label] for name in columns)) for label in group.labels)
     return Table(group.recipe.name, group.recipe.title, group.setting, tuple(columns), rows)
 
 
-def _level(group: Group) -> int:
-    return int(group.runs[0].result["stream"]["severity"])
-
-
-def _digits(group: Group) -> int:
-    """Passes are whole numbers unless a method chooses them batch by batch."""
-    return 0 if all(float(run.result["passes"]).is_integer() for run in group.runs) else 2
-
-
-def _costs(group: Group) -> dict[str, dict[str, Cell | None]]:
-    """What it took, and calibration: the paper's figures where it has them."""
-    facts: dict[str, tuple[Callable[[Run], float], str, int]] = {
-        "Top-5": (lambda run: run.measures["top5"], "", 1),
-        "ECE": (lambda run: run.measures["ece"], "", 1),
-        "Passes": (lambda run: run.result["passes"], "", _digits(group)),
-        "Time (s)": (lambda run: run.conditions["seconds"], "seconds", 0),
-        "Memory (MiB)": (lambda run: run.conditions["memory"] / 2**20, "memory", 0),
-        "#Params": (lambda run: run.result["parameters"], "parameters", 0),
-    }
-    return {
-        name: {
-            label: _cell(group.of(label), value, group.of(label)[0].row.paper.get(key), digits)
+def _domains(group: Group) -> Columns:
+    """A column for each domain, where there are several: under the paper's heading at the usual severity."""
+    domains = list(dict.fromkeys(domain for run in group.runs for domain in run.measures.domains))
+    usual = group.runs[0].experiment.stream.severity
+    columns: Columns = {}
+    for domain in domains if len(domains) > 1 else ():
+        kind = domain.split("/")[0]
+        columns[SHORT.get(kind, kind) if domain.endswith(f"/{usual}") else domain] = {
+            label: _cell(
+                [run for run in group.of(label) if domain in run.measures.domains],
+                lambda m, _, name=domain: m.domains[name],  # type: ignore[misc]
+                kind,
+                interval=lambda m, name=domain: m.domain_intervals[name],  # type: ignore[misc]
+            )
             for label in group.labels
         }
+    return columns
+
+
+def _costs(group: Group) -> Columns:
+    """What it took, and calibration: the paper's figures where it has them."""
+    whole = all(float(run.measures.passes_per_image).is_integer() for run in group.runs)
+    facts: dict[str, tuple[Callable[[Measures, Conditions], float], str, int]] = {
+        "Top-5": (lambda m, _: m.top5, "", 1),
+        "ECE": (lambda m, _: m.ece, "", 1),
+        "Passes": (lambda m, _: m.passes_per_image, "", 0 if whole else 2),
+        "Time (s)": (lambda _, c: c.seconds, "seconds", 0),
+        "Memory (MiB)": (lambda _, c: c.memory / 2**20, "memory", 0),
+        "#Params": (lambda _, c: c.parameters, "parameters", 0),
+    }
+    return {
+        name: {label: _cell(group.of(label), value, key, digits) for label in group.labels}
         for name, (value, key, digits) in facts.items()
     }
 
 
-def _budgets(group: Group) -> dict[str, dict[str, Cell | None]]:
+def _budgets(group: Group) -> Columns:
     """Table C.1's columns: the accuracy at shares of the time that FOZO takes for one corruption."""
-    wanted = list(dict.fromkeys(key for run in group.runs for key in run.row.paper if key.endswith(" s")))
-    whole = next((label for label in group.labels if label.partition(" at ")[0] == "FOZO"), None)
-    if not wanted or whole is None:
+    firsts = {label: group.first(label) for label in group.labels}
+    budgets = dict.fromkeys(name for run in firsts.values() for name in run.experiment.paper if name.endswith(" s"))
+    # The paper's seconds are of FOZO itself, that is with its own schedule.
+    fozo = [label for label, run in firsts.items() if run.experiment.method == "fozo"]
+    own = [label for label in fozo if not any("schedule" in name for name in firsts[label].experiment.options)]
+    if not budgets or not own:
         return {}
-    curves = {label: within_domains(group.first(label).records(), group.first(label).costs()) for label in group.labels}
-    full = mean(float(times[-1]) for times, _, _ in curves[whole])
+    curves = {label: within_domains(run.records(), run.costs()) for label, run in firsts.items()}
+    full = mean(float(times[-1]) for times, _, _ in curves[own[0]])
     return {
         budget: {
             label: Cell(
                 at_budget(curves[label], float(budget.removesuffix(" s")) / FULL_BUDGET * full),
-                paper=group.first(label).row.paper.get(budget),
+                paper=run.experiment.paper.get(budget),
             )
-            for label in group.labels
+            for label, run in firsts.items()
         }
-        for budget in wanted
+        for budget in budgets
     }
 
 
@@ -175,12 +180,12 @@ def signed(value: float, digits: int) -> str:
 
 
 def words(cell: Cell | None) -> str:
-    """Write a cell in plain text: ours ± spread (paper's, difference)."""
+    """Write a cell in plain text: ours ± std (paper's, difference)."""
     if cell is None:
         return "-"
     text = number(cell.ours, cell.digits)
-    if cell.spread is not None:
-        text += f" ± {number(cell.spread, max(1, cell.digits))}"
+    if cell.std is not None:
+        text += f" ± {number(cell.std, max(1, cell.digits))}"
     if cell.paper is not None and cell.difference is not None:
         text += f" (paper {number(cell.paper, cell.digits)}, {signed(cell.difference, cell.digits)})"
     return text
@@ -201,12 +206,12 @@ def comma_separated(tables: Sequence[Table]) -> str:
     """All cells, one a line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["recipe", "setting", "row", "column", "ours", "low", "high", "spread", "paper", "difference"])
+    writer.writerow(["recipe", "setting", "row", "column", "ours", "low", "high", "std", "paper", "difference"])
     for table in tables:
         for label, cells in table.rows:
             for column, cell in zip(table.columns, cells, strict=True):
                 if cell is not None:
-                    numbers = (cell.ours, cell.low, cell.high, cell.spread, cell.paper, cell.difference)
+                    numbers = (cell.ours, cell.low, cell.high, cell.std, cell.paper, cell.difference)
                     plain = ["" if value is None else f"{value:.4f}" for value in numbers]
                     writer.writerow([table.name, table.setting, label, column, *plain])
     return text.getvalue()

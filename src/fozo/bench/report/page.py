@@ -6,29 +6,28 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fozo.bench.charts import Series, bar_chart, line_chart
-from fozo.bench.collect import Group, collect
-from fozo.bench.folder import disk_errors
 from fozo.bench.measures import over_time, within_domains
-from fozo.bench.recipe import AVERAGE
-from fozo.bench.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, signed, table_of
-from fozo.core.files import atomic_write
+from fozo.bench.plan import AVERAGE
+from fozo.bench.report.charts import Series, bar_chart, line_chart
+from fozo.bench.report.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, signed, table_of
+from fozo.bench.store import Group, collect, stores
+from fozo.io import atomic_write, disk_errors
 
 COLOURS = 13
 CLOSE = 1.0
 """Points of accuracy within which a number counts as agreeing with the paper's."""
 
 
-def write_report(root: Path, out: Path) -> list[Path]:
-    """Write the page to ``out`` and the tables beside it; return the files."""
+def write_report(root: Path, out: Path) -> tuple[list[Path], list[str]]:
+    """Write the page to ``out`` and the tables beside it; return these files, and the stale runs below ``root``."""
     groups = collect(root)
     tables = [table_of(group) for group in groups]
+    stale = [str(path.relative_to(root)) for store in stores(root) for path in store.stale()]
     made = {
-        out: page(groups, tables),
+        out: page(groups, tables, stale),
         out.with_suffix(".md"): markdown(tables),
         out.with_suffix(".csv"): comma_separated(tables),
         out.with_suffix(".tex"): latex(tables),
@@ -36,18 +35,24 @@ def write_report(root: Path, out: Path) -> list[Path]:
     for path, text in made.items():
         with disk_errors(path), atomic_write(path) as stream:
             stream.write(text.encode())
-    return list(made)
+    return list(made), stale
 
 
-def page(groups: Sequence[Group], tables: Sequence[Table]) -> str:
-    """Make the page."""
-    style = files("fozo.bench").joinpath("report.css").read_text(encoding="utf-8")
+def page(groups: Sequence[Group], tables: Sequence[Table], stale: Sequence[str] = ()) -> str:
+    """Make the page; ``stale`` names folders of runs that are not on it."""
+    style = files("fozo.bench.report").joinpath("report.css").read_text(encoding="utf-8")
     names = [f"{group.recipe.name}-{number}" for number, group in enumerate(groups)]
     links = "".join(
         f'<li><a href="#{escape(name)}">{escape(group.recipe.title)}</a><small>{escape(group.setting)}</small></li>'
         for name, group in zip(names, groups, strict=True)
     )
     sections = "".join(_section(*one) for one in zip(names, groups, tables, strict=True))
+    if stale:
+        listed = "".join(f"<li><code>{escape(path)}</code></li>" for path in stale)
+        sections += (
+            f"<section><details><summary>Not shown: {len(stale)} runs of options or rows that the recipes do not have "
+            f"any more</summary><ul>{listed}</ul></details></section>"
+        )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -94,8 +99,8 @@ def _cell(cell: Cell | None, best: bool) -> str:
     if cell is None:
         return '<td class="none">–</td>'
     hint = "" if cell.low is None or cell.high is None else f' title="95 % interval: {cell.low:.2f} to {cell.high:.2f}"'
-    spread = "" if cell.spread is None else f"<small> ± {number(cell.spread, max(1, cell.digits))}</small>"
-    ours = f'<span class="ours{" best" if best else ""}">{number(cell.ours, cell.digits)}</span>{spread}'
+    std = "" if cell.std is None else f"<small> ± {number(cell.std, max(1, cell.digits))}</small>"
+    ours = f'<span class="ours{" best" if best else ""}">{number(cell.ours, cell.digits)}</span>{std}'
     theirs = ""
     if cell.paper is not None and cell.difference is not None:
         kind = "near" if abs(cell.difference) <= CLOSE else "above" if cell.difference > 0 else "below"
@@ -108,10 +113,10 @@ def _cell(cell: Cell | None, best: bool) -> str:
 def _charts(group: Group, table: Table) -> list[str]:
     labels = group.labels
     colours = {label: i % COLOURS for i, label in enumerate(labels)}
-    sweeps = list(dict.fromkeys(run.row.axis for run in group.runs if run.row.x is not None))
+    sweeps = list(dict.fromkeys(run.experiment.axis for run in group.runs if run.experiment.x is not None))
     if sweeps:
         return [_sweep(group, table, axis) for axis in sweeps]
-    if any(run.row.column != AVERAGE for run in group.runs):
+    if any(run.experiment.column != AVERAGE for run in group.runs):
         return []
     time, passes = [], []
     for label in labels:
@@ -131,10 +136,10 @@ def _charts(group: Group, table: Table) -> list[str]:
             passes, "forward passes (logarithmic)", "accuracy (%)", log=True,
         ),
     ]  # fmt: skip
-    domains = list(group.first(labels[0]).measures["domains"])
-    if len(domains) > 1 and all(list(group.first(label).measures["domains"]) == domains for label in labels):
+    domains = list(group.first(labels[0]).measures.domains)
+    if len(domains) > 1 and all(list(group.first(label).measures.domains) == domains for label in labels):
         bars = [
-            Series(label, [], [float(group.first(label).measures["domains"][d]) for d in domains], colours[label])
+            Series(label, [], [group.first(label).measures.domains[d] for d in domains], colours[label])
             for label in labels
         ]
         names = [SHORT.get(domain.split("/")[0], domain) for domain in domains]
@@ -144,7 +149,7 @@ def _charts(group: Group, table: Table) -> list[str]:
 
 def _sweep(group: Group, table: Table, axis: str) -> str:
     """Draw accuracy against a hyper-parameter, ours and the paper's."""
-    rows = {run.row.label: run.row for run in group.runs if run.row.axis == axis}
+    rows = {run.experiment.label: run.experiment for run in group.runs if run.experiment.axis == axis}
     place = table.columns.index(AVERAGE)
     cells = {label: row[place] for label, row in table.rows}
     ours, paper = [], []
@@ -165,26 +170,23 @@ def _conditions(group: Group) -> str:
     """Say what the numbers were measured on, and with which commands."""
     facts: dict[str, list[str]] = {}
     for run in group.runs:
-        environment: dict[str, Any] = run.conditions["environment"]
-        packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+        had, machine = run.conditions, run.conditions.environment
+        packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
         for name, value in (
-            (
-                "Processor",
-                f"{environment['processor']}, {environment['cores']} cores, {environment['threads']} threads",
-            ),
-            ("Device", environment["device"]),
-            ("Software", f"Python {environment['python']} on {environment['system']}; {packages}"),
-            ("Weights", run.result["weights"]),
-            ("Stream", run.result["stream_fingerprint"]),
-            ("Calibrated on", run.result["calibrated_on"]),
-            ("Seeds", str(run.seed)),
-            ("Command", run.conditions["command"]),
+            ("Processor", f"{machine.processor}, {machine.cores} cores, {machine.threads} threads"),
+            ("Device", machine.device),
+            ("Software", f"Python {machine.python} on {machine.system}; {packages}"),
+            ("Weights", had.weights),
+            ("Stream", had.stream_fingerprint),
+            ("Calibrated on", had.calibrated_on),
+            ("Seeds", str(run.experiment.seed)),
+            ("Command", had.command),
         ):
             listed = facts.setdefault(name, [])
             if value and value not in listed:
                 listed.append(value)
     rows = "".join(
-        f"<dt>{escape(name)}</dt><dd>{'<br>'.join(f'<code>{escape(str(value))}</code>' for value in values)}</dd>"
+        f"<dt>{escape(name)}</dt><dd>{'<br>'.join(f'<code>{escape(value)}</code>' for value in values)}</dd>"
         for name, values in facts.items()
         if values
     )

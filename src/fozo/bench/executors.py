@@ -1,0 +1,97 @@
+"""Running many experiments: one after another, or in several processes with the same results.
+
+A worker that dies (out of memory, killed) takes nothing with it: its experiment goes on in a new process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+from fozo.bench.plan import Experiment
+from fozo.bench.resources import Paths, Resources, Show, quiet
+from fozo.bench.run import run_experiment
+from fozo.bench.store import Run, Store
+from fozo.errors import FozoError
+from fozo.loading import LoadOptions
+
+CACHE = "calibration"
+TRIES = 3
+Finished = Callable[[Run], None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where and how experiments are run: plain values, so that another process can be told."""
+
+    out: str
+    """The folder of the recipe."""
+    paths: Paths
+    load: LoadOptions = field(default_factory=LoadOptions)
+    threads: int = 1
+    command: str = ""
+
+
+_resources: dict[Setup, Resources] = {}
+"""What the latest experiment in this process has opened, for the next one."""
+
+
+def run_one(experiment: Experiment, setup: Setup, show: Show = quiet) -> Run:
+    """Run one experiment in this process."""
+    if setup not in _resources:
+        _resources.clear()
+        _resources[setup] = Resources(setup.paths, setup.load, Path(setup.out).parent / CACHE)
+    resources, store = _resources[setup], Store(Path(setup.out))
+    return run_experiment(experiment, resources, store, threads=setup.threads, command=setup.command, show=show)
+
+
+def run_local(
+    experiments: Sequence[Experiment], setup: Setup, *, workers: int = 1, finished: Finished, show: Show = quiet
+) -> None:
+    """Run experiments on this machine.
+
+    Args:
+        experiments: what to run.
+        setup: where and how.
+        workers: processes; with 1 everything happens in this one.
+        finished: told of every run, in the order in which they end.
+        show: told how far a run in this process is.
+    """
+    if workers < 1:
+        raise FozoError(f"workers is {workers}; give a whole number from 1 up")
+    if workers == 1:
+        for experiment in experiments:
+            finished(run_one(experiment, setup, show))
+        return
+    left, deaths = list(experiments), 0
+    while left:
+        before, left = len(left), _pool(left, setup, workers, finished)
+        deaths = deaths + 1 if len(left) == before else 0  # a death now and then in a long run is no reason to give up
+        if deaths == TRIES:
+            raise FozoError(
+                f"worker processes died {TRIES} times in a row, perhaps for lack of memory; "
+                f"give the same command with fewer --workers"
+            )
+
+
+def _pool(experiments: Sequence[Experiment], setup: Setup, workers: int, finished: Finished) -> list[Experiment]:
+    """Run experiments in a pool; return those that were not finished because a worker died."""
+    left = list(experiments)
+    # Spawned, not forked: a forked child of a process that has used torch's threads may hang.
+    pool = ProcessPoolExecutor(min(workers, len(left)), mp_context=get_context("spawn"))
+    try:
+        futures = {pool.submit(run_one, experiment, setup): experiment for experiment in experiments}
+        for future in as_completed(futures):
+            try:
+                run = future.result()
+            except BrokenProcessPool:
+                return left
+            left.remove(futures[future])
+            finished(run)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return left

@@ -1,0 +1,348 @@
+"""What is to be run: streams, experiments, and recipes, which are named tables of experiments.
+
+The paper's recipes are Python files in ``fozo.bench.recipes``; a user's are TOML files:
+
+    title = "More passes"
+
+    [stream]                      # fields of StreamPlan
+    kinds = ["fog", "contrast"]
+    images = 500
+
+    [[row]]
+    label = "FOZO, 4 passes"
+    method = "fozo"
+    options = { passes = 4, "schedule.decay" = 0.8 }
+    paper = { Avg = 59.5 }        # optional: a number to compare with
+    stream = { batch_size = 32 }  # optional: what differs from [stream]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import pkgutil
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any, TypeAlias
+
+from fozo.data.corruptions import KINDS
+from fozo.data.scenarios import SCENARIOS, Scenario
+from fozo.data.sets.base import check_seed
+from fozo.errors import FozoError
+from fozo.quant.scales import BITS
+from fozo.types import Value
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+AVERAGE = "Avg"
+"""The column that every row has: accuracy averaged over the domains, in percent."""
+DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
+"""Image sets that a stream may be made of. ``clean`` images under corruptions are corrupted as they are read."""
+MEANING = 2
+"""To be raised whenever the same facts come to mean another experiment: until 1, ``fozo`` was what is ``align`` now."""
+QUANTISE = ("", *(f"ptq4vit{bits}" for bits in BITS))
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Which images a method sees, in which order; :class:`~fozo.bench.resources.Resources` makes a stream of it."""
+
+    data: str = "imagenet-c"
+    scenario: str = "continual"
+    kinds: tuple[str, ...] = KINDS
+    severity: int = 5
+    images: int | None = None
+    """Images of each domain, drawn at random (the same for every seed); all of them by default."""
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be streamed."""
+        for what, value, known in (("data", self.data, DATA), ("scenario", self.scenario, SCENARIOS)):
+            if value not in known:
+                raise FozoError(f"there is no {what} {value!r}; choose from {', '.join(known)}")
+        for what, count in (("batch_size", self.batch_size), ("images", self.images)):
+            if count is not None and count < 1:
+                raise FozoError(f"{what} is {count}; give a whole number from 1 up")
+        if not 1 <= self.severity <= 5:
+            raise FozoError(f"severity is {self.severity}; give a whole number from 1 to 5")
+        assert self.order is not None  # which refuses what the scenario cannot do
+
+    @property
+    def corrupted(self) -> bool:
+        """Whether the images come under corruptions."""
+        return self.kinds != ("clean",)
+
+    @cached_property
+    def order(self) -> Scenario:
+        """The scenario; those that go through severities themselves (gradual) have no severity to set."""
+        make = SCENARIOS[self.scenario]
+        level = {"severity": self.severity} if hasattr(make, "severity") else {}
+        return make(kinds=self.kinds, **level)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One method on one stream with one model and one seed: a row of a recipe, once model and seed are chosen.
+
+    It says *what* is measured, never *where* things lie. Its hash is of all that its records depend on (except the
+    bytes of model and images, whose fingerprints are kept beside the results), so the same experiment is found under
+    the same hash on every machine, and a changed option gets a new one. How a table shows it is not part of the hash.
+    """
+
+    label: str
+    method: str
+    options: Mapping[str, Value] = field(default_factory=dict)
+    stream: StreamPlan = StreamPlan()
+    column: str = AVERAGE
+    """Where its average goes, for tables with one stream a column."""
+    x: float | None = None
+    """Its place on the axis, for hyper-parameter curves."""
+    axis: str = ""
+    paper: Mapping[str, float] = field(default_factory=dict)
+    """The paper's numbers by column: a corruption's name, ``Avg``, ``seconds``, ``memory`` (MiB), ``parameters``."""
+    quantise: str = ""
+    """``ptq4vit8`` (or 6, 4) to quantise the model on clean images first; an ``.onnx`` file is run as it is."""
+    model: str = ""
+    """A weights file, an ``.onnx`` file, or ``timm:NAME``."""
+    seed: int = 0
+    """Of the order of the images and of the method's own draws."""
+    calibration: int = 2000
+    """Clean images that source statistics and Fisher information are measured on, at most."""
+
+    def __post_init__(self) -> None:
+        """Refuse bad seeds and sizes."""
+        check_seed(self.seed)
+        if self.quantise not in QUANTISE:
+            raise FozoError(f"quantise is {self.quantise!r}; choose from {', '.join(filter(None, QUANTISE))}")
+        if self.calibration < 2:
+            raise FozoError(f"calibration is {self.calibration}; source statistics need at least 2 clean images")
+
+    def facts(self) -> dict[str, object]:
+        """Say in plain values (JSON) what is hashed. The model is named without its folder."""
+        return {
+            "model": self.model if self.model.startswith("timm:") else PurePath(self.model).name,
+            "method": self.method,
+            "options": dict(sorted(self.options.items())),
+            "stream": {**asdict(self.stream), "kinds": list(self.stream.kinds)},
+            "seed": self.seed,
+            "calibration": self.calibration,
+            **({"quantise": self.quantise} if self.quantise else {}),
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        """Ten hexadecimal digits of the SHA-256 of :meth:`facts`, and of what these facts mean."""
+        text = json.dumps({**self.facts(), "meaning": MEANING}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def name(self) -> str:
+        """The label, with the column where the recipe has several."""
+        return self.label if self.column == AVERAGE else f"{self.label} {self.column}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a command may choose for all rows of a recipe at once.
+
+    Runs of one recipe in different settings are never put in one table.
+    """
+
+    model: str
+    images: int | None = None
+    severity: int | None = None
+    calibration: int | None = None
+    """All three: instead of the recipe's own."""
+    stored: bool = True
+    """Whether corrupted images are ImageNet-C's files, or clean ones that are corrupted as they are read."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A table or figure: rows to run, and the paper's numbers to put beside them."""
+
+    name: str
+    title: str
+    rows: tuple[Experiment, ...]
+    cost: str = ""
+    """What the full size costs, in forward passes of one image."""
+    note: str = ""
+    """What a reader should know: where the paper is silent, or its numbers are not comparable."""
+    calibration: int = 2000
+
+    def __post_init__(self) -> None:
+        """Refuse a recipe without rows, and rows that could not be told apart."""
+        if not self.rows:
+            raise FozoError(f"the recipe {self.name} has no rows; add at least one [[row]]")
+        names = [row.name for row in self.rows]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise FozoError(f"the recipe {self.name} has two rows labelled {twice!r}; give each its own label")
+
+    def experiments(
+        self,
+        setting: Setting,
+        *,
+        seeds: Sequence[int] = (0,),
+        methods: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
+    ) -> list[Experiment]:
+        """List what is to run in a setting: all rows, or those of some methods or labels, with every seed."""
+        for what, wanted in (("method", methods), ("label", labels)):
+            known = dict.fromkeys(getattr(row, what) for row in self.rows)
+            absent = [name for name in wanted or () if name not in known]
+            if absent:
+                raise FozoError(f"{self.name} has no row of the {what} {absent[0]!r}; it has {'; '.join(known)}")
+        found = []
+        for row in self.rows:
+            if (methods is not None and row.method not in methods) or (labels is not None and row.label not in labels):
+                continue
+            plan = row.stream
+            stream = replace(
+                plan,
+                data="clean" if plan.data == "imagenet-c" and not setting.stored else plan.data,
+                images=plan.images if setting.images is None else setting.images,
+                severity=plan.severity if setting.severity is None else setting.severity,
+            )
+            calibration = self.calibration if setting.calibration is None else setting.calibration
+            quantise = "" if setting.model.endswith(".onnx") else row.quantise
+            made = replace(row, stream=stream, quantise=quantise, model=setting.model, calibration=calibration)
+            found += [replace(made, seed=seed) for seed in seeds]
+        return found
+
+    def at_passes(self, passes: int) -> Recipe:
+        """Make the same recipe with other forward passes, under a name of its own and with labels that say so.
+
+        Rows that name no number of passes, or leave it to the method (``"auto"``), stay as they are; rows that become
+        one experiment become one row.
+        """
+        own = {row.options["passes"] for row in self.rows if isinstance(row.options.get("passes"), int)}
+        if not own:
+            raise FozoError(f"no row of {self.name} names its passes, so there is nothing for --passes to change")
+        if own == {passes}:
+            return self
+        rows: dict[tuple[str, str], Experiment] = {}
+        for row in self.rows:
+            made = _at_passes(row, passes)
+            same = rows.get((made.hash, made.column))
+            if same is not None:  # the recipe's own words go before ours, and the paper's numbers only if they agree
+                agreed = {name: value for name, value in same.paper.items() if made.paper.get(name) == value}
+                made = replace(made if made is row else same, paper=agreed)
+            rows[made.hash, made.column] = made
+        others = " or ".join(map(str, sorted(own - {passes}, key=int)))
+        shapes = ", so compare shapes, not numbers" if any(row.paper for row in self.rows) else ""
+        return replace(
+            self,
+            name=f"{self.name}-{passes}passes",
+            title=f"{self.title}, at {passes} passes",
+            note=f"Run at {passes} passes instead of {others}{shapes}. {self.note}".strip(),
+            rows=tuple(rows.values()),
+        )
+
+    def facts(self) -> dict[str, object]:
+        """Say in plain values (JSON) what :func:`read_recipe` makes the same recipe of."""
+        shown = {"title": self.title, "cost": self.cost, "note": self.note, "calibration": self.calibration}
+        rows = []
+        for row in self.rows:
+            own = {name: value for name, value in asdict(row).items() if name in ROW and value is not None}
+            stream = {name: value for name, value in asdict(row.stream).items() if value is not None}
+            rows.append({**own, "stream": {**stream, "kinds": list(row.stream.kinds)}})
+        return {**shown, "row": rows}
+
+
+def _at_passes(row: Experiment, passes: int) -> Experiment:
+    own = row.options.get("passes")
+    if not isinstance(own, int) or own == passes:
+        return row
+    # "FOA, 2 passes" and "FOA (FP=2)" say a number that has to change; other labels say none yet.
+    said = re.sub(rf"\b{own}(?= pass(es)?\b)|(?<=\bFP=){own}\b", str(passes), row.label)
+    return replace(
+        row,
+        label=said if said != row.label else f"{row.label} at {passes} passes",
+        options={**row.options, "passes": passes},
+        x=passes if "passes" in row.axis else row.x,
+    )
+
+
+Methods: TypeAlias = Mapping[str, tuple[str, Mapping[str, Value]]]
+"""Methods and their options, by label."""
+
+
+def grid(methods: Methods, streams: Mapping[str, StreamPlan]) -> tuple[Experiment, ...]:
+    """Rows for every method (by label) on every stream (by column)."""
+    return tuple(
+        Experiment(label, method, options, stream, column)
+        for label, (method, options) in methods.items()
+        for column, stream in streams.items()
+    )
+
+
+def names() -> list[str]:
+    """List the recipes that come with fozo."""
+    package = importlib.import_module("fozo.bench.recipes")
+    found = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def load_recipe(name: str) -> Recipe:
+    """Find one of fozo's recipes by name, or read a user's TOML file, which is called by the file's name."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        try:
+            facts = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FozoError(f"cannot read the recipe {path}: {error.strerror}; check the path") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise FozoError(f"{path} is not TOML ({error}); see docs/bench.md for an example") from error
+        return read_recipe(facts, path.stem)
+    by_lower = {recipe.lower(): recipe for recipe in names()} | {"tablec1": "figure1"}
+    if name.lower() not in by_lower:
+        raise FozoError(f"there is no recipe {name!r}; choose from {', '.join(names())}, or give a .toml file")
+    recipe: Recipe = importlib.import_module(f"fozo.bench.recipes.{by_lower[name.lower()]}").RECIPE
+    return recipe
+
+
+ROW = {
+    "label": str, "method": str, "options": dict, "stream": dict, "column": str, "x": float, "axis": str,
+    "paper": dict, "quantise": str,
+}  # fmt: skip
+STREAM = {"data": str, "scenario": str, "kinds": list, "severity": int, "images": int, "batch_size": int}
+RECIPE = {"title": str, "cost": str, "note": str, "calibration": int, "stream": dict, "row": list}
+FORMS = {
+    str: "text", int: "a whole number", float: "a number", list: "a list of names", dict: "a table such as { a = 1 }",
+}  # fmt: skip
+
+
+def _check(facts: Mapping[str, Any], known: Mapping[str, type], what: str) -> Mapping[str, Any]:
+    """Refuse names that mean nothing and values of the wrong type, before they cause a stranger error."""
+    for name, value in facts.items():
+        if name not in known:
+            raise FozoError(f"{what} has no {name!r}; it has {', '.join(known)}")
+        form = known[name]
+        if isinstance(value, bool) or not isinstance(value, (int, float) if form is float else form):
+            raise FozoError(f"{name} of {what} is {value!r}; give {FORMS[form]}")
+    return facts
+
+
+def read_recipe(facts: Mapping[str, Any], name: str) -> Recipe:
+    """Make a recipe of plain values: of TOML, or of what :meth:`Recipe.facts` gave."""
+    base = _check(facts, RECIPE, f"the recipe {name}").get("stream", {})
+    rows = []
+    for entry in facts.get("row", []):
+        if not isinstance(entry, dict) or not {"label", "method"} <= entry.keys():
+            raise FozoError(f"every [[row]] of {name} needs a label and a method, but one is {entry!r}")
+        what = f"the row {entry['label']!r} of {name}"
+        row = _check(entry, ROW, what)
+        stream = dict(_check({**base, **row.get("stream", {})}, STREAM, f"the stream of {what}"))
+        stream["kinds"] = tuple(map(str, stream.get("kinds", KINDS)))
+        rows.append(Experiment(**{**row, "stream": StreamPlan(**stream)}))
+    shown = {field.name: facts[field.name] for field in fields(Recipe) if field.name in facts}
+    return Recipe(**{"title": name, **shown, "name": name, "rows": tuple(rows)})

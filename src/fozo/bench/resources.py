@@ -1,0 +1,237 @@
+"""From an experiment to the things it needs: image sets, the engine, source statistics, the method.
+
+Resources keep what they have opened, so that the experiments of a recipe share one model and one set of statistics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.bench.plan import Experiment, StreamPlan
+from fozo.calibration import calibrate
+from fozo.core.statistics import SourceStatistics
+from fozo.data.scenarios import Continual
+from fozo.data.sets import open_images, recognise, robustbench_list
+from fozo.data.sets.base import ImageSet, shuffled
+from fozo.data.streams import Stream
+from fozo.errors import FozoError
+from fozo.io import disk_errors, locked
+from fozo.loading import LoadOptions, load_engine
+from fozo.methods.registry import AnyMethod, create, method_class
+from fozo.types import Engine
+
+if TYPE_CHECKING:
+    from fozo.methods.eata import Fisher
+
+CALIBRATION_SEED = 1
+CALIBRATION_BATCH = 64
+QUANTISATION_IMAGES = 32
+"""Clean images that PTQ4ViT searches its scales on, as published."""
+
+Show = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is in all."""
+
+
+def quiet(doing: str, done: int, total: int) -> None:
+    """Show nothing."""
+
+
+class _Saved(Protocol):
+    def save(self, path: Path) -> None: ...
+
+
+S = TypeVar("S", bound=_Saved)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where image sets lie on this machine. No result depends on it."""
+
+    imagenet: str | None = None
+    """Clean images: for calibration, and for streams that are corrupted as they are read."""
+    imagenet_c: str | None = None
+    imagenet_r: str | None = None
+    imagenet_sketch: str | None = None
+    imagenet_v2: str | None = None
+    image_list: str | None = None
+    """RobustBench's list of 5000 images, to stream these instead of random ones."""
+
+    def find(self, data: str) -> str | None:
+        """Say where a stream's data lies, if it was said."""
+        found: str | None = getattr(self, "imagenet" if data == "clean" else data.replace("-", "_"))
+        return found
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Makes what experiments need, once."""
+
+    paths: Paths
+    load: LoadOptions
+    """How models are loaded; ``threads`` is also how many threads decode images."""
+    cache_dir: Path
+    """Keeps source statistics, Fisher information and scales from run to run."""
+    _engines: dict[object, Engine] = field(default_factory=dict, repr=False)
+    _sets: dict[object, ImageSet] = field(default_factory=dict, repr=False)
+    _digests: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def images(self, plan: StreamPlan) -> ImageSet:
+        """Open the images that a plan streams."""
+        if plan not in self._sets:
+            images = self._open(plan)
+            if self.paths.image_list is not None:
+                images = images.select(robustbench_list(self.paths.image_list))
+            self._sets[plan] = images if plan.images is None else images.take(plan.images)
+        return self._sets[plan]
+
+    def _open(self, plan: StreamPlan) -> ImageSet:
+        """Open a whole set: of a corrupted one only the domains that the plan goes through."""
+        stored = plan.data == "imagenet-c"
+        domains = {domain for segment in plan.order.segments() for domain in segment.domains} if stored else set()
+        levels = tuple(sorted({domain.severity for domain in domains}))
+        key = (plan.data, plan.kinds, levels) if stored else plan.data
+        if key in self._sets:
+            return self._sets[key]
+        path = self.paths.find(plan.data)
+        if path is None:
+            option = "imagenet" if plan.data == "clean" else plan.data
+            raise FozoError(f"the folder of {option} is needed; give --{option} DIR")
+        if not stored:
+            images = open_images(path, "auto" if plan.data == "clean" else plan.data)
+        else:
+            if not Path(path).exists():
+                raise FozoError(f"there is no file or folder {path}; check the path")
+            root, layout = recognise(Path(path))
+            if layout not in ("imagenet-c", "cifar-c"):
+                raise FozoError(
+                    f"{path} holds clean images ({layout}); give it as --imagenet to corrupt them on the fly"
+                )
+            images = open_images(root, layout, kinds=plan.kinds, severities=levels)
+        self._sets[key] = images
+        return images
+
+    def clean(self, count: int, streamed: ImageSet) -> ImageSet:
+        """Choose clean images to calibrate on, none of which is in the stream in any form."""
+        key = (count, streamed.fingerprint)
+        if key in self._sets:
+            return self._sets[key]
+        clean = self._open(StreamPlan(data="clean", kinds=("clean",)))
+        if clean.corrupted:
+            raise FozoError(f"{self.paths.imagenet} holds corrupted images; give clean ones as --imagenet")
+        taken = {str(PurePosixPath(sample.path).with_suffix("")) for sample in streamed.samples}
+        paths = [clean.samples[int(i)].path for i in shuffled(len(clean), CALIBRATION_SEED)]
+        free = [path for path in paths if str(PurePosixPath(path).with_suffix("")) not in taken]
+        if len(free) < 2:
+            raise FozoError(
+                f"all {len(clean)} clean images are in the stream, so none is left to calibrate on; "
+                f"stream fewer with --images"
+            )
+        self._sets[key] = clean.select(sorted(free[:count]))
+        return self._sets[key]
+
+    def inputs(self, experiment: Experiment, streamed: ImageSet) -> dict[str, str | None]:
+        """Fingerprint what an experiment's hash knows by name only, without loading a model."""
+        if experiment.model not in self._digests:
+            digest = hashlib.sha256(repr(replace(self.load, device=None, threads=None, scales=None)).encode())
+            for path in (experiment.model, self.load.scales):
+                if path is not None and Path(path).is_file():
+                    with Path(path).open("rb") as file:
+                        for block in iter(lambda: file.read(1 << 20), b""):
+                            digest.update(block)
+            self._digests[experiment.model] = digest.hexdigest()[:16]
+        clean = self.clean(experiment.calibration, streamed) if needs(experiment.method, experiment.options) else None
+        return {
+            "model_digest": self._digests[experiment.model],
+            "images_fingerprint": streamed.fingerprint,
+            "calibrated_on": None if clean is None else clean.fingerprint,
+        }
+
+    def engine(self, model: str, classes: tuple[int, ...] | None = None, threads: int | None = None) -> Engine:
+        """Load a model, with its head restricted to ``classes``; PyTorch's threads are the runner's to set."""
+        key = (model, classes, threads)
+        if key not in self._engines:
+            own = threads if model.endswith(".onnx") else None
+            self._engines[key] = load_engine(model, replace(self.load, classes=classes, threads=own))
+        return self._engines[key]
+
+    def quantised(self, experiment: Experiment, streamed: ImageSet, show: Show = quiet) -> Engine:
+        """Quantise a model on clean images that are not in the stream, with scales kept from before where possible."""
+        from fozo.quant import Scales, ptq4vit, with_scales
+
+        clean = self.clean(QUANTISATION_IMAGES, streamed)
+        whole = self.engine(experiment.model)  # whatever classes the stream has, the scales are the model's
+
+        def search() -> Scales:
+            images = np.concatenate(list(self._batches(whole, clean, show)))
+            bits = int(experiment.quantise.removeprefix("ptq4vit"))
+            return ptq4vit(whole, images, bits, progress=partial(show, "quantising")).scales
+
+        scales = self._cached(experiment.quantise, whole, clean, Scales.load, search)
+        key = (f"{experiment.model} {experiment.quantise} {clean.fingerprint}", streamed.mask)
+        if key not in self._engines:
+            self._engines[key] = with_scales(self.engine(experiment.model, streamed.mask), scales)
+        return self._engines[key]
+
+    def method(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show = quiet) -> AnyMethod:
+        """Make an experiment's method, calibrated."""
+        given: dict[str, Any] = {"seed": experiment.seed, "batch_size": experiment.stream.batch_size}
+        wanted = needs(experiment.method, experiment.options)
+        if "fisher" in wanted:
+            given["fisher"] = self.fisher(experiment, engine, streamed, show)
+        source = self.source(experiment, engine, streamed, show) if "source" in wanted else None
+        return create(experiment.method, engine, source, **{**given, **experiment.options})
+
+    def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
+        """Measure the source statistics, or load them where that was done before."""
+        clean = self.clean(experiment.calibration, streamed)
+        kind, load = f"source{SourceStatistics.VERSION}", SourceStatistics.load
+        return self._cached(kind, engine, clean, load, lambda: calibrate(engine, self._batches(engine, clean, show)))
+
+    def fisher(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> Fisher:
+        """Measure EATA's Fisher information, or load it where that was done before."""
+        from fozo.methods.eata import Fisher, measure_fisher
+
+        clean = self.clean(experiment.calibration, streamed)
+        return self._cached(
+            "fisher", engine, clean, Fisher.load, lambda: measure_fisher(engine, self._batches(engine, clean, show))
+        )
+
+    def _cached(
+        self, kind: str, engine: Engine, images: ImageSet, load: Callable[[Path], S], make: Callable[[], S]
+    ) -> S:
+        """Load what was made before of this model and these images, or make it and keep it."""
+        spec = engine.spec
+        text = f"{spec.fingerprint} {spec.subset} {spec.image_size} {spec.mean} {spec.std} {images.fingerprint}"
+        path = self.cache_dir / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.npz"
+        with locked(self.cache_dir, wait=True):  # workers that need the same wait for the first to make it
+            if path.exists():
+                return load(path)
+            made = make()
+            with disk_errors(path):
+                made.save(path)
+        return made
+
+    def _batches(self, engine: Engine, images: ImageSet, show: Show) -> Iterator[npt.NDArray[np.float32]]:
+        """Stream clean images in their own order; no labels are looked at, so any classes will do."""
+        spec = replace(engine.spec, subset=images.mask, classes=len(images.classes))
+        order = Continual(kinds=("clean",), shuffle=False)
+        stream = Stream(images, spec, order, batch_size=CALIBRATION_BATCH, workers=self.load.threads)
+        done = 0
+        for batch in stream.batches():
+            yield batch.images
+            done += len(batch.images)
+            show("calibrating", done, len(images))
+
+
+def needs(method: str, options: Mapping[str, object]) -> frozenset[str]:
+    """Say what of ``source`` and ``fisher`` has to be measured on clean images for a method."""
+    found = method_class(method).info.needs & {"source", "fisher"}
+    return found - {"fisher"} if options.get("fisher_weight") == 0 else found

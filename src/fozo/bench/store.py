@@ -1,0 +1,252 @@
+"""Where results are kept: ``OUT/recipe/`` with a folder for each experiment, found again by the experiment's hash.
+
+Layout of ``OUT/recipe/label-seed-hash/``:
+
+    experiment.json   what is run, and the fingerprints of the model, the stream and the calibration images
+    records.jsonl     one checksummed line a batch: all that was measured, times aside
+    costs.jsonl       one checksummed line a batch: seconds and peak memory
+    state-000123.npz  the method after 123 batches, while the run is unfinished
+    conditions.json   machine, versions and total cost, once it is finished
+    result.json       the measures, once it is finished: byte-equal however often the run was interrupted
+
+``OUT/recipe/recipe.json`` holds the recipe as the latest command had it, and what all commands asked of it so far:
+settings (model, images, severity, calibration) and the seeds of each. Rows x seeds in a setting give hashes, and a
+report shows the finished runs of exactly these, one table a setting. A folder with another hash is *stale*: an option
+was changed since, or its row is gone. So runs that differ in anything but the seed are never averaged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fozo.bench.environment import Environment
+from fozo.bench.measures import BatchRecord, Cost, Measures
+from fozo.bench.plan import AVERAGE, Experiment, Recipe, Setting, read_recipe
+from fozo.errors import FozoError
+from fozo.io import locked, read_json, read_log, remove_temporary_files, write_json
+
+RECIPE, EXPERIMENT, RESULT, CONDITIONS = "recipe.json", "experiment.json", "result.json", "conditions.json"
+RECORDS, COSTS = "records.jsonl", "costs.jsonl"
+FINGERPRINTS = {
+    "model_digest": "model weights or loading options",
+    "weights": "model weights",
+    "images_fingerprint": "images",
+    "stream_fingerprint": "images",
+    "calibrated_on": "calibration images",
+}
+"""What an experiment's hash does not know of, and two runs in one folder must have in common."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a run was measured on, and what it cost."""
+
+    weights: str
+    stream_fingerprint: str
+    calibrated_on: str | None
+    parameters: int
+    """How many numbers the method adapts."""
+    environment: Environment
+    seconds: float
+    memory: int
+    command: str
+    finished: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished experiment."""
+
+    experiment: Experiment
+    measures: Measures
+    conditions: Conditions
+    folder: Path
+
+    def records(self) -> list[BatchRecord]:
+        """Read the per-batch records."""
+        return [BatchRecord.read(line) for line in read_log(self.folder / RECORDS)]
+
+    def costs(self) -> list[Cost]:
+        """Read the per-batch costs."""
+        return [Cost(**line) for line in read_log(self.folder / COSTS)]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one experiment, while this process has it to itself."""
+
+    path: Path
+    experiment: Experiment
+    begun: Mapping[str, Any]
+    """What the folder was begun with; empty where it is new."""
+
+    def check(self, facts: Mapping[str, object]) -> None:
+        """Refuse to go on with other weights or images than the folder was begun with."""
+        for key, what in FINGERPRINTS.items():
+            if key in facts and self.begun.get(key) != facts[key]:
+                raise FozoError(f"{self.path} was begun with other {what}; choose another --out for these")
+
+    def begin(self, facts: Mapping[str, object]) -> None:
+        """Write down what the folder is for, or check that it is for the same."""
+        if self.begun:
+            self.check(facts)
+        else:
+            write_json(self.path / EXPERIMENT, facts)
+
+    def finished(self) -> Run | None:
+        """Read the result, if there is one."""
+        if not (self.path / RESULT).exists():
+            return None
+        result: Mapping[str, Any] = read_json(self.path / RESULT)
+        cost: Mapping[str, Any] = read_json(self.path / CONDITIONS)
+        try:
+            conditions = Conditions(
+                **{name: result[name] for name in ("weights", "stream_fingerprint", "calibrated_on", "parameters")},
+                **{**cost, "environment": Environment(**cost["environment"])},
+            )
+            return Run(self.experiment, Measures.read(result["measures"]), conditions, self.path)
+        except (KeyError, TypeError) as error:
+            raise FozoError(f"{self.path} holds no result that this fozo reads ({error}); remove it") from error
+
+    def finish(self, facts: Mapping[str, object], measures: Measures, conditions: Conditions, digest: str) -> Run:
+        """Write the result; ``digest`` is of the records."""
+        result = {
+            **facts,
+            "measures": asdict(measures),
+            "parameters": conditions.parameters,
+            "passes": measures.passes_per_image,
+            "digest": digest,
+        }
+        here = {name: value for name, value in asdict(conditions).items() if name not in result}
+        write_json(self.path / CONDITIONS, here)
+        write_json(self.path / RESULT, result)
+        return Run(self.experiment, measures, conditions, self.path)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The finished runs of a recipe in one setting: those that may stand in one table."""
+
+    recipe: Recipe
+    setting: str
+    runs: tuple[Run, ...]
+    """In the order of the recipe, then of the seeds."""
+
+    @property
+    def labels(self) -> list[str]:
+        """Rows that have been run, in the recipe's order."""
+        return list(dict.fromkeys(run.experiment.label for run in self.runs))
+
+    def of(self, label: str, column: str = AVERAGE) -> list[Run]:
+        """All seeds of a row."""
+        return [run for run in self.runs if (run.experiment.label, run.experiment.column) == (label, column)]
+
+    def first(self, label: str) -> Run:
+        """A row's run with the lowest seed, for curves."""
+        return min((run for run in self.runs if run.experiment.label == label), key=lambda run: run.experiment.seed)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The results of one recipe."""
+
+    folder: Path
+
+    @contextmanager
+    def open(self, experiment: Experiment) -> Iterator[RunFolder]:
+        """Keep an experiment's folder to this process, without what a killed one left half-written.
+
+        The folder is found by the hash, whatever its row was called when it was made.
+        """
+        readable = re.sub(r"[^a-z0-9]+", "-", experiment.name.lower()).strip("-")
+        new = self.folder / f"{readable}-s{experiment.seed}-{experiment.hash}"
+        path = next(self.folder.glob(f"*-{experiment.hash}"), new)
+        with locked(path):
+            remove_temporary_files(path)
+            begun = read_json(path / EXPERIMENT) if (path / EXPERIMENT).exists() else {}
+            yield RunFolder(path, experiment, begun)
+
+    def ask(self, recipe: Recipe, setting: Setting, seeds: Iterable[int]) -> None:
+        """Write down that these seeds of a recipe are wanted in this setting, beside what was asked before."""
+        file = self.folder / RECIPE
+        before = self._asked(read_json(file)) if file.exists() else []
+        named = replace(setting, model=str(recipe.experiments(setting)[0].facts()["model"]))
+        # Settings that come to the same, such as the recipe's own number of images named or not, are one.
+        asked = {tuple(e.hash for e in recipe.experiments(each)): (each, given) for each, given in before}
+        same = tuple(e.hash for e in recipe.experiments(named))
+        known, given = asked.get(same, (named, []))
+        asked[same] = (known, list(dict.fromkeys([*given, *seeds])))
+        listed = [{**asdict(each), "seeds": given} for each, given in asked.values()]
+        write_json(file, {"name": recipe.name, **recipe.facts(), "asked": listed})
+
+    @staticmethod
+    def _asked(facts: Mapping[str, Any]) -> list[tuple[Setting, list[int]]]:
+        asked = [dict(each) for each in facts.get("asked", [])]
+        return [(Setting(**{k: v for k, v in each.items() if k != "seeds"}), each["seeds"]) for each in asked]
+
+    def plans(self) -> tuple[Recipe, list[list[Experiment]]]:
+        """Read back the recipe and the experiments that were asked for, a list for each setting."""
+        facts = read_json(self.folder / RECIPE)
+        try:
+            asked = self._asked(facts)
+            plain = {name: value for name, value in facts.items() if name not in ("name", "asked")}
+            recipe = read_recipe(plain, str(facts["name"]))
+        except (KeyError, TypeError) as error:
+            raise FozoError(f"{self.folder / RECIPE} cannot be read ({error}); give fozo bench once more") from error
+        return recipe, [recipe.experiments(setting, seeds=sorted(seeds)) for setting, seeds in asked]
+
+    def finished(self, experiments: Iterable[Experiment]) -> list[Run]:
+        """Read the results of these experiments and of no others, as far as there are any."""
+        folders = {path.name.rpartition("-")[2]: path for path in self.folder.glob("*-*")}
+        known = [RunFolder(folders[e.hash], e, {}) for e in experiments if e.hash in folders]
+        return [run for run in (folder.finished() for folder in known) if run is not None]
+
+    def stale(self) -> list[Path]:
+        """List the folders of experiments that nobody asks for any more."""
+        wanted = {experiment.hash for plan in self.plans()[1] for experiment in plan}
+        found = sorted(path.parent for path in self.folder.glob(f"*/{EXPERIMENT}"))
+        return [path for path in found if path.name.rpartition("-")[2] not in wanted]
+
+    def groups(self) -> list[Group]:
+        """Read what is finished of what was asked, a group for each setting."""
+        recipe, plans = self.plans()
+        found = [Group(recipe, describe(plan), tuple(self.finished(plan))) for plan in plans]
+        return sorted((group for group in found if group.runs), key=lambda group: group.setting)
+
+
+def describe(experiments: Sequence[Experiment]) -> str:
+    """Put in words what the experiments of one setting have in common."""
+    plans = [experiment.stream for experiment in experiments]
+    corrupted = [plan for plan in plans if plan.corrupted]
+    sizes = {plan.images for plan in plans}
+    counts = " or ".join(map(str, sorted(size for size in sizes if size is not None)))
+    parts = [str(experiments[0].facts()["model"])]
+    if corrupted:
+        parts.append("severity " + " or ".join(map(str, sorted({plan.severity for plan in corrupted}))))
+    parts.append("all images" if sizes == {None} else f"{counts} images a domain")
+    if corrupted:
+        stored = corrupted[0].data == "imagenet-c"
+        parts.append("ImageNet-C files" if stored else "corrupted on the fly")
+    parts.append(f"calibrated on {experiments[0].calibration} clean images at most")
+    return ", ".join(parts)
+
+
+def stores(root: Path) -> list[Store]:
+    """Find every recipe's results below a folder that ``fozo bench`` wrote."""
+    found = [Store(file.parent) for file in sorted(root.glob(f"**/{RECIPE}"))]
+    if not found:
+        raise FozoError(f"{root} holds no results of fozo bench; give the folder that was its --out")
+    return found
+
+
+def collect(root: Path) -> list[Group]:
+    """Find every finished run below a folder that was asked for, in groups that may be compared."""
+    groups = [group for store in stores(root) for group in store.groups()]
+    if not groups:
+        raise FozoError(f"no run below {root} is finished yet; let fozo bench finish at least one")
+    return groups

@@ -1,0 +1,147 @@
+"""``fozo bench``: the paper's tables and figures, and recipes of one's own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fozo.errors import FozoError
+from fozo.loading import LoadOptions
+from fozo.types import usable_cpus
+
+if TYPE_CHECKING:
+    from fozo.bench.plan import Experiment
+    from fozo.bench.resources import Paths
+
+Folder = Annotated[str | None, typer.Option(show_default=False)]
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="list, a recipe's name, or a .toml file of your own.")],
+    load: LoadOptions,
+    model: Annotated[
+        str | None, typer.Option(help="Weights file, .onnx file, or timm:NAME with its full tag.", show_default=False)
+    ] = None,
+    imagenet: Annotated[
+        str | None, typer.Option(help="Clean images; corrupted on the fly without --imagenet-c.", show_default=False)
+    ] = None,
+    imagenet_c: Folder = None,
+    imagenet_r: Folder = None,
+    imagenet_sketch: Folder = None,
+    imagenet_v2: Folder = None,
+    image_list: Annotated[
+        str | None, typer.Option(help="RobustBench's list of images to stream.", show_default=False)
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="Images of each domain, instead of the recipe's.")] = None,
+    severity: Annotated[int | None, typer.Option(help="1 to 5, instead of the recipe's.")] = None,
+    passes: Annotated[int | None, typer.Option(help="Forward passes of rows that name them.")] = None,
+    calibration: Annotated[int | None, typer.Option(help="Clean images for source statistics.")] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds joined by commas.")] = "0",
+    methods: Annotated[str | None, typer.Option(help="Only these methods, joined by commas.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only the row of this label; give it again for more.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
+    workers: Annotated[int, typer.Option(help="Processes; --threads are of each.")] = 1,
+    executor: Annotated[str, typer.Option(help="local, or ray for a cluster, whose nodes share --out.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.", show_default=False)] = None,
+) -> None:
+    """Run a table or figure of the paper by name; `fozo bench list` shows them."""
+    if name == "list":
+        _list()
+        return
+    from fozo.bench.executors import Setup, run_local
+    from fozo.bench.plan import Setting, load_recipe
+    from fozo.bench.resources import Paths
+    from fozo.bench.store import Run, Store
+    from fozo.cli.progress import Progress
+    from fozo.io import locked
+
+    recipe = load_recipe(name)
+    if passes is not None:
+        recipe = recipe.at_passes(passes)
+    if model is None:
+        raise FozoError(f"which model? Give --model with a weights file or timm:NAME (see: fozo bench {name} --help)")
+    if executor not in ("local", "ray"):
+        raise FozoError(f"--executor is {executor!r}; give local or ray")
+    if executor == "ray" and workers != 1:
+        raise FozoError(f"--workers is {workers}, but with Ray the cluster decides how many; give --threads for each")
+    if executor == "local" and address is not None:
+        raise FozoError("--address is of a Ray cluster; give --executor ray with it")
+    if load.threads is not None and load.threads < 1:
+        raise FozoError(f"threads is {load.threads}; give a whole number from 1 up")
+    threads = load.threads or (1 if executor == "ray" else max(1, usable_cpus() // max(1, workers)))
+    try:
+        numbers = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
+    except ValueError as error:
+        raise FozoError(f"--seeds is {seeds!r}; give whole numbers joined by commas, such as 0,1,2") from error
+    paths = Paths(imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list)
+    setting = Setting(model, images, severity, calibration, stored=imagenet_c is not None)
+    wanted = recipe.experiments(setting, seeds=numbers, methods=methods.split(",") if methods else None, labels=only)
+    experiments = _present(recipe.name, wanted, paths)
+    command = shlex.join(["fozo", *sys.argv[1:]])
+    folder = out / recipe.name
+    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, command)
+
+    def finished(run: Run) -> None:
+        measures, within = run.measures, run.measures.average_interval
+        progress.close()
+        print(
+            f"{recipe.name} {run.experiment.name} seed {run.experiment.seed}: {measures.average:.2f} % "
+            f"({within.low:.2f}-{within.high:.2f}), {measures.images} images",
+            flush=True,
+        )
+
+    with locked(folder), closing(Progress()) as progress:
+        Store(folder).ask(recipe, setting, numbers)
+        try:
+            if executor == "ray":
+                from fozo.bench.ray_executor import run_on_ray
+
+                run_on_ray(experiments, setup, address=address, finished=finished)
+            else:
+                run_local(experiments, setup, workers=workers, finished=finished, show=progress)
+        except KeyboardInterrupt as interrupt:
+            progress.close()
+            print("fozo: interrupted; the same command goes on where it stopped", file=sys.stderr)
+            raise typer.Exit(130) from interrupt
+
+
+def _present(recipe: str, experiments: list[Experiment], paths: Paths) -> list[Experiment]:
+    """Leave out the experiments on image sets that are not here, and those that another row runs already."""
+    absent: dict[str, None] = {}
+    present: dict[str, Experiment] = {}
+    for experiment in experiments:
+        data = experiment.stream.data
+        if data not in ("clean", "imagenet-c") and paths.find(data) is None:
+            absent[data] = None
+        else:
+            present.setdefault(experiment.hash, experiment)
+    for data in absent:
+        print(f"fozo: leaving out {data}, because --{data} is not given", file=sys.stderr)
+    if not present:
+        raise FozoError(f"{recipe} has nothing to run without --{next(iter(absent))} DIR")
+    return list(present.values())
+
+
+def _list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fozo.bench.plan import AVERAGE, load_recipe, names
+
+    table = Table("recipe", "what", "rows", "cost at full size", "the paper's FOZO")
+    for name in names():
+        recipe = load_recipe(name)
+        ours = [row for row in recipe.rows if row.method == "fozo" and row.paper]
+        numbers = [row.paper.get(row.column, row.paper.get(AVERAGE, max(row.paper.values()))) for row in ours]
+        best = f"{max(numbers):.1f} %" if numbers else "-"
+        table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost, best)
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)

@@ -1,0 +1,35 @@
+"""``fozo calibrate``: source statistics of a model on clean images."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fozo.cli.options import BatchSize, Clean, Model
+from fozo.loading import LoadOptions, load_engine
+
+
+def calibrate(
+    model: Model,
+    images: Clean,
+    load: LoadOptions,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the statistics.")] = Path("stats.npz"),
+    batch_size: BatchSize = 64,
+) -> None:
+    """Measure a model's source statistics on clean images; a few hundred are enough."""
+    from fozo.calibration import calibrate as measure
+    from fozo.cli.folder import open_unlabelled, read_batches
+    from fozo.cli.progress import Progress
+    from fozo.io import disk_errors
+
+    found = open_unlabelled(images)
+    engine = load_engine(model, load)
+    with closing(Progress()) as progress:
+        batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size)
+        statistics = measure(engine, (batch.images for batch in batches))
+    with disk_errors(out):
+        statistics.save(out)
+    print(f"{out}: statistics of {engine.spec.name} over {statistics.images} images")

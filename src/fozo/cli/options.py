@@ -1,0 +1,101 @@
+"""Options that commands share: how a model is loaded, and how text becomes a value."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from fozo.errors import FozoError
+from fozo.loading import LoadOptions
+from fozo.types import Value
+
+Model = Annotated[
+    str, typer.Argument(help="Weights file, .onnx file, or timm:NAME with its full tag.", show_default=False)
+]
+Clean = Annotated[Path, typer.Argument(help="Folder of clean images, with or without sub-folders.", show_default=False)]
+BatchSize = Annotated[int, typer.Option(help="Images in a batch.")]
+
+
+LOADING: dict[str, tuple[type, str]] = {
+    "architecture": (str, "Its timm name with tag, where its file is called otherwise."),
+    "heads": (int, "Attention heads, where they are not width / 64."),
+    "image_size": (int, "Run the model at another size."),
+    "mean": (str, "Of the pixels, where unknown: 0.5, or 0.485,0.456,0.406."),
+    "std": (str, "Standard deviation of the pixels, likewise."),
+    "device": (str, "cpu, cuda, ..."),
+    "threads": (int, "Processors to work on; all by default."),
+    "runtime": (str, "Of an .onnx file: onnxruntime or openvino."),
+    "scales": (Path, "What fozo quantise wrote, to run the model quantised."),
+}
+"""Fields of LoadOptions that a command line may set, and what they are for."""
+
+
+def as_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make of a function what typer takes for a command.
+
+    One that takes ``load: LoadOptions`` gets the options of :data:`LOADING` instead. Ctrl-C ends it in one line, with
+    the exit code that shells expect.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    loads = "load" in hints
+
+    def run(**given: Any) -> None:  # noqa: ANN401 - typer has checked them
+        if loads:
+            load = {name: given.pop(name) for name in LOADING}
+            load |= {name: _channels(name, load[name]) for name in ("mean", "std") if load[name] is not None}
+            given["load"] = LoadOptions(**load)
+        try:
+            function(**given)
+        except KeyboardInterrupt as interrupt:
+            print("fozo: interrupted", file=sys.stderr)
+            raise typer.Exit(130) from interrupt
+
+    keywords = [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "load"
+    ]
+    for name, (kind, help) in LOADING.items() if loads else ():
+        option = typer.Option(help=help, show_default=False, rich_help_panel="How the model is loaded")
+        form = Annotated[kind | None, option]  # type: ignore[valid-type]
+        keywords.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=form))
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]  # which is what typer reads
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
+
+
+def _channels(name: str, text: str) -> float | tuple[float, ...]:
+    """Read one number, or one for each channel."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise FozoError(
+            f"--{name} is {text!r}; give one number, or one for each channel, such as 0.485,0.456,0.406"
+        ) from error
+    return values if len(values) > 1 else values[0]
+
+
+def read_value(text: str) -> Value:
+    """Read an option's value as TOML would: a truth value, a number, or else text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def read_options(assignments: list[str]) -> dict[str, Value]:
+    """Read ``name=value`` texts."""
+    wrong = [text for text in assignments if not text.partition("=")[2]]
+    if wrong:
+        raise FozoError(f"--option is {wrong[0]!r}; give NAME=VALUE, such as schedule.decay=0.8")
+    return {name: read_value(value) for name, _, value in (text.partition("=") for text in assignments)}

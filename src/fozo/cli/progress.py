@@ -1,0 +1,47 @@
+"""The one way in which commands say how far they are."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+DELAY = 2.0
+"""Seconds of work before anything is shown."""
+
+
+class Progress:
+    """A bar on a terminal, once the work has lasted two seconds; nothing at all into a pipe.
+
+    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is.
+    """
+
+    def __init__(self) -> None:
+        self._bar = Bar(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self._task: TaskID | None = None
+        self._last = (0, 0)
+        self._began = time.monotonic()
+
+    def __call__(self, doing: str, done: int, total: int) -> None:
+        """Show how far it is."""
+        if not self._bar.console.is_terminal:
+            return
+        if self._task is not None and (total != self._last[1] or done < self._last[0]):  # something else has begun
+            self._bar.remove_task(self._task)
+            self._task = None
+        if self._task is None:
+            self._task = self._bar.add_task(doing, total=total)
+        self._bar.update(self._task, description=doing, completed=done)
+        self._last = (done, total)
+        if not self._bar.live.is_started and time.monotonic() - self._began >= DELAY:
+            self._bar.start()
+
+    def close(self) -> None:
+        """Take the bar off the screen, so that a line may be printed; the next call shows it again."""
+        if self._bar.live.is_started:
+            self._bar.stop()

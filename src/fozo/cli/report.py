@@ -1,0 +1,28 @@
+"""``fozo report``: what ``fozo bench`` measured, as a page and as tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fozo.errors import FozoError
+
+
+def report(
+    runs: Annotated[Path, typer.Argument(help="Folder that fozo bench wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page; tables are written beside it.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write the results as one HTML page, and as Markdown, CSV and LaTeX tables beside it."""
+    from fozo.bench.report.page import write_report
+
+    if not runs.is_dir():
+        raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out")
+    written, stale = write_report(runs, out)
+    for path in stale:
+        print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)
+    print(", ".join(map(str, written)))
