@@ -1,15 +1,23 @@
 """Fixtures shared by all tests."""
 
+# ruff: noqa: E402 - numeric libraries read the number of threads when they are imported
+
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
+
+# Products of tiny models are too small to share: on a busy machine, threads that wait for each other cost tenfold.
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 import pytest
 import torch
 
 import fozo
-from tests.helpers import SHARED, TINY, Golden, need, random_images, random_vit
+from fozo.types import usable_cpus
+from tests.helpers import SHARED, TINY, Golden, golden_material, need, random_images, random_vit
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would the programs that they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -20,6 +28,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _operators = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
 for _name in ("nms", "qnms"):
     _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture(autouse=True)
+def torch_threads(request: pytest.FixtureRequest) -> None:
+    """One thread for tiny models, all for the real one."""
+    torch.set_num_threads(usable_cpus() if "real_weights" in request.fixturenames else 1)
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +57,10 @@ def engine() -> fozo.Engine:
 @pytest.fixture(scope="session")
 def source(engine: fozo.Engine) -> fozo.SourceStatistics:
     """Its statistics on random images."""
-    return fozo.SourceStatistics.collect(engine, [random_images(32, seed=100 + i) for i in range(3)])
+    return fozo.calibrate(engine, [random_images(32, seed=100 + i) for i in range(3)])
 
 
 @pytest.fixture(scope="session")
 def golden() -> Golden:
-    """FOZO's traces are copied into the repo (they are figures), so that a fresh clone replays them too."""
-    return Golden(Path(__file__).parent / "golden")
+    """The authors' traces."""
+    return golden_material()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 import torch
 
 import fozo
-from fozo.engines.base import Floats, Knobs, Move
 from fozo.engines.torch_engine import TorchEngine
-from fozo.engines.vit import Architecture, ViT
-from fozo.engines.weights import Hints, vit_from_state
+from fozo.models.convert import vit_from_state
+from fozo.models.names import Hints
+from fozo.models.vit import Architecture, ViT
+from fozo.types import NO_KNOBS, Engine, Floats, Images, Knobs, Move, State, Tap, Taps
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("FOZO_SHARED", REPO.parent / "shared"))
@@ -46,6 +48,18 @@ def random_images(count: int, seed: int = 0, architecture: Architecture = SMALL)
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def run(engine: Engine, images: Images, knobs: Knobs = NO_KNOBS) -> Taps:
+    """Every tap of one pass."""
+    return engine.run(engine.check(images), knobs, tuple(Tap))
+
+
+def same(one: State, other: State) -> bool:
+    """Whether two states are equal: names, precisions and every number."""
+    return one.keys() == other.keys() and all(
+        value.dtype == other[name].dtype and np.array_equal(value, other[name]) for name, value in one.items()
+    )
+
+
 VARIANTS = {
     "plain": SMALL,
     "registers": replace(SMALL, registers=3),
@@ -58,18 +72,20 @@ VARIANTS = {
 }
 
 
-def naive(vit: torch.nn.Module, a: Architecture, images: Floats, knobs: Knobs, k: int) -> dict[str, Floats]:
+def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> dict[Tap, Floats]:
     """One candidate the long way: every token of every block, moves applied as the words say."""
-    x = vit.embed(torch.from_numpy(images))  # type: ignore[operator]
+    x = vit.embed(torch.from_numpy(images))
     prompts = knobs.prompts
     if prompts is not None:
         x = torch.cat([x[:, :1], torch.from_numpy(prompts[k]).float().expand(len(x), -1, -1), x[:, 1:]], dim=1)
     first = 1 + a.registers + (0 if prompts is None else prompts.shape[1])
-    taps: dict[str, list[torch.Tensor]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
-    for layer, block in enumerate(vit.blocks):  # type: ignore[arg-type]
+    taps: dict[Tap, list[torch.Tensor]] = {
+        tap: [] for tap in (Tap.CLS, Tap.FEATURES, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
+    }
+    for layer, block in enumerate(vit.blocks):
         patches = x[:, first:]
-        taps["patch_mean"].append(patches.mean(dim=1))
-        taps["patch_variance"].append(patches.var(dim=1, correction=0))
+        taps[Tap.PATCH_MEAN].append(patches.mean(dim=1))
+        taps[Tap.PATCH_VARIANCE].append(patches.var(dim=1, correction=0))
         for move, tokens in ((knobs.cls, slice(0, 1)), (knobs.patches, slice(first, None))):
             if move is not None:
                 scale, shift = (
@@ -78,13 +94,14 @@ def naive(vit: torch.nn.Module, a: Architecture, images: Floats, knobs: Knobs, k
                 )
                 x[:, tokens] = x[:, tokens] * scale.float() + shift.float()
         if layer:
-            taps["features"].append(block.norm1(x[:, 0]))
+            taps[Tap.FEATURES].append(block.norm1(x[:, 0]))  # type: ignore[operator]
         x = block(x)
-        taps["cls"].append(x[:, 0].clone())
-    x = vit.norm(x)  # type: ignore[operator]
-    taps["features"].append(x[:, 0])
+        taps[Tap.CLS].append(x[:, 0].clone())
+    x = vit.norm(x)
+    taps[Tap.FEATURES].append(x[:, 0])
     pooled = x[:, 0] if a.pool == "cls" else torch.cat([x[:, 0], x[:, first:].mean(dim=1)], dim=-1)
-    return {name: torch.stack(parts, dim=1).numpy() for name, parts in taps.items()} | {"pooled": pooled.numpy()}
+    found: dict[Tap, Floats] = {tap: torch.stack(parts, dim=1).numpy() for tap, parts in taps.items()}
+    return found | {Tap.POOLED: pooled.numpy(), Tap.LOGITS: vit.head(pooled).numpy()}
 
 
 KNOBS = ("none", "prompts", "no_prompts", "shared_moves", "moves", "everything")
@@ -110,22 +127,31 @@ def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
 
 
 class Golden:
-    """The authors' traces on their tiny ViT, and that ViT as an engine in float64."""
+    """The authors' tiny ViT as an engine in float64, its images, and the traces of their programs; see its README."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with np.load(folder / "model.npz") as model:
+    FOLDER = REPO / "tests" / "golden"
+
+    def __init__(self) -> None:
+        with np.load(self.FOLDER / "model.npz") as model:
             state = {name: torch.from_numpy(model[name]).double() for name in model if name != "__cfg__"}
-        self.engine = TorchEngine(vit_from_state(state, Hints(name="golden", heads=4)))
-        with np.load(folder / "data.npz") as data:
-            self.data = dict(data)
-        clean = self.normalise(self.data["source_u8"])
-        self.source = fozo.SourceStatistics.collect(self.engine, np.split(clean, 4))
+        self.engine = TorchEngine(vit_from_state(state, Hints(heads=4)), name="golden")
+        with np.load(self.FOLDER / "data.npz") as data:
+            self.images = {name.removesuffix("_u8"): self.normalise(data[name]) for name in data}
+        self.source = self.calibrate(self.engine)
+
+    def calibrate(self, engine: Engine) -> fozo.SourceStatistics:
+        return fozo.calibrate(engine, np.split(self.images["source"], 4))
 
     @staticmethod
     def normalise(pixels: np.ndarray) -> np.ndarray:
         return (pixels.astype(np.float64) / 255 - 0.5) / 0.5
 
     def trace(self, name: str) -> dict[str, np.ndarray]:
-        with np.load(self.folder / f"{name}.npz") as trace:
+        with np.load(self.FOLDER / f"{name}.npz") as trace:
             return dict(trace)
+
+
+@functools.cache
+def golden_material() -> Golden:
+    """Load it once, for fixtures and functions alike."""
+    return Golden()

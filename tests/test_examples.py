@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import fozo
-from fozo.engines.export import export
+from fozo.exporting import export
 from tests.helpers import REPO, random_vit
 
 

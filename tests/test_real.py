@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fozo
-from fozo.engines.export import export
+from fozo.exporting import export
 from tests.helpers import TINY
 
 
@@ -60,44 +61,40 @@ def test_logits_equal_timms_with_the_same_weights(tiny: fozo.Engine, real_weight
 def test_fozo_adapts_to_low_contrast(tiny: fozo.Engine, real_images: Path) -> None:
     """The published method runs on a real model and shift, stays finite, and its own objective falls."""
     clean = [images for images, _ in batches(real_images, tiny.spec, size=32, step=32)]
-    source = fozo.SourceStatistics.collect(tiny, clean)
-    method = fozo.FOZO(tiny, source, preset="official", passes=2, seed=0)
+    source = fozo.calibrate(tiny, clean)
+    method = fozo.FOZO(tiny, source, passes=2, seed=0)
     losses = []
     for _ in range(6):
         assert np.isfinite(method(clean[0] * 0.15)).all()
-        assert method.last is not None
-        losses.append(method.last.loss)
+        losses.append(method.metrics()["loss"])
     assert min(losses[1:]) < losses[0]
 
 
-def test_fozos_own_preset_restores_accuracy_on_faded_images(tiny: fozo.Engine, real_images: Path) -> None:
+def test_align_restores_accuracy_on_faded_images(tiny: fozo.Engine, real_images: Path) -> None:
     """One pass, a tenth of the contrast: half or more of what the plain model loses comes back, at no clean price."""
     clean, *parts = list(batches(real_images, tiny.spec, size=64, step=25))
-    source = fozo.SourceStatistics.collect(tiny, [clean[0]])
+    source = fozo.calibrate(tiny, [clean[0]])
     labels = np.concatenate([labels for _, labels in parts])
 
-    def share(method: fozo.Method, contrast: float) -> float:
+    def share(method: fozo.Method[Any], contrast: float) -> float:
         logits = np.concatenate([method(images * np.float32(contrast)) for images, _ in parts])
         return float((logits.argmax(axis=1) == labels).mean())
 
     plain = {contrast: share(fozo.NoAdapt(tiny), contrast) for contrast in (1.0, 0.1)}
-    adapted = {contrast: share(fozo.FOZO(tiny, source), contrast) for contrast in (1.0, 0.1)}
+    adapted = {contrast: share(fozo.adapter(tiny, source), contrast) for contrast in (1.0, 0.1)}
     lost = plain[1.0] - plain[0.1]
     assert lost > 0.2 and adapted[0.1] > plain[0.1] + 0.5 * lost, (plain, adapted)
     assert adapted[1.0] > plain[1.0] - 0.03, (plain, adapted)
 
 
 def test_the_exported_model_equals_the_torch_one(tiny: fozo.Engine, real_images: Path, tmp_path: Path) -> None:
-    """Real activations are large where random models' are not; every tap agrees to 1e-4 of its layer's spread."""
+    """Real activations are large where random models' are not; every tap agrees to 1e-4 of its layer's deviation."""
     export(tiny, tmp_path / "tiny.onnx")
     one, two = (fozo.load_engine(tmp_path / "tiny.onnx", threads=threads) for threads in (1, 2))
     images, _ = next(batches(real_images, tiny.spec, size=8))
     knobs = fozo.Knobs(prompts=np.random.default_rng(0).uniform(-0.08, 0.08, (2, 3, tiny.spec.dim)))
-    expected = tiny.run(tiny.embed(images), knobs, patch_moments=True)
-    taps, other = (engine.run(engine.embed(images), knobs, patch_moments=True) for engine in (one, two))
-    for name in ("cls", "features", "pooled", "patch_mean", "patch_variance"):
-        want, got = getattr(expected, name), getattr(taps, name)
-        spread = want.std(axis=(0, 1, -1), keepdims=True)
-        assert (np.abs(got - want) / spread).max() < 1e-4, name
-        np.testing.assert_array_equal(got, getattr(other, name))
-    np.testing.assert_allclose(one.logits(taps.pooled), tiny.logits(expected.pooled), rtol=0, atol=1e-4)
+    expected, taps, other = (engine.run(engine.check(images), knobs, tuple(fozo.Tap)) for engine in (tiny, one, two))
+    for tap in fozo.Tap:
+        deviation = expected[tap].std(axis=(0, 1, -1), keepdims=True)
+        assert (np.abs(taps[tap] - expected[tap]) / deviation).max() < 1e-4, tap
+        np.testing.assert_array_equal(taps[tap], other[tap])

@@ -113,7 +113,7 @@ def test_an_engineer_can_calibrate_adapt_and_compare(python: Path, tmp_path: Pat
     assert len((tmp_path / "found.csv").read_text().splitlines()) == 25
 
     rows = "".join(
-        f'[[row]]\nlabel = "{name}"\nmethod = "{name}"\n' for name in ("noadapt", "lame", "t3a", "foa", "fozo")
+        f'[[row]]\nlabel = "{name}"\nmethod = "{name}"\n' for name in ("noadapt", "lame", "t3a", "foa", "fozo", "align")
     )
     (tmp_path / "mine.toml").write_text(f'calibration = 32\n[stream]\nkinds = ["contrast"]\nimages = 32\n{rows}')
     fozo(python, "bench", "mine.toml", "--model", model, "--imagenet", sample.IMAGES, cwd=tmp_path)

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
-from fozo.bench.workshop import Places
-from fozo.engines.vit import Architecture
+from fozo.bench.resources import Paths
+from fozo.models.vit import Architecture
 from tests.helpers import random_vit
 
 TINY = Architecture(
@@ -41,6 +41,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def places(photos: Path) -> Places:
+def paths(photos: Path) -> Paths:
     """Where the images are."""
-    return Places(imagenet=str(photos))
+    return Paths(imagenet=str(photos))

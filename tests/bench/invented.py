@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from fozo.bench.environment import environment
-from fozo.bench.folder import write_json
-from fozo.bench.measures import measure
-from fozo.bench.recipe import Recipe, load_recipe
-from fozo.bench.records import BatchRecord, Cost, Log, read_records, score, to_line
+from fozo.bench.measures import BatchRecord, Cost, measure, score
+from fozo.bench.plan import Experiment, Recipe, Setting, load_recipe
+from fozo.bench.store import Conditions, Store
+from fozo.io import Log
+
+MODEL = "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 
 
 def invent(
-    out: Path, name: str | Recipe, *, batches: int = 6, seeds: tuple[int, ...] = (0,), severity: int = 5
-) -> None:
-    """Write finished runs of every row of a recipe."""
+    out: Path,
+    name: str | Recipe,
+    *,
+    batches: int = 6,
+    seeds: tuple[int, ...] = (0,),
+    severity: int | None = 5,
+    calibration: int | None = None,
+) -> Store:
+    """Write finished runs of every row of a recipe, as a command asks for them."""
     recipe = load_recipe(name) if isinstance(name, str) else name
-    write_json_in(out / recipe.name / "recipe.json", recipe.describe())
-    model = "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
-    for number, experiment in enumerate(recipe.experiments(model, seeds=seeds, images=32 * batches, severity=severity)):
-        experiment = replace(experiment, stream=replace(experiment.stream, data="imagenet")) if (
-            experiment.stream.data == "imagenet-c"
-        ) else experiment  # fmt: skip
-        folder = out / recipe.name / experiment.folder
-        folder.mkdir(parents=True)
-        generator = np.random.default_rng(number)
-        records, costs = Log(folder / "records.jsonl"), Log(folder / "costs.jsonl")
-        passes = int(experiment.options.get("passes", 1))
-        index = 0
-        for segment in experiment.stream.order().segments():
+    store = Store(out / recipe.name)
+    store.folder.mkdir(parents=True, exist_ok=True)
+    setting = Setting(MODEL, 32 * batches, severity, calibration, stored=False)
+    store.ask(recipe, setting, seeds)
+    for number, experiment in enumerate(recipe.experiments(setting, seeds=seeds)):
+        finish(store, experiment, number, batches)
+    return store
+
+
+def finish(store: Store, experiment: Experiment, number: int = 0, batches: int = 6) -> None:
+    """Write one finished run; ``number`` is the seed of its numbers."""
+    generator = np.random.default_rng(number)
+    passes = experiment.options.get("passes", 1)
+    passes = passes if isinstance(passes, int) else 1.05
+    with store.open(experiment) as folder:
+        logs = Log(folder.path / "records.jsonl"), Log(folder.path / "costs.jsonl")
+        records: list[BatchRecord] = []
+        for segment in experiment.stream.order.segments():
             for batch in range(batches):
                 labels = generator.integers(0, 10, 32)
                 logits = generator.standard_normal((32, 10))
                 # Better with more passes, and better as the domain goes on; every domain as hard as its name is long.
                 logits[np.arange(32), labels] += 1 + passes**0.3 + 0.1 * batch - 0.05 * len(segment.name)
-                record = BatchRecord(index=index, domain=segment.name, passes=passes, **score(logits, labels))
-                records.append(to_line(record))
-                costs.append(to_line(Cost(index, 0.1 * passes, 300 * 2**20 + passes * 2**20)))
-                index += 1
+                records.append(score(logits, labels, index=len(records), domain=segment.name, passes=passes))
+                cost = Cost(records[-1].index, 0.1 * passes, 300 * 2**20 + int(passes) * 2**20)
+                logs[0].append(records[-1].line())
+                logs[1].append(asdict(cost))
+        for log in logs:
+            log.close()
+        conditions = Conditions(
+            weights="ab" * 32,
+            stream_fingerprint=f"{experiment.seed:012x}",
+            calibrated_on="cd" * 8,
+            parameters=576,
+            environment=environment(1, "cpu"),
+            seconds=0.1 * passes * len(records),
+            memory=300 * 2**20,
+            command=f"fozo bench {store.folder.name} --model {MODEL} --imagenet DIR",
+            finished="2026-01-01 00:00 UTC",
+        )
         facts = {
-            **experiment.describe(), "label": experiment.label, "threads": 1, "weights": "ab" * 32,
-            "stream_fingerprint": f"{experiment.seed:012x}", "stream_facts": {}, "calibrated_on": "cd" * 8,
+            **experiment.facts(), "label": experiment.name, "threads": 1, "weights": conditions.weights,
+            "stream_fingerprint": conditions.stream_fingerprint, "calibrated_on": conditions.calibrated_on,
         }  # fmt: skip
-        measures = asdict(measure(read_records(folder / "records.jsonl")))
-        write_json(
-            folder / "result.json",
-            {**facts, "measures": measures, "parameters": 576, "passes": passes, "digest": "ef" * 32},
-        )
-        command = f"fozo bench {recipe.name} --model {model} --imagenet DIR"
-        costs_made = {"seconds": 0.1 * passes * index, "memory": 300 * 2**20, "command": command}
-        write_json(
-            folder / "conditions.json",
-            {**costs_made, "environment": environment(1, "cpu"), "finished": "2026-01-01 00:00 UTC"},
-        )
-
-
-def write_json_in(path: Path, facts: dict[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, facts)
+        folder.begin(facts)
+        folder.finish(facts, measure(records), conditions, "ef" * 32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from typer.testing import CliRunner
 
 import fozo
 from fozo.bench import demo
-from fozo.bench.collect import Group, Run
+from fozo.bench.environment import environment
+from fozo.bench.measures import Interval, measure, score
+from fozo.bench.store import Conditions, Group, Run
 from fozo.cli import app
 from fozo.data import sample
 from fozo.data.sets import open_images
@@ -51,29 +54,34 @@ def test_the_page_stands_alone_and_repeats_the_verdict(printed: tuple[str, str])
     assert "4096 images of the training set" in page
 
 
-def invented(label: str, average: float, engine: str) -> Run:
-    within = {"low": average - 2, "high": average + 2}
-    measures = {"average": average, "average_interval": within, "images": 100}
-    row = next(row for row in demo.rows(8) if row.label == label)
-    seconds = 1.0 if engine == "float32" else 0.5
-    return Run(row, 0, {"measures": measures}, {"seconds": seconds}, Path())
+def invented(label: str, average: float, seconds: float) -> Run:
+    measures = measure([score(np.eye(10), np.arange(10))])
+    within = Interval(average - 2, average + 2)
+    measures = replace(measures, average=average, average_interval=within, images=100)
+    experiment = next(row for row in demo.recipe(8).rows if row.label == label)
+    conditions = Conditions("", "", None, 0, environment(1, "cpu"), seconds, 0, "", "")
+    return Run(experiment, measures, conditions, Path())
 
 
 def test_the_verdict_follows_the_numbers() -> None:
     recipe = demo.recipe(8)
 
-    def groups(**averages: float) -> list[Group]:
-        return [
-            Group(recipe, "", tuple(invented(label, value, engine) for label, value in averages.items()))
+    def groups(**averages: float) -> dict[str, Group]:
+        return {
+            engine: Group(
+                recipe,
+                "",
+                tuple(invented(label, value, 1.0 if engine == "float32" else 0.5) for label, value in averages.items()),
+            )
             for engine in sample.MODELS
-        ]
+        }
 
-    text = " ".join(demo.verdict(groups(NoAdapt=60, LAME=50, T3A=70)))
+    text = " ".join(demo.verdict(groups(NoAdapt=60, LAME=50, T3A=70)).values())
     assert "best on average is T3A with 70.0 %" in text
     assert "10.0 points ahead of NoAdapt." in text
     assert "LAME -10.0, T3A +10.0" in text
     assert "2.00x as fast" in text
-    text = " ".join(demo.verdict(groups(NoAdapt=60, LAME=59.0)))
+    text = " ".join(demo.verdict(groups(NoAdapt=60, LAME=59.0)).values())
     assert "best on average is NoAdapt with 60.0 %" in text
     assert "1.0 points ahead of LAME, less than the margin of error." in text
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fozo.bench.folder import locked
+from fozo.io import locked
 from tests.helpers import REPO
 
 TIMES = ("costs.jsonl", "conditions.json")
@@ -24,9 +24,10 @@ BATCHES = 4 * 44
 
 
 class Driver:
-    """Starts runs in processes of their own, see drive.py."""
+    """Starts runs of one method in processes of their own, see drive.py."""
 
-    def __init__(self, weights: Path, photos: Path) -> None:
+    def __init__(self, weights: Path, photos: Path, method: str) -> None:
+        self.method = method
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("drive.py")), str(weights), str(photos)],
             stdin=subprocess.PIPE,
@@ -37,7 +38,8 @@ class Driver:
 
     def start(self, out: Path, limit: int | None = None) -> int:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"out": str(out), "limit": limit}) + "\n")
+        task = {"out": str(out), "method": self.method, "limit": limit}
+        self.process.stdin.write(json.dumps(task) + "\n")
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
@@ -50,9 +52,10 @@ class Driver:
         return self.wait()
 
 
-@pytest.fixture(scope="module")
-def driver(weights: Path, photos: Path) -> Iterator[Driver]:
-    made = Driver(weights, photos)
+@pytest.fixture(scope="module", params=["align", "fozo"])
+def driver(weights: Path, photos: Path, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """The default method, whose memory grows, and the paper's."""
+    made = Driver(weights, photos, request.param)
     yield made
     made.process.communicate(timeout=30)
 
@@ -65,13 +68,18 @@ def whole(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def timeless(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in TIMES}
+def folder(out: Path) -> Path:
+    (found,) = (out / "runs").glob("run-s0-*")
+    return found
+
+
+def timeless(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder(out).iterdir() if path.name not in TIMES}
 
 
 def recorded(out: Path) -> int:
-    file = out / "run" / "records.jsonl"
-    return file.read_bytes().count(b"\n") if file.exists() else 0
+    files = list(out.glob("runs/*/records.jsonl"))
+    return files[0].read_bytes().count(b"\n") if files else 0
 
 
 def test_killed_at_random_moments(driver: Driver, whole: Path, tmp_path: Path) -> None:
@@ -90,33 +98,34 @@ def test_killed_at_random_moments(driver: Driver, whole: Path, tmp_path: Path) -
         reached.append(recorded(tmp_path))
     assert len(set(reached)) > KILLS // 3 and 0 < max(reached) < BATCHES, reached
     assert driver.run(tmp_path) == 0
-    assert timeless(tmp_path / "run") == timeless(whole / "run")
-    assert sorted(timeless(whole / "run")) == [".lock", "experiment.json", "records.jsonl", "result.json"]
+    assert timeless(tmp_path) == timeless(whole)
+    assert sorted(timeless(whole)) == [".lock", "experiment.json", "records.jsonl", "result.json"]
 
 
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_afterwards(
     driver: Driver, whole: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(whole / "shelf", tmp_path / "shelf")  # which needs more room than the limit leaves
+    shutil.copytree(whole / "cache", tmp_path / "cache")  # which needs more room than the limit leaves
     assert driver.run(tmp_path, limit=20_000) == 2
     sentence = (tmp_path / "error.txt").read_text()
     # Where the limit cuts a line in two, the system writes the first half and reports no error of its own.
     assert "File too large" in sentence or "no space left" in sentence
     assert "cannot write" in sentence and "\n" not in sentence
-    left = tmp_path / "run"
+    left = folder(tmp_path)
     assert 0 < recorded(tmp_path) < BATCHES and (left / "records.jsonl").read_bytes().endswith(b"\n")
     assert not list(left.glob(".*.part")) and not (left / "result.json").exists()
     assert driver.run(tmp_path) == 0
-    assert timeless(left) == timeless(whole / "run")
+    assert timeless(tmp_path) == timeless(whole)
 
 
 def test_a_second_process_is_refused(driver: Driver, whole: Path, tmp_path: Path) -> None:
-    with locked(tmp_path / "run"):
+    own = tmp_path / "runs" / folder(whole).name
+    with locked(own):
         assert driver.run(tmp_path) == 2
         assert "another process is working in" in (tmp_path / "error.txt").read_text()
-        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock"]
+        assert sorted(path.name for path in own.iterdir()) == [".lock"]
     assert driver.run(tmp_path) == 0
-    assert timeless(tmp_path / "run") == timeless(whole / "run")
+    assert timeless(tmp_path) == timeless(whole)
 
 
 def test_control_c_leaves_a_folder_that_goes_on(driver: Driver, whole: Path, tmp_path: Path) -> None:
@@ -126,6 +135,6 @@ def test_control_c_leaves_a_folder_that_goes_on(driver: Driver, whole: Path, tmp
         time.sleep(0.001)
     os.kill(pid, signal.SIGINT)
     assert driver.wait() == 130
-    assert 30 <= recorded(tmp_path) < BATCHES and not (tmp_path / "run" / "result.json").exists()
+    assert 30 <= recorded(tmp_path) < BATCHES and not (folder(tmp_path) / "result.json").exists()
     assert driver.run(tmp_path) == 0
-    assert timeless(tmp_path / "run") == timeless(whole / "run")
+    assert timeless(tmp_path) == timeless(whole)

@@ -1,12 +1,24 @@
-"""Measures against their definitions, written out over single images."""
+"""Records and measures against their definitions, written out over single images."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
-from fozo.bench.measures import at_budget, measure, over_time, within_domains
-from fozo.bench.records import BatchRecord, Cost, score
+from fozo.bench.measures import (
+    BINS,
+    BatchRecord,
+    Cost,
+    Measures,
+    at_budget,
+    measure,
+    over_time,
+    score,
+    within_domains,
+)
+from fozo.errors import FozoError
 
 
 def records(batches: int = 12, size: int = 20, seed: int = 0) -> tuple[list[BatchRecord], np.ndarray, np.ndarray]:
@@ -18,8 +30,35 @@ def records(batches: int = 12, size: int = 20, seed: int = 0) -> tuple[list[Batc
         labels.append(generator.integers(0, 8, count))
         logits.append(generator.standard_normal((count, 8)))
         logits[-1][np.arange(count), labels[-1]] += 1.0 if domain == "fog/5" else 2.0
-        found.append(BatchRecord(index=index, domain=domain, passes=2, **score(logits[-1], labels[-1])))
+        found.append(score(logits[-1], labels[-1], index=index, domain=domain, passes=2))
     return found, np.concatenate(logits), np.concatenate(labels)
+
+
+def test_scores() -> None:
+    logits = np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]], dtype=np.float64))
+    record = score(logits, np.array([0, 1]))
+    assert (record.images, record.correct, record.correct5) == (2, 1, 2)
+    assert record.bin_images[int(0.7 * BINS)] == 1 and record.bin_correct[int(0.7 * BINS)] == 1
+    assert record.bin_images[9] == 1 and record.bin_correct[9] == 0
+    assert sum(record.bin_confidence) == pytest.approx(1.3)
+    ten = np.arange(10.0)[None]
+    assert [score(ten, np.array([label])).correct5 for label in (9, 5, 4)] == [1, 1, 0]
+    assert score(np.zeros((1, 10)), np.array([0])).correct5 == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_numbers_are_refused_in_a_sentence(value: float) -> None:
+    """They died with "'list' argument must have no negative elements"."""
+    logits = np.zeros((4, 3))
+    logits[2, 1] = value
+    with pytest.raises(FozoError, match=r"batch 7 \(fog/5\) was given logits that are NaN or infinite; "):
+        score(logits, np.zeros(4, dtype=np.int64), index=7, domain="fog/5")
+
+
+def test_a_metric_may_not_be_called_as_a_field() -> None:
+    record = score(np.eye(3), np.arange(3), metrics={"domain": 1.0})
+    with pytest.raises(FozoError, match="metric is called 'domain'"):
+        record.line()
 
 
 def test_accuracies() -> None:
@@ -32,7 +71,8 @@ def test_accuracies() -> None:
     assert measure(found[:-2]).average != pytest.approx(measure(found[:-2]).top1)  # unequal sizes: the two differ
     five = np.argsort(-logits, axis=1)[:, :5]
     assert m.top5 == pytest.approx(100 * (five == labels[:, None]).any(axis=1).mean())
-    assert (m.images, m.batches, m.passes) == (160, 12, 320)
+    assert (m.images, m.batches, m.passes, m.passes_per_image) == (160, 12, 320, 2)
+    assert Measures.read(asdict(m)) == m
 
 
 def test_calibration_error_is_the_textbooks() -> None:
@@ -40,8 +80,8 @@ def test_calibration_error_is_the_textbooks() -> None:
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     confidence, right = p.max(axis=1), p.argmax(axis=1) == labels
     expected = 0.0
-    for low in range(15):
-        inside = (confidence >= low / 15) & (confidence < (low + 1) / 15)
+    for low in range(BINS):
+        inside = (confidence >= low / BINS) & (confidence < (low + 1) / BINS)
         if inside.any():
             expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
     assert measure(found).ece == pytest.approx(100 * expected)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fozo.core.moments import Moments
 from fozo.core.objective import Objective, entropies
 from fozo.core.shift import ActivationShift
-from fozo.core.statistics import Moments
 from fozo.errors import FozoError
 
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fozo.core.schedule import Schedule
 from fozo.errors import FozoError
-from fozo.methods.prompt_fozo import AUTHORS_SCHEDULE
+from fozo.methods.fozo.method import AUTHORS_SCHEDULE
 
 
 @given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=40))
@@ -49,7 +49,7 @@ def test_authors_rate_tends_to_a_third_and_falls_at_a_jump() -> None:
         {"epsilon": 0.1},
         {"epsilon_min": 0.0},
         {"decay": 0.0},
-        {"memory": 1.0},
+        {"ema_decay": 1.0},
         {"threshold": 1.0},
         {"rate_min": 2.0, "rate_max": 1.0},
     ],

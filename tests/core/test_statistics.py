@@ -1,77 +1,17 @@
+"""Source statistics as a file: whole or refused, and for one model only."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 import fozo
-from fozo.core.statistics import Moments, SourceStatistics, Window
+from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from tests.helpers import SMALL, random_images, random_vit
-
-NUMBERS = arrays(np.float64, st.tuples(st.integers(2, 30), st.integers(1, 4)), elements=st.floats(-1e6, 1e6))
-
-
-@given(values=NUMBERS, cuts=st.lists(st.integers(1, 29), max_size=5))
-def test_moments_equal_numpys_on_any_split(values: np.ndarray, cuts: list[int]) -> None:
-    parts = [part for part in np.split(values, sorted({c for c in cuts if c < len(values)})) if len(part)]
-    total = Moments.of(parts[0])
-    for part in parts[1:]:
-        total = total.merge(Moments.of(part))
-    scale = np.abs(values).max() + 1
-    assert total.count == len(values)
-    np.testing.assert_allclose(total.mean, values.mean(axis=0), rtol=0, atol=1e-12 * scale)
-    np.testing.assert_allclose(total.std, values.std(axis=0, ddof=1), rtol=1e-9, atol=1e-7 * scale)
-
-
-def test_moments_are_stable_far_from_zero() -> None:
-    values = 1e9 + np.random.default_rng(0).standard_normal((1000, 3))
-    total = Moments.of(values[:1])
-    for row in values[1:]:
-        total = total.merge(Moments.of(row[None]))
-    np.testing.assert_allclose(total.std, values.std(axis=0, ddof=1), rtol=1e-6)
-
-
-def test_one_value_has_no_spread() -> None:
-    with pytest.raises(FozoError, match="at least two"):
-        _ = Moments.of(np.zeros((1, 3))).std
-
-
-@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8))
-@settings(max_examples=20, deadline=None)
-def test_window_keeps_the_latest_rows(sizes: list[int]) -> None:
-    window = Window(6)
-    rows = np.arange(sum(sizes), dtype=np.float64)[:, None]
-    seen = 0
-    for size in sizes:
-        batch = rows[seen : seen + size]
-        before = rows[max(0, seen - max(0, 6 - size)) : seen] if size < 6 else rows[:0]
-        expected = np.concatenate([before, batch])
-        moments = window.moments(batch)
-        assert moments.count == len(expected)
-        np.testing.assert_allclose(moments.mean, expected.mean(axis=0))
-        window.push(batch)
-        seen += size
-
-
-def test_collected_statistics_equal_numpys(engine: fozo.Engine) -> None:
-    images = random_images(20)
-    whole = SourceStatistics.collect(engine, [images])
-    parts = SourceStatistics.collect(engine, [images[:3]]).merge(SourceStatistics.collect(engine, [images[3:]]))
-    taps = engine.run(engine.embed(images), patch_moments=True)
-    np.testing.assert_allclose(whole.features.mean, taps.features[0].mean(axis=0), atol=1e-5)
-    np.testing.assert_allclose(whole.cls.std, taps.cls[0].std(axis=0, ddof=1), atol=1e-5)
-    assert whole.pooled.mean.shape == (SMALL.dim,)
-    assert taps.patch_mean is not None and taps.patch_variance is not None
-    np.testing.assert_allclose(whole.patch_mean.mean, taps.patch_mean[0].mean(axis=0), atol=1e-5)
-    np.testing.assert_allclose(whole.patch_spread.mean, np.log(taps.patch_variance[0]).mean(axis=0), atol=1e-5)
-    assert whole.look.count == whole.images == 20
-    for name in SourceStatistics.PARTS:
-        np.testing.assert_allclose(getattr(parts, name).std, getattr(whole, name).std, atol=1e-5)
+from fozo.io import load_arrays, save_arrays
+from tests.helpers import random_vit
 
 
 def test_survive_a_file_and_serve_only_their_model(
@@ -87,12 +27,8 @@ def test_survive_a_file_and_serve_only_their_model(
     other = fozo.load_engine(random_vit(seed=1))
     with pytest.raises(FozoError, match="collect them again"):
         fozo.FOZO(other, loaded)
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_too_few_images(engine: fozo.Engine, count: int) -> None:
-    with pytest.raises(FozoError, match=f"at least two clean images, not {count}"):
-        SourceStatistics.collect(engine, [random_images(1)] * count)
+    with pytest.raises(FozoError, match="collect them again"):
+        fozo.calibrate(other, [np.zeros((2, *other.spec.image_shape), np.float32)]).merge(source)
 
 
 def test_a_broken_file_is_one_clear_error(tmp_path: Path, source: SourceStatistics) -> None:
@@ -104,10 +40,49 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path, source: SourceStatisti
     with pytest.raises(FozoError, match="no file"):
         SourceStatistics.load(tmp_path / "none.npz")
     np.savez(path, a=np.array([{}], dtype=object))
-    with pytest.raises(FozoError):
+    with pytest.raises(FozoError, match="not a readable fozo file"):
         SourceStatistics.load(path)
     with pytest.raises(FozoError, match="cannot write"):
         source.save(tmp_path / "missing" / "stats.npz")
+
+
+GOOD = {"kind": SourceStatistics.KIND, "version": SourceStatistics.VERSION, "fingerprint": "f", "model": "m"}
+COUNTS = dict.fromkeys(SourceStatistics.PARTS, 96)
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        (GOOD, "damaged source statistics"),  # no counts
+        (GOOD | {"counts": 5}, "damaged source statistics"),
+        (GOOD | {"counts": dict.fromkeys(COUNTS, "many")}, "damaged source statistics"),
+        (GOOD | {"counts": {"cls": 96}}, "damaged source statistics"),
+        ({k: v for k, v in GOOD.items() if k != "fingerprint"} | {"counts": COUNTS}, "damaged source statistics"),
+        ({k: v for k, v in GOOD.items() if k != "version"}, "version None"),
+        (["source statistics"], "holds None where 'source statistics' is needed"),
+        ({"kind": "state"}, "holds 'state' where 'source statistics' is needed"),
+    ],
+)
+def test_a_damaged_header_is_one_clear_error(
+    tmp_path: Path, source: SourceStatistics, header: object, sentence: str
+) -> None:
+    path = tmp_path / "stats.npz"
+    source.save(path)
+    _, arrays = load_arrays(path, SourceStatistics.KIND)
+    save_arrays(path, header, arrays)  # type: ignore[arg-type]
+    with pytest.raises(FozoError, match=sentence):
+        SourceStatistics.load(path)
+
+
+def test_missing_and_foreign_arrays_are_one_clear_error(tmp_path: Path, source: SourceStatistics) -> None:
+    path = tmp_path / "stats.npz"
+    source.save(path)
+    header, arrays = load_arrays(path, SourceStatistics.KIND)
+    lacking = {name: value for name, value in arrays.items() if name != "cls.mean"}
+    for broken in (lacking, {**arrays, "cls.mean": np.array(["a"])}):
+        save_arrays(path, header, broken)
+        with pytest.raises(FozoError, match="damaged source statistics"):
+            SourceStatistics.load(path)
 
 
 def test_a_file_of_an_older_fozo_is_refused(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fozo.engines.base import Spec
+from fozo.types import Spec
 
 Plant = Callable[..., Path]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from typer.testing import CliRunner
 
 from fozo.cli import app
 from fozo.data import check
-from fozo.data.check import check_images
+from fozo.data.check import check_image_set
 from fozo.data.sets import imagenet_wnids
 from fozo.errors import FozoError
 
@@ -28,7 +30,7 @@ def c_tree(plant: Plant) -> Path:
 
 def test_a_sound_tree_in_words(plant: Plant) -> None:
     root = c_tree(plant)
-    rows = dict(check_images(root).rows())
+    rows = dict(check_image_set(root).rows())
     assert rows == {
         "path": str(root),
         "layout": "imagenet-c",
@@ -44,7 +46,7 @@ def test_a_sound_tree_in_words(plant: Plant) -> None:
 def test_kinds_with_other_severities_are_listed_apart(plant: Plant) -> None:
     wnid = imagenet_wnids()[0]
     root = plant(f"{domain}/{wnid}/0.png" for domain in ("fog/1", "fog/2", "snow/5"))
-    assert dict(check_images(root).rows())["kinds"] == "1 (snow) at severity 5; 1 (fog) at severity 1, 2"
+    assert dict(check_image_set(root).rows())["kinds"] == "1 (snow) at severity 5; 1 (fog) at severity 1, 2"
 
 
 def test_broken_files_are_named(plant: Plant) -> None:
@@ -54,9 +56,9 @@ def test_broken_files_are_named(plant: Plant) -> None:
     (root / "snow" / "5" / wnids[2] / "0.png").write_bytes(b"not an image")
     plant([f"snow/3/{wnids[0]}/0.png"], size=(12, 12))
     with pytest.raises(FozoError, match="other images are"):
-        check_images(root)  # two sizes: not a set that can be opened
+        check_image_set(root)  # two sizes: not a set that can be opened
     plant([f"snow/3/{wnids[0]}/0.png"])
-    broken = {found.image: found.reason for found in check_images(root).broken}
+    broken = {found.image: found.reason for found in check_image_set(root).broken}
     assert broken.keys() == {f"fog/3/{wnids[1]}/0.png", f"snow/5/{wnids[2]}/0.png"}
     assert "empty file" in broken[f"fog/3/{wnids[1]}/0.png"]
     assert "not an image" in broken[f"snow/5/{wnids[2]}/0.png"]
@@ -67,7 +69,7 @@ def test_only_a_full_check_finds_every_truncated_file(plant: Plant, monkeypatch:
     root = plant(f"{label}/{number}.png" for label in "ab" for number in range(5))
     (root / "b" / "4.png").write_bytes((root / "b" / "4.png").read_bytes()[:-25])
     (root / "a" / "1.png").write_bytes((root / "a" / "1.png").read_bytes()[:-25])
-    quick, full = check_images(root), check_images(root, full=True)
+    quick, full = check_image_set(root), check_image_set(root, full=True)
     assert [found.image for found in quick.broken] == ["b/4.png"]
     assert quick.decoded == 3
     assert [found.image for found in full.broken] == ["a/1.png", "b/4.png"]
@@ -77,18 +79,32 @@ def test_only_a_full_check_finds_every_truncated_file(plant: Plant, monkeypatch:
 def test_an_odd_size_among_crops_is_broken_and_among_photographs_is_not(plant: Plant) -> None:
     root = plant(f"a/{number:03d}.png" for number in range(100))
     plant(["a/050.png"], size=(20, 16))  # not among the headers that are read at opening
-    (found,) = check_images(root).broken
+    (found,) = check_image_set(root).broken
     assert found.image == "a/050.png"
     plant(["a/000.png"], size=(20, 16))
-    report = check_images(root)
+    report = check_image_set(root)
     assert report.broken == ()
     assert dict(report.rows())["sizes"] == "16x16 (98), 20x16 (2)"
+
+
+def test_as_many_threads_as_this_process_may_use(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+
+    def pool(threads: int) -> ThreadPoolExecutor:
+        used.append(threads)
+        return ThreadPoolExecutor(threads)
+
+    monkeypatch.setattr(check, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2}, raising=False)
+    check_image_set(plant(["a/0.png"]))
+    assert used == [2]
 
 
 def test_progress_counts_every_image(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "CHUNK", 4)
     seen: list[tuple[int, int]] = []
-    check_images(plant(f"a/{i}.png" for i in range(10)), progress=lambda done, total: seen.append((done, total)))
+    check_image_set(plant(f"a/{i}.png" for i in range(10)), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(4, 10), (8, 10), (10, 10)]
 
 
@@ -118,7 +134,7 @@ def test_long_lists_of_broken_files_are_cut(plant: Plant) -> None:
     root = plant(f"a/{i}.png" for i in range(30))
     for file in (root / "a").iterdir():
         file.write_bytes(b"")
-    rows = check_images(root).rows()
+    rows = check_image_set(root).rows()
     assert rows[-1] == ("  ...", "and 10 more")
     assert ("broken", "30") in rows
 

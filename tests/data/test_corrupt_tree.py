@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ LIGHT = ("brightness", "gaussian_noise")
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Two classes, three images, one already of the size asked for, and files that are no images."""
+    """Two classes, three photographs, one by chance of the size asked for, and files that are no images."""
     root = tmp_path / "images"
     rng = np.random.default_rng(0)
     for name, shape in [("cat/a.png", (32, 32)), ("cat/b.jpg", (50, 70)), ("dog/c.bmp", (90, 40))]:
@@ -65,14 +65,52 @@ def test_tree_has_the_shape_of_imagenet_c(images: Path, tmp_path: Path) -> None:
 
 def test_pixels_are_the_corruption_of_the_crop(images: Path, tmp_path: Path) -> None:
     corrupt_tree(images, tmp_path / "out", kinds=["contrast", "snow"], size=32, seed=4, workers=1)
-    for source, name, crop in [("cat/a.png", "cat/a.JPEG", False), ("dog/c.bmp", "dog/c.JPEG", True)]:
-        clean = read_image(images / source)
-        clean = resize_crop(clean, 32, 37) if crop else clean
+    for source, name in [("cat/a.png", "cat/a.JPEG"), ("dog/c.bmp", "dog/c.JPEG")]:
+        clean = resize_crop(read_image(images / source), 32, 37)
         for kind in ("contrast", "snow"):
             expected = corrupt(clean, kind, 5, 4, image_id=name)
             Image.fromarray(expected).save(tmp_path / "expected.jpg", quality=85)
             written = read_image(tmp_path / "out" / kind / "5" / name)
             np.testing.assert_array_equal(written, read_image(tmp_path / "expected.jpg"))
+
+
+def ready_made(root: Path, count: int = 40) -> Path:
+    """Crops of one size, and one odd file where opening does not look."""
+    rng = np.random.default_rng(1)
+    (root / "cat").mkdir(parents=True)
+    for number in range(count):
+        side = 20 if number == 4 else 32
+        Image.fromarray(rng.integers(0, 256, (side, side, 3), np.uint8)).save(root / "cat" / f"{number:02d}.png")
+    return root
+
+
+def test_ready_made_crops_are_taken_as_they_are(tmp_path: Path) -> None:
+    images = ready_made(tmp_path / "images")
+    outcome = corrupt_tree(images, tmp_path / "out", kinds=["contrast"], size=32, workers=1)
+    # As a stream does: an image that is no crop like the others is not zoomed into in silence.
+    assert outcome.written == 39
+    assert "04.png (clean) is 20x20 px where the folder set's other images are 32x32" in outcome.unreadable[0]
+    whole = corrupt(read_image(images / "cat/01.png"), "contrast", 5, 0, image_id="cat/01.JPEG")
+    Image.fromarray(whole).save(tmp_path / "expected.jpg", quality=85)
+    written = read_image(tmp_path / "out/contrast/5/cat/01.JPEG")
+    np.testing.assert_array_equal(written, read_image(tmp_path / "expected.jpg"))
+    with pytest.raises(FozoError, match="was made with preparation 32 px crops as they are, not Resize"):
+        corrupt_tree(images, tmp_path / "out", kinds=["contrast"], size=32, workers=1, crops=False)
+    assert corrupt_tree(images, tmp_path / "all", kinds=["contrast"], size=32, workers=1, crops=False).written == 40
+
+
+def test_as_many_workers_as_this_process_may_use(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+
+    def run(job: object, samples: object, workers: int) -> Generator[Outcome, None, None]:
+        used.append(workers)
+        yield from ()
+
+    monkeypatch.setattr(module, "_run", run)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4}, raising=False)
+    corrupt_tree(images, tmp_path / "out", kinds=LIGHT, size=32)
+    assert used == [3]
 
 
 def test_record(images: Path, tmp_path: Path) -> None:
@@ -187,9 +225,9 @@ def test_an_error_while_writing_leaves_no_part_of_a_file(
     out = tmp_path / "out"
     corrupt_tree(images, out, kinds=["fog"], size=32, workers=1)
     before = contents(out)
-    monkeypatch.setattr(module, "_write_record", lambda *_: None)
+    monkeypatch.setattr(module, "write_json", lambda *_: None)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FozoError, match="No space left on device; mend that and run again"):
+    with pytest.raises(FozoError, match="No space left on device; what was written before is whole"):
         corrupt_tree(images, out, kinds=LIGHT, size=32, workers=1)
     assert contents(out) == before
 

@@ -488,9 +488,51 @@ def test_the_random_subset_never_changes(plant: Plant) -> None:
     ]
 
 
-def test_data_needs_no_torch() -> None:
-    code = "import sys, fozo.data.sets, fozo.data.streams, fozo.data.check; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("module", ["torch", "fozo.data.corrupt_tree"])
+def test_reading_needs_neither_torch_nor_what_writes_trees(module: str) -> None:
+    code = f"import sys, fozo.data.sets, fozo.data.streams, fozo.data.check; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def other_pixels(root: Path, layout: str) -> None:
+    """Change one image of a set and nothing else."""
+    noise = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)).save(noise, "PNG")
+    if layout == "arrays":
+        np.savez(root, images=np.full((2, 8, 8), 9, np.uint8), labels=[0, 1], classes=["a", "b"])
+    elif layout == "cifar-c":
+        array = np.load(root / "fog.npy")
+        array[7] += 1
+        np.save(root / "fog.npy", array)
+    elif layout == "webdataset":
+        write_tar(root, {"0.png": noise.getvalue(), "0.cls": b"0", "1.png": png(2), "1.cls": b"1"})
+    else:
+        (root / "a" / "0.png").write_bytes(noise.getvalue())
+
+
+@pytest.mark.parametrize("layout", ["folder", "webdataset", "arrays", "cifar-c"])
+def test_fingerprints_notice_other_pixels_under_the_same_names(plant: Plant, tmp_path: Path, layout: str) -> None:
+    root = tmp_path / {"webdataset": "x.tar", "arrays": "x.npz"}.get(layout, "set")
+    if layout == "arrays":
+        np.savez(root, images=np.zeros((2, 8, 8), np.uint8), labels=[0, 1], classes=["a", "b"])
+    elif layout == "cifar-c":
+        cifar(root)
+    elif layout == "webdataset":
+        write_tar(root, {"0.png": png(1), "0.cls": b"0", "1.png": png(2), "1.cls": b"1"})
+    else:
+        plant(["a/0.png", "b/1.png"])
+    images = open_images(root)
+    assert images.name == layout and images.fingerprint == open_images(root).fingerprint
+    other_pixels(root, layout)
+    assert open_images(root).samples == images.samples
+    assert open_images(root).fingerprint != images.fingerprint
+
+
+def test_a_set_that_lost_a_file_has_no_fingerprint(plant: Plant) -> None:
+    images = open_images(plant(["a/0.png", "b/1.png"]))
+    (plant([]) / "b" / "1.png").unlink()
+    with pytest.raises(FozoError, match=r"cannot read .*1\.png: No such file"):
+        images.fingerprint  # noqa: B018
 
 
 def test_the_paper_order_of_kinds() -> None:

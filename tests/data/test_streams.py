@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -21,13 +22,13 @@ from PIL import Image
 
 from fozo.data.corrupt_tree import corrupt_tree
 from fozo.data.corruptions import corrupt
-from fozo.data.images import Pixels, read_image, resize_crop
+from fozo.data.images import Pixels, resize_crop
 from fozo.data.scenarios import SCENARIOS, Continual, Episodic, Gradual, Mixed, Scenario
 from fozo.data.sets import CLEAN, Domain, ImageSet, Sample, imagenet_r_wnids, imagenet_wnids, open_images
 from fozo.data.sources import Corrupting
-from fozo.data.streams import Batch, Stream
-from fozo.engines.base import Spec
+from fozo.data.streams import LabelledBatch, Stream
 from fozo.errors import FozoError
+from fozo.types import Spec
 
 Plant = Callable[..., Path]
 MakeSpec = Callable[..., Spec]
@@ -69,6 +70,9 @@ class NoStore:
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
         raise AssertionError("streams do not measure")
 
+    def stamp(self, path: str, domain: Domain) -> int:
+        return 0
+
 
 def spec_for(size: int = 8, classes: int = 3) -> Spec:
     return Spec("tiny", 1, 4, classes, 3, (size, size), (8, 8), 4, "0", (0.0,) * 3, (1 / 255,) * 3)
@@ -78,7 +82,7 @@ def scenario(name: str) -> Scenario:
     return SCENARIOS[name](kinds=TWO, **({"rounds": 2} if name == "recurring" else {}))
 
 
-def same(first: Batch, second: Batch) -> bool:
+def same(first: LabelledBatch, second: LabelledBatch) -> bool:
     arrays = ("images", "labels", "samples")
     facts = ("domain", "index", "reset")
     return all(np.array_equal(getattr(first, a), getattr(second, a)) for a in arrays) and all(
@@ -86,7 +90,7 @@ def same(first: Batch, second: Batch) -> bool:
     )
 
 
-def digest(batches: list[Batch]) -> str:
+def digest(batches: list[LabelledBatch]) -> str:
     parts = hashlib.sha256()
     for batch in batches:
         parts.update(batch.images.tobytes() + batch.labels.tobytes() + f"{batch.domain}{batch.reset}".encode())
@@ -108,7 +112,7 @@ def test_every_image_comes_once_in_each_segment(name: str, count: int, batch_siz
     stream = Stream(source, spec_for(), scenario(name), batch_size=batch_size, seed=seed, workers=2)
     batches = list(stream.batches())
     assert [batch.index for batch in batches] == list(range(len(stream)))
-    shown: list[Batch] = []
+    shown: list[LabelledBatch] = []
     for segment in stream.segments:
         total = count * len(segment.domains)
         sizes: list[int] = []
@@ -230,6 +234,20 @@ def test_fingerprints_tell_streams_apart(plant: Plant, make_spec: MakeSpec) -> N
     )
 
 
+def test_fingerprints_notice_images_that_were_replaced(plant: Plant, make_spec: MakeSpec) -> None:
+    """Names and labels say nothing about pixels, so a run over other images would have been resumed."""
+    root = plant(f"{kind}/5/{label}/0.png" for kind in TWO for label in "abc")
+
+    def fingerprint(*kinds: str) -> str:
+        return Stream(open_images(root), make_spec(3), Continual(kinds=kinds)).fingerprint
+
+    both, fog, snow = fingerprint(*TWO), fingerprint("fog"), fingerprint("snow")
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    Image.fromarray(noise).save(root / "snow" / "5" / "b" / "0.png")
+    assert fingerprint(*TWO) != both and fingerprint("snow") != snow
+    assert fingerprint("fog") == fog  # what a stream does not show is no part of it
+
+
 # --- pixels ---
 
 
@@ -293,11 +311,23 @@ def test_stored_corruptions_are_loaded_as_they_are(plant: Plant, make_spec: Make
         np.testing.assert_array_equal(batch.images, make_spec(3, size=size).normalise(np.stack(stored)))
 
 
-def test_on_the_fly_equals_a_corrupted_tree_before_its_jpeg_coding(tmp_path: Path, make_spec: MakeSpec) -> None:
+SHAPES = {
+    "photographs": [(40, 50), (40, 50), (40, 50)],
+    "photographs, one of the model's size": [(40, 50), (16, 16), (30, 20)],
+    "squares of two sizes": [(16, 16), (24, 24), (16, 16)],
+    "ready-made crops": [(16, 16), (16, 16), (16, 16)],
+    "crops of another size": [(24, 24), (24, 24), (24, 24)],
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_on_the_fly_equals_a_corrupted_tree_before_its_jpeg_coding(
+    tmp_path: Path, make_spec: MakeSpec, case: str
+) -> None:
     rng = np.random.Generator(np.random.Philox(1))
-    for name in ("a/0.png", "a/1.webp", "b/1.JPEG"):
+    for name, shape in zip(("a/0.png", "a/1.webp", "b/1.JPEG"), SHAPES[case], strict=True):
         (tmp_path / "clean" / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(tmp_path / "clean" / name)
+        Image.fromarray(rng.integers(0, 256, (*shape, 3), np.uint8)).save(tmp_path / "clean" / name)
     scenario = Continual(kinds=("impulse_noise", "frost"), severity=3, shuffle=False)
     corrupt_tree(
         tmp_path / "clean", tmp_path / "tree", kinds=scenario.kinds, severities=(3,), size=16, seed=4, workers=1
@@ -309,7 +339,11 @@ def test_on_the_fly_equals_a_corrupted_tree_before_its_jpeg_coding(tmp_path: Pat
             coded = io.BytesIO()
             pixels = fly.load(Domain(kind, 3), index)
             Image.fromarray(pixels).save(coded, "JPEG", quality=85, optimize=True)
-            np.testing.assert_array_equal(read_image(coded.getvalue()), tree.read(index, Domain(kind, 3)))
+            written = tmp_path / "tree" / kind / "3" / clean.samples[index].path
+            assert coded.getvalue() == written.with_suffix(".JPEG").read_bytes()
+    # A photograph of the model's size is cropped like its neighbours; a ready-made crop is left alone.
+    untouched = [np.array_equal(fly.load(CLEAN, index), clean.read(index)) for index in range(3)]
+    assert untouched == [case == "ready-made crops"] * 3
     facts = Stream(tree, make_spec(2), scenario).describe()
     assert (facts["corruption"], facts["corruption_seed"], facts["corruption_quality"]) == ("stored", 4, 85)
     assert facts["frost"] == Stream(fly, make_spec(2), scenario).describe()["frost"]
@@ -400,6 +434,12 @@ def test_closing_stops_the_threads_at_once() -> None:
     assert 20 <= len(source.loads) < 40
     assert stream_threads() == []
     assert list(batches) == []
+
+
+def test_as_many_threads_as_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert Stream(Numbered.of(4), spec_for(), Continual(kinds=TWO)).workers == 2
 
 
 def test_prefetch_is_bounded() -> None:

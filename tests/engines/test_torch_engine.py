@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import fozo
-from fozo.engines.base import Knobs, Move
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
-from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit
+from fozo.types import Batch, Engine, Knobs, Move, Tap
+from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -25,16 +25,16 @@ def test_shortcuts_equal_the_naive_pass(variant: str, kind: str, chunk: int) -> 
     engine = TorchEngine(vit, chunk=chunk)
     images = random_images(3, architecture=a)
     knobs = random_knobs(a, 3, 3, kind)
-    taps = engine.run(engine.embed(images), knobs, patch_moments=True)
+    taps = run(engine, images, knobs)
     for k in range(knobs.candidates()):
-        for name, expected in naive(vit, a, images, knobs, k).items():
-            np.testing.assert_allclose(getattr(taps, name)[k], expected, atol=1e-5, rtol=1e-5, err_msg=name)
+        for tap, expected in naive(vit, a, images, knobs, k).items():
+            np.testing.assert_allclose(taps[tap][k], expected, atol=1e-5, rtol=1e-5, err_msg=tap.value)
     if kind == "prompts":
         assert knobs.prompts is not None
         for k in range(3):
             prompts = torch.from_numpy(knobs.prompts[k]).float()
             plain = vit(torch.from_numpy(images), prompts).numpy()
-            np.testing.assert_allclose(engine.logits(taps.pooled)[k], plain, atol=1e-5, rtol=1e-5)
+            np.testing.assert_allclose(taps[Tap.LOGITS][k], plain, atol=1e-5, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -52,8 +52,9 @@ def test_the_place_of_prompts_does_not_matter() -> None:
 
 def test_float64_is_kept() -> None:
     engine = fozo.load_engine(random_vit(), dtype="float64")
-    taps = engine.run(engine.embed(random_images(2)))
-    assert taps.pooled.dtype == np.float64 and engine.logits(taps.pooled).dtype == np.float64
+    taps = run(engine, random_images(2))
+    assert {value.dtype for value in taps.values()} == {np.dtype(np.float64)}
+    assert engine.head()(taps[Tap.POOLED]).dtype == np.float64
 
 
 def test_leaves_the_users_model_and_torch_as_they_were() -> None:
@@ -63,10 +64,10 @@ def test_leaves_the_users_model_and_torch_as_they_were() -> None:
     random_state, threads, grad = torch.get_rng_state(), torch.get_num_threads(), torch.is_grad_enabled()
     numpy_state = np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
     engine = fozo.load_engine(vit)
-    source = fozo.SourceStatistics.collect(engine, [random_images(8)])
-    method = fozo.FOZO(engine, source)
-    for i in range(20):
-        method(random_images(4, seed=i))
+    source = fozo.calibrate(engine, [random_images(8)])
+    for method in (fozo.Align(engine, source), fozo.FOZO(engine, source)):
+        for i in range(10):
+            method(random_images(4, seed=i))
     for name, tensor in vit.state_dict().items():
         assert torch.equal(tensor, before[name])
     assert vit.training and all(p.requires_grad and p.grad is None for p in vit.parameters())
@@ -97,15 +98,56 @@ def test_fingerprints_tell_models_apart_but_not_precisions() -> None:
 )
 def test_knobs_that_do_not_fit_are_refused(engine: fozo.Engine, knobs: Knobs, message: str) -> None:
     with pytest.raises(FozoError, match=message):
-        engine.run(engine.embed(random_images(3)), knobs)
+        run(engine, random_images(3), knobs)
 
 
-def test_another_engines_tokens_are_refused(engine: fozo.Engine) -> None:
+def test_another_engines_batch_is_refused(engine: fozo.Engine) -> None:
     class Alien:
-        batch = 2
+        images = random_images(2)
 
-    with pytest.raises(FozoError, match="another engine"):
-        engine.run(Alien())
+        def __len__(self) -> int:
+            return 2
+
+        def part(self, images: slice) -> Batch:
+            return self
+
+        def with_images(self, images: np.ndarray) -> Batch:
+            return self
+
+    oblong = fozo.load_engine(random_vit(VARIANTS["gray_oblong"]))
+    for batch in (Alien(), oblong.check(random_images(2, architecture=VARIANTS["gray_oblong"]))):
+        with pytest.raises(FozoError, match="another engine"):
+            engine.run(batch)
+
+
+@pytest.mark.parametrize("tap", Tap)
+def test_only_the_taps_asked_for_are_reported(engine: fozo.Engine, tap: Tap) -> None:
+    images = random_images(3)
+    batch = engine.check(images)
+    assert isinstance(engine, Engine) and engine.device == "cpu" and {"tokens", "gradient"} <= engine.abilities
+    found = engine.run(batch, taps=(tap,))
+    assert found.keys() == {tap}
+    np.testing.assert_array_equal(found[tap], run(engine, images)[tap])
+
+
+def test_batches_can_be_cut_and_repainted(engine: fozo.Engine) -> None:
+    images, others = random_images(5), random_images(5, seed=1)
+    batch = engine.check(images)
+    assert len(batch) == 5
+    np.testing.assert_array_equal(batch.images, images)
+    plain = run(engine, images)[Tap.POOLED]
+    part = batch.part(slice(2, 4))
+    np.testing.assert_allclose(engine.run(part, taps=(Tap.POOLED,))[Tap.POOLED], plain[:, 2:4], atol=1e-5)
+    repainted = engine.run(part.with_images(others[2:4]), taps=(Tap.POOLED,))[Tap.POOLED]
+    np.testing.assert_allclose(repainted, run(engine, others)[Tap.POOLED][:, 2:4], atol=1e-5)
+    np.testing.assert_array_equal(engine.run(batch, taps=(Tap.POOLED,))[Tap.POOLED], plain)  # itself unchanged
+
+
+def test_the_head_is_the_models(engine: fozo.Engine) -> None:
+    pooled, vit, head = random_images(1).reshape(-1, SMALL.dim)[:4], random_vit(), engine.head()
+    expected = vit.head(torch.from_numpy(pooled)).numpy()
+    np.testing.assert_allclose(head(pooled), expected, atol=1e-6)
+    np.testing.assert_allclose(pooled @ head.weight + head.bias, expected, atol=1e-6)
 
 
 def test_normalise_uses_the_models_own_mean_and_std() -> None:

@@ -1,65 +1,38 @@
-"""Loads the traces of the authors' own programs on a tiny ViT, and replays a method over them.
-
-They lie in ``tests/golden``, or else in ``../shared/golden`` beside the repository or ``$FOZO_SHARED/golden``; the
-README there describes every field.
-"""
+"""Replays methods over the traces of the authors' own programs on a tiny ViT: ``tests/golden`` and its README."""
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pytest
-import torch
 
 import fozo
 from fozo.engines.torch_engine import TorchEngine
-from fozo.engines.weights import Hints, vit_from_state
-from fozo.methods.base import Method
-from fozo.methods.layernorm import LayerNorms
+from fozo.methods._layernorm import LayerNorms
+from fozo.methods.registry import AnyMethod
+from tests.helpers import golden_material
 
 TOLERANCE = 1e-9
 Array = npt.NDArray[Any]
 Images = npt.NDArray[np.float64]
-M = TypeVar("M", bound=Method)
+M = TypeVar("M", bound=AnyMethod)
 
 
-def find(name: str, key: str | None = None) -> Path:
-    """A golden file (that holds ``key``), or a skip that says where it was looked for."""
-    shared = Path(os.environ.get("FOZO_SHARED", Path(__file__).parents[3] / "shared"))
-    for place in (Path(__file__).parents[1] / "golden", shared / "golden"):
-        if (place / name).exists():
-            with np.load(place / name) as file:
-                if key is None or key in file.files:
-                    return place / name
-    pytest.skip(f"{key or 'the trace'} of {name} is not in tests/golden nor in $FOZO_SHARED/golden")
-
-
-@functools.cache
 def engine() -> TorchEngine:
-    with np.load(find("model.npz")) as file:
-        state = {name: torch.from_numpy(file[name]).double() for name in file.files if name != "__cfg__"}
-    return TorchEngine(vit_from_state(state, Hints(heads=4)), name="golden")
+    return golden_material().engine
 
 
-@functools.cache
 def pixels(name: str) -> Images:
     """``source``, ``stream`` or ``zoa`` images, normalised."""
-    with np.load(find("data.npz", f"{name}_u8")) as file:
-        values: Images = (file[f"{name}_u8"].astype(np.float64) / 255 - 0.5) / 0.5
-    return values
+    return golden_material().images[name]
 
 
-@functools.cache
 def source() -> fozo.SourceStatistics:
-    return fozo.SourceStatistics.collect(engine(), np.split(pixels("source"), 4))
+    return golden_material().source
 
 
 @dataclass(frozen=True)
@@ -88,15 +61,19 @@ class Trace:
         start = rows.start % len(images)
         return images[start : start + rows.stop - rows.start]
 
+    def after(self, name: str, t: int) -> Array | None:
+        """What a field that is kept for some batches only holds after batch ``t``, if it is one of them."""
+        found = np.flatnonzero(self["kept"] == t)
+        return self[name][found[0]] if len(found) and name in self.arrays else None
+
     def new_domain(self, t: int) -> bool:
         """Whether the authors' program reset the method before batch ``t``."""
         return self.hp["mode"] == "reset" and t > 0 and bool(self["domain"][t] != self["domain"][t - 1])
 
 
 def load(name: str, stream: str = "stream") -> Trace:
-    with np.load(find(f"{name}_f64.npz")) as file:
-        arrays = {key: file[key] for key in file.files}
-    hp = json.loads(str(arrays.pop("hp"))) if "hp" in arrays else {}
+    arrays = golden_material().trace(f"{name}_f64")
+    hp = json.loads(str(arrays.pop("hp")))
     return Trace(arrays, {"mode": "continual", **hp}, stream)
 
 
@@ -126,9 +103,12 @@ def close(ours: npt.ArrayLike, theirs: npt.ArrayLike, what: str) -> None:
 
 
 def check_norms(norms: LayerNorms, trace: Trace, t: int) -> None:
-    """Compare every LayerNorm of the adapted model with the trace's after batch ``t``; the others must be untouched."""
+    """Compare every LayerNorm of the adapted model with the trace's, where it is kept; the others must be untouched."""
+    assert set(norms.names) == set(trace["updated"])
+    kept = trace.after("ln_after", t)
+    if kept is None:
+        return
     state = norms.engine.vit.state_dict()
-    for name, (weight, bias) in zip(trace["ln_names"], trace["ln_after"][t], strict=True):
+    for name, (weight, bias) in zip(trace["ln_names"], kept, strict=True):
         close(state[f"{name}.weight"], weight, f"{name}.weight after batch {t}")
         close(state[f"{name}.bias"], bias, f"{name}.bias after batch {t}")
-    assert set(norms.names) == set(trace["updated"])

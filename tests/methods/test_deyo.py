@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -58,8 +60,8 @@ def test_its_shuffles_are_permutations_and_its_seeds() -> None:
     assert (order != a.permutations(6, 8, 16)).any()
 
 
-@pytest.mark.parametrize("options", [{"margin": 1e-6}, {"drop": 1.0}])
-def test_without_a_selected_image_nothing_is_learned(options: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", [{"e_margin": 1e-6}, {"plpd_threshold": 1.0}])
+def test_without_a_selected_image_nothing_is_learned(options: dict[str, Any]) -> None:
     images = pixels("stream")[:16]
     method = fozo.create("deyo", engine(), None, **options)
     before = method.state()

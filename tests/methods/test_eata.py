@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.methods.eata import EATA, Fisher, fisher
+from fozo.io import load_arrays, save_arrays
+from fozo.methods.eata import EATA, Fisher, measure_fisher
 from tests.methods.rival_traces import check_norms, close, engine, load, pixels, replay
 
 
 @functools.cache
 def measured() -> Fisher:
-    return fisher(engine(), np.split(pixels("source")[:128], 8))
+    return measure_fisher(engine(), np.split(pixels("source")[:128], 8))
 
 
 def test_the_fisher_information_is_the_authors() -> None:
@@ -30,7 +31,7 @@ def test_replays_the_authors_trace(name: str) -> None:
         engine(),
         preset="official",
         rate=trace.hp["lr"],
-        likeness=trace.hp["d_margin"],
+        d_margin=trace.hp["d_margin"],
         fisher_weight=weight,
         fisher=measured() if weight else None,
     )
@@ -68,14 +69,31 @@ def test_the_fisher_information_survives_a_file(tmp_path: Path) -> None:
     fozo.create("eata", engine(), fisher=loaded)
 
 
+@pytest.mark.parametrize("missing", ["fingerprint", "model", "values"])
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "fisher.npz"
+    measured().save(path)
+    header, arrays = load_arrays(path, Fisher.KIND)
+    save_arrays(
+        path,
+        {key: value for key, value in header.items() if key != missing},
+        {key: value for key, value in arrays.items() if key != missing},
+    )
+    with pytest.raises(fozo.FozoError, match=r"damaged Fisher information.*measure it again"):
+        Fisher.load(path)
+    save_arrays(path, header, {"values": np.array(["much"])})
+    with pytest.raises(fozo.FozoError, match=r"damaged Fisher information.*measure it again"):
+        Fisher.load(path)
+
+
 def test_the_fisher_information_needs_images() -> None:
     with pytest.raises(fozo.FozoError, match="at least one batch"):
-        fisher(engine(), [])
+        measure_fisher(engine(), [])
 
 
 def test_without_a_selected_image_nothing_is_learned() -> None:
     images = pixels("stream")[:16]
-    method = fozo.create("eata", engine(), fisher_weight=0, margin=1e-6)
+    method = fozo.create("eata", engine(), fisher_weight=0, e_margin=1e-6)
     before = method.state()
     close(method(images), fozo.create("noadapt", engine())(images), "logits")
     after = method.state()

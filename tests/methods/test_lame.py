@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import fozo
-from fozo.methods.lame import LAME, Options, adjust
+from fozo.methods.lame import LAME, LAMEConfig, adjust
+from fozo.types import Tap
+from tests.helpers import run
 from tests.methods.rival_traces import close, engine, load, pixels, replay
+
+VARIANTS: list[dict[str, Any]] = [{}, {"preset": "official"}, {"affinity": "linear"}]
 
 
 @pytest.mark.parametrize(
@@ -17,23 +23,23 @@ from tests.methods.rival_traces import close, engine, load, pixels, replay
         ("lame_official_linear", {"affinity": "linear", "symmetric": False}),
     ],
 )
-def test_replays_the_authors_trace(name: str, options: dict[str, object]) -> None:
+def test_replays_the_authors_trace(name: str, options: dict[str, Any]) -> None:
     trace = load(name)
     method = fozo.create("lame", engine(), None, **options)
     assert isinstance(method, LAME)
     for t, _ in replay(trace, method):
         size = int(trace["batch_size"][t])
-        taps = engine().run(engine().embed(trace.batch(t)))
-        kernel = method.affinity(taps.pooled[0].astype(np.float64))
+        taps = run(engine(), trace.batch(t))
+        kernel = method.affinity(taps[Tap.POOLED][0].astype(np.float64))
         close(kernel, trace["kernel"][t][:size, :size], f"kernel of batch {t}")
-        steps = adjust(engine().logits(taps.pooled[0]).astype(np.float64), kernel, method.choices)[1]
+        steps = adjust(taps[Tap.LOGITS][0].astype(np.float64), kernel, method.config)[1]
         assert steps == trace["n_iter"][t]
 
 
 def test_a_single_image_keeps_its_prediction() -> None:
     image = pixels("stream")[:1]
     plain = fozo.create("noadapt", engine())(image)
-    for options in ({}, {"preset": "official"}, {"affinity": "linear"}):
+    for options in VARIANTS:
         output = fozo.create("lame", engine(), None, **options)(image)
         expected = plain - np.log(np.exp(plain).sum())
         np.testing.assert_allclose(output, expected, atol=1e-4)  # the authors' 1e-10 inside the logarithm
@@ -41,7 +47,7 @@ def test_a_single_image_keeps_its_prediction() -> None:
 
 def test_identical_images_get_identical_finite_output() -> None:
     images = np.repeat(pixels("stream")[:1], 4, axis=0)
-    for options in ({}, {"preset": "official"}, {"affinity": "linear"}):
+    for options in VARIANTS:
         output = fozo.create("lame", engine(), None, **options)(images)
         assert np.isfinite(output).all()
         np.testing.assert_allclose(output, output[:1].repeat(4, axis=0), atol=1e-12)
@@ -50,12 +56,12 @@ def test_identical_images_get_identical_finite_output() -> None:
 def test_neighbours_pull_an_unsure_image_to_their_class() -> None:
     logits = np.array([[4.0, 0.0], [4.0, 0.0], [0.4, 0.5]])
     kernel = np.ones((3, 3)) - np.eye(3)
-    adjusted, _ = adjust(logits, kernel, Options())
+    adjusted, _ = adjust(logits, kernel, LAMEConfig())
     assert adjusted[2].argmax() == 0
     np.testing.assert_allclose(np.exp(adjusted).sum(axis=1), 1)
 
 
 @pytest.mark.parametrize("bad", [{"affinity": "cosine"}, {"neighbours": 0}, {"steps": 0}, {"nonsense": 1}])
-def test_refuses_options_it_does_not_have(bad: dict[str, object]) -> None:
+def test_refuses_options_it_does_not_have(bad: dict[str, Any]) -> None:
     with pytest.raises(fozo.FozoError):
         fozo.create("lame", engine(), None, **bad)

@@ -5,7 +5,9 @@ import pytest
 
 import fozo
 from fozo.methods.t3a import T3A, Supports
-from tests.methods.rival_traces import close, engine, load, replay
+from fozo.types import Tap
+from tests.helpers import run
+from tests.methods.rival_traces import close, engine, load, pixels, replay
 
 
 @pytest.mark.parametrize("name", ["t3a_k20_reset", "t3a_k5_continual"])
@@ -16,17 +18,17 @@ def test_replays_the_authors_trace(name: str) -> None:
     order = np.argsort(trace["warmup_labels"], kind="stable")
     assert (method.start.labels == np.sort(trace["warmup_labels"])).all()
     close(method.start.entropies, trace["warmup_ent"][order], "entropies of the head's rows")
+    features = run(engine(), pixels("stream"))[Tap.POOLED][0]
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     for t, _ in replay(trace, method):
         assert (np.bincount(method.supports.labels, minlength=10) == trace["support_count"][t]).all()
         stored = slice(int(trace["support_offset"][t]), int(trace["support_offset"][t + 1]))
         close(method.supports.entropies, trace["support_ent"][stored], f"entropies after batch {t}")
         seen = trace["support_ids"][stored]
-        features = trace["features"][seen[seen >= 0]]
-        unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-        close(method.supports.features[seen >= 0], unit, f"supports after batch {t}")
+        close(method.supports.features[seen >= 0], unit[seen[seen >= 0]], f"supports after batch {t}")
 
 
-def test_reads_the_heads_weights_through_the_engine() -> None:
+def test_starts_from_the_rows_of_the_head() -> None:
     method = fozo.create("t3a", engine())
     assert isinstance(method, T3A)
     weight = engine().vit.head.weight.numpy()
@@ -50,5 +52,5 @@ def test_a_class_without_supports_scores_zero() -> None:
 
 
 def test_refuses_no_supports() -> None:
-    with pytest.raises(fozo.FozoError, match="at least one support"):
+    with pytest.raises(fozo.FozoError, match="supports must be above 0, not 0"):
         fozo.create("t3a", engine(), supports=0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import fozo
@@ -24,6 +26,6 @@ def test_the_rate_follows_the_stated_batch_size() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"rate": 0}, {"rate": float("nan")}, {"momentum": 1.0}, {"batch_size": 0}, {"lr": 1}])
-def test_refuses_options_that_cannot_descend(bad: dict[str, object]) -> None:
+def test_refuses_options_that_cannot_descend(bad: dict[str, Any]) -> None:
     with pytest.raises(fozo.FozoError):
         fozo.create("tent", engine(), None, **bad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fozo.quant.scales import Array, Scales
-from tests.helpers import SHARED, Golden, need
+from tests.helpers import Golden
 
 OPERANDS = {
     "matmul1/A_interval": "scores.queries",
@@ -15,11 +15,6 @@ OPERANDS = {
     "/w_interval": ".weight",
     "/a_interval": ".input",
 }
-
-
-def authors(name: str) -> dict[str, np.ndarray]:
-    with np.load(need(SHARED / "golden" / f"ptq4vit_{name}_f64.npz")) as trace:
-        return dict(trace)
 
 
 def steps(trace: dict[str, np.ndarray]) -> dict[str, Array]:

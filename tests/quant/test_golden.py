@@ -8,26 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-import fozo
-from fozo import quant
+from fozo import FOZO, quant
 from fozo.engines.torch_engine import TorchEngine
-from fozo.engines.vit import ViT
-from fozo.methods.prompt_fozo import PromptFOZO
-from tests.helpers import SHARED, Golden, need
-from tests.quant.golden import authors, scales, steps
+from fozo.models.vit import ViT
+from fozo.types import Tap
+from tests.helpers import Golden, run
+from tests.quant.golden import scales, steps
 
 TOLERANCE = 1e-9
 
 
 @pytest.mark.parametrize("name", ["hessian", "L2_norm", "cosine", "hessian_softtarget"])
 def test_from_the_authors_scales_the_model_computes_the_authors_logits(golden: Golden, name: str) -> None:
-    trace = authors(name)
+    trace = golden.trace(f"ptq4vit_{name}_f64")
     engine = quant.with_scales(golden.engine, scales(golden, trace))
-    images = golden.normalise(golden.data["stream_u8"])
-    logits = engine.logits(engine.run(engine.embed(images)).pooled)[0]
+    logits, plain = (run(one, golden.images["stream"])[Tap.LOGITS][0] for one in (engine, golden.engine))
     np.testing.assert_allclose(logits, trace["logits_quant"], rtol=0, atol=TOLERANCE)
-    plain = golden.engine.logits(golden.engine.run(golden.engine.embed(images)).pooled)[0]
-    np.testing.assert_allclose(plain, trace["logits_fp"], rtol=0, atol=TOLERANCE)
+    if name == "hessian":
+        np.testing.assert_allclose(plain, trace["logits_fp"], rtol=0, atol=TOLERANCE)
     assert np.abs(logits - plain).max() > 0.1  # so the replay is of the quantised model
 
 
@@ -41,21 +39,20 @@ def test_the_search_finds_the_authors_scales(golden: Golden, metric: str, name: 
         short = ViT(replace(vit.architecture, depth=blocks))
     kept = short.state_dict().keys()
     short.load_state_dict({key: value for key, value in vit.state_dict().items() if key in kept}, assign=True)
-    images = golden.normalise(golden.data["source_u8"][:32])
+    images = golden.images["source"][:32]
     found = quant.ptq4vit(TorchEngine(short.eval().requires_grad_(False)), images, metric=metric).scales.steps
-    expected = steps(authors(name))
+    expected = steps(golden.trace(f"ptq4vit_{name}_f64"))
     compared = [key for key in found if blocks == 12 or not key.startswith("head")]
     assert found.keys() <= expected.keys() and len(compared) == 1 + 12 * blocks + (2 if blocks == 12 else 0)
     assert [key for key in compared if not np.allclose(found[key], expected[key], rtol=1e-9, atol=0)] == []
 
 
 def test_fozo_on_the_quantised_model_replays_the_authors_run(golden: Golden) -> None:
-    with np.load(need(SHARED / "golden" / "fozoquant_n1_continual_f64.npz")) as file:
-        trace = dict(file)
-    engine = quant.with_scales(golden.engine, scales(golden, authors("hessian")))
-    source = fozo.SourceStatistics.collect(engine, np.split(golden.normalise(golden.data["source_u8"]), 4))
+    trace = golden.trace("fozoquant_n1_continual_f64")
+    engine = quant.with_scales(golden.engine, scales(golden, golden.trace("ptq4vit_hessian_f64")))
+    source = golden.calibrate(engine)
     np.testing.assert_allclose(source.features.mean.ravel(), trace["src_all_mean"], rtol=0, atol=TOLERANCE)
-    method = PromptFOZO(
+    method = FOZO(
         engine,
         source,
         passes=2,
@@ -63,7 +60,7 @@ def test_fozo_on_the_quantised_model_replays_the_authors_run(golden: Golden) -> 
         start=trace["prompts_init"][0],
         noise=lambda step, shape: trace["Z"][step].reshape(shape),
     )
-    images = golden.normalise(golden.data["stream_u8"])
+    images = golden.images["stream"]
     for t, batch in enumerate(np.split(images, np.cumsum(trace["batch_size"])[:-1])):
         logits = method(batch)
         end = int(trace["batch_size"][: t + 1].sum())

@@ -1,0 +1,123 @@
+"""The store: which runs belong together, which are stale, and that nothing is joined by its label."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fozo.bench.plan import Experiment, Recipe, Setting, StreamPlan, load_recipe
+from fozo.bench.report.page import write_report
+from fozo.bench.report.tables import table_of
+from fozo.bench.store import RESULT, Store, collect
+from fozo.errors import FozoError
+from fozo.io import read_json, write_json
+from tests.bench.invented import MODEL, finish, invent
+
+ROWS = (Experiment("plain", "noadapt"), Experiment("ours", "align", {"shrinkage": 4.0}))
+RECIPE = Recipe("mine", "Mine", ROWS)
+
+
+def average(group_root: Path, label: str) -> list[float | None]:
+    """The standard deviation over seeds that each group's table shows for a row."""
+    found = []
+    for group in collect(group_root):
+        table = table_of(group)
+        cell = dict(table.rows)[label][table.columns.index("Avg")]
+        assert cell is not None
+        found.append(cell.std)
+    return found
+
+
+def test_runs_that_differ_in_calibration_are_never_averaged(tmp_path: Path) -> None:
+    """They were, as if they were seeds: "95.31 ± 0.00"."""
+    invent(tmp_path, RECIPE, batches=2, calibration=2000)
+    invent(tmp_path, RECIPE, batches=2, calibration=64)
+    groups = collect(tmp_path)
+    assert [[run.experiment.calibration for run in group.runs] for group in groups] == [[2000, 2000], [64, 64]]
+    assert ["calibrated on 2000" in group.setting for group in groups] == [True, False]
+    assert average(tmp_path, "ours") == [None, None]
+
+
+def test_an_option_that_changed_since_makes_the_older_run_stale(tmp_path: Path) -> None:
+    store = invent(tmp_path, RECIPE, batches=2, seeds=(0, 1))
+    assert store.stale() == [] and len(collect(tmp_path)[0].of("ours")) == 2
+    changed = replace(RECIPE, rows=(ROWS[0], replace(ROWS[1], options={"shrinkage": 2.0})))
+    setting = Setting(MODEL, 64, 5, stored=False)
+    store.ask(changed, setting, (0,))
+    (group,) = collect(tmp_path)
+    assert [run.experiment.label for run in group.runs] == ["plain", "plain"]  # nobody ran the new row yet
+    stale = store.stale()
+    assert len(stale) == 2 and all(path.name.startswith("ours-s") for path in stale)
+    finish(store, changed.experiments(setting)[1], batches=2)
+    (group,) = collect(tmp_path)
+    (ours,) = group.of("ours")
+    assert ours.experiment.options == {"shrinkage": 2.0} and store.stale() == stale
+    written, named = write_report(tmp_path, tmp_path / "report.html")
+    assert sorted(named) == [str(path.relative_to(tmp_path)) for path in stale]
+    assert all(name in written[0].read_text() for name in named) and "Not shown: 2 runs" in written[0].read_text()
+
+
+def test_a_row_that_is_gone_is_stale_and_a_row_that_was_renamed_is_not(tmp_path: Path) -> None:
+    store = invent(tmp_path, RECIPE, batches=2)
+    setting = Setting(MODEL, 64, 5, stored=False)
+    store.ask(replace(RECIPE, rows=(replace(ROWS[1], label="Ours & theirs"),)), setting, (0,))
+    (group,) = collect(tmp_path)
+    assert group.labels == ["Ours & theirs"]
+    assert [path.name.split("-")[0] for path in store.stale()] == ["plain"]
+    with store.open(group.runs[0].experiment) as folder:
+        assert folder.path.name.startswith("ours-s0-")  # the folder keeps its name
+
+
+def test_commands_add_up_within_a_setting(tmp_path: Path) -> None:
+    invent(tmp_path, RECIPE, batches=2, seeds=(0,))
+    store = invent(tmp_path, RECIPE, batches=2, seeds=(2, 1))
+    (group,) = collect(tmp_path)
+    assert [(run.experiment.label, run.experiment.seed) for run in group.runs] == [
+        (label, seed) for label in ("plain", "ours") for seed in (0, 1, 2)
+    ]
+    invent(tmp_path, RECIPE, batches=2, severity=3)
+    assert len(collect(tmp_path)) == 2 and store.stale() == []
+
+
+def test_what_the_recipe_has_anyway_is_no_other_setting(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, rows=tuple(replace(row, stream=StreamPlan(images=64)) for row in ROWS))
+    store = invent(tmp_path, recipe, batches=2)
+    store.ask(recipe, Setting(f"elsewhere/{MODEL}", stored=False), (0,))  # 64 images, severity 5: the recipe's own
+    assert len(collect(tmp_path)) == 1
+    assert "elsewhere" not in (store.folder / "recipe.json").read_text()
+
+
+def test_rows_of_other_sizes_stand_in_one_table(tmp_path: Path) -> None:
+    """`streams` has columns of 48 and of 12 images; they came out as two tables."""
+    store = Store(tmp_path / "streams")
+    store.folder.mkdir()
+    recipe = load_recipe("streams")
+    setting = Setting(MODEL, stored=False)
+    store.ask(recipe, setting, (0,))
+    for experiment in recipe.experiments(setting, labels=("NoAdapt",)):
+        finish(store, experiment, batches=1)
+    (group,) = collect(tmp_path)
+    assert table_of(group).columns == ("continual", "episodic", "mixed", "recurring", "correlated")
+    assert "12 or 48 images a domain" in group.setting
+
+
+def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    store = invent(tmp_path, RECIPE, batches=2)
+    (folder,) = store.folder.glob("plain-*")
+    result = read_json(folder / RESULT)
+    del result["measures"]
+    write_json(folder / RESULT, result)
+    with pytest.raises(FozoError, match=rf"{folder.name} holds no result that this fozo reads"):
+        collect(tmp_path)
+
+
+def test_nothing_to_report_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FozoError, match="holds no results"):
+        collect(tmp_path)
+    invent(tmp_path, "figureE1")
+    for file in tmp_path.rglob("result.json"):
+        file.unlink()
+    with pytest.raises(FozoError, match=r"no run below .* is finished"):
+        collect(tmp_path)

@@ -1,0 +1,185 @@
+"""``fozo calibrate`` and ``fozo adapt``: the engineer's path."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.data.images import read_image
+from fozo.methods import eata
+from fozo.methods.registry import AnyMethod, create
+from fozo.types import Batch, Floats
+from tests.cli.conftest import Call
+
+
+@pytest.fixture
+def stats(call: Call, weights: Path, photos: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "stats.npz"
+    code, said, _ = call("calibrate", weights, photos / "class0", "-o", path)
+    assert code == 0 and "over 10 images" in said
+    return path
+
+
+def table(path: Path) -> tuple[list[str], list[list[str]]]:
+    with path.open() as stream:
+        header, *rows = list(csv.reader(stream))
+    return header, rows
+
+
+def by_hand(method: AnyMethod, photos: Path, rows: list[list[str]], batch_size: int) -> None:
+    """Check predictions against the same method called in Python."""
+    pixels = np.stack([read_image(photos / row[0]) for row in rows])
+    for start in range(0, len(rows), batch_size):
+        some = slice(start, start + batch_size)
+        logits = method(method.engine.spec.normalise(pixels[some])).astype(np.float64)
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        for row, own in zip(rows[some], p, strict=True):
+            assert [int(value) for value in row[1::2]] == np.argsort(-own)[:5].tolist()
+            assert [float(value) for value in row[2::2]] == pytest.approx(np.sort(own)[::-1][:5], abs=1e-6)
+
+
+@pytest.mark.parametrize("passes", ["4", "auto"])
+def test_predictions_are_those_of_the_method(
+    passes: str, call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "predictions.csv"
+    command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 16, "-o", out)
+    code, said, errors = call(
+        *command, "--passes", passes, "--option", "shrinkage=2", "--option", "retrieval.capacity=32"
+    )
+    assert code == 0 and "60 images" in said and errors == ""
+    header, rows = table(out)
+    assert header[:3] == ["image", "class1", "probability1"] and len(header) == 11
+    assert [row[0] for row in rows] == sorted(p.relative_to(photos).as_posix() for p in photos.rglob("*.png"))
+    options = {"shrinkage": 2.0, "retrieval.capacity": 32, "passes": passes if passes == "auto" else int(passes)}
+    by_hand(fozo.adapter(weights, stats, **options), photos, rows, 16)
+
+
+def test_a_preset_and_a_seed(call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "predictions.csv"
+    command = ("adapt", weights, photos, "--stats", stats, "--method", "fozo", "--batch-size", 16, "-o", out)
+    assert call(*command, "--preset", "paper", "--seed", 7)[0] == 0
+    engine, source = fozo.load_engine(weights), fozo.SourceStatistics.load(stats)
+    by_hand(create("fozo", engine, source, preset="paper", seed=7), photos, table(out)[1], 16)
+
+
+def test_learning_rates_are_of_the_batch_size(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    """`--method tent --batch-size 4` ran at 16 times the intended rate."""
+    out = tmp_path / "predictions.csv"
+    assert call("adapt", weights, photos, "--method", "tent", "--batch-size", 4, "-o", out)[0] == 0
+    by_hand(create("tent", fozo.load_engine(weights), batch_size=4), photos, table(out)[1], 4)
+
+
+def test_eata_measures_its_fisher_information_on_clean_images(
+    call: Call, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    """It could not be run at all."""
+    out, clean = tmp_path / "predictions.csv", photos / "class0"
+    command = ("adapt", weights, photos, "--method", "eata", "--batch-size", 8, "--option", "e_margin=2.0", "-o", out)
+    code, _, errors = call(*command)
+    assert code == 2 and "give a folder of them as --clean" in errors and not out.exists()
+    assert call(*command, "--clean", clean)[0] == 0
+    engine = fozo.load_engine(weights)
+    pixels = engine.spec.normalise(np.stack([read_image(path) for path in sorted(clean.iterdir())]))
+    fisher = eata.measure_fisher(engine, [pixels[:8], pixels[8:]])
+    by_hand(create("eata", engine, batch_size=8, fisher=fisher, e_margin=2.0), photos, table(out)[1], 8)
+
+
+def test_clean_images_serve_instead_of_statistics(
+    call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "predictions.csv"
+    assert call("adapt", weights, photos, "--stats", stats, "-o", out)[0] == 0
+    before = out.read_bytes()
+    assert call("adapt", weights, photos, "--clean", photos / "class0", "-o", out)[0] == 0
+    assert out.read_bytes() == before
+
+
+def test_classes_are_named_where_the_model_knows_them(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    names, model, out = tmp_path / "names.txt", tmp_path / "model.onnx", tmp_path / "predictions.csv"
+    names.write_text("cat\ndog, large\ncar\nbus\ntree\nboat\n")
+    assert call("export", weights, "-o", model, "--labels", names)[0] == 0
+    assert call("adapt", model, photos, "--clean", photos / "class1", "-o", out)[0] == 0
+    _, rows = table(out)
+    assert {name for row in rows for name in row[1::2]} <= set(names.read_text().splitlines())
+    assert {len(row) for row in rows} == {11}
+
+
+def test_weights_whose_name_tells_nothing(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    mine, out = Path(shutil.copy(weights, tmp_path / "mine.safetensors")), tmp_path / "predictions.csv"
+    command = ("adapt", mine, photos, "--method", "noadapt", "-o", out)
+    code, _, errors = call(*command)
+    assert code == 2 and "mean" in errors and len(errors.splitlines()) == 1
+    assert call(*command, "--mean", 0.5, "--std", "0.5,0.5,0.5", "--heads", 1)[0] == 0
+    own = out.read_bytes()
+    assert call("adapt", weights, photos, "--method", "noadapt", "-o", out)[0] == 0 and out.read_bytes() == own
+
+
+def test_control_c_keeps_the_predictions_that_were_made(
+    call: Call, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were kept in memory to the end."""
+    out = tmp_path / "predictions.csv"
+    command = ("adapt", weights, photos, "--method", "noadapt", "--batch-size", 16, "-o", out)
+    assert call(*command)[0] == 0
+    whole = out.read_text()
+    step, done = fozo.NoAdapt.step, []
+
+    def impatient(self: fozo.NoAdapt, batch: Batch) -> Floats:
+        done.append(len(batch))
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    monkeypatch.setattr(fozo.NoAdapt, "step", impatient)
+    code, said, errors = call(*command)
+    assert (code, said) == (130, "") and errors == f"fozo: interrupted; {out} has the first 32 of 60 predictions\n"
+    assert out.read_text() == "".join(whole.splitlines(keepends=True)[:33])
+
+
+def test_a_full_disk_leaves_whole_lines(
+    call: Call, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "predictions.csv"
+    command = ("adapt", weights, photos, "--method", "noadapt", "--batch-size", 16, "-o", out)
+    assert call(*command)[0] == 0
+    whole = out.read_text()
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2500, limits[1]))
+    try:
+        code, _, errors = call(*command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2 and "cannot write" in errors and len(errors.splitlines()) == 1
+    kept = out.read_text()
+    assert whole.startswith(kept) and kept.endswith("\n") and 0 < len(kept) <= 2500
+
+
+def test_bad_input_is_one_sentence_and_code_2(
+    call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "predictions.csv"
+    for arguments, sentence in (
+        (("adapt", weights, photos), "needs --stats"),
+        (("adapt", weights, photos, "--method", "magic"), "no method 'magic'"),
+        (("adapt", weights, tmp_path / "nowhere", "--stats", stats), "is no folder"),
+        (("adapt", weights, photos, "--stats", stats, "--option", "shrinkage"), "give NAME=VALUE"),
+        (("adapt", weights, photos, "--stats", stats, "--option", "speed=2"), "no option 'speed'"),
+        (("adapt", weights, photos, "--stats", stats, "--passes", "many"), "passes"),
+        (("adapt", weights, photos, "--stats", stats, "--preset", "mine"), "no preset 'mine'"),
+        (("adapt", weights, photos, "--method", "noadapt", "--passes", 4), "no option 'passes'"),
+        (("adapt", weights, photos, "--stats", stats, "-o", tmp_path / "no" / "file.csv"), "folder that exists"),
+        (("adapt", weights, photos, "--stats", tmp_path / "none.npz"), "there is no file"),
+        (("calibrate", weights, weights.parent), "holds no images"),
+        (("calibrate", weights, photos, "--runtime", "openvino"), "runtime"),
+    ):  # fmt: skip
+        code, _, errors = call(*arguments)
+        assert code == 2 and len(errors.splitlines()) == 1 and sentence in errors, (arguments, errors)
+    assert not out.exists()

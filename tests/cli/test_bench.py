@@ -1,0 +1,183 @@
+"""``fozo bench`` and ``fozo report``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fozo.bench import run
+from fozo.cli import progress
+from fozo.data.streams import Stream
+from fozo.io import locked, read_json
+from tests.cli.conftest import RECIPE, Call
+
+
+def test_the_list(call: Call) -> None:
+    code, out, _ = call("bench", "list")
+    assert code == 0 and "table1" in out and "figureE1" in out and "59.5 %" in out and "\x1b" not in out
+
+
+def test_a_recipe_from_the_command_line(call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path) -> None:
+    command = ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs", "--threads", 1)
+    code, out, errors = call(*command, "--seeds", "0,3", "--severity", 2)
+    assert code == 0 and errors == ""  # quiet into a pipe: one line for each experiment
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        "small plain seed 0", "small plain seed 3", "small Align seed 0", "small Align seed 3",
+    ]  # fmt: skip
+    folders = [path for path in (tmp_path / "runs" / "small").iterdir() if path.is_dir()]
+    assert len(folders) == 4 and all((folder / "result.json").exists() for folder in folders)
+    results = [read_json(folder / "result.json") for folder in folders]
+    assert {str(result["stream"]["severity"]) for result in results if isinstance(result["stream"], dict)} == {"2"}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("result.json")}
+    assert call(*command, "--seeds", "0,3", "--severity", 2) == (0, out, "")  # all found finished
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("result.json")}
+    code, out, _ = call(*command, "--methods", "noadapt", "--images", 6)
+    assert code == 0 and out.startswith("small plain seed 0") and "12 images" in out and len(out.splitlines()) == 1
+
+
+def test_workers_share_the_processors_that_may_be_used(
+    call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for decoding images: four workers started four times as many threads as there are processors."""
+    monkeypatch.setattr("fozo.cli.bench.usable_cpus", lambda: 3)
+    streams = []
+
+    def spy(*given: Any, **options: Any) -> object:
+        streams.append(options["workers"])
+        return Stream(*given, **options)
+
+    monkeypatch.setattr(run, "Stream", spy)
+    assert call("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs")[0] == 0
+    results = [read_json(path) for path in (tmp_path / "runs").rglob("experiment.json")]
+    assert [result["threads"] for result in results] == [3, 3] == streams
+
+
+def test_passes_of_ones_own_recipe(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    """Rows that become one experiment are run once, and ``auto`` stays with the method."""
+    recipe = tmp_path / "mine.toml"
+    rows = "".join(
+        f'[[row]]\nlabel = "{label}"\nmethod = "align"\noptions = {{ passes = {passes} }}\n'
+        for label, passes in (("one", 1), ("Align, 2 passes", 2), ("Align, 4 passes", 4), ("freely", '"auto"'))
+    )
+    recipe.write_text(RECIPE.split("[[row]]")[0] + rows)
+    command = ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs")
+    code, out, errors = call(*command, "--passes", 2)
+    assert (code, errors) == (0, "")
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        "mine-2passes Align, 2 passes seed 0", "mine-2passes freely seed 0",
+    ]  # fmt: skip
+    assert len(list((tmp_path / "runs" / "mine-2passes").glob("*/result.json"))) == 2
+
+
+def test_rows_that_are_one_experiment_are_run_once(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "twice.toml"
+    recipe.write_text(RECIPE + '[[row]]\nlabel = "again"\nmethod = "align"\n')
+    runs, page = tmp_path / "runs", tmp_path / "page.html"
+    code, out, _ = call("bench", recipe, "--model", weights, "--imagenet", photos, "--out", runs)
+    assert code == 0 and len(out.splitlines()) == 2
+    assert call("report", runs, "-o", page)[0] == 0
+    rows = [
+        line for line in page.with_suffix(".md").read_text().splitlines() if line.startswith(("| Align", "| again"))
+    ]
+    assert len(rows) == 2 and rows[0].split("|")[2:] == rows[1].split("|")[2:]
+
+
+def test_weights_whose_name_tells_nothing(
+    call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    mine = shutil.copy(weights, tmp_path / "mine.safetensors")
+    command = ("bench", recipe, "--model", mine, "--imagenet", photos, "--out", tmp_path / "runs")
+    code, _, errors = call(*command)
+    assert code == 2 and "mean" in errors
+    known = call("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "other")
+    assert call(*command, "--mean", "0.5,0.5,0.5", "--std", 0.5) == known
+    code, _, errors = call(*command, "--mean", "0.4", "--std", 0.5)
+    assert code == 2 and "begun with other model weights or loading options" in errors
+
+
+def test_bad_input_is_one_sentence_and_code_2(
+    call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    given = (recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs")
+    for arguments, sentence in (
+        (("bench", "table9"), "no recipe 'table9'"),
+        (("bench", recipe), "which model?"),
+        (("bench", recipe, "--model", weights, "--out", tmp_path / "runs"), "give --imagenet DIR"),
+        (("bench", *given, "--seeds", "one"), "--seeds is 'one'"),
+        (("bench", *given, "--seeds", "-1"), "the seed is -1"),
+        (("bench", *given, "--workers", 0), "workers is 0"),
+        (("bench", *given, "--threads", 0), "threads is 0"),
+        (("bench", *given, "--mean", "grey"), "--mean is 'grey'"),
+        (("bench", *given, "--executor", "slurm"), "--executor is 'slurm'"),
+        (("bench", *given, "--executor", "ray", "--workers", 2), "the cluster decides"),
+        (("bench", *given, "--address", "auto"), "give --executor ray"),
+        (("bench", *given, "--images", 61), "cannot take 61 of 60"),
+        (("bench", *given, "--images", 60), "none is left to calibrate on"),
+        (("bench", *given, "--methods", "magic"), "no row of the method 'magic'"),
+        (("bench", *given, "--only", "plain", "--only", "Magic"), "no row of the label 'Magic'"),
+        (("bench", *given, "--passes", 4), "nothing for --passes to change"),
+        (("bench", "table4", "--model", weights), "nothing to run without --imagenet-r"),
+        (("bench", recipe, "--model", "none.safetensors", "--imagenet", photos, "--out", tmp_path / "r"), "none.safe"),
+    ):
+        code, _, errors = call(*arguments)
+        lines = [line for line in errors.splitlines() if "leaving out" not in line]
+        assert code == 2 and len(lines) == 1 and sentence in lines[0], (arguments, errors)
+
+
+def test_a_second_command_in_the_same_folder_is_refused(
+    call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    with locked(tmp_path / "runs" / "small"):
+        code, out, errors = call("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs")
+    assert (code, out) == (2, "") and "another process is working in" in errors
+
+
+def test_control_c_says_how_to_go_on(
+    call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs")
+    with monkeypatch.context() as patch:
+
+        def interrupt(*_: object) -> int:
+            raise KeyboardInterrupt
+
+        patch.setattr(run, "peak_memory", interrupt)
+        code, out, errors = call(*command)
+    assert (code, out) == (130, "") and "the same command goes on" in errors
+    assert call(*command)[0] == 0
+
+
+def test_progress_on_a_terminal(
+    call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "DELAY", 0)
+    command = ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs")
+    _, out, errors = call(*command)
+    assert "calibrating" in errors and "Align seed 0: " in errors and "24/24" in errors
+    assert "\x1b" not in out and len(out.splitlines()) == 2
+
+
+def test_the_report(call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path) -> None:
+    runs, page = tmp_path / "runs", tmp_path / "page.html"
+    code, _, errors = call("report", runs)
+    assert code == 2 and "is no folder" in errors and len(errors.splitlines()) == 1
+    runs.mkdir()
+    code, _, errors = call("report", runs, "-o", page)
+    assert code == 2 and "holds no results" in errors and not page.exists()
+    command = ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", runs, "--threads", 1)
+    assert call(*command)[0] == 0
+    code, out, errors = call("report", runs, "-o", page)
+    names = [page.with_suffix(suffix) for suffix in (".html", ".md", ".csv", ".tex")]
+    assert (code, out, errors) == (0, ", ".join(map(str, names)) + "\n", "") and all(name.exists() for name in names)
+    assert "plain" in page.read_text() and "(paper 50.00" in names[1].read_text()
+    code, _, errors = call("report", runs, "-o", tmp_path / "no" / "page.html")
+    assert code == 2 and "choose a folder that exists" in errors
+    recipe.write_text(RECIPE + "options = { shrinkage = 0.0 }\n")
+    assert call(*command)[0] == 0
+    code, out, errors = call("report", runs, "-o", page)
+    assert code == 0 and len(errors.splitlines()) == 1 and "small/align-s0-" in errors and "is left out" in errors

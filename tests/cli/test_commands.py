@@ -1,0 +1,105 @@
+"""What all commands share: exit codes, options, progress; and the small commands."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import fozo
+from fozo.cli import options, progress
+from fozo.cli.progress import Progress
+from fozo.data import check
+from fozo.errors import FozoError
+from tests.cli.conftest import Call
+
+
+def test_the_version(call: Call) -> None:
+    assert call("--version") == (0, f"{metadata.version('fozo')}\n", "")
+
+
+def test_methods_are_listed_with_what_they_need(call: Call) -> None:
+    code, out, _ = call("methods")
+    head, *lines = out.splitlines()
+    assert code == 0 and head.split() == ["method", "passes", "adapts", "needs", "paper"]
+    assert [line.split()[0] for line in lines] == sorted(fozo.list_methods())
+    needs = {line.split()[0]: line for line in lines}
+    assert "fisher, gradient" in needs["eata"] and "source" in needs["align"] and "source" not in needs["tent"]
+
+
+@pytest.mark.parametrize("command", ["bench", "calibrate", "adapt", "quantise", "export"])
+def test_every_command_that_loads_a_model_takes_all_options_of_loading(
+    command: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = call(command, "--help")
+    assert code == 0 and all(f"--{name.replace('_', '-')} " in out for name in options.LOADING)
+    assert set(options.LOADING) < set(fozo.LoadOptions.__dataclass_fields__)
+
+
+def test_control_c_anywhere_is_130(call: Call, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "check_image_set", interrupt)
+    monkeypatch.setattr("fozo.data.corrupt_tree.corrupt_tree", interrupt)
+    for command in (("data", "check", photos), ("corrupt", photos, photos / "out")):
+        assert call(*command) == (130, "", "fozo: interrupted\n")
+
+
+def test_values() -> None:
+    texts = ["passes=4", "passes=auto", "weight=0.5", "schedule.decay=1e-1", "on=true", "off=false", "a=b=c"]
+    values = [options.read_options([text]) for text in texts]
+    assert values == [
+        {"passes": 4}, {"passes": "auto"}, {"weight": 0.5}, {"schedule.decay": 0.1}, {"on": True}, {"off": False},
+        {"a": "b=c"},
+    ]  # fmt: skip
+    for wrong in ("passes", "passes="):
+        with pytest.raises(FozoError, match="give NAME=VALUE"):
+            options.read_options([wrong])
+
+
+class Terminal:
+    """Says that standard error is one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        self.capsys = capsys
+
+    def shown(self) -> str:
+        return self.capsys.readouterr().err
+
+
+def test_progress_is_shown_after_two_seconds_and_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Progress()) as bar:
+        bar("calibrating", 3, 8)
+    assert capsys.readouterr().err == ""
+    terminal = Terminal(monkeypatch, capsys)
+    with closing(Progress()) as bar:
+        bar("calibrating", 3, 8)
+        assert terminal.shown() == "" and progress.DELAY == 2
+        monkeypatch.setattr(progress, "DELAY", 0)
+        bar("calibrating", 4, 8)
+    assert "calibrating" in terminal.shown()
+
+
+def test_one_bar_serves_one_thing_after_another(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "DELAY", 0)
+    terminal = Terminal(monkeypatch, capsys)
+    with closing(Progress()) as bar:
+        bar("calibrating", 8, 8)
+        bar("FOA seed 0: 50.0 %", 8, 24)
+        bar.close()
+        first = terminal.shown()
+        bar("FOA seed 1: 60.0 %", 8, 24)
+        bar.close()
+        second = terminal.shown()
+    assert "calibrating" in first and "8/24" in first
+    assert "FOA seed 1: 60.0 %" in second and "calibrating" not in second and "seed 0" not in second

@@ -1,0 +1,152 @@
+"""One contract for every optimizer: ask, tell, and a state that goes on bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fozo.core.cmaes import CMAES
+from fozo.core.noise import PhiloxNoise, SignedUniform
+from fozo.core.optimizer import Optimizer
+from fozo.core.schedule import Schedule
+from fozo.core.spsa import SPSA, OneSidedSPSA
+from fozo.errors import FozoError
+from fozo.types import State
+from tests.helpers import same
+
+Array = npt.NDArray[np.float64]
+START = np.linspace(-1, 1, 6)
+
+
+def spsa() -> SPSA:
+    return SPSA(START, Schedule(rate=0.05), PhiloxNoise(3), samples=2)
+
+
+def one_sided() -> OneSidedSPSA:
+    noise = SignedUniform(3)
+    return OneSidedSPSA(
+        START, lambda point, gradient: point - 0.05 * gradient, lambda draw, n: 0.02 * noise(draw, (n,)), samples=2
+    )
+
+
+def cmaes() -> CMAES:
+    return CMAES(START, population=5, keep_best=True, seed=3)
+
+
+every = pytest.mark.parametrize("make", [spsa, one_sided, cmaes])
+Make = Callable[[], Optimizer]
+
+
+def sphere(points: Array) -> Array:
+    losses: Array = ((points - 0.3) ** 2).sum(axis=1)
+    return losses
+
+
+def run(optimizer: Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.tell(sphere(optimizer.ask()))
+
+
+@every
+def test_it_is_an_optimizer_and_descends(make: Make) -> None:
+    optimizer = make()
+    assert isinstance(optimizer, Optimizer)
+    before = sphere(optimizer.point[None])[0]
+    run(optimizer, 40)
+    assert sphere(optimizer.point[None])[0] < 0.2 * before
+
+
+@every
+def test_asking_is_repeatable_until_told_and_changes_nothing(make: Make) -> None:
+    optimizer = make()
+    run(optimizer, 3)
+    before, point = optimizer.state(), optimizer.point.copy()
+    asked = optimizer.ask()
+    assert asked.shape == (len(asked), *START.shape) and len(asked) > 1
+    np.testing.assert_array_equal(optimizer.ask(), asked)
+    assert same(optimizer.state(), before)
+    np.testing.assert_array_equal(optimizer.point, point)
+    optimizer.tell(sphere(asked))
+    assert not np.array_equal(optimizer.ask(), asked)
+
+
+@every
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_losses_that_are_not_finite_change_nothing(make: Make, bad: float) -> None:
+    optimizer, twin = make(), make()
+    for each in (optimizer, twin):
+        run(each, 2)
+    points, before = optimizer.ask(), optimizer.state()
+    losses = sphere(points)
+    losses[-1] = bad
+    with pytest.raises(FozoError, match="not all finite"):
+        optimizer.tell(losses)
+    assert same(optimizer.state(), before)
+    np.testing.assert_array_equal(optimizer.ask(), points)
+    for each in (optimizer, twin):
+        run(each, 3)
+    np.testing.assert_array_equal(optimizer.point, twin.point)
+
+
+@every
+def test_it_wants_one_loss_a_point(make: Make) -> None:
+    optimizer = make()
+    count, before = len(optimizer.ask()), optimizer.state()
+    for wrong in (np.zeros(count - 1), np.zeros(count + 1), np.zeros((count, 1)), 0.0):
+        with pytest.raises(FozoError, match=f"needs {count} losses"):
+            optimizer.tell(wrong)
+    assert same(optimizer.state(), before)
+
+
+@every
+@pytest.mark.parametrize("at", [0, 1, 5])
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_state_taken_anywhere_goes_on_bit_for_bit(make: Make, at: int, asked: bool) -> None:
+    unbroken, resumed = make(), make()
+    run(unbroken, at)
+    if asked:  # and not told, as after a batch that failed
+        unbroken.ask()
+    saved = {name: value.copy() for name, value in unbroken.state().items()}
+    run(resumed, 2)  # whatever it learned before must not shine through
+    resumed.ask()
+    resumed.load_state(saved)
+    assert same(resumed.state(), saved)
+    for _ in range(10):
+        points = unbroken.ask()
+        np.testing.assert_array_equal(resumed.ask(), points)
+        for each in (unbroken, resumed):
+            each.tell(sphere(points))
+    assert same(resumed.state(), unbroken.state())
+
+
+@every
+def test_a_state_is_a_copy(make: Make) -> None:
+    optimizer = make()
+    run(optimizer, 2)
+    saved = optimizer.state()
+    kept = {name: value.copy() for name, value in saved.items()}
+    run(optimizer, 2)
+    assert same(saved, kept)
+    optimizer.load_state(saved)
+    run(optimizer, 2)
+    assert same(saved, kept)
+
+
+@every
+def test_a_state_without_one_of_its_arrays_is_refused_and_nothing_is_changed(make: Make) -> None:
+    optimizer = make()
+    run(optimizer, 2)
+    before = optimizer.state()
+    donor = make()
+    run(donor, 4)
+    for name in before:
+        lacking: State = {key: value for key, value in donor.state().items() if key != name}
+        with pytest.raises(FozoError):
+            optimizer.load_state(lacking)
+        assert same(optimizer.state(), before), name
+    with pytest.raises(FozoError):
+        optimizer.load_state(donor.state() | {"point": np.zeros((2, 2, 2))})
+    assert same(optimizer.state(), before)

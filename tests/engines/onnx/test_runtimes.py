@@ -1,0 +1,387 @@
+"""Exported models against the naive pass and the torch engine, on every runtime; and their manners."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from onnxruntime import quantization
+
+import fozo
+from fozo.engines.onnx import export as module
+from fozo.engines.onnx.engine import GraphEngine
+from fozo.engines.onnx.ort import OnnxEngine
+from fozo.engines.onnx.schema import FORMAT, METADATA
+from fozo.errors import FozoError
+from fozo.types import Knobs, Tap
+from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
+
+RUNTIMES = ("onnxruntime", "openvino")
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Files of the variants of the small random ViT, each written once."""
+    folder = tmp_path_factory.mktemp("exported")
+
+    def path(variant: str) -> Path:
+        file = folder / f"{variant}.onnx"
+        if not file.exists():
+            fozo.export(fozo.load_engine(random_vit(VARIANTS[variant])), file)
+        return file
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def engines(exported: Callable[[str], Path]) -> Callable[[str, str], GraphEngine]:
+    """Engines on them, each opened once."""
+    opened: dict[tuple[str, str], GraphEngine] = {}
+
+    def engine(variant: str, runtime: str) -> GraphEngine:
+        if (variant, runtime) not in opened:
+            if runtime == "openvino":
+                pytest.importorskip("openvino")
+            made = fozo.load_engine(exported(variant), runtime=runtime, threads=1)
+            assert isinstance(made, GraphEngine)
+            opened[variant, runtime] = made
+        return opened[variant, runtime]
+
+    return engine
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", KNOBS)
+@torch.inference_mode()
+def test_the_graph_equals_the_naive_pass(
+    engines: Callable[[str, str], GraphEngine], variant: str, kind: str, runtime: str
+) -> None:
+    a, vit, engine = VARIANTS[variant], random_vit(VARIANTS[variant]), engines(variant, runtime)
+    images = random_images(3, architecture=a)
+    knobs = random_knobs(a, 3, 3, kind)
+    expected = [naive(vit, a, images, knobs, k) for k in range(knobs.candidates())]
+    for chunk in (1, 2, 4, 64):  # one pass a call; candidates cut; images cut; all at once
+        engine.chunk = chunk
+        taps = run(engine, images, knobs)
+        for k, candidate in enumerate(expected):
+            for tap, value in candidate.items():
+                np.testing.assert_allclose(taps[tap][k], value, atol=2e-5, rtol=2e-5, err_msg=tap.value)
+
+
+def test_only_the_taps_asked_for_are_fetched(
+    engines: Callable[[str, str], GraphEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines("plain", "onnxruntime")
+    fetched: list[list[str]] = []
+    execute = engine.execute
+
+    def watched(feeds: Any, outputs: Any) -> Any:
+        fetched.append(list(outputs))
+        return execute(feeds, outputs)
+
+    monkeypatch.setattr(engine, "execute", watched)
+    for tap in Tap:
+        found = engine.run(engine.check(random_images(2)), taps=(tap,))
+        assert found.keys() == {tap}
+        assert fetched[-1] == ["pooled" if tap is Tap.LOGITS else tap.value]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", fozo.list_methods(without={"torch"}))
+def test_methods_predict_what_they_predict_on_torch(
+    engines: Callable[[str, str], GraphEngine], name: str, runtime: str
+) -> None:
+    theirs, ours = fozo.load_engine(random_vit()), engines("plain", runtime)
+    assert ours.spec == theirs.spec  # so that statistics and states go from one engine to the other
+    source = fozo.calibrate(theirs, [random_images(32, seed=100 + i) for i in range(3)])
+    first, second = (fozo.create(name, engine, source) for engine in (theirs, ours))
+    for seed in range(5):
+        images = random_images(8, seed=seed)
+        expected, got = first(images), second(images)
+        np.testing.assert_allclose(got, expected, atol=1e-3, rtol=1e-3)
+        np.testing.assert_array_equal(got.argmax(axis=1), expected.argmax(axis=1))
+
+
+def test_statistics_are_those_of_torch(
+    engines: Callable[[str, str], GraphEngine], source: fozo.SourceStatistics
+) -> None:
+    engine = engines("plain", "onnxruntime")
+    ours = fozo.calibrate(engine, [random_images(32, seed=100 + i) for i in range(3)])
+    for name in source.PARTS:
+        one, other = getattr(ours, name), getattr(source, name)
+        assert one.count == other.count
+        np.testing.assert_allclose(one.mean, other.mean, atol=1e-5)
+        np.testing.assert_allclose(one.std, other.std, atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_bits(exported: Callable[[str], Path], source: fozo.SourceStatistics) -> None:
+    outputs = []
+    for threads in (1, 2, 2):
+        method = fozo.FOZO(OnnxEngine(exported("plain"), threads=threads, chunk=3), source, passes=4, seed=7)
+        outputs.append(np.stack([method(random_images(5, seed=seed)) for seed in range(3)]))
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    np.testing.assert_array_equal(outputs[1], outputs[2])
+
+
+def test_calls_are_made_side_by_side(exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = OnnxEngine(exported("plain"), threads=2, chunk=2)
+    together = threading.Barrier(2, timeout=20)  # broken unless two calls are under way at once
+    execute = engine.execute
+
+    def meeting(*call: Any) -> Any:
+        together.wait()
+        return execute(*call)
+
+    batch = engine.check(random_images(8))
+    expected = engine.run(batch)[Tap.LOGITS]
+    monkeypatch.setattr(engine, "execute", meeting)
+    np.testing.assert_array_equal(engine.run(batch)[Tap.LOGITS], expected)
+
+    def failing(*call: Any) -> Any:
+        raise FozoError("a call went wrong")
+
+    monkeypatch.setattr(engine, "execute", failing)
+    with pytest.raises(FozoError, match="a call went wrong"):
+        engine.run(batch)
+
+
+def test_torch_in_torch_out(engines: Callable[[str, str], GraphEngine]) -> None:
+    method = fozo.NoAdapt(engines("plain", "onnxruntime"))
+    images = random_images(2)
+    output = method(torch.from_numpy(images).requires_grad_())
+    assert isinstance(output, torch.Tensor) and output.dtype == torch.float32
+    np.testing.assert_array_equal(output.numpy(), method(images))
+    half = method(torch.from_numpy(images).bfloat16())
+    np.testing.assert_allclose(half.numpy(), output.numpy(), atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 3, 16, 15), np.float32), "resize the images"),
+        (np.zeros((0, 3, 16, 16), np.float32), "no images"),
+        (np.zeros((2, 3, 16, 16), np.uint8), "normalise on uint8"),
+        (np.where(np.arange(3)[:, None, None, None] == 1, np.nan, np.zeros((3, 3, 16, 16))), "image 1 of the batch"),
+        (np.full((1, 3, 16, 16), 1e300), "image 0 of the batch"),  # finite, but not in float32
+    ],
+)
+def test_bad_images_are_refused_as_on_torch(
+    engine: fozo.Engine, engines: Callable[[str, str], GraphEngine], images: np.ndarray, message: str
+) -> None:
+    sentences = []
+    for one in (engine, engines("plain", "onnxruntime")):
+        with pytest.raises(FozoError, match=message) as caught:
+            one.check(images)
+        sentences.append(str(caught.value))
+    assert sentences[0] == sentences[1]
+
+
+def test_bad_knobs_and_foreign_batches_are_refused(
+    engine: fozo.Engine, engines: Callable[[str, str], GraphEngine]
+) -> None:
+    ours = engines("plain", "onnxruntime")
+    with pytest.raises(FozoError, match="prompts have shape"):
+        run(ours, random_images(3), Knobs(prompts=np.zeros((2, 3, 5))))
+    with pytest.raises(FozoError, match="another engine"):
+        ours.run(engine.check(random_images(3)))
+    oblong = engines("gray_oblong", "onnxruntime")
+    with pytest.raises(FozoError, match="another engine"):
+        ours.run(oblong.check(random_images(3, architecture=VARIANTS["gray_oblong"])))
+
+
+def test_options_of_load_engine(exported: Callable[[str], Path]) -> None:
+    path = exported("plain")
+    whole = fozo.load_engine(path)
+    some = fozo.load_engine(path, classes=[5, 2], mean=0.5, std=(0.5, 0.25, 1.0))
+    assert some.spec.classes == 2 and some.spec.subset == (5, 2) and some.spec.fingerprint == whole.spec.fingerprint
+    assert some.spec.mean == (0.5, 0.5, 0.5) and some.spec.std == (0.5, 0.25, 1.0)
+    pooled = random_images(1).reshape(-1, 24)[:4]
+    np.testing.assert_allclose(some.head()(pooled), whole.head()(pooled)[:, [5, 2]], rtol=1e-6)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"classes": [1, 1]}, "distinct"),
+        ({"classes": [7]}, "below 7"),
+        ({"heads": 3}, "exported model"),
+        ({"dtype": "float32"}, "exported model"),
+        ({"threads": 0}, "at least 1"),
+        ({"chunk": 0}, "at least 1"),
+        ({"runtime": "tensorrt"}, "'onnxruntime' or 'openvino'"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(FozoError, match=message):
+            fozo.load_engine(path, **options)
+    with pytest.raises(FozoError, match="runs in PyTorch"):
+        fozo.load_engine(random_vit(), threads=2)
+
+
+def plain_classifier(path: Path) -> None:
+    """What other exporters write."""
+    node = helper.make_node("Flatten", ["input"], ["logits"])
+    images = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["B", 3, 4, 4])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", 48])
+    graph = helper.make_graph([node], "classifier", [images], [logits])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_files_that_cannot_be_run_are_refused(exported: Callable[[str], Path], tmp_path: Path, runtime: str) -> None:
+    if runtime == "openvino":
+        pytest.importorskip("openvino")
+    good = exported("plain").read_bytes()
+    path = tmp_path / "model.onnx"
+
+    def refused(message: str) -> None:
+        with pytest.raises(FozoError, match=message):
+            fozo.load_engine(path, runtime=runtime)
+
+    refused("there is no file")
+    plain_classifier(path)
+    refused("without fozo's prompt inputs.*fozo export MODEL")
+    for bad in (b"", b"not a model at all", good[: len(good) // 2], good[:-1]):
+        path.write_bytes(bad)
+        refused("model.onnx (is not a readable ONNX model|is an ONNX model without|holds damaged metadata)")
+    model = onnx.load(exported("plain"))
+    metadata = json.loads(model.metadata_props[0].value)
+    for content, message in (
+        ({**metadata, "format": FORMAT + 1}, f"has format {FORMAT + 1}.*upgrade fozo"),
+        ({"format": FORMAT}, "damaged metadata"),
+        ({**metadata, "spec": {"name": "half"}}, "damaged metadata"),
+    ):
+        helper.set_model_props(model, {METADATA: json.dumps(content)})
+        path.write_bytes(model.SerializeToString())
+        refused(message)
+
+
+def test_runs_where_torch_cannot_be_imported(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    """Everything forward-only, in a process that has neither torch nor onnx."""
+    statistics = tmp_path / "source.npz"
+    code = f"""
+import sys
+import threading
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "onnx", "timm", "transformers"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import numpy as np
+import fozo
+engine = fozo.load_engine({str(exported("plain"))!r}, threads=1)
+draw = np.random.default_rng(0)
+batch = lambda: draw.standard_normal((8, *engine.spec.image_shape)).astype(np.float32)
+source = fozo.calibrate(engine, [batch() for _ in range(3)])
+source.save({str(statistics)!r})
+for name in fozo.list_methods():
+    try:
+        method = fozo.create(name, engine, source)
+    except fozo.FozoError as error:  # those that train or change weights
+        assert "torch" in str(error).lower(), error
+    else:
+        assert method(batch()).shape == (8, engine.spec.classes)
+        print(name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == set(fozo.list_methods(without={"torch"}))
+    assert fozo.SourceStatistics.load(statistics).images == 24
+
+
+def test_openvino_is_asked_for_where_it_is_missing(
+    exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(FozoError, match=r"pip install 'fozo\[openvino\]'"):
+        fozo.load_engine(exported("plain"), runtime="openvino")
+
+
+def test_gelu_tanh_and_labels(tmp_path: Path) -> None:
+    """What no variant has: the third activation, and names of classes that follow a restricted head."""
+    from dataclasses import replace
+
+    vit = random_vit(replace(SMALL, activation="gelu_tanh"))
+    theirs = fozo.load_engine(vit)
+    names = [f"class {i}" for i in range(7)]
+    fozo.export(theirs, tmp_path / "model.onnx", labels=names)
+    ours = fozo.load_engine(tmp_path / "model.onnx")
+    assert ours.spec.labels == tuple(names)
+    assert fozo.load_engine(tmp_path / "model.onnx", classes=[4, 0]).spec.labels == ("class 4", "class 0")
+    images = random_images(3)
+    expected, got = (run(engine, images)[Tap.LOGITS] for engine in (theirs, ours))
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_model_beyond_one_file_keeps_its_weights_beside_it(
+    engines: Callable[[str, str], GraphEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
+) -> None:
+    whole = engines("plain", runtime)
+    monkeypatch.setattr(module, "ONE_FILE_BYTES", 1000)
+    fozo.export(fozo.load_engine(random_vit()), tmp_path / "large.onnx")
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert len(names) == 2 and names[0] == "large.onnx" and names[1].endswith(".data")
+    split = fozo.load_engine(tmp_path / "large.onnx", runtime=runtime)
+    images = random_images(2)
+    for tap, value in run(whole, images).items():
+        np.testing.assert_array_equal(run(split, images)[tap], value)
+
+
+def test_an_old_graph_never_reads_new_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model is exported over another one, and the machine dies between the moves of its two files."""
+    monkeypatch.setattr(module, "ONE_FILE_BYTES", 1000)
+    path, images = tmp_path / "large.onnx", random_images(2)
+    first, second = fozo.load_engine(random_vit()), fozo.load_engine(random_vit(seed=1))
+    fozo.export(first, path)
+    (data,) = tmp_path.glob("*.data")
+    replace = Path.replace
+
+    def dies(self: Path, target: Path) -> Path:
+        if target == path:
+            raise OSError("the power went")
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", dies)
+        with pytest.raises(OSError, match="the power went"):
+            fozo.export(second, path)
+    np.testing.assert_allclose(
+        run(fozo.load_engine(path), images)[Tap.LOGITS], run(first, images)[Tap.LOGITS], atol=1e-5
+    )
+    fozo.export(second, path)
+    np.testing.assert_allclose(
+        run(fozo.load_engine(path), images)[Tap.LOGITS], run(second, images)[Tap.LOGITS], atol=1e-5
+    )
+    (left,) = tmp_path.glob("*.data")  # of its own name; the old one is gone
+    assert left.name != data.name
+    fozo.export(second, path)
+    assert sorted(tmp_path.iterdir()) == [path, left]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_model_that_a_user_quantised_is_one_of_its_own(
+    exported: Callable[[str], Path], tmp_path: Path, runtime: str
+) -> None:
+    """Not the float32 model whose metadata it inherited: statistics of that one must be refused."""
+    if runtime == "openvino":
+        pytest.importorskip("openvino")
+    plain = fozo.load_engine(exported("plain"), runtime=runtime)
+    files = [tmp_path / "one.onnx", tmp_path / "other.onnx"]
+    quantization.quantize_dynamic(exported("plain"), files[0], op_types_to_quantize=["MatMul"])
+    quantization.quantize_dynamic(exported("plain"), files[1], op_types_to_quantize=["MatMul"], per_channel=True)
+    specs = [fozo.load_engine(file, runtime=runtime).spec for file in files]
+    assert len({plain.spec.fingerprint, *(spec.fingerprint for spec in specs)}) == 3
+    for spec in specs:
+        assert spec.fingerprint.startswith(f"{plain.spec.fingerprint}-int8-")
+    assert [fozo.load_engine(file).spec for file in files] == specs  # whatever runs it
+    source = fozo.calibrate(plain, [random_images(4)])
+    with pytest.raises(FozoError, match="collect them again with this model"):
+        fozo.Align(fozo.load_engine(files[0], runtime=runtime), source)

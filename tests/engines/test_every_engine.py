@@ -1,0 +1,74 @@
+"""One contract for every engine, on every shape of model: whoever adds an engine gets these tests for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.quant import ptq4vit
+from fozo.testing import check_engine
+from fozo.types import NO_KNOBS, Batch, Knobs, Tap, Taps
+from tests.helpers import VARIANTS, random_images, random_vit
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    folder = tmp_path_factory.mktemp("engines")
+
+    def path(variant: str, int8: str | None = None) -> Path:
+        file = folder / f"{variant}-{int8}.onnx"
+        if not file.exists():
+            fozo.export(fozo.load_engine(random_vit(VARIANTS[variant])), file, int8=int8)
+        return file
+
+    return path
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", ["torch", "float64", "onnxruntime", "openvino", "int8", "ptq4vit"])
+def test_it_keeps_every_promise(kind: str, variant: str, exported: Callable[..., Path]) -> None:
+    architecture = VARIANTS[variant]
+    if kind in ("torch", "float64"):
+        check_engine(fozo.load_engine(random_vit(architecture), dtype=kind if kind == "float64" else None))
+    elif kind == "ptq4vit":  # rounding makes little differences in the order of additions large ones
+        plain = fozo.load_engine(random_vit(architecture))
+        check_engine(ptq4vit(plain, random_images(4, architecture=architecture)), tolerance=0.5)
+    elif kind == "int8":
+        check_engine(fozo.load_engine(exported(variant, "dynamic")), tolerance=0.5)
+    else:
+        pytest.importorskip(kind)
+        check_engine(fozo.load_engine(exported(variant), runtime=kind, threads=2))
+
+
+def test_the_suite_notices_broken_promises() -> None:
+    """A check that cannot fail is none."""
+    good = fozo.load_engine(random_vit())
+
+    class Broken:
+        spec, device, abilities, head, check = good.spec, good.device, good.abilities, good.head, good.check
+
+        def __init__(self, change: Callable[[Taps], Taps]) -> None:
+            self.change = change
+
+        def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+            return self.change(dict(good.run(batch, knobs, taps)))
+
+    numbers = np.random.default_rng(0)
+    changes: dict[str, Callable[[Taps], Taps]] = {
+        "come by default": lambda taps: {**taps, Tap.CLS: np.zeros(1)},
+        "give other logits": lambda taps: {tap: value + numbers.standard_normal() for tap, value in taps.items()},
+        "does not give the logits": lambda taps: {
+            tap: value * 2 if tap is Tap.POOLED else value for tap, value in taps.items()
+        },
+        "another shape": lambda taps: {
+            tap: value[..., 1:] if tap is Tap.PATCH_MEAN else value for tap, value in taps.items()
+        },
+    }
+    for sentence, change in changes.items():
+        with pytest.raises(AssertionError, match=sentence):
+            check_engine(Broken(change))
+    check_engine(Broken(lambda taps: taps))

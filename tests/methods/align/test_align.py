@@ -1,0 +1,277 @@
+"""Align as a user meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fozo
+from fozo.core.statistics import SourceStatistics
+from fozo.errors import FozoError
+from fozo.io import load_arrays
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps
+from tests.helpers import random_images, random_vit, same
+
+BATCHES = [random_images(20, seed=i) for i in range(4)]
+SHIFTED = [0.3 * batch + 1.0 for batch in BATCHES]
+
+
+class Watched:
+    """An engine that keeps what was asked of it and what it reported, and breaks down after some runs if told to."""
+
+    def __init__(self, engine: fozo.Engine, runs: float = float("inf")) -> None:
+        self.inner, self.runs = engine, runs
+        self.seen: list[tuple[Knobs, Taps]] = []
+        self.spec: Spec = engine.spec
+        self.device, self.abilities = engine.device, engine.abilities
+
+    def check(self, images: Images) -> Batch:
+        return self.inner.check(images)
+
+    def head(self) -> Affine:
+        return self.inner.head()
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        self.runs -= 1
+        if self.runs < 0:
+            raise RuntimeError("out of memory")
+        found = self.inner.run(batch, knobs, taps)
+        self.seen.append((knobs, found))
+        return found
+
+
+def test_it_is_what_adapter_makes_and_costs_one_pass(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    source.save(tmp_path / "source.npz")
+    for method in (fozo.adapter(engine, source), fozo.adapter(random_vit(), tmp_path / "source.npz")):
+        assert isinstance(method, fozo.Align)
+        method(BATCHES[0])
+        assert method.passes_per_image == 1
+    assert fozo.adapter(engine, source, passes=2).config.passes == 2
+    with pytest.raises(FozoError, match="no option 'speed'"):
+        fozo.adapter(engine, source, speed=1)
+
+
+def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source: SourceStatistics) -> None:
+    """Nothing is known of a new stream, so no token is moved; later images are moved."""
+    method = fozo.Align(engine, source, equaliser_strength=0.0)
+    adapted, plain = method(SHIFTED[0]), fozo.NoAdapt(engine)(SHIFTED[0])
+    # Equal up to the order of additions, which depends on how many images go through the model together.
+    np.testing.assert_allclose(adapted[:8], plain[:8], atol=1e-5)
+    assert np.abs(adapted[8:] - plain[8:]).max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_faded_images_get_their_contrast_back_at_once(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
+    """The images themselves tell what they lack, so not even the first has to wait for memories."""
+    sharp, faded = BATCHES[0][:size], 0.2 * BATCHES[0][:size]
+    method, plain = fozo.Align(engine, source, mean_strength=0.0, std_strength=0.0), fozo.NoAdapt(engine)
+    wanted = plain(sharp)
+    assert np.square(method(faded) - wanted).sum() < 0.5 * np.square(plain(faded) - wanted).sum()
+    method.reset()
+    np.testing.assert_allclose(method(sharp), wanted, atol=0.1)
+
+
+def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source: SourceStatistics) -> None:
+    """Where the moves bring the patch tokens of shifted images, over all layers: at first, and later."""
+    watched = Watched(engine)
+    method = fozo.Align(watched, source, group_size=20)
+
+    def deviation(batch: Floats) -> float:
+        method(batch)
+        knobs, taps = watched.seen[-1]
+        assert knobs.patches is not None
+        moved = knobs.patches.scale * taps[Tap.PATCH_MEAN] + knobs.patches.shift
+        return float(np.square(moved[0].mean(axis=0) - source.patch_mean.mean).sum())
+
+    distances = [deviation(batch) for batch in SHIFTED]
+    assert distances[-1] < 0.8 * distances[0]
+
+
+def test_another_domain_is_not_moved_by_the_memories_of_this_one(engine: fozo.Engine, source: SourceStatistics) -> None:
+    method = fozo.Align(engine, source)
+    for batch in SHIFTED:
+        method(batch)
+    inverted = 3 - 2 * BATCHES[0]
+    np.testing.assert_allclose(method(inverted)[:8], fozo.NoAdapt(engine)(inverted)[:8], atol=1e-3)
+    assert method.metrics()["effective_sample_size"] < 20
+
+
+def test_the_shift_score_is_about_one_on_clean_images_and_far_above_it_elsewhere(
+    engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    method = fozo.Align(engine, source)
+    scores = {}
+    for name, batch in (("clean", BATCHES[0]), ("shifted", SHIFTED[0])):
+        method(batch)
+        scores[name] = method.metrics()["shift"]
+    assert 0.2 < scores["clean"] < 5 and scores["shifted"] > 20
+
+
+def test_same_input_same_numbers_and_reset_forgets(engine: fozo.Engine, source: SourceStatistics) -> None:
+    one, two = fozo.Align(engine, source, passes=2), fozo.Align(engine, source, passes=2, seed=5)
+    first = [one(batch) for batch in SHIFTED]
+    np.testing.assert_array_equal(first, [two(batch) for batch in SHIFTED])
+    one.reset()
+    np.testing.assert_array_equal(first, [one(batch) for batch in SHIFTED])
+
+
+def test_a_restored_state_goes_on_as_if_nothing_had_happened(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    unbroken = fozo.Align(engine, source, passes="auto")
+    for batch in SHIFTED[:2]:
+        unbroken(batch)
+    unbroken.save(tmp_path / "state.npz")
+    resumed = fozo.Align(engine, source, passes="auto")
+    resumed.restore(tmp_path / "state.npz")
+    for batch in [*SHIFTED[2:], *BATCHES]:
+        np.testing.assert_array_equal(resumed(batch), unbroken(batch))
+    with pytest.raises(FozoError, match="passes"):
+        fozo.Align(engine, source).restore(tmp_path / "state.npz")
+    other = fozo.load_engine(random_vit(seed=1))
+    theirs = fozo.calibrate(other, [random_images(8)])
+    with pytest.raises(FozoError, match="fingerprint"):
+        fozo.Align(other, theirs, passes="auto").restore(tmp_path / "state.npz")
+
+
+def test_a_refused_batch_changes_nothing(engine: fozo.Engine, source: SourceStatistics) -> None:
+    method, untouched = fozo.Align(engine, source), fozo.Align(engine, source)
+    for each in (method, untouched):
+        each(SHIFTED[0])
+    broken = SHIFTED[1].copy()
+    broken[17, 0, 0, 0] = np.nan
+    for batch, sentence in ((broken, "NaN"), (broken[:0], "no images"), (broken[:, :2], "resize")):
+        with pytest.raises(FozoError, match=sentence):
+            method(batch)
+    np.testing.assert_array_equal(method(SHIFTED[1]), untouched(SHIFTED[1]))
+
+
+@pytest.mark.parametrize("passes", [1, "auto"])
+def test_a_failure_in_mid_batch_leaves_no_trace(
+    engine: fozo.Engine, source: SourceStatistics, passes: int | str
+) -> None:
+    watched = Watched(engine)
+    method = fozo.Align(watched, source, passes=passes)
+    method(BATCHES[0])
+    state, metrics, spent = method.state(), method.metrics(), method.passes_per_image
+    watched.runs = 2
+    with pytest.raises(RuntimeError, match="out of memory"):
+        method(SHIFTED[1])
+    assert same(method.state(), state)
+    assert method.metrics() == metrics and method.passes_per_image == spent
+
+
+def test_a_refused_batch_leaves_the_metrics_as_they_were(engine: fozo.Engine, source: SourceStatistics) -> None:
+    """Finite images that overflow in the model are refused late, when everything has been computed."""
+    method = fozo.Align(engine, source, passes="auto")
+    method(SHIFTED[0])
+    metrics, spent, state = method.metrics(), method.passes_per_image, method.state()
+    assert spent > 1 and metrics["shift"] > 20
+    with np.errstate(all="ignore"), pytest.raises(FozoError, match="not all finite"):
+        method(np.full_like(SHIFTED[0], 3e38))
+    assert method.metrics() == metrics and method.passes_per_image == spent and same(method.state(), state)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_early_small_batches_are_judged_with_all_images_before_them(
+    engine: fozo.Engine, source: SourceStatistics, size: int
+) -> None:
+    """Of equal images the k-th is judged with k, up to 16, which the variance remembered shows; after a reset too."""
+    method = fozo.Align(engine, source)
+    for _ in range(2):
+        used = []
+        for _ in range(24 // size):
+            method(np.repeat(BATCHES[0][:1], size, axis=0))
+            used.append(round(1 / float(method.state()["variance"][-1, 0])))
+        assert used == [min(size * (i + 1), 16) for i in range(24 // size)]
+        method.reset()
+
+
+def test_its_memory_is_saved_in_the_precision_it_has(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    method = fozo.Align(engine, source)
+    method(BATCHES[0])
+    method.save(tmp_path / "state.npz")
+    _, arrays = load_arrays(tmp_path / "state.npz", "state")
+    assert arrays["updates"].dtype == method.state()["updates"].dtype == np.float32
+    assert arrays["updates"].shape == (20, 2 * engine.spec.depth * engine.spec.dim)
+    assert arrays["mean"].dtype == np.float64
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 20])
+def test_any_batch_size(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
+    method = fozo.Align(engine, source)
+    out = np.concatenate([method(SHIFTED[0][i : i + size]) for i in range(0, 20, size)])
+    assert out.shape == (20, engine.spec.classes) and np.isfinite(out).all()
+
+
+def test_a_black_image_is_no_trouble(engine: fozo.Engine, source: SourceStatistics) -> None:
+    method = fozo.Align(engine, source)
+    for value in (0.0, 0.0, 1.0):
+        assert np.isfinite(method(np.full_like(BATCHES[0], value))).all()
+
+
+def test_torch_in_torch_out(engine: fozo.Engine, source: SourceStatistics) -> None:
+    arrays, tensors = fozo.Align(engine, source), fozo.Align(engine, source)
+    out = tensors(torch.from_numpy(SHIFTED[0]))
+    assert isinstance(out, torch.Tensor)
+    np.testing.assert_array_equal(arrays(SHIFTED[0]), out.numpy())
+    half = fozo.Align(engine, source)(torch.from_numpy(SHIFTED[0]).bfloat16())
+    assert isinstance(half, torch.Tensor) and half.isfinite().all()
+
+
+def test_onnx_gives_the_same_predictions(engine: fozo.Engine, source: SourceStatistics, tmp_path: Path) -> None:
+    fozo.export(engine, tmp_path / "model.onnx")
+    edge = fozo.Align(fozo.load_engine(tmp_path / "model.onnx"), source, passes=2)
+    here = fozo.Align(engine, source, passes=2)
+    for batch in SHIFTED:
+        np.testing.assert_allclose(edge(batch), here(batch), atol=1e-3)
+
+
+def test_auto_passes_twice_where_a_domain_begins_and_keeps_its_budget(
+    engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    method = fozo.Align(engine, source, passes="auto", budget=1.1)
+    costs = []
+    for _ in range(20):
+        method(SHIFTED[0])
+        costs.append(method.passes_per_image)
+    assert costs[0] > 1.3 and costs[1:] == [1.0] * 19 and np.mean(costs) <= 1.1
+    method(3 - 2 * BATCHES[0])
+    assert method.passes_per_image > 1.3
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"passes": 0}, "from 1 up, or 'auto', not 0"),
+        ({"passes": "much"}, "not 'much'"),
+        ({"mean_strength": 1.5}, "mean_strength is 1.5"),
+        ({"std_strength": float("nan")}, "std_strength is nan"),
+        ({"equaliser_strength": "all"}, "equaliser_strength is 'all'; give a value like 0.7"),
+        ({"shrinkage": -1}, "shrinkage is -1"),
+        ({"group_size": 0}, "group_size must be above 0, not 0"),
+        ({"budget": 0.5}, "budget is 0.5"),
+        ({"retrieval.capacity": 0}, "capacity must be above 0, not 0"),
+        ({"retrieval.half_life": 0}, "half_life must be above 0, not 0"),
+        ({"retrieval.room": 5}, "no option 'retrieval.room'; its options are context, dimensions"),
+        ({"passes.much": 5}, "no option 'passes.much'"),
+        ({"speed": 1}, "no option 'speed'"),
+        ({"preset": "mine"}, "no preset 'mine'; choose from default"),
+    ],
+)
+def test_bad_options(engine: fozo.Engine, source: SourceStatistics, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(FozoError, match=sentence):
+        fozo.create("align", engine, source, **options)  # type: ignore[arg-type]
+
+
+def test_it_needs_source_statistics(engine: fozo.Engine) -> None:
+    with pytest.raises(FozoError, match="align needs source statistics"):
+        fozo.Align(engine)

@@ -1,0 +1,123 @@
+"""Retrieval: images of one domain find each other, whatever comes between them and however they are batched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fozo.errors import FozoError
+from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig
+
+FEATURES = 21
+CONFIG = RetrievalConfig()
+NONE = np.zeros((0, FEATURES))
+
+
+def descriptors(domain: float, count: int, seed: int = 0) -> np.ndarray:
+    """Standardised descriptors of a domain: content of variance 1 in four directions, around a centre."""
+    rng = np.random.default_rng(seed)
+    content = rng.standard_normal((count, 4))
+    return np.asarray(domain + np.repeat(content, 6, axis=1)[:, :FEATURES])
+
+
+def memory_of(*domains: float, size: int = 64) -> Memory:
+    """A memory that has seen one batch of each domain and keeps the domain's number."""
+    memory = Memory(FEATURES, 1, CONFIG)
+    for number, domain in enumerate(domains):
+        estimate = CONFIG.estimate(descriptors(domain, size, seed=number), memory.domains.descriptor)
+        memory.add(estimate, np.full((size, 1), domain))
+    return memory
+
+
+def test_a_batch_of_one_domain_shares_one_sharp_estimate() -> None:
+    domains = CONFIG.estimate(descriptors(2.0, 64), NONE)
+    assert np.ptp(domains.mean, axis=0).max() == 0
+    np.testing.assert_allclose(domains.variance, 1 / 64)
+    assert abs(domains.mean.mean() - 2.0) < 0.3
+
+
+def test_a_mixed_batch_has_estimates_of_its_own() -> None:
+    mixed = np.concatenate([descriptors(-3.0, 32), descriptors(3.0, 32, seed=1)])
+    domains = CONFIG.estimate(mixed, NONE)
+    assert domains.mean[:32].mean() < -2 and domains.mean[32:].mean() > 2
+    assert (domains.variance > 0.5).all()
+
+
+@pytest.mark.parametrize("size", [1, 4, 15, 16, 20])
+@pytest.mark.parametrize("remembered", [*range(18), 40])
+def test_small_batches_are_judged_with_those_before_them(size: int, remembered: int) -> None:
+    """With all of them while they are few, and with as many as fill up the context then: never with fewer."""
+    rows = 2 + 0.1 * np.random.default_rng(5).standard_normal((remembered + size, FEATURES))
+    found = CONFIG.estimate(rows[remembered:], rows[:remembered])
+    used = max(size, min(remembered + size, CONFIG.context))
+    np.testing.assert_allclose(found.variance, 1 / used)  # so sharp is the mean of so many images of one domain
+    np.testing.assert_allclose(found.mean, np.broadcast_to(rows[-used:].mean(axis=0), found.mean.shape))
+    np.testing.assert_array_equal(found.descriptor, rows[remembered:])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"capacity": 0}, {"half_life": 0.0}, {"half_life": float("nan")}, {"context": 0}, {"dimensions": -1.0}]
+)
+def test_a_config_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(FozoError, match=f"align: {name} must"):
+        RetrievalConfig(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_a_new_domain_starts_with_a_clean_slate_and_an_old_one_is_found_again(size: int) -> None:
+    memory = memory_of(0.0, 3.0)
+    for domain, least, most in ((0.0, 20, 64), (3.0, 20, 64), (-6.0, 0, 1.0)):
+        domains = CONFIG.estimate(descriptors(domain, size, seed=9), descriptors(domain, 15, seed=8))
+        retrieved = memory.retrieve(domains)
+        assert least <= retrieved.effective_sample_size.mean() <= most
+        if least:
+            np.testing.assert_allclose(retrieved.values, domain, atol=0.1)
+
+
+def test_recent_images_of_the_same_domain_count_more() -> None:
+    memory = Memory(FEATURES, 1, CONFIG)
+    for number, value in enumerate((1.0, 2.0)):
+        estimate = CONFIG.estimate(descriptors(0.0, 64, seed=number), memory.domains.descriptor)
+        memory.add(estimate, np.full((64, 1), value))
+    domains = CONFIG.estimate(descriptors(0.0, 64, seed=7), memory.domains.descriptor)
+    assert 1.55 < memory.retrieve(domains).values.item() < 1.9
+
+
+def test_images_of_other_domains_do_not_push_memories_out_by_age() -> None:
+    first, later = memory_of(0.0), memory_of(0.0, 6.0, -6.0)
+    domains = CONFIG.estimate(descriptors(0.0, 64, seed=9), NONE)
+    samples = [memory.retrieve(domains).effective_sample_size.item() for memory in (first, later)]
+    assert samples[1] == pytest.approx(samples[0], rel=0.05)
+
+
+def test_there_is_room_for_so_many_and_no_more() -> None:
+    memory = Memory(FEATURES, 2, RetrievalConfig(capacity=10))
+    for number in range(4):
+        domains = CONFIG.estimate(descriptors(0.0, 4, seed=number), memory.domains.descriptor)
+        memory.add(domains, np.full((4, 2), number))
+    assert len(memory) == 10 == len(memory.domains.descriptor)
+    assert memory.values[:, 0].tolist() == [1] * 2 + [2] * 4 + [3] * 4
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_memories_of_a_domain_sharpen_its_estimates(size: int) -> None:
+    """An image in a mixed batch, or one alone, is told from its domain by its content: memories average that out."""
+    memory = memory_of(3.0, -3.0, 3.0)
+    domains = CONFIG.estimate(np.concatenate([descriptors(3.0, size, seed=9), descriptors(-3.0, size, seed=8)]), NONE)
+    posterior = CONFIG.posterior(domains, memory.retrieve(domains))
+    truth = np.repeat([3.0, -3.0], size)[:, None]
+    assert np.square(posterior.mean - truth).mean() < 0.5 * np.square(domains.mean - truth).mean()
+    assert (posterior.variance < domains.variance).all()
+
+
+def test_without_memories_estimates_stay_as_they_are() -> None:
+    memory, domains = Memory(FEATURES, 1, CONFIG), CONFIG.estimate(descriptors(3.0, 8), NONE)
+    retrieved = memory.retrieve(domains)
+    assert retrieved.effective_sample_size.tolist() == [0] and retrieved.values.tolist() == [[0]]
+    np.testing.assert_allclose(CONFIG.posterior(domains, retrieved).mean, domains.mean)
+
+
+def test_part_of_the_estimates() -> None:
+    domains = DomainEstimate(*(np.arange(8.0).reshape(4, 2) + i for i in range(3)))
+    np.testing.assert_array_equal(domains.part(slice(1, 3)).variance, [[3, 4], [5, 6]])

@@ -1,0 +1,208 @@
+"""The journal under power cuts, damage, rewinds and mistaken identity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.core.noise import PhiloxNoise
+from fozo.core.schedule import Schedule
+from fozo.core.spsa import SPSA, Step
+from fozo.errors import FozoError
+from fozo.io import encode
+from fozo.methods.fozo.journal import Journal, make_header, read_journal
+from fozo.methods.fozo.method import AUTHORS_SCHEDULE
+
+START = np.linspace(-1, 1, 6).reshape(2, 3)
+
+
+def header(fingerprint: str = "aaaa", seed: int | None = 5) -> dict[str, object]:
+    return make_header(fingerprint, "model", seed, START, {"config": {"passes": 4}})
+
+
+def take_step(spsa: SPSA) -> Step:
+    """One step on a sphere."""
+    spsa.tell((spsa.ask() ** 2).sum(axis=(1, 2)))
+    assert spsa.last is not None
+    return spsa.last
+
+
+def write_run(path: Path, steps: int, schedule: Schedule = AUTHORS_SCHEDULE) -> list[np.ndarray]:
+    """Run an optimizer with a journal; returns the point after each number of steps."""
+    spsa = SPSA(START, schedule, PhiloxNoise(5), samples=2)
+    journal = Journal(path, header())
+    points = [spsa.point]
+    for _ in range(steps):
+        journal.append(take_step(spsa), spsa.point)
+        points.append(spsa.point)
+    journal.close()
+    return points
+
+
+def test_replay_rebuilds_every_point_bit_for_bit(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    points = write_run(path, 9)
+    np.testing.assert_array_equal(fozo.replay(path), points[-1])
+    for batches, point in enumerate(points):
+        np.testing.assert_array_equal(fozo.replay(path, batches=batches), point)
+    with pytest.raises(FozoError, match="holds 9 batches, not 10"):
+        fozo.replay(path, batches=10)
+
+
+def test_a_batch_is_a_few_hundred_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    write_run(path, 9)
+    assert all(len(line) < 250 for line in path.read_bytes().splitlines()[1:])
+
+
+def test_a_torn_last_line_is_dropped_wherever_it_tore(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    points = write_run(path, 4)
+    data = path.read_bytes()
+    last = len(data.splitlines(keepends=True)[-1])
+    for lost in range(1, last + 1):
+        path.write_bytes(data[: len(data) - lost])
+        np.testing.assert_array_equal(fozo.replay(path), points[3])
+    path.write_bytes(data[:-7])
+    reopened = Journal(path, header())
+    assert reopened.steps == 3
+    assert path.read_bytes() == data[:-last]
+    reopened.close()
+
+
+def test_a_tail_of_zeros_is_dropped(tmp_path: Path) -> None:
+    """What a file system may leave when only the file's length reached the disk."""
+    path = tmp_path / "run.journal"
+    points = write_run(path, 4)
+    path.write_bytes(path.read_bytes() + bytes(60))
+    np.testing.assert_array_equal(fozo.replay(path), points[4])
+
+
+def test_a_flipped_bit_never_goes_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    points = write_run(path, 4)
+    good = path.read_bytes()
+    ends = np.cumsum([len(line) for line in good.splitlines(keepends=True)])
+    for position in range(len(good)):
+        content = bytearray(good)
+        content[position] ^= 1 << position % 8
+        path.write_bytes(content)
+        line = int(np.searchsorted(ends, position, side="right"))
+        if line == 0:
+            sentence = "is not a fozo journal, or its header is damaged"
+        elif line < 4:
+            sentence = f"is damaged in line {line + 1}"
+        elif position == len(good) - 1:  # without its end the last line is torn
+            np.testing.assert_array_equal(fozo.replay(path), points[3])
+            continue
+        else:
+            sentence = "is damaged in line 5"
+        with pytest.raises(FozoError, match=sentence):
+            fozo.replay(path)
+
+
+def test_lines_that_are_whole_but_no_steps_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    write_run(path, 2)
+    good = path.read_bytes()
+    for line, sentence in (
+        ({"index": 2}, "no step"),
+        ({"speed": 2}, "no step"),
+        ({"rewind": 9}, "jumps from batch 2 to 9"),
+        ({"rewind": -1}, "jumps from batch 2 to -1"),
+        ({"rewind": None}, "no step"),
+        ({"index": "two"}, "no step"),
+    ):
+        path.write_bytes(good + encode(line))
+        with pytest.raises(FozoError, match=sentence):
+            fozo.replay(path)
+
+
+def test_rewinding_keeps_the_past_and_replays_the_present(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    points = write_run(path, 6)
+    before = path.stat().st_size
+    journal = Journal(path, header())
+    journal.rewind(2)
+    journal.close()
+    assert path.stat().st_size > before
+    np.testing.assert_array_equal(fozo.replay(path), points[2])
+    journal = Journal(path, header())
+    journal.rewind(0)
+    journal.close()
+    np.testing.assert_array_equal(fozo.replay(path), START)
+
+
+def test_a_gap_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    write_run(path, 2)
+    spsa = SPSA(START, AUTHORS_SCHEDULE, PhiloxNoise(5), samples=2)
+    for _ in range(4):
+        step = take_step(spsa)
+    with pytest.raises(FozoError, match="ends at batch 2, but the run is at 3"):
+        Journal(path, header()).append(step, spsa.point)
+
+
+def test_another_models_journal_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    write_run(path, 2)
+    with pytest.raises(FozoError, match="fingerprint"):
+        Journal(path, header(fingerprint="bbbb"))
+    with pytest.raises(FozoError, match="own journal"):
+        fozo.replay(path, fingerprint="bbbb")
+    fozo.replay(path, fingerprint="aaaa")
+
+
+def test_own_noise_has_to_be_given_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    noise = PhiloxNoise(77)
+    spsa = SPSA(START, AUTHORS_SCHEDULE, noise)
+    journal = Journal(path, header(seed=None))
+    journal.append(take_step(spsa), spsa.point)
+    journal.close()
+    with pytest.raises(FozoError, match="its own noise"):
+        fozo.replay(path)
+    with pytest.raises(FozoError, match="other prompts from batch 0"):
+        fozo.replay(path, noise=PhiloxNoise(78))
+    np.testing.assert_array_equal(fozo.replay(path, noise=noise), spsa.point)
+
+
+def test_what_is_not_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"something else entirely")
+    with pytest.raises(FozoError, match="not a fozo journal"):
+        read_journal(path)
+    with pytest.raises(FozoError, match="cannot read"):
+        read_journal(tmp_path / "missing")
+    path.write_bytes(b"00000000 [1, 2]\n")
+    with pytest.raises(FozoError, match="not a fozo journal"):
+        read_journal(path)
+    for facts in ([1, 2], {"kind": "fozo journal"}, {"kind": "fozo journal", "start": "?", "shape": [1], "seed": 1}):
+        path.write_bytes(encode(facts))  # type: ignore[arg-type]
+        with pytest.raises(FozoError):
+            fozo.replay(path)
+
+
+def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.journal"
+    points = write_run(path, 3)
+    journal = Journal(path, header())
+    stream = journal._log._file
+
+    class Full:
+        """Takes half of what it is given, as a full disk does."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(stream, name)
+
+        def write(self, data: bytes) -> int | None:
+            return stream.write(data[: len(data) // 2])
+
+    monkeypatch.setattr(journal._log, "_file", Full())
+    with pytest.raises(FozoError, match="free some space"):
+        journal.rewind(1)
+    assert journal.steps == 3
+    np.testing.assert_array_equal(fozo.replay(path), points[3])

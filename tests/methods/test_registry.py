@@ -1,0 +1,106 @@
+"""Methods by name: presets, options, and sentences that say what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.errors import FozoError
+from fozo.methods import registry
+from fozo.methods.base import Stateless
+from fozo.methods.registry import create, method_class, register
+from fozo.types import Batch, Floats, Tap
+from tests.helpers import random_images
+
+ENTRY: dict[str, Any] = {"name": "own", "passes": "1", "adapts": "nothing", "paper": "-"}
+
+
+@dataclass(frozen=True)
+class OwnConfig:
+    strength: float = 1.0
+    batch_size: int = 64
+
+
+class Own(Stateless[OwnConfig]):
+    """A third party's method, whose constructor may have a bug."""
+
+    PRESETS: ClassVar = {"mild": OwnConfig(), "wild": OwnConfig(strength=9.0)}
+    broken = False
+
+    def prepare(self) -> None:
+        if self.broken:
+            len(self.config.strength)  # type: ignore[arg-type]
+
+    def step(self, batch: Batch) -> Floats:
+        logits: Floats = self.config.strength * self.engine.run(batch)[Tap.LOGITS][0]
+        return logits
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Own]]:
+    """Registered for one test."""
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    yield register(**ENTRY)(Own)
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(engine: fozo.Engine) -> None:
+    with pytest.raises(FozoError, match=r"^there is no method 'xyzzy'; known are align, deyo, .*, zoa$"):
+        create("xyzzy", engine)
+    with pytest.raises(FozoError, match=r"^there is no method 'noadap' \(did you mean 'noadapt'\?\); known are align"):
+        create("noadap", engine)
+
+
+def test_a_class_becomes_known_by_its_name_once(engine: fozo.Engine, own: type[Own]) -> None:
+    assert method_class("own") is own and fozo.list_methods()["own"] is own.info
+    assert own.info.summary == "A third party's method, whose constructor may have a bug"
+    images = random_images(2)
+    plain = fozo.NoAdapt(engine)(images)
+    np.testing.assert_allclose(create("own", engine, preset="wild")(images), 9 * plain, rtol=1e-6)
+    with pytest.raises(FozoError, match="a method named 'own' is registered already"):
+        register(**ENTRY)(Own)
+
+
+def test_the_streams_batch_size_goes_to_who_asks_for_it(engine: fozo.Engine, own: type[Own]) -> None:
+    assert create("own", engine, batch_size=4).config.batch_size == 4
+    assert create("tent", engine, batch_size=4).config.batch_size == 4
+    create("noadapt", engine, batch_size=4)  # which has no use for it
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"speed": 11}, "own has no option 'speed'; its options are strength, batch_size"),
+        ({"strength": "much"}, "own: strength is 'much'; give a value like 1.0"),
+        ({"strength": float("nan")}, "own: strength is nan; give a value like 1.0"),
+        ({"strength": True}, "own: strength is True; give a value like 1.0"),
+        ({"batch_size": 1.5}, "own: batch_size is 1.5; give a value like 64"),
+        ({"strength.decay": 1.0}, "own has no option 'strength.decay'; its options are strength, batch_size"),
+        ({"preset": "tame"}, "own has no preset 'tame'; choose from mild, wild"),
+        ({"config": OwnConfig(), "preset": "wild"}, "own was given config= and wild; give one of them"),
+        ({"config": OwnConfig(), "strength": 2.0}, "own was given config= and strength; give one of them"),
+    ],
+)
+def test_wrong_options_are_one_sentence(
+    engine: fozo.Engine, own: type[Own], options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(FozoError, match=f"^{sentence}$"):
+        create("own", engine, **options)
+
+
+def test_a_bug_in_a_constructor_is_not_taken_for_a_wrong_option(
+    engine: fozo.Engine, own: type[Own], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "broken", True)
+    with pytest.raises(TypeError, match="has no len"):
+        create("own", engine, strength=2.0)
+
+
+def test_what_only_some_methods_take_is_refused_by_the_others(engine: fozo.Engine) -> None:
+    for name in ("journal", "fisher", "noise"):
+        with pytest.raises(FozoError, match=f"noadapt has no option '{name}'"):
+            create("noadapt", engine, **{name: None})  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""A state that does not fit is refused, and nothing is changed: also where its form is right and its meaning is not.
+
+What every method has to refuse by form (names, shapes, precisions, NaN) :func:`fozo.testing.check_method` checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.io import load_arrays, save_arrays
+from fozo.methods.eata import measure_fisher
+from fozo.types import State
+from tests.helpers import random_images, same
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "align": {"retrieval.capacity": 16},
+    "fozo": {"window": 8},
+    "foa": {"passes": 3, "window": 8},
+    "zoa": {"capacity": 2, "min_batch": 4, "threshold": 0.001, "window": 8},
+    "tent": {"rate": 0.05},
+    "sar": {"rate": 0.05, "e_margin": 2.0, "reset_threshold": 0.0},
+    "eata": {"e_margin": 2.0, "d_margin": 2.0},
+    "deyo": {"rate": 0.05, "e_margin": 2.0, "plpd_threshold": -1.0},
+    "t3a": {},
+}
+Damage = Callable[[State], dict[str, Any]]
+
+
+def used(name: str, engine: fozo.Engine, source: fozo.SourceStatistics) -> fozo.Method[Any]:
+    """A method that has adapted to three batches."""
+    options = dict(OPTIONS[name])
+    if name == "eata":
+        options["fisher"] = measure_fisher(engine, [random_images(8)])
+    method = fozo.create(name, engine, source, **options)
+    for seed in range(3):
+        method((1 + 0.5 * seed) * random_images(6, seed=seed).astype(np.float64))
+    return method
+
+
+def rows(count: int, *names: str) -> Damage:
+    """Give some arrays so many rows."""
+    return lambda state: {name: np.resize(state[name], (count, *state[name].shape[1:])) for name in names}
+
+
+def value(name: str, place: int, number: float) -> Damage:
+    """Put a number somewhere."""
+
+    def damage(state: State) -> dict[str, Any]:
+        array = state[name].copy()
+        array.flat[place] = number
+        return {name: array}
+
+    return damage
+
+
+def as_type(name: str, dtype: str) -> Damage:
+    return lambda state: {name: state[name].astype(dtype)}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("align", value("variance", 3, -1.0)),
+        ("align", value("variance", 3, 0.0)),
+        ("align", rows(17, "mean", "variance", "descriptor", "updates")),
+        ("align", rows(5, "updates")),
+        ("align", as_type("updates", "float64")),
+        ("align", as_type("mean", "float32")),
+        ("align", lambda state: {"mean": state["mean"][:, 1:]}),
+        ("fozo", rows(2, "average")),
+        ("fozo", rows(2, "shift")),
+        ("fozo", rows(9, "window")),
+        ("fozo", value("pace", 0, -1.0)),
+        ("fozo", value("pace", 0, 0.5)),
+        ("fozo", value("pace", 1, 0.0)),
+        ("fozo", lambda state: {"point": state["point"][:, 1:]}),
+        ("foa", rows(2, "shift")),
+        ("foa", rows(9, "window")),
+        ("foa", lambda state: {"cma": state["cma"][:-1]}),
+        ("foa", lambda state: {"cma": np.append(state["cma"], 1.0)}),
+        ("foa", lambda state: {"cma.form": state["cma.form"][:-1]}),
+        ("foa", lambda state: {"cma.form": np.frombuffer(b"[]", np.uint8), "cma": np.empty(0)}),
+        ("foa", lambda state: {"cma.form": np.frombuffer(b'{"a": 1}', np.uint8)}),
+        ("zoa", rows(4, "offsets")),
+        ("zoa", rows(2, "domain")),
+        ("zoa", rows(9, "window")),
+        ("zoa", lambda state: {"point": state["point"][1:]}),
+        ("tent", lambda state: {"norms": state["norms"][:-2]}),
+        ("tent", value("velocity", 0, np.inf)),
+        ("sar", rows(2, "average")),
+        ("eata", rows(3, "average")),
+        ("deyo", as_type("index", "float64")),
+        ("deyo", lambda state: {"index": np.array(-1)}),
+        ("t3a", value("labels", 0, 7)),
+        ("t3a", value("labels", 0, -1)),
+        ("t3a", rows(2, "labels")),
+    ],
+)
+def test_a_state_that_means_nothing_is_refused_and_changes_nothing(
+    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path, name: str, damage: Damage
+) -> None:
+    method, untouched = used(name, engine, source), used(name, engine, source)
+    before, metrics, spent = method.state(), method.metrics(), method.passes_per_image
+    broken = before | damage(before)
+    assert not same(broken, before)
+    with pytest.raises(fozo.FozoError):
+        method.load_state(broken)
+    assert same(method.state(), before)
+    path = tmp_path / "state.npz"
+    method.save(path)
+    header, _ = load_arrays(path, "state")
+    save_arrays(path, header, broken)
+    with pytest.raises(fozo.FozoError):
+        method.restore(path)
+    assert same(method.state(), before)
+    assert method.metrics() == metrics and method.passes_per_image == spent
+    for seed in range(3, 5):
+        images = random_images(6, seed=seed)
+        np.testing.assert_array_equal(method(images), untouched(images))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_file_without_one_of_its_arrays_is_a_sentence(
+    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path, name: str
+) -> None:
+    method, path = used(name, engine, source), tmp_path / "state.npz"
+    method.save(path)
+    header, arrays = load_arrays(path, "state")
+    before = method.state()
+    for missing in arrays:
+        save_arrays(path, header, {key: array for key, array in arrays.items() if key != missing})
+        with pytest.raises(fozo.FozoError, match=f"the state lacks '{missing}'"):
+            method.restore(path)
+        assert same(method.state(), before)

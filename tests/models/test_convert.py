@@ -1,0 +1,343 @@
+"""Models of timm and transformers become fozo's ViT with equal logits, or are refused with a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import fozo
+from fozo.errors import FozoError
+from fozo.models.convert import vit_from_state
+from fozo.models.names import Hints
+from tests.helpers import SMALL, TINY, random_images, random_vit
+
+SIZES: dict[str, Any] = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 48,
+    "depth": 3,
+    "num_heads": 4,
+    "num_classes": 6,
+}
+
+
+def images(count: int = 3, channels: int = 3, height: int = 32, width: int = 32) -> torch.Tensor:
+    return torch.randn(count, channels, height, width, generator=torch.Generator().manual_seed(1))
+
+
+def shake(model: nn.Module) -> nn.Module:
+    """Random weights of a size at which every part of the model matters (zero biases and unit norms hide faults)."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def timm_vit(**changes: Any) -> nn.Module:
+    from timm.models.vision_transformer import VisionTransformer
+
+    return shake(VisionTransformer(**{**SIZES, **changes}))
+
+
+@torch.inference_mode()
+def assert_equal_logits(model: nn.Module, engine: fozo.Engine, batch: torch.Tensor) -> None:
+    output = model(batch)
+    expected = getattr(output, "logits", output).numpy()
+    np.testing.assert_allclose(fozo.NoAdapt(engine)(batch.numpy()), expected, rtol=0, atol=1e-5)
+
+
+TIMM = {
+    "plain": {},
+    "no_qkv_bias": {"qkv_bias": False},
+    "layer_scale": {"init_values": 0.1},
+    "pre_norm": {"pre_norm": True},
+    "registers": {"reg_tokens": 4},
+    "registers_without_positions": {"reg_tokens": 4, "no_embed_class": True},
+    "cls_without_position": {"no_embed_class": True},
+    "gray": {"in_chans": 1},
+    "oblong": {"img_size": (32, 64), "patch_size": (8, 16)},
+    "deep_and_wide": {"depth": 5, "embed_dim": 96, "mlp_ratio": 2.0},
+    "tanh": {"act_layer": "gelu_tanh"},
+    "quick": {"act_layer": "quick_gelu"},
+}
+
+
+@pytest.mark.parametrize("case", TIMM)
+def test_timm_models(case: str) -> None:
+    model = timm_vit(**TIMM[case])  # type: ignore[arg-type]
+    patch_embed: Any = model.patch_embed
+    batch = images(3, TIMM[case].get("in_chans", 3), *patch_embed.img_size)  # type: ignore[attr-defined]
+    assert_equal_logits(model, fozo.load_engine(model), batch)
+
+
+def test_a_timm_model_brings_its_name_and_normalisation() -> None:
+    import timm
+
+    engine = fozo.load_engine(timm.create_model("vit_tiny_patch16_224"))
+    assert engine.spec.name == TINY
+    assert engine.spec.mean == (0.5, 0.5, 0.5) and engine.spec.image_size == (224, 224)
+    engine = fozo.load_engine(timm.create_model("deit_tiny_patch16_224"))
+    assert engine.spec.mean == pytest.approx((0.485, 0.456, 0.406))
+
+
+@pytest.mark.parametrize("size", [16, 48, (24, 40)])
+def test_positions_are_resampled_as_timm_does(size: int | tuple[int, int]) -> None:
+    model = timm_vit()
+    engine = fozo.load_engine(model, image_size=size)
+    height, width = (size, size) if isinstance(size, int) else size
+    model.set_input_size((height, width))  # type: ignore[operator]
+    assert_equal_logits(model, engine, images(2, 3, height, width))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"global_pool": "avg"}, "global_pool"),
+        ({"global_pool": "map"}, "attention|global_pool"),
+        ({"class_token": False, "global_pool": "avg"}, "global_pool|class token"),
+        ({"qk_norm": True}, "queries"),
+        ({"num_classes": 0}, "head.weight"),
+        ({"act_layer": "silu"}, "activation SiLU"),
+        ({"pos_embed": "none"}, "pos_embed"),
+        ({"scale_mlp_norm": True}, "not a plain ViT"),
+    ],
+)
+def test_timm_models_that_are_no_plain_vit_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FozoError, match=message):
+        fozo.load_engine(timm_vit(**changes))
+
+
+def test_other_blocks_and_heads_are_refused() -> None:
+    from timm.models.deit import VisionTransformerDistilled
+    from timm.models.vision_transformer import ResPostBlock
+
+    with pytest.raises(FozoError, match="ResPostBlock"):
+        fozo.load_engine(timm_vit(block_fn=ResPostBlock))
+    with pytest.raises(FozoError, match="two heads"):
+        fozo.load_engine(shake(VisionTransformerDistilled(**SIZES)))  # type: ignore[no-untyped-call]
+    with pytest.raises(FozoError, match="cannot make an engine of Linear"):
+        fozo.load_engine(nn.Linear(2, 2))
+
+
+def test_a_model_that_only_looks_familiar_is_caught_by_the_probe() -> None:
+    model = timm_vit()
+    original = model.forward
+    model.forward = lambda x: original(x) * 1.5
+    with pytest.raises(FozoError, match="computes other logits"):
+        fozo.load_engine(model)
+
+
+HF_SIZES: dict[str, Any] = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "image_size": 32,
+    "patch_size": 8,
+    "num_labels": 6,
+}
+
+
+def hf_model(kind: str, **changes: Any) -> nn.Module:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(**{**HF_SIZES, **changes})
+    return shake(getattr(transformers, f"{kind}ForImageClassification")(config))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("ViT", {}),
+        ("ViT", {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"}),
+        ("ViT", {"num_channels": 1}),
+        ("DeiT", {}),
+        ("Dinov2", {}),
+        ("Dinov2", {"layerscale_value": 0.5, "mlp_ratio": 2}),
+    ],
+)
+def test_transformers_models(kind: str, changes: dict[str, Any]) -> None:
+    model = hf_model(kind, **changes)
+    assert_equal_logits(model, fozo.load_engine(model), images(3, changes.get("num_channels", 3)))
+
+
+def test_transformers_models_with_the_names_of_version_4() -> None:
+    """Older releases named the same tensors differently; a stand-in wears those names."""
+    model = hf_model("ViT")
+    old = [
+        (r"vit\.layers\.(\d+)", r"vit.encoder.layer.\1"),
+        (r"attention\.q_proj", "attention.attention.query"),
+        (r"attention\.k_proj", "attention.attention.key"),
+        (r"attention\.v_proj", "attention.attention.value"),
+        (r"attention\.o_proj", "attention.output.dense"),
+        (r"mlp\.fc1", "intermediate.dense"),
+        (r"mlp\.fc2", "output.dense"),
+    ]
+
+    class Older(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+            self.config = model.config
+            self.classifier = model.classifier
+
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            renamed = {}
+            for name, tensor in model.state_dict().items():
+                for new, past in old:
+                    name = re.sub(new, past, name)
+                renamed[name] = tensor
+            assert "vit.encoder.layer.0.attention.attention.query.weight" in renamed
+            return renamed
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return model(x)
+
+    assert_equal_logits(model, fozo.load_engine(Older().eval()), images())
+
+
+def test_dinov2_at_another_size_equals_transformers_own_interpolation() -> None:
+    model = hf_model("Dinov2")
+    assert_equal_logits(model, fozo.load_engine(model, image_size=48), images(2, 3, 48, 48))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hf_model("Dinov2", use_swiglu_ffn=True), "not a plain ViT|blocks"),
+        (lambda: _with_teacher(), "not supported"),
+        (lambda: hf_model("Beit"), "not supported"),
+    ],
+)
+def test_other_transformers_models_are_refused(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(FozoError, match=message):
+        fozo.load_engine(make())
+
+
+def _with_teacher() -> nn.Module:
+    import transformers
+
+    return shake(transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**HF_SIZES)))
+
+
+def test_the_probe_leaves_a_training_model_in_training() -> None:
+    model = timm_vit(proj_drop_rate=0.5).train()
+    engine = fozo.load_engine(model)
+    assert all(module.training for module in model.modules())
+    assert_equal_logits(model.eval(), engine, images())
+
+
+class TestFiles:
+    def test_safetensors_and_torch_files_give_the_same_engine(self, tmp_path: Path) -> None:
+        model = timm_vit()
+        state = model.state_dict()
+        save_file(state, tmp_path / "model.safetensors")
+        torch.save({"model": {f"module.{name}": tensor for name, tensor in state.items()}}, tmp_path / "model.pth")
+        one = fozo.load_engine(tmp_path / "model.safetensors", heads=4)
+        two = fozo.load_engine(str(tmp_path / "model.pth"), heads=4)
+        assert one.spec.fingerprint == two.spec.fingerprint
+        assert_equal_logits(model, one, images())
+
+    def test_a_pickle_is_never_run(self, tmp_path: Path) -> None:
+        ran = tmp_path / "ran"
+
+        class Trap:
+            def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+                return Path.touch, (ran,)
+
+        torch.save({"weights": Trap()}, tmp_path / "trap.pth")
+        with pytest.raises(FozoError, match="not a readable weights file"):
+            fozo.load_engine(tmp_path / "trap.pth")
+        assert not ran.exists()
+
+    def test_broken_files_are_one_clear_error(self, tmp_path: Path) -> None:
+        save_file(timm_vit().state_dict(), tmp_path / "model.safetensors")
+        data = (tmp_path / "model.safetensors").read_bytes()
+        for name, content in [("cut.safetensors", data[:-50]), ("empty.safetensors", b""), ("noise.pth", b"\x00" * 99)]:
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(FozoError, match="not a readable weights file"):
+                fozo.load_engine(tmp_path / name)
+        with pytest.raises(FozoError, match="no file"):
+            fozo.load_engine(tmp_path / "missing.safetensors")
+        torch.save([1, 2], tmp_path / "list.pth")
+        with pytest.raises(FozoError, match="no state dict"):
+            fozo.load_engine(tmp_path / "list.pth")
+        with pytest.raises(FozoError, match=r"no file model\.onnx"):
+            fozo.load_engine("model.onnx")
+
+    def test_what_cannot_be_inferred_is_asked_for(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.safetensors"
+        save_file(timm_vit().state_dict(), path)
+        with pytest.raises(FozoError, match="pass heads="):
+            fozo.load_engine(path)
+        with pytest.raises(FozoError, match="cannot be split over 5 heads"):
+            fozo.load_engine(path, heads=5)
+        save_file(timm_vit(img_size=(32, 64)).state_dict(), path)
+        with pytest.raises(FozoError, match="pass image_size"):
+            fozo.load_engine(path, heads=4)
+        assert fozo.load_engine(path, heads=4, image_size=(32, 64)).spec.image_size == (32, 64)
+        state = timm_vit().state_dict()
+        del state["blocks.1.norm2.bias"], state["blocks.1.norm2.weight"]
+        save_file(state, path)
+        with pytest.raises(FozoError, match=r"blocks\.1\.norm2\.\w+' is missing"):
+            fozo.load_engine(path, heads=4)
+
+    def test_a_named_file_runs_with_the_activation_and_the_epsilon_of_its_family(self, tmp_path: Path) -> None:
+        """No probe compares a file with its original, so what the name tells is all there is."""
+        model = timm_vit(act_layer="quick_gelu", norm_layer=partial(nn.LayerNorm, eps=1e-5), pre_norm=True)
+        path = tmp_path / "vit_small_patch8_clip_quickgelu_32.openai.safetensors"
+        save_file(model.state_dict(), path)
+        engine = fozo.load_engine(path, heads=4)
+        assert_equal_logits(model, engine, images())
+        assert engine.spec.mean == pytest.approx((0.481, 0.458, 0.408), abs=1e-3)
+        assert fozo.load_engine(path, heads=4, architecture="unknown").spec.mean is None
+
+    @pytest.mark.parametrize("name", ["vit_small_patch8_dinov2.lvd142m", "vit_small_patch8_reg4_dinov2.lvd142m"])
+    def test_the_number_in_dinov2_is_no_image_size(self, tmp_path: Path, name: str) -> None:
+        model = timm_vit(init_values=1e-5, reg_tokens=4 if "reg4" in name else 0, no_embed_class="reg4" in name)
+        save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
+        engine = fozo.load_engine(tmp_path / f"{name}.safetensors", heads=4)
+        assert engine.spec.image_size == (32, 32)
+        assert_equal_logits(model, engine, images())
+
+    def test_heads_of_huge_models_are_not_64_wide(self) -> None:
+        from timm.models.vision_transformer import VisionTransformer
+
+        with torch.device("meta"):
+            model = VisionTransformer(**{**SIZES, "embed_dim": 1280, "num_heads": 16, "depth": 1})
+        assert vit_from_state(model.state_dict(), Hints()).architecture.heads == 16
+
+    def test_a_name_that_does_not_fit_the_weights_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.safetensors"
+        save_file(timm_vit().state_dict(), path)
+        with pytest.raises(FozoError, match="patch"):
+            fozo.load_engine(path, architecture=TINY, heads=4)
+
+
+def test_our_own_vit_and_an_engine_are_taken_as_they_are() -> None:
+    vit = random_vit()
+    engine = fozo.load_engine(vit)
+    assert fozo.load_engine(engine) is engine
+    with torch.inference_mode():
+        plain = vit(torch.from_numpy(random_images(2))).numpy()
+    np.testing.assert_allclose(fozo.NoAdapt(engine)(random_images(2)), plain, atol=1e-5)
+    assert engine.spec.image_shape == (SMALL.channels, *SMALL.image_size)
+
+
+def test_a_config_without_a_classifier_is_refused() -> None:
+    class Odd(nn.Module):
+        config = SimpleNamespace(model_type="vit")
+
+    with pytest.raises(FozoError, match="Odd is not supported"):
+        fozo.load_engine(Odd())

@@ -1,0 +1,211 @@
+"""Writing models: the command, INT8, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import fozo
+from fozo import export
+from fozo.engines.onnx.schema import INPUTS, MOVES
+from fozo.engines.torch_engine import TorchEngine
+from fozo.errors import FozoError
+from fozo.quant.fragile import fragile_layers
+from fozo.quant.onnx_int8 import linear_layers
+from fozo.types import Knobs, Tap
+from tests.helpers import VARIANTS, random_images, random_vit, run
+
+
+@pytest.fixture(scope="module")
+def model() -> fozo.Engine:
+    return fozo.load_engine(random_vit(), mean=0.5, std=0.5)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clean images of two classes: not the model's seven, which calibration need not know."""
+    root = tmp_path_factory.mktemp("photographs")
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (root / name).mkdir()
+        for i in range(5):
+            pixels = rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{i}.png")
+    return root
+
+
+def test_the_file_is_a_valid_model_of_standard_operators(model: fozo.Engine, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    spec = export(model, path)
+    assert spec == model.spec
+    written = onnx.load(path)
+    onnx.checker.check_model(written, full_check=True)
+    assert [(entry.domain, entry.version) for entry in written.opset_import] == [("", 20)]
+    assert {value.name for value in written.graph.input} == set(INPUTS)
+    outputs = {value.name for value in written.graph.output}
+    assert {tap.value for tap in Tap} - {"logits"} <= outputs  # the head is applied outside
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+    again = tmp_path / "again.onnx"
+    export(model, again)
+    assert again.read_bytes() == path.read_bytes()  # no dates, no order of dictionaries
+
+
+def test_savings_are_in_the_graph(model: fozo.Engine, tmp_path: Path) -> None:
+    """What linear layers are really applied to, with 3 candidates, 2 images of 16 patches, and 2 prompts."""
+    export(model, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx")
+    products = [node for node in graph.graph.node if node.name in linear_layers(graph)]
+    for node in products:
+        graph.graph.output.append(onnx.helper.make_empty_tensor_value_info(node.output[0]))
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+
+    def shapes(moves: int) -> dict[str, list[tuple[int, ...]]]:
+        feeds = {"images": random_images(2), "prompts": np.zeros((3, 2, 24), np.float32)}
+        feeds |= {name: np.ones((moves, 1, 4, 24), np.float32) for name in MOVES}
+        found: dict[str, list[tuple[int, ...]]] = {}
+        outputs = session.run([node.output[0] for node in products], feeds)
+        for node, output in zip(products, outputs, strict=True):
+            found.setdefault(node.input[1], []).append(output.shape)
+        return found
+
+    shared, apart = shapes(1), shapes(3)
+    first = "blocks.0.attn.qkv.weight"
+    assert shared[first] == [(1, 2, 17, 72), (3, 2, 72)]  # image tokens once for all candidates, prompts once for all
+    assert apart[first] == [(3, 2, 17, 72), (3, 2, 72)]  # candidates that move tokens differently cannot share
+    assert shared["blocks.1.mlp.fc1.weight"] == [(6, 19, 48)]
+    assert shared["blocks.3.attn.qkv.weight.0"] == [(6, 1, 24)]  # in the last block, the query of CLS alone ...
+    assert shared["blocks.3.attn.qkv.weight.24"] == [(6, 19, 48)]
+    assert shared["blocks.3.mlp.fc1.weight"] == [(6, 1, 48)]  # ... and all that follows
+
+
+@pytest.mark.parametrize("int8", ["dynamic", "static"])
+def test_int8_is_close_and_a_model_of_its_own(model: fozo.Engine, photographs: Path, tmp_path: Path, int8: str) -> None:
+    path = tmp_path / "model.onnx"
+    spec = export(model, path, int8=int8, calibration=photographs if int8 == "static" else None)
+    assert spec.fingerprint.startswith(f"{model.spec.fingerprint}-int8{int8[0]}")
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+    written = onnx.load(path)
+    assert not linear_layers(written)  # every one of them became INT8 ...
+    types = {tensor.name: tensor.data_type for tensor in written.graph.initializer}
+    assert onnx.TensorProto.INT8 in types.values()
+    assert types["patch_embed.proj.weight"] == onnx.TensorProto.FLOAT  # ... and nothing else
+    engine = fozo.load_engine(path)
+    assert engine.spec == spec
+    images = random_images(6).clip(-1, 1)  # as calibrated: pixels in [0, 1], normalised by 0.5 and 0.5
+    for knobs in (Knobs(), Knobs(prompts=0.1 * np.random.default_rng(0).standard_normal((2, 3, 24)))):
+        expected, got = (run(one, images, knobs)[Tap.FEATURES] for one in (model, engine))
+        error = np.sqrt(((got - expected) ** 2).mean() / expected.var())
+        assert 1e-4 < error < 0.08, error
+    source = fozo.calibrate(model, [images])
+    with pytest.raises(FozoError, match="collect them again with this model"):
+        fozo.FOZO(engine, source)
+    own = fozo.calibrate(engine, [images])
+    np.testing.assert_array_equal(fozo.FOZO(engine, own)(images), fozo.FOZO(engine, own)(images))
+
+
+def test_static_int8_models_calibrated_on_other_images_are_other_models(
+    model: fozo.Engine, photographs: Path, tmp_path: Path
+) -> None:
+    """Their activations are rounded to other grids, so statistics of one must not serve the other."""
+    (tmp_path / "dark" / "cat").mkdir(parents=True)
+    for i in range(3):
+        Image.new("RGB", (20, 24), (i, i, i)).save(tmp_path / "dark" / "cat" / f"{i}.png")
+    fingerprints = [
+        export(model, tmp_path / f"{i}.onnx", int8="static", calibration=folder).fingerprint
+        for i, folder in enumerate((photographs, photographs, tmp_path / "dark"))
+    ]
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
+    assert all(name.startswith(f"{model.spec.fingerprint}-int8s-") for name in fingerprints)
+
+
+@pytest.mark.parametrize("int8", ["dynamic", "static"])
+def test_int8_leaves_out_a_layer_with_a_massive_activation(photographs: Path, tmp_path: Path, int8: str) -> None:
+    """One feature a thousand times as large as the others would take the whole 8-bit grid for itself."""
+    vit = random_vit(VARIANTS["plain"])
+    with torch.no_grad():
+        vit.get_parameter("blocks.2.mlp.fc1.bias")[5] = 3000.0
+        vit.get_parameter("blocks.2.mlp.fc2.weight")[:, 5] *= 1e-3
+    model = fozo.load_engine(vit, mean=0.5, std=0.5)
+    path = tmp_path / "model.onnx"
+    export(model, path, int8=int8, calibration=photographs if int8 == "static" else None)
+    written = onnx.load(path)
+    left = linear_layers(written)
+    assert [node.input[1] for node in written.graph.node if node.name in left] == ["blocks.2.mlp.fc2.weight"]
+    images = random_images(6).clip(-1, 1)
+    expected, got = (run(one, images)[Tap.FEATURES] for one in (model, fozo.load_engine(path)))
+    assert np.sqrt(((got - expected) ** 2).mean() / expected.var()) < 0.08
+
+
+def test_the_real_vit_tiny_has_one_fragile_layer(real_weights: Path) -> None:
+    engine = fozo.load_engine(real_weights)
+    assert isinstance(engine, TorchEngine)
+    assert fragile_layers(engine.vit, engine.spec) == ["blocks.7.mlp.fc2"]
+
+
+def test_static_int8_calibrates_gray_and_oblong_models(photographs: Path, tmp_path: Path) -> None:
+    a = VARIANTS["gray_oblong"]
+    model = fozo.load_engine(random_vit(a), mean=0.5, std=0.5)
+    export(model, tmp_path / "model.onnx", int8="static", calibration=photographs)
+    engine = fozo.load_engine(tmp_path / "model.onnx")
+    images = random_images(4, architecture=a)
+    expected, got = (run(one, images)[Tap.FEATURES] for one in (model, engine))
+    assert 1e-4 < np.sqrt(((got - expected) ** 2).mean() / expected.var()) < 0.2
+
+
+def test_what_cannot_be_exported_is_refused(model: fozo.Engine, photographs: Path, tmp_path: Path) -> None:
+    def refused(message: str, engine: fozo.Engine = model, name: str = "model.onnx", **options: object) -> None:
+        with pytest.raises(FozoError, match=message):
+            export(engine, tmp_path / name, **options)  # type: ignore[arg-type]
+
+    refused("must end in .onnx", name="model.bin")
+    refused("there is no folder", name="nowhere/model.onnx")
+    refused("'dynamic' or 'static'", int8="int4")
+    refused("needs clean images", int8="static")
+    refused("used by static INT8 only", int8="dynamic", calibration=photographs)
+    refused("used by static INT8 only", calibration=photographs)
+    refused("no file or folder", int8="static", calibration=tmp_path / "nothing")
+    refused("2 labels were given for the 7 classes", labels=["a", "b"])
+    refused("mean and std of .* are unknown", fozo.load_engine(random_vit()), int8="static", calibration=photographs)
+    assert not list(tmp_path.iterdir())  # nothing was left behind
+    export(model, tmp_path / "model.onnx")
+    refused("only a torch model", fozo.load_engine(tmp_path / "model.onnx"))
+
+
+def test_onnx_is_asked_for_where_it_is_missing(
+    model: fozo.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(FozoError, match=r"pip install 'fozo\[export\]'"):
+        export(model, tmp_path / "model.onnx")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    vit = random_vit()
+    weights, out, names = tmp_path / "vit.safetensors", tmp_path / "model.onnx", tmp_path / "names.txt"
+    save_file(vit.state_dict(), weights)
+    names.write_text("".join(f"thing {i}\n" for i in range(7)))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fozo", "export", str(weights), "-o", str(out), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    options = ["--heads", "3", "--mean", "0.5", "--std", "0.25", "--labels", str(names)]
+    done = run(*options, "--int8", "dynamic")
+    assert done.returncode == 0, done.stderr
+    assert "7 classes" in done.stdout and "-int8d" in done.stdout and done.stderr == ""
+    spec = fozo.load_engine(out).spec
+    assert spec.mean == (0.5,) * 3 and spec.std == (0.25,) * 3 and spec.labels == tuple(f"thing {i}" for i in range(7))
+    assert spec.fingerprint == fozo.load_engine(vit).spec.fingerprint + "-int8d"
+    before = out.read_bytes()
+    failed = run(*options, "--int8", "static")
+    assert failed.returncode == 2 and failed.stderr.count("\n") == 1 and "--calibration" in failed.stderr
+    assert out.read_bytes() == before
