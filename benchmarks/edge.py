@@ -1,6 +1,6 @@
 """One adapted batch on ONNX Runtime, in float32 and dynamic INT8, against the torch engine: side by side in one run.
 
-    python benchmarks/edge.py [--size base] [--batch 64] [--passes 2] [--threads 2] [--rounds 5] [--openvino]
+    python -m benchmarks.edge [--size base] [--batch 64] [--passes 2] [--threads 2] [--rounds 5] [--openvino]
                               [--workers]
 
 All do the same FOZO steps from the same state on the same images (a ViT of the given size with random weights: speed
@@ -15,49 +15,40 @@ it by itself, instead of one-thread calls side by side, as the engine has it.
 from __future__ import annotations
 
 import argparse
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime
 
 import fozo
-from fozo.engines.base import Floats
-from fozo.engines.onnx_engine import OnnxEngine
-from fozo.methods.prompt_fozo import PromptFOZO
+from benchmarks.common import SIZES, in_a_process, in_turn, mebibytes, random_engine, summary, timed
+from fozo.engines.onnx.ort import OnnxEngine
+from fozo.testing import random_images
 
-SIZES = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}
+if TYPE_CHECKING:
+    from fozo.engines.torch_engine import TorchEngine
+
+WEIGHTS, FLOAT32, INT8 = "weights.pt", "float32.onnx", "int8.onnx"
 
 
-def write_models(folder: Path, size: str) -> fozo.Engine:
-    """Make the torch engine and export it twice."""
+def write_models(folder: Path, size: str) -> TorchEngine:
+    """Make the torch engine, and write its weights and two exports of it."""
     import torch
 
-    from fozo.engines.export import export
-    from fozo.engines.vit import Architecture, ViT
-
-    dim, heads = SIZES[size]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        vit = ViT(Architecture((224, 224), (16, 16), 3, dim, 12, heads, 4 * dim, 1000))
-    engine = fozo.load_engine(vit)
-    export(engine, folder / "float32.onnx")
-    export(engine, folder / "int8.onnx", int8="dynamic")
-    torch.save(vit.state_dict(), folder / "weights.pt")
+    engine = random_engine(size)
+    fozo.export(engine, folder / FLOAT32)
+    fozo.export(engine, folder / INT8, int8="dynamic")
+    torch.save(engine.vit.state_dict(), folder / WEIGHTS)
     return engine
 
 
-def images(count: int) -> Floats:
-    return np.random.default_rng(0).standard_normal((count, 3, 224, 224)).astype(np.float32)
-
-
-def adapter(engine: fozo.Engine, passes: int) -> PromptFOZO:
-    return PromptFOZO(engine, fozo.SourceStatistics.collect(engine, [images(4)]), passes=passes)
+def adapted(engine: fozo.Engine, passes: int) -> fozo.FOZO:
+    source = fozo.calibrate(engine, [random_images(engine.spec, 4)])
+    return fozo.FOZO(engine, source, passes=passes)
 
 
 class InsideCalls(OnnxEngine):
@@ -71,28 +62,22 @@ class InsideCalls(OnnxEngine):
 
 
 def compare(engines: Mapping[str, fozo.Engine], batch: int, passes: int, rounds: int) -> None:
-    methods = {name: adapter(engine, passes) for name, engine in engines.items()}
-    data = images(batch)
-    names = list(methods)
-    rival = names[0]
-    ratios: dict[str, list[float]] = {name: [] for name in names[1:]}
-    for number in range(rounds + 1):  # the first round warms up
-        seconds, outputs = {}, {}
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            start = time.perf_counter()
-            outputs[name] = methods[name](data)
-            seconds[name] = time.perf_counter() - start
-        for name in ratios:
-            difference = float(np.abs(outputs[name] - outputs[rival]).max())
-            ratio = seconds[rival] / seconds[name]
-            if number:
-                ratios[name].append(ratio)
+    methods = {name: adapted(engine, passes) for name, engine in engines.items()}
+    rival = next(iter(engines))
+    data = random_images(engines[rival].spec, batch)
+    ratios: dict[str, list[float]] = {name: [] for name in methods if name != rival}
+    for number, turn in in_turn(list(methods), rounds):
+        found = {name: timed(methods[name], data) for name in turn}
+        (plain, _), expected = found[rival]
+        for name, values in ratios.items():
+            (seconds, _), output = found[name]
+            difference = float(np.abs(output - expected).max())
+            ratio = plain / seconds
             print(f"round {number}: {name} {ratio:.3f}x, outputs differ by at most {difference:.1e}", flush=True)
+            if number:
+                values.append(ratio)
     for name, values in ratios.items():
-        print(
-            f"{name}: {statistics.median(values):.3f}x as fast as {rival} "
-            f"(median of {rounds} rounds, {min(values):.3f}-{max(values):.3f})"
-        )
+        print(f"{name}: {summary(values)} as fast as {rival}, median and range of {rounds} rounds")
 
 
 def peak(model: str, batch: int, passes: int, threads: int) -> None:
@@ -105,22 +90,21 @@ def peak(model: str, batch: int, passes: int, threads: int) -> None:
 
         torch.set_num_threads(threads)
         engine = fozo.load_engine(model)
-    adapter(engine, passes)(images(batch))
-    # Not ru_maxrss: a child's starts at what its parent held when it was started.
-    status = Path("/proc/self/status").read_text().splitlines()
-    print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+    adapted(engine, passes)(random_images(engine.spec, batch))
+    print(mebibytes())
 
 
-def memory(folder: Path, batch: int, passes: int, threads: int) -> None:
-    kib = {}
-    for file in ("weights.pt", "float32.onnx", "int8.onnx"):
-        command = [sys.executable, __file__, "--peak", str(folder / file), "--batch", str(batch)]
-        command += ["--passes", str(passes), "--threads", str(threads)]
-        kib[file] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    for file in ("float32.onnx", "int8.onnx"):
+def peaks(folder: Path, files: Mapping[str, str], batch: int, passes: int, threads: int) -> None:
+    """Print the peak memory of one adapted batch for each of ``files`` by name, and how it compares with torch's."""
+    options = ("--batch", batch, "--passes", passes, "--threads", threads)
+    found = {
+        name: float(in_a_process("edge", "--peak", folder / file, *options))
+        for name, file in {"torch": WEIGHTS, **files}.items()
+    }
+    for name in files:
         print(
-            f"peak memory with {file}: {kib[file] / kib['weights.pt']:.3f}x that of torch "
-            f"({kib[file] / 1024:.0f} and {kib['weights.pt'] / 1024:.0f} MiB, whole process)"
+            f"peak memory, {name}: {found[name] / found['torch']:.2f}x that of torch "
+            f"({found[name]:.0f} and {found['torch']:.0f} MiB, whole process)"
         )
 
 
@@ -143,26 +127,22 @@ def main() -> None:
     torch.set_num_threads(a.threads)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        engines = {"torch": write_models(folder, a.size)}
+        engines: dict[str, fozo.Engine] = {"torch": write_models(folder, a.size)}
         print(f"ViT-{a.size}, batch {a.batch}, {a.passes} passes, {a.threads} threads")
         if a.workers:
-            for kind in ("float32", "int8"):
-                file = folder / f"{kind}.onnx"
-                ways = {f"threads inside calls, {kind}": InsideCalls(file, a.threads)}
-                compare(
-                    {**ways, f"calls side by side, {kind}": OnnxEngine(file, threads=a.threads)},
-                    a.batch,
-                    a.passes,
-                    a.rounds,
-                )
+            for kind, file in (("float32", FLOAT32), ("int8", INT8)):
+                ways: dict[str, fozo.Engine] = {
+                    f"threads inside calls, {kind}": InsideCalls(folder / file, a.threads),
+                    f"calls side by side, {kind}": OnnxEngine(folder / file, threads=a.threads),
+                }
+                compare(ways, a.batch, a.passes, a.rounds)
             return
-        memory(folder, a.batch, a.passes, a.threads)
-        for key, name in (("onnxruntime float32", "float32.onnx"), ("onnxruntime int8", "int8.onnx")):
-            engines[key] = fozo.load_engine(folder / name, threads=a.threads)
+        files = {"onnxruntime float32": FLOAT32, "onnxruntime int8": INT8}
+        peaks(folder, files, a.batch, a.passes, a.threads)
+        for key, file in files.items():
+            engines[key] = fozo.load_engine(folder / file, threads=a.threads)
         if a.openvino:
-            engines["openvino float32"] = fozo.load_engine(
-                folder / "float32.onnx", threads=a.threads, runtime="openvino"
-            )
+            engines["openvino float32"] = fozo.load_engine(folder / FLOAT32, threads=a.threads, runtime="openvino")
         compare(engines, a.batch, a.passes, a.rounds)
 
 

@@ -1,6 +1,6 @@
 """One adapted batch: fozo's engine against the published loop, side by side in one run.
 
-    python benchmarks/engine.py [--batch 64] [--passes 2] [--size base] [--rounds 5] [--chunk 8]
+    python -m benchmarks.engine [--batch 64] [--passes 2] [--size base] [--rounds 5] [--chunk 8]
 
 The rival is a straightforward loop: for every candidate one full pass of the plain model over the whole batch, its
 loss, its prediction. Both do the same FOZO step from the same state on the same images (a ViT of the given size with
@@ -12,44 +12,23 @@ processes of their own, against plain inference of the same batch.
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import fozo
-from fozo.core.statistics import Moments
-from fozo.engines.base import Floats
+from benchmarks.common import SIZES, in_a_process, in_turn, mebibytes, random_engine, summary, timed
+from fozo.core.moments import Moments
 from fozo.engines.torch_engine import TorchEngine
-from fozo.engines.vit import Architecture, ViT
-from fozo.methods.prompt_fozo import PromptFOZO
-
-SIZES = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}
-
-
-def make(size: str, chunk: int | None = None) -> TorchEngine:
-    dim, heads = SIZES[size]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        vit = ViT(Architecture((224, 224), (16, 16), 3, dim, 12, heads, 4 * dim, 1000))
-    engine = fozo.load_engine(vit, chunk=chunk)
-    assert isinstance(engine, TorchEngine)
-    return engine
-
-
-def images(count: int) -> Floats:
-    return np.random.default_rng(0).standard_normal((count, 3, 224, 224)).astype(np.float32)
+from fozo.testing import random_images
+from fozo.types import Floats
 
 
 class PublishedLoop:
     """FOZO as published: separate full passes, nothing shared, statistics from every layer's normed CLS."""
 
-    def __init__(self, method: PromptFOZO, engine: TorchEngine) -> None:
+    def __init__(self, method: fozo.FOZO, engine: TorchEngine) -> None:
         self.method, self.vit = method, engine.vit
 
     @torch.inference_mode()
@@ -83,65 +62,51 @@ class PublishedLoop:
         return output
 
 
-def timed(call: Callable[[Floats], Floats], batch: Floats) -> tuple[npt.NDArray[np.float64], Floats]:
-    """Seconds on the clock and of processor time, and the output."""
-    start = np.array([time.perf_counter(), time.process_time()])
-    output = call(batch)
-    return np.array([time.perf_counter(), time.process_time()]) - start, output
-
-
 def compare(size: str, batch: int, passes: int, rounds: int, chunk: int | None) -> None:
-    engine = make(size, chunk)
-    source = fozo.SourceStatistics.collect(engine, [images(8)])
-    ours = PromptFOZO(engine, source, passes=passes)
-    loop = PublishedLoop(PromptFOZO(engine, source, passes=passes), engine)
-    data = images(batch)
-    ratios = []
-    for number in range(rounds + 1):  # the first round warms up
-        first, second = (loop, ours) if number % 2 else (ours, loop)
-        (time_first, output_first), (time_second, output_second) = timed(first, data), timed(second, data)
-        difference = float(np.abs(output_first - output_second).max())
-        ratio = time_first / time_second if first is loop else time_second / time_first
+    engine = random_engine(size, chunk)
+    source = fozo.calibrate(engine, [random_images(engine.spec, 8)])
+    ours = fozo.FOZO(engine, source, passes=passes)
+    calls: dict[str, Callable[[Floats], Floats]] = {"fozo": ours, "loop": PublishedLoop(ours.clone(), engine)}
+    data = random_images(engine.spec, batch)
+    clocks, processors = [], []
+    for number, turn in in_turn(list(calls), rounds):
+        found = {name: timed(calls[name], data) for name in turn}
+        clock, processor = (theirs / own for theirs, own in zip(found["loop"][0], found["fozo"][0], strict=True))
+        difference = float(np.abs(found["loop"][1] - found["fozo"][1]).max())
         if number:
-            ratios.append(ratio)
+            clocks.append(clock)
+            processors.append(processor)
             print(
-                f"round {number}: {ratio[0]:.3f}x by the clock, {ratio[1]:.3f}x in processor time; outputs differ by "
+                f"round {number}: {clock:.3f}x by the clock, {processor:.3f}x in processor time; outputs differ by "
                 f"at most {difference:.1e}",
                 flush=True,
             )
-    clock, processor = np.array(ratios).T
     print(
         f"ViT-{size}, batch {batch}, {passes} passes, {torch.get_num_threads()} threads, chunks of {engine.chunk}: "
-        f"fozo is {np.median(clock):.3f}x as fast as the published loop by the clock ({clock.min():.3f}-"
-        f"{clock.max():.3f}) and {np.median(processor):.3f}x in processor time ({processor.min():.3f}-"
-        f"{processor.max():.3f}); medians of {rounds} rounds"
+        f"fozo is {summary(clocks)} as fast as the published loop by the clock and {summary(processors)} in processor "
+        f"time; medians and ranges of {rounds} rounds"
     )
 
 
 def peak(what: str, size: str, batch: int, passes: int) -> None:
     """Print this process's peak memory after one job."""
-    engine = make(size)
-    data = images(batch)
+    engine = random_engine(size)
+    data = random_images(engine.spec, batch)
     if what == "plain":
         with torch.inference_mode():
             engine.vit(torch.from_numpy(data))
     else:
-        source = fozo.SourceStatistics.collect(engine, [images(2)])
-        PromptFOZO(engine, source, passes=passes)(data)
-    # Linux hands ru_maxrss on from the parent process; VmHWM is this process's own.
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(line.split()[1])
+        source = fozo.calibrate(engine, [random_images(engine.spec, 2)])
+        fozo.FOZO(engine, source, passes=passes)(data)
+    print(mebibytes())
 
 
 def memory(size: str, batch: int, passes: int) -> None:
-    kib = {}
-    for what in ("plain", "fozo"):
-        command = [sys.executable, __file__, "--peak", what, "--size", size, "--batch", str(batch)]
-        run = subprocess.run([*command, "--passes", str(passes)], capture_output=True, text=True, check=True)
-        kib[what] = int(run.stdout)
+    options = ("--size", size, "--batch", batch, "--passes", passes)
+    plain, own = (float(in_a_process("engine", "--peak", what, *options)) for what in ("plain", "fozo"))
     print(
-        f"peak memory of an adapted batch: {kib['fozo'] / kib['plain']:.3f}x that of plain inference "
-        f"({kib['fozo'] / 1024:.0f} and {kib['plain'] / 1024:.0f} MiB, whole process)"
+        f"peak memory of an adapted batch: {own / plain:.3f}x that of plain inference "
+        f"({own:.0f} and {plain:.0f} MiB, whole process)"
     )
 
 
@@ -154,7 +119,7 @@ def main() -> None:
     parser.add_argument(
         "--chunk", type=int, help="images that go through the blocks together; fozo's choice by default"
     )
-    parser.add_argument("--peak", choices=["plain", "fozo"], help=argparse.SUPPRESS)
+    parser.add_argument("--peak", choices=("plain", "fozo"), help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.peak:
         peak(a.peak, a.size, a.batch, a.passes)

@@ -1,4 +1,4 @@
-"""What does INT8 cost in accuracy and gain in speed and memory? Adapted by FOZO, beside float32, in one run.
+"""What does INT8 cost in accuracy and gain in speed and memory? Adapted, beside float32, in one run.
 
     python -m benchmarks.int8 accuracy WEIGHTS IMAGES [--images 64] [--severity 5] [--kinds fog,...]
     python -m benchmarks.int8 layers WEIGHTS
@@ -18,10 +18,8 @@ on a machine with other work it is steadier than the clock. Peak memory is that 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,22 +28,17 @@ from PIL import Image
 
 import fozo
 from benchmarks import edge
+from benchmarks.common import SIZES, clean_and_test, clean_batches, in_turn, summary, timed
 from fozo.data.corruptions import KINDS
 from fozo.data.scenarios import Continual
-from fozo.data.sets import CLEAN, ImageSet, open_images
+from fozo.data.sets import CLEAN, ImageSet
 from fozo.data.sets.base import FolderStore
-from fozo.data.streams import Stream
-from fozo.engines.base import Floats
-from fozo.engines.export import export
+from fozo.methods.registry import AnyMethod
+from fozo.testing import random_images
+from fozo.types import Floats
 
-FILES = {"float32": "float32.onnx", "INT8 dynamic": "int8.onnx", "INT8 static": "static.onnx"}
+FILES = {"float32": edge.FLOAT32, "INT8 dynamic": edge.INT8, "INT8 static": "static.onnx"}
 CALIBRATION = 128
-
-
-def export_all(engine: fozo.Engine, folder: Path, calibration: Path) -> None:
-    export(engine, folder / FILES["float32"])
-    export(engine, folder / FILES["INT8 dynamic"], int8="dynamic")
-    export(engine, folder / FILES["INT8 static"], int8="static", calibration=calibration)
 
 
 # --- accuracy -----------------------------------------------------------------------------------------------------
@@ -61,30 +54,29 @@ def link_images(images: ImageSet, folder: Path) -> Path:
     return folder
 
 
-def adapters(engine: fozo.Engine, clean: ImageSet) -> dict[str, fozo.Method]:
-    """NoAdapt, FOZO as the authors' program has it, and FOZO's default."""
-    stream = Stream(clean, engine.spec, Continual(kinds=(CLEAN.kind,)))
-    source = fozo.SourceStatistics.collect(engine, (batch.images for batch in stream.batches()))
+def adapters(engine: fozo.Engine, clean: ImageSet) -> dict[str, AnyMethod]:
+    """NoAdapt, FOZO as the authors' program has it, and Align."""
+    source = fozo.calibrate(engine, clean_batches(clean, engine.spec))
     return {
         "NoAdapt": fozo.NoAdapt(engine),
-        "FOZO (official)": fozo.FOZO(engine, source, preset="official", passes=2),
         "FOZO": fozo.FOZO(engine, source),
+        "Align": fozo.Align(engine, source),
     }
 
 
 def accuracy(a: argparse.Namespace) -> None:
     kinds = tuple(a.kinds.split(",")) if a.kinds else KINDS
-    both = open_images(a.folder).take(CALIBRATION + a.images)
-    paths = [sample.path for sample in both.samples]
-    order = np.random.default_rng(0).permutation(len(paths))
-    clean = both.select([paths[i] for i in order[:CALIBRATION]])
-    test = both.select([paths[i] for i in order[CALIBRATION:]])
+    clean, test = clean_and_test(a.folder, CALIBRATION, a.images)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        export_all(fozo.load_engine(a.weights), folder, link_images(clean, folder / "clean"))
+        weights = fozo.load_engine(a.weights)
+        fozo.export(weights, folder / FILES["float32"])
+        fozo.export(weights, folder / FILES["INT8 dynamic"], int8="dynamic")
+        calibration = link_images(clean, folder / "clean")
+        fozo.export(weights, folder / FILES["INT8 static"], int8="static", calibration=calibration)
         engines = {key: fozo.load_engine(folder / file, threads=a.threads) for key, file in FILES.items()}
         methods = {(key, row): m for key, engine in engines.items() for row, m in adapters(engine, clean).items()}
-    stream = Stream(test, engines["float32"].spec, Continual(kinds=kinds, severity=a.severity))
+    stream = fozo.Stream(test, engines["float32"].spec, Continual(kinds=kinds, severity=a.severity))
     right: dict[tuple[str, str], list[bool]] = {key: [] for key in methods}
     for batch in stream.batches():
         for made, method in methods.items():
@@ -98,7 +90,7 @@ def accuracy(a: argparse.Namespace) -> None:
     for (key, row), values in hits.items():
         difference = values - hits["float32", row]
         error = difference.std() / np.sqrt(len(difference))
-        print(f"{row:16} {key:13} {values.mean():5.1f}   {difference.mean():+5.2f} ± {error:.2f}")
+        print(f"{row:8} {key:13} {values.mean():5.1f}   {difference.mean():+5.2f} ± {error:.2f}")
 
 
 def layers(a: argparse.Namespace) -> None:
@@ -118,69 +110,45 @@ def layers(a: argparse.Namespace) -> None:
 # --- speed and memory ---------------------------------------------------------------------------------------------
 
 
-def clocked(call: Callable[[Floats], Floats], batch: Floats) -> tuple[float, float]:
-    """Seconds on the clock and of processor time."""
-    clock, processor = time.perf_counter(), time.process_time()
-    call(batch)
-    return time.perf_counter() - clock, time.process_time() - processor
-
-
 def speed(a: argparse.Namespace) -> None:
     import torch
 
     from benchmarks.engine import PublishedLoop
-    from fozo.engines.torch_engine import TorchEngine
 
     torch.set_num_threads(a.threads)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         engine = edge.write_models(folder, a.size)
-        assert isinstance(engine, TorchEngine)
         noise = folder / "noise" / "class"
         noise.mkdir(parents=True)
         for number in range(8):  # ranges of random weights mean nothing, but there must be some
             pixels = np.random.default_rng(number).integers(0, 256, (224, 224, 3), np.uint8)
             Image.fromarray(pixels).save(noise / f"{number}.png")
-        known = fozo.load_engine(engine.vit, mean=0.5, std=0.5)
-        export(known, folder / FILES["INT8 static"], int8="static", calibration=folder / "noise")
-        memory(folder, a)
-        source = fozo.SourceStatistics.collect(engine, [edge.images(4)])
-        loop = PublishedLoop(fozo.FOZO(engine, source, preset="official", passes=a.passes), engine)
-        calls: dict[str, Callable[[Floats], Floats]] = {"published loop": loop}
-        calls["torch engine"] = fozo.FOZO(engine, source, preset="official", passes=a.passes)
+        fozo.export(engine, folder / FILES["INT8 static"], int8="static", calibration=folder / "noise")
+        edge.peaks(folder, FILES, a.batch, a.passes, a.threads)
+        torch_method = edge.adapted(engine, a.passes)
+        calls: dict[str, Callable[[Floats], Floats]] = {
+            "published loop": PublishedLoop(torch_method.clone(), engine),
+            "torch engine": torch_method,
+        }
         for key, file in FILES.items():
-            one = fozo.load_engine(folder / file, threads=a.threads)
-            own = fozo.SourceStatistics.collect(one, [edge.images(4)])
-            calls[key] = fozo.FOZO(one, own, preset="official", passes=a.passes)
-    names, data = list(calls), edge.images(a.batch)
-    ratios: dict[str, list[tuple[float, float]]] = {name: [] for name in names[1:]}
-    for number in range(a.rounds + 1):  # the first round warms up
-        turn = names[number % len(names) :] + names[: number % len(names)]
-        spent = {name: clocked(calls[name], data) for name in turn}
+            calls[key] = edge.adapted(fozo.load_engine(folder / file, threads=a.threads), a.passes)
+    data = random_images(engine.spec, a.batch)
+    ratios: dict[str, list[tuple[float, float]]] = {name: [] for name in calls if name != "published loop"}
+    for number, turn in in_turn(list(calls), a.rounds):
+        spent = {name: timed(calls[name], data)[0] for name in turn}
         for name in ratios if number else ():
             pairs = zip(spent["published loop"], spent[name], strict=True)
             clock, processor = (loop_time / own_time for loop_time, own_time in pairs)
             ratios[name].append((clock, processor))
             print(f"round {number}: {name} {clock:.2f}x by the clock, {processor:.2f}x", file=sys.stderr, flush=True)
     print(f"ViT-{a.size}, batch {a.batch}, {a.passes} passes, {a.threads} threads, medians of {a.rounds} rounds")
-    for name, pairs_of in ratios.items():
-        clocks, processors = np.array(pairs_of).T
+    for name, found in ratios.items():
+        clocks, processors = zip(*found, strict=True)
         print(
-            f"{name}: {np.median(clocks):.2f}x as fast as the published loop by the clock ({clocks.min():.2f}-"
-            f"{clocks.max():.2f}), {np.median(processors):.2f}x in processor time ({processors.min():.2f}-"
-            f"{processors.max():.2f})"
+            f"{name}: {summary(clocks, 2)} as fast as the published loop by the clock, "
+            f"{summary(processors, 2)} in processor time"
         )
-
-
-def memory(folder: Path, a: argparse.Namespace) -> None:
-    """Peak memory of one adapted batch, each engine in a process of its own."""
-    kib = {}
-    for key, file in {"torch": "weights.pt", **FILES}.items():
-        command = [sys.executable, edge.__file__, "--peak", str(folder / file), "--batch", str(a.batch)]
-        command += ["--passes", str(a.passes), "--threads", str(a.threads)]
-        kib[key] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    for key in FILES:
-        print(f"peak memory, {key}: {kib[key] / 1024:.0f} MiB, {kib[key] / kib['torch']:.2f}x torch's")
 
 
 def main() -> None:
@@ -198,7 +166,7 @@ def main() -> None:
     third.set_defaults(act=layers)
     second = commands.add_parser("speed")
     second.set_defaults(act=speed)
-    second.add_argument("--size", choices=edge.SIZES, default="base")
+    second.add_argument("--size", choices=SIZES, default="base")
     second.add_argument("--batch", type=int, default=16)
     second.add_argument("--passes", type=int, default=2)
     second.add_argument("--rounds", type=int, default=5)

@@ -1,10 +1,10 @@
-"""Measure every method on one continual stream, and write the table of docs/methods.md.
+"""Measure every registered method on one continual stream, and write the table of docs/methods.md.
 
-    python benchmarks/methods.py WEIGHTS IMAGES --out docs/methods.md
+    python -m benchmarks.methods WEIGHTS IMAGES --out docs/methods.md
 
 WEIGHTS is a file that fozo.load_engine reads (the table is of vit_tiny_patch16_224.augreg_in21k_ft_in1k), IMAGES a
-folder of clean images with one folder for each class, named so that sorting gives the classes' order (ImageNet's
-wnids). Needs ``pip install 'fozo[torch,bench]'``; about 10 minutes on one core.
+folder of clean images with one folder for each class (ImageNet's wnids). Needs ``pip install 'fozo[torch,bench]'``;
+about 15 minutes on one core.
 
 Every method runs in a process of its own over the identical stream. Time is processor time, so that other work on the
 machine disturbs it less, and memory the process's peak; both are given relative to the plain model in the same run.
@@ -19,201 +19,178 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 
 import argparse
 import json
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
+import torch
+
+import fozo
+from benchmarks.common import clean_and_test, clean_batches, in_a_process, mebibytes, timed
+from fozo.bench.recipes import rivals
+from fozo.data.sets import Domain
+from fozo.data.sources import Corrupting
+from fozo.io import atomic_write
+from fozo.methods.eata import Fisher, measure_fisher
+from fozo.methods.registry import method_class
+from fozo.types import Value
 
 DOMAINS = ("gaussian_noise", "fog", "contrast")
-ROWS: dict[str, tuple[str, dict[str, object], str]] = {
-    "NoAdapt": ("noadapt", {}, "1"),
-    "LAME": ("lame", {}, "1"),
-    "T3A": ("t3a", {}, "1"),
-    "FOZO": ("fozo", {}, "1"),
-    "FOZO (official)": ("fozo", {"passes": 2, "preset": "official"}, "2"),
-    "FOA, 2 passes": ("foa", {"passes": 2}, "2"),
-    "ZOA": ("zoa", {"passes": 2}, "2"),
-    "TENT": ("tent", {}, "1 + 1 backward"),
-    "EATA": ("eata", {}, "1 + 1 backward"),
-    "SAR": ("sar", {}, "2 + 2 backward"),
-    "DeYO": ("deyo", {}, "2 + 1 backward"),
-}
+SOURCE, FISHER, STREAM, LABELS = "source.npz", "fisher.npz", "stream.npy", "labels.npy"
+
+
+def rows() -> dict[str, tuple[str, dict[str, Value]]]:
+    """Name and options of each row: those of ``fozo bench rivals``, and any method that it has no row for.
+
+    So a method that is registered is on the page, whoever forgot it where.
+    """
+    found = {label: (name, dict(options)) for label, (name, options) in rivals.METHODS.items()}
+    shown = {name for name, _ in found.values()}
+    return found | {method_class(name).__name__: (name, {}) for name in fozo.list_methods() if name not in shown}
 
 
 class Result(TypedDict):
     """What the process of one method reports."""
 
     correct: list[int]
-    seconds: float
-    peak: int
+    passes: float
     parameters: int
+    seconds: float
+    peak: float
+    """MiB."""
 
 
-def peak_memory() -> int:
-    """Largest resident size of this process in bytes.
-
-    Linux passes ru_maxrss on from the process that started this one; VmHWM is this process's alone.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return 1024 * int(line.split()[1])
-    scale = 1 if sys.platform == "darwin" else 1024
-    return scale * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def prepare(arguments: argparse.Namespace) -> None:
+def prepare(a: argparse.Namespace) -> None:
     """Write the stream, the source statistics and EATA's Fisher information to the work folder."""
-    import torch
-
-    import fozo
-    from fozo.data.corruptions import corrupt
-    from fozo.data.images import fit, read_image
-    from fozo.methods.eata import fisher
-
-    torch.set_num_threads(1)
-    engine = fozo.load_engine(arguments.weights)
-    folders = sorted(path for path in Path(arguments.images).iterdir() if path.is_dir())
-    if len(folders) != engine.spec.classes:
-        raise fozo.FozoError(f"{arguments.images} has {len(folders)} class folders, not {engine.spec.classes}")
-    every = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
-    order = np.random.default_rng(arguments.seed).permutation(len(every))
-    chosen = [every[i] for i in order[: arguments.clean + arguments.per_domain]]
-    size = engine.spec.image_size[0]
-    pixels = [fit(read_image(path), size) for path, _ in chosen]
-    clean = engine.spec.normalise(np.stack(pixels[: arguments.clean]))
-    batches = [clean[i : i + arguments.batch] for i in range(0, len(clean), arguments.batch)]
-    work = Path(arguments.work)
-    fozo.SourceStatistics.collect(engine, batches).save(work / "source.npz")
-    fisher(engine, batches).save(work / "fisher.npz")
-    test = list(zip(pixels, chosen, strict=True))[arguments.clean :]
-    stream = [
-        corrupt(image, kind, arguments.severity, arguments.seed, image_id=path.name)
-        for kind in DOMAINS
-        for image, (path, _) in test
-    ]
-    np.save(work / "stream.npy", np.stack(stream))
-    np.save(work / "labels.npy", np.array([label for _, (_, label) in test]))
+    engine = fozo.load_engine(a.weights)
+    clean, test = clean_and_test(a.images, a.clean, a.per_domain, a.seed)
+    fozo.calibrate(engine, clean_batches(clean, engine.spec, a.batch)).save(a.work / SOURCE)
+    measure_fisher(engine, clean_batches(clean, engine.spec, a.batch)).save(a.work / FISHER)
+    source = Corrupting(test, engine.spec.image_size)
+    stream = [source.load(Domain(kind, a.severity), i) for kind in DOMAINS for i in range(len(test))]
+    np.save(a.work / STREAM, np.stack(stream))
+    np.save(a.work / LABELS, test.labels)
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(a: argparse.Namespace) -> Result:
     """Run one method over the stream."""
-    import torch
-
-    import fozo
-    from fozo.methods.eata import Fisher
-
-    torch.set_num_threads(1)
-    work = Path(arguments.work)
-    stream = np.load(work / "stream.npy", mmap_mode="r")
-    labels = np.load(work / "labels.npy")
-    name, options, _ = ROWS[arguments.run]
-    engine = fozo.load_engine(arguments.weights)
-    if fozo.methods()[name].needs_gradient:
-        options = {**options, "batch_size": arguments.batch}
-    if name == "eata":
-        options = {**options, "fisher": Fisher.load(work / "fisher.npz")}
-    method = fozo.create(name, engine, fozo.SourceStatistics.load(work / "source.npz"), **options)
-    correct, times = [0] * len(DOMAINS), []
+    stream, labels = np.load(a.work / STREAM, mmap_mode="r"), np.load(a.work / LABELS)
+    name, options = rows()[a.run]
+    engine = fozo.load_engine(a.weights)
+    needs = fozo.list_methods()[name].needs
+    given: dict[str, Any] = {**options, "seed": a.seed, "batch_size": a.batch}
+    if "fisher" in needs:
+        given["fisher"] = Fisher.load(a.work / FISHER)
+    source = fozo.SourceStatistics.load(a.work / SOURCE) if "source" in needs else None
+    method = fozo.create(name, engine, source, **given)
+    correct, times, passes = [0] * len(DOMAINS), [], []
     for domain in range(len(DOMAINS)):
-        for start in range(0, len(labels), arguments.batch):
-            rows = slice(start, min(start + arguments.batch, len(labels)))
-            offset = domain * len(labels)
-            images = engine.spec.normalise(np.asarray(stream[offset + rows.start : offset + rows.stop]))
-            began = time.process_time()
-            prediction = method(images).argmax(axis=1)
-            times.append((time.process_time() - began) / len(images))
-            correct[domain] += int((prediction == labels[rows]).sum())
-    return Result(correct=correct, seconds=float(np.median(times)), peak=peak_memory(), parameters=method.parameters)
+        for start in range(0, len(labels), a.batch):
+            truth = labels[start : start + a.batch]
+            first = domain * len(labels) + start
+            images = engine.spec.normalise(np.asarray(stream[first : first + len(truth)]))
+            (_, seconds), logits = timed(method, images)
+            times.append(seconds / len(truth))
+            passes.append(method.passes_per_image)
+            correct[domain] += int((logits.argmax(axis=1) == truth).sum())
+    return Result(
+        correct=correct,
+        passes=float(np.mean(passes)),
+        parameters=method.parameters,
+        seconds=float(np.median(times)),
+        peak=mebibytes(),
+    )
 
 
-def table(results: dict[str, Result], arguments: argparse.Namespace, model: str) -> str:
+def table(results: dict[str, Result], a: argparse.Namespace) -> str:
     """The page."""
     plain = results["NoAdapt"]
     domains = " | ".join(kind.replace("_", " ") for kind in DOMAINS)
+    error = 100 * (0.25 / (len(DOMAINS) * a.per_domain)) ** 0.5
     lines = [
         "# Methods, measured",
         "",
-        f"{model} on a continual stream of {', '.join(DOMAINS)} at severity {arguments.severity}: "
-        f"{arguments.per_domain} images of the ImageNet validation set for each, the same images in each, in batches "
-        f"of {arguments.batch}, never reset. Source statistics, and EATA's Fisher information, are of "
-        f"{arguments.clean} other clean images. Every method has its default options. One core; time is processor "
-        "time for an image and memory the process's peak, both against NoAdapt in the same run. Made by "
-        f"`python benchmarks/methods.py WEIGHTS IMAGES --per-domain {arguments.per_domain}`.",
+        f"{a.weights.stem} on a continual stream of {', '.join(DOMAINS)} at severity {a.severity}: {a.per_domain} "
+        f"images of the ImageNet validation set for each, the same images in each, in batches of {a.batch}, never "
+        f"reset. Source statistics, and EATA's Fisher information, are of {a.clean} other clean images. Every "
+        "registered method has a row, with the options of `fozo bench rivals`: its defaults, and two passes for FOA as "
+        "for ZOA and FOZO. FOZO is the paper's method as its authors' program has it, Align is fozo's own "
+        "([method.md](method.md)). One core; time is processor time for an image and memory the process's peak, both "
+        "against NoAdapt in the same run. Made by "
+        f"`python -m benchmarks.methods WEIGHTS IMAGES --per-domain {a.per_domain}`.",
         "",
         f"| method | passes per image | parameters adapted | {domains} | top-1 | time | extra memory |",
         "|---|---|---:|" + "---:|" * (len(DOMAINS) + 3),
     ]
     for row, result in results.items():
-        shares = [100 * correct / arguments.per_domain for correct in result["correct"]]
+        shares = [100 * correct / a.per_domain for correct in result["correct"]]
+        info = fozo.list_methods()[rows()[row][0]]
         columns = [
             row,
-            ROWS[row][2],
+            info.passes if "gradient" in info.needs else f"{result['passes']:g}",  # backward passes are in words only
             f"{result['parameters']}",
             *(f"{share:.1f}" for share in shares),
             f"{np.mean(shares):.1f}",
             f"x {result['seconds'] / plain['seconds']:.2f}",
-            f"{(result['peak'] - plain['peak']) / 2**20:+.0f} MiB",
+            f"{result['peak'] - plain['peak']:+.0f} MiB",
         ]
         lines.append("| " + " | ".join(columns) + " |")
-    error = 100 * (0.25 / (len(DOMAINS) * arguments.per_domain)) ** 0.5
     lines += [
         "",
-        f"NoAdapt takes {1000 * plain['seconds']:.0f} ms an image and {plain['peak'] / 2**20:.0f} MiB, of which most "
-        f"is Python and PyTorch. A top-1 is uncertain by up to {error:.1f} points (one standard error); differences "
-        "between methods are surer than that, because all see the same images. Some 90 MiB of FOA's memory are what "
-        "pycma imports.",
+        f"NoAdapt takes {1000 * plain['seconds']:.0f} ms an image and {plain['peak']:.0f} MiB, of which most is Python "
+        f"and PyTorch. A top-1 is uncertain by up to {error:.1f} points (one standard error); differences between "
+        "methods are surer than that, because all see the same images. Some 90 MiB of FOA's memory are what pycma "
+        "imports. Align's parameters are the numbers that the moves of an image consist of; they are computed, not "
+        "searched or learned.",
         "",
     ]
     return "\n".join(lines)
 
 
-def child(arguments: argparse.Namespace, *more: str) -> str:
+def child(a: argparse.Namespace, *more: str) -> str:
     """Run this file again in a process of its own and return what it printed."""
-    given = [arguments.weights, arguments.images, "--work", arguments.work, "--seed", str(arguments.seed)]
+    given: list[object] = [a.weights, a.images, "--work", a.work, "--seed", a.seed]
     for name in ("per_domain", "clean", "batch", "severity"):
-        given += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    command = [sys.executable, __file__, *given, *more]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        given += [f"--{name.replace('_', '-')}", getattr(a, name)]
+    return in_a_process("methods", *given, *more)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("weights")
-    parser.add_argument("images")
-    parser.add_argument("--out", help="file to write the page to; by default it is printed")
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--out", type=Path, help="file to write the page to; by default it is printed")
     parser.add_argument("--per-domain", type=int, default=256, help="images of each corruption")
     parser.add_argument("--clean", type=int, default=256, help="other images, for the source statistics")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--severity", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--run", choices=ROWS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.prepare:
-        prepare(arguments)
+    parser.add_argument("--run", choices=rows(), help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    torch.set_num_threads(1)
+    if a.prepare:
+        prepare(a)
         return
-    if arguments.run:
-        print(json.dumps(run(arguments)))
+    if a.run:
+        print(json.dumps(run(a)))
         return
     with tempfile.TemporaryDirectory() as work:
-        arguments.work = work
-        child(arguments, "--prepare")
+        a.work = Path(work)
+        child(a, "--prepare")
         results: dict[str, Result] = {}
-        for row in ROWS:
-            results[row] = json.loads(child(arguments, "--run", row))
+        for row in rows():
+            results[row] = json.loads(child(a, "--run", row))
             print(row, results[row], file=sys.stderr, flush=True)
-    page = table(results, arguments, Path(arguments.weights).stem)
-    if arguments.out:
-        Path(arguments.out).write_text(page)
-    else:
+    page = table(results, a)
+    if a.out is None:
         print(page)
+        return
+    with atomic_write(a.out) as stream:
+        stream.write(page.encode())
 
 
 if __name__ == "__main__":

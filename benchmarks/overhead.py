@@ -1,22 +1,26 @@
-"""What FOZO's own preset costs beside the forward pass it needs anyway: processor time against the unadapted model.
+"""What Align costs beside the forward pass it needs anyway: processor time against the unadapted model.
 
     python -m benchmarks.overhead [--batch 64] [--rounds 5] [--threads 1]
 
 A ViT-Tiny and a ViT-B with random weights (speed does not depend on them) and images of 224 px that are faded, so that
-the equaliser has work to do. Both methods see the same batches in turn, with full memories; the result is the median of
-the rounds' ratios, in processor time, because a busy machine falsifies the clock.
+the equaliser has work to do. Both methods see the same batch in turn, round after round, so that Align has memories of
+its domain; the result is the median of the rounds' ratios, in processor time, because a busy machine falsifies the
+clock.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 
 import numpy as np
 import torch
 
 import fozo
-from benchmarks.engine import images, make
+from benchmarks.common import in_turn, random_engine, summary, timed
+from fozo.methods.registry import AnyMethod
+from fozo.testing import random_images
+
+FADED = np.float32(0.3)
 
 
 def main() -> None:
@@ -26,24 +30,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    batch = images(a.batch)
     for size in ("tiny", "base"):
-        engine = make(size)
-        source = fozo.SourceStatistics.collect(engine, [batch[:16]])
-        plain, adapted = fozo.NoAdapt(engine), fozo.FOZO(engine, source)
+        engine = random_engine(size)
+        batch = random_images(engine.spec, a.batch)
+        source = fozo.calibrate(engine, [batch[:16]])
+        methods: dict[str, AnyMethod] = {"plain": fozo.NoAdapt(engine), "align": fozo.Align(engine, source)}
         ratios, each = [], []
-        adapted(0.3 * batch)
-        for _ in range(a.rounds):
-            times = []
-            for method in (plain, adapted):
-                began = time.process_time()
-                method(0.3 * batch)
-                times.append((time.process_time() - began) / a.batch)
-            ratios.append(times[1] / times[0])
-            each.append(1000 * (times[1] - times[0]))
+        for number, turn in in_turn(list(methods), a.rounds):
+            spent = {name: timed(methods[name], FADED * batch)[0][1] / a.batch for name in turn}
+            if number:
+                ratios.append(spent["align"] / spent["plain"])
+                each.append(1000 * (spent["align"] - spent["plain"]))
         print(
-            f"ViT-{size}: FOZO takes x {np.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}) the processor "
-            f"time of the plain model, {np.median(each):+.1f} ms an image"
+            f"ViT-{size}: Align takes {summary(ratios, 2)} the processor time of the plain model, "
+            f"{np.median(each):+.1f} ms an image"
         )
 
 

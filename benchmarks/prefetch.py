@@ -23,15 +23,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fozo import Engine, Method, NoAdapt, load_engine
+from fozo import Engine, NoAdapt, Stream, load_engine, open_images
 from fozo.data.scenarios import Continual
-from fozo.data.sets import ImageSet, open_images
-from fozo.data.sets.imagenet import imagenet_wnids
-from fozo.data.streams import Stream
+from fozo.data.sets import ImageSet, imagenet_wnids
 
 
 def vit_tiny() -> Engine:
-    from fozo.engines.vit import Architecture, ViT
+    from fozo.models.vit import Architecture, ViT
 
     tiny = Architecture((224, 224), (16, 16), 3, dim=192, depth=12, heads=3, hidden=768, classes=1000)
     return load_engine(ViT(tiny), mean=0.5, std=0.5)
@@ -46,7 +44,7 @@ def made_up(folder: Path, count: int = 512) -> None:
         coarse.resize((500, 375), Image.Resampling.BICUBIC).save(file, quality=90)
 
 
-def timed(method: Method, images: npt.NDArray[np.float32]) -> float:
+def timed(method: NoAdapt, images: npt.NDArray[np.float32]) -> float:
     start = time.perf_counter()
     method(images)
     return time.perf_counter() - start

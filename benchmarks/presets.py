@@ -1,10 +1,10 @@
 """Which preset of FOZO is best on a real model? And what does each switch of the official one do?
 
-    python benchmarks/presets.py WEIGHTS IMAGES [--severity 3] [--images 512] [--kinds defocus_blur,fog,...]
+    python -m benchmarks.presets WEIGHTS IMAGES [--severity 3] [--images 512] [--kinds defocus_blur,fog,...]
 
 WEIGHTS is a file that ``fozo.load_engine`` takes, IMAGES a folder of ImageNet validation images. One continual stream,
-the same batches to every contender, source statistics from images that are not in the stream. The answer decides the
-default preset and stands in the README.
+the same batches to every contender, source statistics from images that are not in the stream. NoAdapt and Align stand
+beside them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from rich.progress import track
 from rich.table import Table
 
 import fozo
+from benchmarks.common import clean_and_test, clean_batches
 from fozo.data.scenarios import Continual
-from fozo.data.sets import open_images
-from fozo.data.streams import Stream
+from fozo.methods.registry import AnyMethod
+from fozo.types import Value
 
-CONTENDERS: dict[str, dict[str, object]] = {
-    "paper": {"preset": "paper"},
-    "official": {"preset": "official"},
-    "official, shift of the mean": {"preset": "official", "shift": "mean"},
-    "official, no shift": {"preset": "official", "shift": "none"},
-    "official, level batches": {"preset": "official", "level_batches": True},
+CONTENDERS: dict[str, tuple[str, dict[str, Value]]] = {
+    "paper": ("paper", {}),
+    "official": ("official", {}),
+    "official, shift of the mean": ("official", {"shift": "mean"}),
+    "official, no shift": ("official", {"shift": "none"}),
+    "official, level batches": ("official", {"level_batches": True}),
 }
 
 
@@ -42,16 +43,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     a = parser.parse_args()
     engine = fozo.load_engine(a.weights)
-    both = open_images(a.folder).take(2 * a.images, seed=a.seed)
-    paths = [sample.path for sample in both.samples]
-    clean, test = both.select(paths[: a.images]), both.select(paths[a.images :])
-    calibration = Stream(clean, engine.spec, Continual(kinds=("clean",)))
-    source = fozo.SourceStatistics.collect(engine, (batch.images for batch in calibration.batches()))
-    stream = Stream(test, engine.spec, Continual(kinds=tuple(a.kinds.split(",")), severity=a.severity), seed=a.seed)
+    clean, test = clean_and_test(a.folder, a.images, a.images, a.seed)
+    source = fozo.calibrate(engine, clean_batches(clean, engine.spec))
+    scenario = Continual(kinds=tuple(a.kinds.split(",")), severity=a.severity)
+    stream = fozo.Stream(test, engine.spec, scenario, seed=a.seed)
 
-    methods: dict[str, fozo.Method] = {"NoAdapt": fozo.NoAdapt(engine)}
-    for name, options in CONTENDERS.items():
-        methods[f"FOZO {name}"] = fozo.create("fozo", engine, source, passes=a.passes, seed=a.seed, **options)
+    methods: dict[str, AnyMethod] = {"NoAdapt": fozo.NoAdapt(engine), "Align": fozo.Align(engine, source)}
+    for name, (preset, options) in CONTENDERS.items():
+        config = fozo.FOZO.configure(preset, {"passes": a.passes, **options})
+        methods[f"FOZO {name}"] = fozo.FOZO(engine, source, config, seed=a.seed)
     hits: dict[str, dict[str, list[bool]]] = {name: {} for name in methods}
     for batch in track(stream.batches(), total=len(stream)):
         for name, method in methods.items():

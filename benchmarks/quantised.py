@@ -1,6 +1,6 @@
 """What PTQ4ViT costs and loses: search time, memory, and clean top-1 of the plain, the quantised and an INT8 model.
 
-    python benchmarks/quantised.py --model WEIGHTS --images DIR [--int8 model.int8.onnx] [--count 4000]
+    python -m benchmarks.quantised --model WEIGHTS --images DIR [--int8 model.int8.onnx] [--count 4000]
 
 DIR holds clean images in class folders. The scales are searched on 32 of them, drawn at random, which are then left
 out of the test. Time is wall and processor time of the search alone; memory is the process's peak before and after it.
@@ -9,44 +9,34 @@ out of the test. Time is wall and processor time of the search alone; memory is 
 from __future__ import annotations
 
 import argparse
-import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import fozo
+from benchmarks.common import clean_batches, mebibytes
 from fozo import quant
-from fozo.data.scenarios import Continual
-from fozo.data.sets import open_images
-from fozo.data.sets.base import ImageSet, shuffled
-from fozo.data.streams import Batch, Stream
-
-
-def peak() -> float:
-    """Peak resident memory so far, in MB (Linux counts in KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def clean_batches(images: ImageSet, spec: fozo.Spec) -> Iterator[Batch]:
-    """Images as they are, in the order of their names."""
-    return Stream(images, spec, Continual(kinds=("clean",), shuffle=False), batch_size=64).batches()
+from fozo.data.sets import ImageSet
+from fozo.data.sets.base import shuffled
 
 
 def top1(engines: dict[str, fozo.Engine], images: ImageSet) -> None:
     """Print the accuracy of several engines on the same images, and in how many predictions they agree."""
-    spec = next(iter(engines.values())).spec
+    models = {name: fozo.NoAdapt(engine) for name, engine in engines.items()}
     right, same, seconds = (dict.fromkeys(engines, 0.0) for _ in range(3))
-    for batch in clean_batches(images, spec):
+    done = 0
+    for batch in clean_batches(images, next(iter(engines.values())).spec):
+        labels = images.labels[done : done + len(batch)]
+        done += len(batch)
         first = None
-        for name, engine in engines.items():
+        for name, model in models.items():
             began = time.perf_counter()
-            found = engine.logits(engine.run(engine.embed(batch.images)).pooled)[0].argmax(axis=1)
+            found = model(batch).argmax(axis=1)
             seconds[name] += time.perf_counter() - began
             first = found if first is None else first
-            right[name] += (found == batch.labels).sum()
+            right[name] += (found == labels).sum()
             same[name] += (found == first).sum()
     for name in engines:
         share = 100 / len(images)
@@ -71,19 +61,19 @@ def main() -> None:
     torch.set_num_threads(options.threads)
 
     plain = fozo.load_engine(options.model)
-    images = open_images(options.images)
+    images = fozo.open_images(options.images)
     order = [images.samples[int(i)].path for i in shuffled(len(images), 1)]
     calibration = images.select(sorted(order[:32]))
     test = images.select(sorted(order[32:][: options.count]))
     if options.scales and options.scales.exists():
         quantised = quant.with_scales(plain, options.scales)
     else:
-        pixels = np.concatenate([batch.images for batch in clean_batches(calibration, plain.spec)])
-        before, wall, cpu = peak(), time.perf_counter(), time.process_time()
+        pixels = np.concatenate(list(clean_batches(calibration, plain.spec)))
+        before, wall, cpu = mebibytes(), time.perf_counter(), time.process_time()
         quantised = quant.ptq4vit(plain, pixels, options.bits, metric=options.metric)
         print(
             f"search: {time.perf_counter() - wall:.0f} s wall, {time.process_time() - cpu:.0f} s of processor time, "
-            f"{options.threads} threads, peak memory {before:.0f} MB before and {peak():.0f} MB after",
+            f"{options.threads} threads, peak memory {before:.0f} MiB before and {mebibytes():.0f} MiB after",
             flush=True,
         )
         if options.scales:

@@ -6,7 +6,7 @@
 ``run`` gives one ``fozo bench`` command after another, for each model, severity and recipe; kill it when you like and
 give the same command again. ``--size RECIPE=IMAGES`` or ``RECIPE=IMAGES@PASSES`` changes a recipe's size. ``write``
 turns whatever is finished below a folder into the page, other runs of these recipes too: other severities, or
-``--methods noadapt,fozo``. Every number and every verdict on the page is computed from the runs; text between the two
+``--methods noadapt,align``. Every number and every verdict on the page is computed from the runs; text between the two
 ``by hand`` comments is the author's and is kept.
 """
 
@@ -20,17 +20,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import spearmanr
 
-from fozo.bench.collect import Group, Run, collect
-from fozo.bench.measures import paired
-from fozo.bench.recipe import AVERAGE
-from fozo.bench.tables import SHORT, table_of, words
-from fozo.core.files import atomic_write
+from fozo.bench.measures import RESAMPLES, BatchRecord, Interval, interval
+from fozo.bench.plan import AVERAGE
+from fozo.bench.report.tables import SHORT, table_of, words
+from fozo.bench.store import Group, Run, collect
 from fozo.errors import FozoError
+from fozo.io import atomic_write
 
 SIZES = {
     "rivals": "128",
-    "harmless": "256",
+    "vs_noadapt": "256",
     "streams": "",
     "passes": "",
     "batches": "",
@@ -46,11 +47,36 @@ SIZES = {
 size are fozo's own and bring theirs, and their severity, along."""
 SEEDS = {"streams": "0,1,2"}
 RIVALS = "rivals"
-HARMLESS = "harmless"
+VS_NOADAPT = "vs_noadapt"
 BASE = "NoAdapt"
 OWN = ("streams", "passes", "batches")
 """Recipes of fozo's own beside ``rivals``; the others are the paper's."""
 HAND = ("<!-- by hand: what stands here is kept -->", "<!-- end -->")
+
+
+# --- statistics ------------------------------------------------------------------------------------------------------
+
+
+def paired(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int = 0) -> tuple[float, Interval | None]:
+    """Difference of two runs' averages over the same batches, in points, and its interval.
+
+    Records keep counts, not single images, so pairs are of batches: what is hard for one run is hard for the other,
+    and leaves the difference. From each domain's n batches n - 1 are drawn with replacement, which gives the variance
+    without bias even where n is 2 (Rao and Wu, 1988); a domain with a single batch has no interval.
+    """
+    if [(r.domain, r.images) for r in ours] != [(r.domain, r.images) for r in theirs]:
+        raise FozoError("only runs over the same batches can be paired; run both with the same seed and batch size")
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
+    means, drawn = [], []
+    for name in dict.fromkeys(record.domain for record in ours):
+        pairs = [(a.correct - b.correct, a.images) for a, b in zip(ours, theirs, strict=True) if a.domain == name]
+        gain, images = np.array(pairs, dtype=np.float64).T
+        means.append(100 * gain.sum() / images.sum())
+        if len(pairs) > 1:
+            times = generator.multinomial(len(pairs) - 1, np.full(len(pairs), 1 / len(pairs)), RESAMPLES)
+            drawn.append(100 * (times @ gain) / (times @ images))
+    complete = len(drawn) == len(means)
+    return float(np.mean(means)), interval(np.mean(drawn, axis=0)) if complete else None
 
 
 # --- run -----------------------------------------------------------------------------------------------------------
@@ -66,7 +92,7 @@ def folder(model: str, models: Sequence[str]) -> str:
 def commands(arguments: argparse.Namespace) -> Iterator[list[str]]:
     """List the ``fozo bench`` commands.
 
-    ``harmless`` is run at all severities; the ablations at the last only, which is the paper's.
+    ``vs_noadapt`` is run at all severities; the ablations at the last only, which is the paper's.
     """
     sizes = dict(SIZES)
     for change in arguments.size:
@@ -82,7 +108,7 @@ def commands(arguments: argparse.Namespace) -> Iterator[list[str]]:
         for model in arguments.model:
             own = folder(model, arguments.model)
             images, _, passes = sizes[recipe].partition("@")
-            for severity in {RIVALS: arguments.severity, HARMLESS: range(1, 6)}.get(recipe, arguments.severity[-1:]):
+            for severity in {RIVALS: arguments.severity, VS_NOADAPT: range(1, 6)}.get(recipe, arguments.severity[-1:]):
                 size = ["--severity", str(severity), "--images", images] if images else []
                 out = arguments.out / (f"{own}-s{severity}" if images else own)
                 yield [
@@ -125,41 +151,40 @@ def difference(own: Run, base: Run) -> str:
 def rivals_table(group: Group) -> str:
     """One table of all methods: corruptions, average, gain, and cost beside the plain model's."""
     base = group.first(BASE) if BASE in group.labels else None
-    domains = list(group.runs[0].measures["domains"])
-    best = {name: max(group.first(label).measures["domains"][name] for label in group.labels) for name in domains}
+    domains = list(group.runs[0].measures.domains)
+    best = {name: max(group.first(label).measures.domains[name] for label in group.labels) for name in domains}
     kinds = [SHORT.get(name.split("/")[0], name) for name in domains]
     heads = ["", *kinds, "Avg (95 %)", f"less {BASE} (95 %)", "Passes", "Memory (MiB)"]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for label in group.labels:
         one = group.first(label)
-        own, within = one.measures, one.measures["average_interval"]
-        cells = [f"**{own['domains'][n]:.1f}**" if own["domains"][n] == best[n] else f"{own['domains'][n]:.1f}"
-                 for n in domains]  # fmt: skip
+        own, within = one.measures, one.measures.average_interval
+        cells = [f"**{own.domains[n]:.1f}**" if own.domains[n] == best[n] else f"{own.domains[n]:.1f}" for n in domains]
         gain = "-" if base is None or label == BASE else difference(one, base)
         lines.append(
             f"| {label} | "
             + " | ".join(
-                [*cells, f"{own['average']:.2f} ({within['low']:.2f}-{within['high']:.2f})", gain,
-                 f"{one.result['passes']:g}", f"{one.conditions['memory'] / 2**20:.0f}"]
+                [*cells, f"{own.average:.2f} ({within.low:.2f}-{within.high:.2f})", gain,
+                 f"{own.passes_per_image:g}", f"{one.conditions.memory / 2**20:.0f}"]
             ) + " |"
         )  # fmt: skip
     return "\n".join(lines)
 
 
 def never_worse(groups: Sequence[Group]) -> str:
-    """FOZO against the plain model at every severity: on average, on clean images, and in the worst domain."""
+    """Align against NoAdapt at every severity: on average, on clean images, and in the worst domain."""
     heads = ["model", "severity", "images", "row", BASE, "top-1", "difference (95 %)", "clean", "worst domain",
              "domains below -0.5"]  # fmt: skip
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for group in groups:
         base = group.first(BASE)
         for own in (group.first(label) for label in group.labels if label != BASE):
-            gains = {name: value - base.measures["domains"][name] for name, value in own.measures["domains"].items()}
+            gains = {name: value - base.measures.domains[name] for name, value in own.measures.domains.items()}
             worst = min(gains, key=lambda name: gains[name])
-            plan = own.result["stream"]
+            plan = own.experiment.stream
             cells = [
-                own.result["model"].split(".")[0], plan["severity"], plan["images"], own.row.label,
-                f"{base.measures['average']:.2f}", f"{own.measures['average']:.2f}", difference(own, base),
+                own.experiment.model.split(".")[0], plan.severity, plan.images, own.experiment.label,
+                f"{base.measures.average:.2f}", f"{own.measures.average:.2f}", difference(own, base),
                 f"{gains['clean']:+.1f}", f"{worst.split('/')[0]} {gains[worst]:+.1f}",
                 sum(gain < -0.5 for gain in gains.values()),
             ]  # fmt: skip
@@ -173,15 +198,16 @@ def streams_table(group: Group) -> str:
     Seeds change the order of the images, not the images. So a gain's interval is not narrowed by their number: its ends
     are the means of the seeds' own.
     """
-    columns = list(dict.fromkeys(run.row.column for run in group.runs))
+    columns = list(dict.fromkeys(run.experiment.column for run in group.runs))
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for label in group.labels:
         cells = []
         for column in columns:
             runs = group.of(label, column)
-            bases = {run.seed: run for run in group.of(BASE, column)}
-            text = f"{np.mean([run.measures['average'] for run in runs]):.1f}" if runs else "-"
-            found = [paired(run.records(), bases[run.seed].records()) for run in runs if run.seed in bases]
+            bases = {run.experiment.seed: run for run in group.of(BASE, column)}
+            text = f"{np.mean([run.measures.average for run in runs]):.1f}" if runs else "-"
+            seeds = [(run, bases[run.experiment.seed]) for run in runs if run.experiment.seed in bases]
+            found = [paired(run.records(), base.records()) for run, base in seeds]
             within = [each for _, each in found if each is not None]
             if within and label != BASE:
                 low, high = (np.mean([getattr(each, end) for each in within]) for end in ("low", "high"))
@@ -204,25 +230,18 @@ def verdict(group: Group) -> str:
     return f"Where the interval of the difference to {BASE} lies: {found}."
 
 
-def ranks(values: Sequence[float]) -> np.ndarray:
-    """Rank values from 0, equal ones sharing their mean rank."""
-    array = np.asarray(values)
-    return np.array([((array < value).sum() + (array <= value).sum() - 1) / 2 for value in array])
-
-
 def correlation(ours: Sequence[float], paper: Sequence[float]) -> float | None:
     """Spearman's rank correlation; ``None`` where there are too few points or one side is flat."""
-    a, b = ranks(ours), ranks(paper)
-    if len(a) < 3 or a.std() == 0 or b.std() == 0:
+    if len(ours) < 3 or len(set(ours)) == 1 or len(set(paper)) == 1:
         return None
-    return float(np.corrcoef(a, b)[0, 1])
+    return float(spearmanr(ours, paper).statistic)
 
 
 def agreement(group: Group) -> str:
     """Compare the order of our numbers with the paper's: along each axis, or down a column; and say if it is noise."""
     table = table_of(group)
     column = next((name for name in reversed(table.columns) if name.endswith(" s")), AVERAGE)  # Table C.1's last budget
-    axis = {run.row.label: run.row.axis for run in group.runs}
+    axis = {run.experiment.label: run.experiment.axis for run in group.runs}
     found = []
     for name in dict.fromkeys(axis.values()):
         cells = [row[table.columns.index(column)] for label, row in table.rows if axis[label] == name]
@@ -230,8 +249,8 @@ def agreement(group: Group) -> str:
         value = correlation([ours for ours, _ in pairs], [paper for _, paper in pairs])
         if value is not None:
             found.append(f"{name or column}: Spearman's rho {value:+.2f} over {len(pairs)} points")
-    averages = [run.measures["average"] for run in group.runs]
-    widths = [within["high"] - within["low"] for within in (run.measures["average_interval"] for run in group.runs)]
+    averages = [run.measures.average for run in group.runs]
+    widths = [within.high - within.low for within in (run.measures.average_interval for run in group.runs)]
     noise = (
         f"Our averages span {max(averages) - min(averages):.2f} points; "
         f"the interval of a single one is {np.mean(widths):.2f} wide."
@@ -260,20 +279,20 @@ def ablation(group: Group) -> str:
 def conditions(group: Group) -> str:
     """Say what was run, on what, and with which versions."""
     runs = group.runs
-    plan, machine = runs[0].result["stream"], runs[0].conditions["environment"]
-    images = "all" if plan["images"] is None else plan["images"]
-    sizes = sorted({run.result["stream"]["batch_size"] for run in runs})
-    seeds = sorted({run.seed for run in runs})
-    typed = dict.fromkeys(public(run.conditions["command"]) for run in runs)
+    plans, machine = [run.experiment.stream for run in runs], runs[0].conditions.environment
+    images = dict.fromkeys("all" if plan.images is None else str(plan.images) for plan in plans)
+    sizes = sorted({plan.batch_size for plan in plans})
+    seeds = sorted({run.experiment.seed for run in runs})
+    typed = dict.fromkeys(public(run.conditions.command) for run in runs)
     packages = ", ".join(
-        f"{name} {version}" for name, version in machine["packages"].items()
+        f"{name} {version}" for name, version in machine.packages.items()
         if name in ("fozo", "numpy", "torch", "timm", "pillow", "cma")
     )  # fmt: skip
     return (
         "```\n" + "\n".join(typed) + "\n```\n\n"
-        f"{images} images of each corruption in batches of {', '.join(map(str, sizes))}, seeds "
-        f"{', '.join(map(str, seeds))}, {plan['scenario']}; threads: {machine['threads']}, on "
-        f"{machine['processor']} ({machine['cores']} cores); Python {machine['python']}, {packages}."
+        f"{' or '.join(images)} images of each corruption in batches of {', '.join(map(str, sizes))}, seeds "
+        f"{', '.join(map(str, seeds))}, {', '.join(dict.fromkeys(plan.scenario for plan in plans))}; threads: "
+        f"{machine.threads}, on {machine.processor} ({machine.cores} cores); Python {machine.python}, {packages}."
     )
 
 
@@ -291,9 +310,9 @@ def section(group: Group) -> str:
 def page(groups: Sequence[Group], hand: str) -> str:
     """The whole page."""
     rivals = [group for group in groups if group.recipe.name.startswith(RIVALS)]
-    harmless = [group for group in groups if group.recipe.name == HARMLESS]
+    plain = [group for group in groups if group.recipe.name == VS_NOADAPT]
     own = [group for group in groups if group.recipe.name.split("-")[0] in OWN]
-    others = [group for group in groups if group not in (*rivals, *harmless, *own)]
+    others = [group for group in groups if group not in (*rivals, *plain, *own)]
     parts = [
         "# Results",
         "Written by `benchmarks/results.py` from finished runs; edit only what is marked as by hand. Accuracies are in "
@@ -303,12 +322,13 @@ def page(groups: Sequence[Group], hand: str) -> str:
         "process. Times are not shown: the machine had other work; benchmarks/ measures speed side by side.",
         "\n".join([HAND[0], hand, HAND[1]]),
     ]
-    if harmless:
+    if plain:
+        third = [group for group in plain if group.runs[0].experiment.stream.severity == 3]
         parts += [
-            "## FOZO against the plain model, on clean images and 15 corruptions at every severity",
-            f"Averages are over these 16 domains, one after the other. `fozo bench {HARMLESS}`; for each model:",
-            never_worse(harmless),
-            *dict.fromkeys(conditions(group) for group in harmless if group.runs[0].result["stream"]["severity"] == 3),
+            f"## Align against {BASE}, on clean images and 15 corruptions at every severity",
+            f"Averages are over these 16 domains, one after the other. `fozo bench {VS_NOADAPT}`; for each model:",
+            never_worse(plain),
+            *dict.fromkeys(map(conditions, third)),
         ]
     if rivals:
         parts += ["## Every method on every corruption", *map(section, rivals)]

@@ -1,11 +1,11 @@
-"""Can the strengths of FOZO's preset be searched at test time? What an objective would pick, and what it could pick.
+"""Can Align's strengths be searched at test time? What an objective would pick, and what it could pick.
 
-    python benchmarks/strengths.py WEIGHTS IMAGES [--images 64] [--severity 5] [--kinds speckle_noise,...]
+    python -m benchmarks.strengths WEIGHTS IMAGES [--images 64] [--severity 5] [--kinds speckle_noise,...]
 
-The same stream through the preset ``aligned`` at several strengths (of its moves and its equaliser alike), each with
-memories of its own. Then, from their predictions: the strength of the lowest entropy for each image, for each batch
-(what a search over strengths would do at the price of a pass for each, driven by the paper's entropy), their mean
-prediction, and the best strength that anybody who knew the labels could pick for each batch.
+The same stream through Align at several strengths (of its moves and its equaliser alike), each with memories of its
+own. Then, from their predictions: the strength of the lowest entropy for each image, for each batch (what a search over
+strengths would do at the price of a pass for each, driven by the paper's entropy), their mean prediction, and an
+oracle: for each batch the strength that its labels would pick.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy.typing as npt
 from rich.progress import track
 
 import fozo
+from benchmarks.common import clean_and_test, clean_batches
 from fozo.core.objective import entropies
 from fozo.data.corruptions import EXTRA_KINDS
 from fozo.data.scenarios import Continual
-from fozo.data.sets import open_images
-from fozo.data.streams import Stream
-from fozo.methods.aligned_fozo import Options
+from fozo.methods.align import AlignConfig
+from fozo.types import Array
 
 FACTORS = (0.0, 0.5, 1.0, 1.5, 2.0)
 CALIBRATION = 512
 
 
-def picks(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> dict[str, int]:
+def picks(logits: Array, labels: npt.NDArray[np.int64]) -> dict[str, int]:
     """How many images of a batch are recognised: ``logits`` are ``[strengths, images, classes]``."""
     entropy = entropies(logits)
     chances = np.exp(logits - logits.max(axis=2, keepdims=True))
@@ -41,7 +41,7 @@ def picks(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> dic
         "lowest entropy, each image": int(right[each, np.arange(len(labels))].sum()),
         "lowest entropy, each batch": int(right[entropy.mean(axis=1).argmin()].sum()),
         "mean prediction": int((chances.mean(axis=0).argmax(axis=1) == labels).sum()),
-        "best for each batch, by the labels": int(right.sum(axis=1).max()),
+        "oracle, each batch": int(right.sum(axis=1).max()),
     }
 
 
@@ -54,18 +54,21 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=64, help="of each corruption")
     a = parser.parse_args()
     engine = fozo.load_engine(a.weights)
-    both = open_images(a.folder).take(CALIBRATION + a.images)
-    paths = [sample.path for sample in both.samples]
-    order = np.random.default_rng(0).permutation(len(paths))
-    clean, test = (both.select([paths[i] for i in part]) for part in (order[:CALIBRATION], order[CALIBRATION:]))
-    calibration = Stream(clean, engine.spec, Continual(kinds=("clean",)))
-    source = fozo.SourceStatistics.collect(engine, (batch.images for batch in calibration.batches()))
-    stream = Stream(test, engine.spec, Continual(kinds=tuple(a.kinds.split(",")), severity=a.severity), batch_size=16)
+    clean, test = clean_and_test(a.folder, CALIBRATION, a.images)
+    source = fozo.calibrate(engine, clean_batches(clean, engine.spec))
+    scenario = Continual(kinds=tuple(a.kinds.split(",")), severity=a.severity)
+    stream = fozo.Stream(test, engine.spec, scenario, batch_size=16)
 
-    plain = Options()
+    usual = AlignConfig()
     methods = [
-        fozo.FOZO(engine, source, mean=f * plain.mean, spread=f * plain.spread, detail=min(1.0, f * plain.detail))
-        for f in FACTORS
+        fozo.Align(
+            engine,
+            source,
+            mean_strength=factor * usual.mean_strength,
+            std_strength=factor * usual.std_strength,
+            equaliser_strength=min(1.0, factor * usual.equaliser_strength),
+        )
+        for factor in FACTORS
     ]
     found: dict[str, int] = {}
     for batch in track(stream.batches(), total=len(stream)):

@@ -22,34 +22,35 @@ from PIL import Image
 from rich.progress import Progress
 
 import fozo
-from fozo.core.files import atomic_write
-from fozo.data.corruptions import KINDS, corrupt, frost_source
-from fozo.data.images import fit, read_image
+from fozo.data.corrupt_tree import QUALITY
+from fozo.data.corruptions import KINDS, frost_source
+from fozo.data.sets import CLEAN, Domain
+from fozo.data.sources import Corrupting
+from fozo.io import atomic_write, write_json
 
 BATCH = 64
 Pixels = npt.NDArray[np.uint8]
 
 
-def load(root: Path, files: list[str], size: int, kind: str, severity: int) -> Pixels:
+def load(source: Corrupting, indices: range, domain: Domain) -> Pixels:
     """Read, corrupt and compress a batch of images."""
     images = []
-    for name in files:
-        image = fit(read_image(root / name, name), size)
-        if kind != "clean":
+    for index in indices:
+        image = source.load(domain, index)
+        if domain != CLEAN:
             buffer = io.BytesIO()
-            corrupted = corrupt(image, kind, severity, 0, image_id=name)
-            Image.fromarray(corrupted).save(buffer, format="JPEG", quality=85)
+            Image.fromarray(image).save(buffer, format="JPEG", quality=QUALITY)
             image = np.asarray(Image.open(buffer))
         images.append(image)
     return np.stack(images)
 
 
-def stream(pool: ProcessPoolExecutor, root: Path, files: list[str], size: int, cell: str) -> Iterator[Pixels]:
-    """Batches of one cell, the next three being made while one is used."""
-    kind, severity = [*cell.split("/"), "0"][:2]
+def stream(pool: ProcessPoolExecutor, source: Corrupting, domain: Domain) -> Iterator[Pixels]:
+    """Batches of one domain, the next three being made while one is used."""
     waiting: list[Future[Pixels]] = []
-    for start in range(0, len(files), BATCH):
-        waiting.append(pool.submit(load, root, files[start : start + BATCH], size, kind, int(severity)))
+    count = len(source.images)
+    for start in range(0, count, BATCH):
+        waiting.append(pool.submit(load, source, range(start, min(start + BATCH, count)), domain))
         if len(waiting) > 3:
             yield waiting.pop(0).result()
     for future in waiting:
@@ -67,15 +68,14 @@ def main() -> None:
     severities = [int(text) for text in arguments.severities.split(",")]
     engine = fozo.load_engine(arguments.weights)
     method = fozo.NoAdapt(engine)
-    wnids = sorted(path.name for path in arguments.images.iterdir() if path.is_dir())
-    if len(wnids) != engine.spec.classes:
-        raise SystemExit(f"{len(wnids)} class folders for {engine.spec.classes} classes; give all of them")
-    files = sorted(str(path.relative_to(arguments.images)) for path in arguments.images.glob("*/*"))
-    labels = np.array([wnids.index(name.split("/")[0]) for name in files])
+    images = fozo.open_images(arguments.images, "imagenet")
+    if len(images.classes) != engine.spec.classes:
+        raise SystemExit(f"{engine.spec.name} has {engine.spec.classes} classes; give a model of ImageNet's 1000")
+    source = Corrupting(images, engine.spec.image_size)
     conditions = {
         "model": engine.spec.name,
         "fingerprint": engine.spec.fingerprint,
-        "images": len(files),
+        "images": len(images),
         "frost": frost_source(),
         "seed": 0,
     }
@@ -85,16 +85,16 @@ def main() -> None:
         if before["conditions"] != conditions:
             raise SystemExit(f"{arguments.out} was made under other conditions; use another file")
         results = before["top1"]
-    cells = ["clean"] + [f"{kind}/{severity}" for severity in severities for kind in KINDS]
+    cells = [CLEAN] + [Domain(kind, severity) for severity in severities for kind in KINDS]
     with ProcessPoolExecutor(1) as pool, Progress() as bar:
         task = bar.add_task("cells", total=len(cells))
-        for cell in cells:
-            if cell not in results:
-                pixels = stream(pool, arguments.images, files, engine.spec.image_size[0], cell)
-                predictions = [method(engine.spec.normalise(part)).argmax(axis=1) for part in pixels]
-                results[cell] = round(100 * float((np.concatenate(predictions) == labels).mean()), 2)
-                with atomic_write(arguments.out) as file:
-                    file.write(json.dumps({"conditions": conditions, "top1": results}, indent=1).encode())
+        for domain in cells:
+            if domain.name not in results:
+                predictions = [
+                    method(engine.spec.normalise(part)).argmax(axis=1) for part in stream(pool, source, domain)
+                ]
+                results[domain.name] = round(100 * float((np.concatenate(predictions) == images.labels).mean()), 2)
+                write_json(arguments.out, {"conditions": conditions, "top1": results})
             bar.advance(task)
     if arguments.table:
         with atomic_write(arguments.table) as file:

@@ -48,13 +48,12 @@ def main(model: Path, clean: Path, live: Path) -> None:
     engine = fozo.load_engine(model)
     kept = model.with_suffix(".statistics.npz")
     if not kept.exists():
-        fozo.SourceStatistics.collect(engine, batches(clean, engine.spec)).save(kept)
-    source = fozo.SourceStatistics.load(kept)
-    adapter = fozo.FOZO(engine, source)
+        fozo.calibrate(engine, batches(clean, engine.spec)).save(kept)
+    adapter = fozo.adapter(engine, kept)
     for number, images in enumerate(batches(live, engine.spec)):
         top = int(np.bincount(adapter(images).argmax(axis=1)).argmax())
         name = engine.spec.labels[top] if engine.spec.labels else f"class {top}"
-        print(f"batch {number}: shift {adapter.telling()['shift']:7.2f}   {name}", flush=True)
+        print(f"batch {number}: shift {adapter.metrics()['shift']:7.2f}   {name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,26 @@ docs/quantised.md: modules of torch.ao and torchao, and INT8 files of Optimum, h
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import fozo
-from fozo.bench.adapt import calibrate, load_images, open_unlabelled
+from fozo.data.images import EXTENSIONS, fit, read_image
 
 BATCH = 16
+
+
+def batches(folder: Path, spec: fozo.Spec) -> Iterator[npt.NDArray[np.float32]]:
+    """All images below a folder by name, as the model reads them, ``BATCH`` at a time."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in EXTENSIONS)
+    images = (fit(read_image(path), spec.image_size) for path in paths)
+    while batch := list(islice(images, BATCH)):
+        yield spec.normalise(np.stack(batch))
 
 
 def main() -> None:
@@ -36,12 +47,11 @@ def main() -> None:
 
     engine = fozo.load_engine(int8)
     # An INT8 model is a model of its own: statistics of the float32 one are refused.
-    source = calibrate(engine, open_unlabelled(options.clean), batch_size=BATCH)
-    method = fozo.FOZO(engine, source)
-    images = load_images(engine, open_unlabelled(options.live))
-    for start in range(0, len(images), BATCH):
-        classes = np.argmax(method(images[start : start + BATCH]), axis=1)
-        print(f"batch {start // BATCH}: classes {' '.join(map(str, classes))}")
+    source = fozo.calibrate(engine, batches(options.clean, engine.spec))
+    adapter = fozo.adapter(engine, source)
+    for number, images in enumerate(batches(options.live, engine.spec)):
+        classes = np.argmax(adapter(images), axis=1)
+        print(f"batch {number}: classes {' '.join(map(str, classes))}")
     before, after = options.model.stat().st_size, int8.stat().st_size
     print(f"{before / 1e6:.2f} MB in float32, {after / 1e6:.2f} MB in INT8")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import fozo
-from fozo.core.files import atomic_write
 from fozo.data import sample
-from fozo.engines.export import export
+from fozo.io import atomic_write
+from fozo.types import Floats
 from training.train import MEAN, SHAPE, STD, Bytes, read_idx
 
 CLASSES = (
@@ -27,7 +27,7 @@ CALIBRATION = 4096
 BATCH = 256
 
 
-def batches(engine: fozo.Engine, images: Bytes) -> list[fozo.engines.base.Floats]:
+def batches(engine: fozo.Engine, images: Bytes) -> list[Floats]:
     """Images as the model reads them."""
     return [engine.spec.normalise(images[i : i + BATCH, ..., None]) for i in range(0, len(images), BATCH)]
 
@@ -47,9 +47,9 @@ def main() -> None:
     torch_engine = fozo.load_engine(options.weights, architecture="vit-fashion", heads=SHAPE.heads, mean=MEAN, std=STD)
     clean = read_idx(options.data, "train")[0][:CALIBRATION]
     for kind, path in sample.MODELS.items():
-        export(torch_engine, path, int8="dynamic" if kind == "INT8" else None, labels=CLASSES)
+        fozo.export(torch_engine, path, int8="dynamic" if kind == "INT8" else None, labels=CLASSES)
         engine = fozo.load_engine(path)
-        fozo.SourceStatistics.collect(engine, batches(engine, clean)).save(path.with_suffix(".statistics.npz"))
+        fozo.calibrate(engine, batches(engine, clean)).save(path.with_suffix(".statistics.npz"))
         plain = fozo.NoAdapt(engine)
         right = np.concatenate([plain(batch).argmax(axis=1) for batch in batches(engine, images)]) == labels
         print(f"{kind}: {100 * right.mean():.2f} % of the {len(labels)} test images, {path.stat().st_size} bytes")

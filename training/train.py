@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fozo.engines.vit import Architecture, ViT
+from fozo.models.vit import Architecture, ViT
 
 SHAPE = Architecture(
     image_size=(28, 28), patch_size=(4, 4), channels=1, dim=64, depth=6, heads=4, hidden=192, classes=10
