@@ -220,11 +220,14 @@ def streams_table(group: Group) -> str:
 
 def verdict(group: Group) -> str:
     """Say on which side of zero each method's difference to the plain model lies, by its interval."""
-    sides: dict[str, list[str]] = {"above zero": [], "below zero": [], "across zero": []}
+    sides: dict[str, list[str]] = {"above zero": [], "below zero": [], "across zero": [], "unknown (no interval)": []}
     for label in group.labels:
         if label != BASE:
             _, within = paired(group.first(label).records(), group.first(BASE).records())
-            side = "above" if within and within.low > 0 else "below" if within and within.high < 0 else "across"
+            if within is None:  # of a domain with a single batch
+                sides["unknown (no interval)"].append(label)
+                continue
+            side = "above" if within.low > 0 else "below" if within.high < 0 else "across"
             sides[f"{side} zero"].append(label)
     found = "; ".join(f"{side}: {', '.join(labels)}" for side, labels in sides.items() if labels)
     return f"Where the interval of the difference to {BASE} lies: {found}."

@@ -16,7 +16,7 @@ from fozo.engines.torch_engine import TorchEngine
 from fozo.models.convert import vit_from_state
 from fozo.models.names import Hints
 from fozo.models.vit import Architecture, ViT
-from fozo.types import NO_KNOBS, Engine, Floats, Images, Knobs, Move, State, Tap, Taps
+from fozo.types import NO_KNOBS, Engine, Floats, Images, Knobs, Move, Tap, Taps
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("FOZO_SHARED", REPO.parent / "shared"))
@@ -51,13 +51,6 @@ def random_images(count: int, seed: int = 0, architecture: Architecture = SMALL)
 def run(engine: Engine, images: Images, knobs: Knobs = NO_KNOBS) -> Taps:
     """Every tap of one pass."""
     return engine.run(engine.check(images), knobs, tuple(Tap))
-
-
-def same(one: State, other: State) -> bool:
-    """Whether two states are equal: names, precisions and every number."""
-    return one.keys() == other.keys() and all(
-        value.dtype == other[name].dtype and np.array_equal(value, other[name]) for name, value in one.items()
-    )
 
 
 VARIANTS = {

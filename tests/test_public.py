@@ -92,6 +92,12 @@ def test_the_layers_name_every_room() -> None:
     assert named == rooms - {"__init__", "__main__"} and "exhaustive = true" in text
 
 
+def test_the_page_of_methods_has_a_row_for_each() -> None:
+    """``python -m benchmarks.methods`` writes docs/methods.md; whoever adds a method runs it again."""
+    rows = (REPO / "docs" / "methods.md").read_text(encoding="utf-8").lower()
+    assert [name for name in fozo.list_methods() if f"\n| {name} |" not in rows] == []
+
+
 def test_a_batch_is_checked_once_and_converted_once(
     tmp_path: Path, source: fozo.SourceStatistics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,14 +35,14 @@ def batches(folder: Path, spec: fozo.Spec, size: int = 64, step: int = 1) -> Ite
 
 
 def test_clean_accuracy_is_the_published_one(tiny: fozo.Engine, real_images: Path) -> None:
-    """73.9 % on these 4000 crops (resized to 256 and cropped), with a sampling error of 0.7.
+    """602 of every fifth of these 4000 crops (resized to 256 and cropped): 75.25 %, with a sampling error of 1.5.
 
-    timm reports 75.46 % on the whole validation set with its own crops; its model gives equal logits, see below.
+    timm reports 75.46 % on the whole validation set with its own crops; its model gives equal logits, see below. All
+    4000 would take minutes on a busy machine, and say nothing more of the code.
     """
     method = fozo.NoAdapt(tiny)
-    hits = [method(images).argmax(axis=1) == labels for images, labels in batches(real_images, tiny.spec)]
-    accuracy = 100 * np.concatenate(hits).mean()
-    assert accuracy == pytest.approx(73.9, abs=0.2)
+    hits = [method(images).argmax(axis=1) == labels for images, labels in batches(real_images, tiny.spec, step=5)]
+    assert np.concatenate(hits).sum() == pytest.approx(602, abs=2)  # a near tie may fall the other way elsewhere
 
 
 def test_logits_equal_timms_with_the_same_weights(tiny: fozo.Engine, real_weights: Path, real_images: Path) -> None:
@@ -72,7 +72,7 @@ def test_fozo_adapts_to_low_contrast(tiny: fozo.Engine, real_images: Path) -> No
 
 def test_align_restores_accuracy_on_faded_images(tiny: fozo.Engine, real_images: Path) -> None:
     """One pass, a tenth of the contrast: half or more of what the plain model loses comes back, at no clean price."""
-    clean, *parts = list(batches(real_images, tiny.spec, size=64, step=25))
+    clean, *parts = list(batches(real_images, tiny.spec, size=48, step=25))
     source = fozo.calibrate(tiny, [clean[0]])
     labels = np.concatenate([labels for _, labels in parts])
 

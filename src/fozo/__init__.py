@@ -22,29 +22,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "FOZO",
-    "Align",
-    "Engine",
-    "FozoError",
-    "Knobs",
-    "LoadOptions",
-    "Method",
-    "MethodInfo",
-    "Move",
-    "NoAdapt",
-    "SourceStatistics",
-    "Spec",
-    "Stream",
-    "Tap",
-    "adapter",
-    "calibrate",
-    "create",
-    "export",
-    "list_methods",
-    "load_engine",
-    "open_images",
-    "replay",
-]
+    "FOZO", "Align", "Engine", "FozoError", "Knobs", "LoadOptions", "Method", "MethodInfo", "Move", "NoAdapt",
+    "SourceStatistics", "Spec", "Stream", "Tap", "adapter", "calibrate", "create", "export", "list_methods",
+    "load_engine", "open_images", "replay",
+]  # fmt: skip
 
 _LAZY = {"Stream": "fozo.data.streams", "export": "fozo.exporting", "open_images": "fozo.data.sets"}
 

@@ -53,15 +53,11 @@ class LoadOptions:
     scales: str | os.PathLike[str] | None = None
     """What ``fozo quantise`` wrote, to run a torch model quantised by PTQ4ViT (in simulation)."""
 
-    def given(self) -> list[str]:
-        """Name the options that are set."""
-        return [field.name for field in fields(self) if getattr(self, field.name) is not None]
-
     def refuse(self, names: Sequence[str], why: str) -> None:
         """Refuse options that would have no effect."""
-        useless = [name for name in self.given() if name in names]
-        if useless:
-            raise FozoError(f"{useless[0]}= cannot be given here: {why}")
+        for name in names:
+            if getattr(self, name) is not None:
+                raise FozoError(f"{name}= cannot be given here: {why}")
 
 
 def load_engine(
@@ -118,9 +114,8 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
         engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
     else:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {runtime!r}")
-    channels = engine.spec.channels
-    mean, std = _per_channel(options.mean, channels), _per_channel(options.std, channels)
-    return engine.adjust(mean=mean, std=std, classes=options.classes)
+    mean, std = (_per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
+    return engine.adjust(mean, std, options.classes)
 
 
 def _from_timm(name: str) -> torch.nn.Module:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from fozo.errors import FozoError
 from fozo.methods.base import NEEDS, Method
-from fozo.types import Array, Batch, Engine, Floats, Knobs, Move, Spec, State, Tap
+from fozo.types import Batch, Engine, Floats, Knobs, Move, Spec, State, Tap
 
 Images = npt.NDArray[np.float32]
 Factory = Callable[[], Method[Any]]
@@ -70,14 +70,16 @@ def same(one: State, other: State) -> bool:
     )
 
 
-def _state_of(method: Method[Any]) -> tuple[State, dict[str, float], float]:
-    return method.state(), method.metrics(), method.passes_per_image
+class _Unchanged:
+    """Remembers a method as it is, and says when it is no more."""
 
+    def __init__(self, method: Method[Any]) -> None:
+        self.method, self.state = method, method.state()
+        self.seen = method.metrics(), method.passes_per_image
 
-def _unchanged(method: Method[Any], before: tuple[State, dict[str, float], float], why: str) -> None:
-    state, metrics, passes = _state_of(method)
-    assert same(before[0], state), f"{why} changed the state"
-    assert (metrics, passes) == before[1:], f"{why} changed metrics() or passes_per_image"
+    def __call__(self, why: str) -> None:
+        assert same(self.state, self.method.state()), f"{why} changed the state"
+        assert (self.method.metrics(), self.method.passes_per_image) == self.seen, f"{why} changed metrics or passes"
 
 
 def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> None:
@@ -106,14 +108,11 @@ def _check_facts(method: Method[Any]) -> None:
     assert info.needs <= NEEDS.keys(), f"{info.name} needs {sorted(info.needs - NEEDS.keys())}, which nobody can give"
     frozen = getattr(getattr(config, "__dataclass_params__", None), "frozen", False)
     assert frozen, "the config is no frozen dataclass"
-    assert method.PRESETS, "there is no preset"
-    for name, preset in method.PRESETS.items():
-        assert isinstance(preset, type(config)), f"the preset {name!r} is no {type(config).__name__}"
-    assert info.name in repr(method).lower() or type(method).__name__ in repr(method), "repr() does not say what it is"
-    with refused("an unknown option"):
-        method.configure(None, {"no_such_option": 1})
-    with refused("an unknown preset"):
-        method.configure("no such preset", {})
+    assert all(type(preset) is type(config) for preset in method.PRESETS.values()), "a preset is of another class"
+    assert type(method).__name__ in repr(method), "repr() does not say what it is"
+    for what, preset, options in (("option", None, {"no such": 1}), ("preset", "no such", {})):
+        with refused(f"an unknown {what}"):
+            method.configure(preset, options)
 
 
 def _check_predictions(factory: Factory, batches: Sequence[Images]) -> None:
@@ -145,11 +144,9 @@ def _check_states(factory: Factory, batches: Sequence[Images]) -> None:
     assert same(first.state(), second.state()), "a restored state is another one"
     for images, logits in zip(batches[3:], expected[3:], strict=True):
         assert np.array_equal(second(images), logits), "a saved state does not continue bit for bit"
-    new = factory()
-    for fresh, how in ((second, "reset()"), (unbroken.clone(), "clone()")):
-        if fresh is second:
-            fresh.reset()
-        assert same(fresh.state(), new.state()), f"{how} does not give the state of a new method"
+    second.reset()
+    for how, fresh in (("reset()", second), ("clone()", unbroken.clone())):
+        assert same(fresh.state(), factory().state()), f"{how} does not give the state of a new method"
         for images, logits in zip(batches[:3], expected, strict=False):
             assert np.array_equal(fresh(images), logits), f"after {how} predictions are not those of a new method"
 
@@ -168,79 +165,55 @@ def _check_refused_states(factory: Factory, batches: Sequence[Images]) -> None:
             spoiled = value.copy()
             spoiled.flat[0] = np.nan
             bad[f"NaN in {name}"] = {**good, name: spoiled}
-    before = _state_of(method)
+    unchanged = _Unchanged(method)
     for what, state in bad.items():
         with refused(f"a state with {what}"):
             method.load_state(state)
-        _unchanged(method, before, f"a refused state ({what})")
+        unchanged(f"a refused state ({what})")
 
 
 def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
     method, twin = factory(), factory()
     for images in batches[:2]:
         method(images), twin(images)
-    before = _state_of(method)
+    unchanged, step = _Unchanged(method), method.step
     for what, wrong in bad_images(method.engine.spec).items():
         with refused(what):
             method(wrong)
-        _unchanged(method, before, f"a refused batch ({what})")
-    step = method.step
+        unchanged(f"a refused batch ({what})")
 
     def failing(batch: Batch) -> Floats:
-        step(batch)
-        raise InterruptedError
+        raise FozoError(f"after {step(batch).shape}")
 
-    def infinite(batch: Batch) -> Floats:
-        return step(batch) * np.inf
-
-    try:
-        method.step = failing  # type: ignore[method-assign]
-        try:
+    # Both at the end of a step, when everything has changed.
+    for what, broken in (("a step that raised", failing), ("a NaN", lambda batch: step(batch) * np.nan)):
+        method.step = broken  # type: ignore[method-assign]
+        with refused(what):
             method(batches[2])
-        except InterruptedError:
-            _unchanged(method, before, "a step that raised at its end")
-        else:
-            raise AssertionError("what a step raises does not reach the caller")
-        method.step = infinite  # type: ignore[method-assign]
-        with refused("a prediction that is not finite"):
-            method(batches[2])
-        _unchanged(method, before, "a prediction that is not finite")
-    finally:
-        method.step = step  # type: ignore[method-assign]
+        unchanged(what)
+    method.step = step  # type: ignore[method-assign]
     for images in batches[2:]:
         assert np.array_equal(method(images), twin(images)), "after refused batches predictions differ"
 
 
 def _check_threads(factory: Factory, batches: Sequence[Images]) -> None:
     """Call one method from several threads: the results must be those of some serial order."""
-    method = factory()
-    order: list[Array] = []
-    answers: dict[int, Floats] = {}
-    failures: list[BaseException] = []
+    method, order, answers = factory(), list[int](), dict[int, Floats]()
     step = method.step
 
     def noting(batch: Batch) -> Floats:
-        order.append(np.array(batch.images, dtype=np.float64))
+        order.append(next(i for i in range(len(batches)) if np.allclose(batches[i], batch.images)))
         return step(batch)
 
-    def work(mine: list[int]) -> None:
-        try:
-            for i in mine:
-                answers[i] = method(batches[i])
-        except BaseException as error:  # whatever it is, the check has failed
-            failures.append(error)
+    def work(mine: range) -> None:
+        for i in mine:
+            answers[i] = method(batches[i])
 
     method.step = noting  # type: ignore[method-assign]
-    numbers = list(range(len(batches)))
-    threads = [threading.Thread(target=work, args=(numbers[start::3],)) for start in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, f"called from several threads it raised {failures[0]!r}"
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, (range(start, len(batches), 3) for start in range(3))))  # raises what a thread raised
     serial = factory()
-    for images in order:
-        i = next(i for i in numbers if np.allclose(batches[i], images))
+    for i in order:
         assert np.array_equal(serial(batches[i]), answers[i]), "threads get results of no serial order"
 
 
@@ -340,19 +313,5 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
         with refused("a knob of the wrong shape"):
             engine.run(batch, knobs)
 
-    class Foreign:
-        """A batch of no engine."""
-
-        images = batch.images
-
-        def __len__(self) -> int:
-            return len(batch)
-
-        def part(self, images: slice) -> Batch:
-            return self
-
-        def with_images(self, images: Floats) -> Batch:
-            return self
-
     with refused("another engine's batch"):
-        engine.run(Foreign())
+        engine.run(list(batch.images))  # type: ignore[arg-type]

@@ -137,7 +137,7 @@ NO_KNOBS = Knobs()
 
 
 class Tap(str, Enum):
-    """What a pass can report. Only the taps asked for are computed, fetched and copied."""
+    """What a pass can report. Only the taps asked for are fetched and copied, and computed where that can be spared."""
 
     LOGITS = "logits"
     """``[K, B, classes]``: the head's output, the one tap that every engine has."""

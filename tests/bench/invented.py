@@ -10,8 +10,8 @@ import numpy as np
 from fozo.bench.environment import environment
 from fozo.bench.measures import BatchRecord, Cost, measure, score
 from fozo.bench.plan import Experiment, Recipe, Setting, load_recipe
-from fozo.bench.store import Conditions, Store
-from fozo.io import Log
+from fozo.bench.store import EXPERIMENT, Conditions, Store
+from fozo.io import Log, write_json
 
 MODEL = "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 
@@ -71,5 +71,5 @@ def finish(store: Store, experiment: Experiment, number: int = 0, batches: int =
             **experiment.facts(), "label": experiment.name, "threads": 1, "weights": conditions.weights,
             "stream_fingerprint": conditions.stream_fingerprint, "calibrated_on": conditions.calibrated_on,
         }  # fmt: skip
-        folder.begin(facts)
+        write_json(folder.path / EXPERIMENT, facts)
         folder.finish(facts, measure(records), conditions, "ef" * 32)

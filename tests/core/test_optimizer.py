@@ -14,8 +14,8 @@ from fozo.core.optimizer import Optimizer
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA, OneSidedSPSA
 from fozo.errors import FozoError
+from fozo.testing import same
 from fozo.types import State
-from tests.helpers import same
 
 Array = npt.NDArray[np.float64]
 START = np.linspace(-1, 1, 6)

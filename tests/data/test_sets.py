@@ -16,15 +16,8 @@ import pytest
 from PIL import Image
 
 from fozo.data.corruptions import KINDS
-from fozo.data.sets import (
-    CLEAN,
-    Domain,
-    ImageSet,
-    imagenet_r_wnids,
-    imagenet_wnids,
-    open_images,
-    robustbench_list,
-)
+from fozo.data.sets import CLEAN, Domain, ImageSet, imagenet_wnids, open_images, robustbench_list
+from fozo.data.sets.imagenet import imagenet_r_wnids
 from fozo.errors import FozoError
 
 Plant = Callable[..., Path]

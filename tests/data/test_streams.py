@@ -24,7 +24,8 @@ from fozo.data.corrupt_tree import corrupt_tree
 from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels, resize_crop
 from fozo.data.scenarios import SCENARIOS, Continual, Episodic, Gradual, Mixed, Scenario
-from fozo.data.sets import CLEAN, Domain, ImageSet, Sample, imagenet_r_wnids, imagenet_wnids, open_images
+from fozo.data.sets import CLEAN, Domain, ImageSet, Sample, imagenet_wnids, open_images
+from fozo.data.sets.imagenet import imagenet_r_wnids
 from fozo.data.sources import Corrupting
 from fozo.data.streams import LabelledBatch, Stream
 from fozo.errors import FozoError
@@ -49,6 +50,7 @@ class Numbered:
         samples = tuple(Sample(f"{i}.png", i % classes) for i in range(count))
         return cls(ImageSet("numbered", samples, tuple("abc"[:classes]), NoStore()), [], seconds, broken)
 
+    @property
     def domains(self) -> tuple[Domain, ...]:
         return (CLEAN, *(Domain(kind, severity) for kind in TWO for severity in range(1, 6)))
 

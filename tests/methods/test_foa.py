@@ -13,7 +13,8 @@ import fozo
 from fozo.core.cmaes import Draws
 from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.foa import FOA
-from tests.helpers import random_images, random_vit, same
+from fozo.testing import same
+from tests.helpers import random_images, random_vit
 from tests.methods.rival_traces import Array, close, engine, load, pixels, replay, source
 
 

@@ -15,8 +15,9 @@ import pytest
 import fozo
 from fozo.io import load_arrays, save_arrays
 from fozo.methods.eata import measure_fisher
+from fozo.testing import same
 from fozo.types import State
-from tests.helpers import random_images, same
+from tests.helpers import random_images
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "align": {"retrieval.capacity": 16},

@@ -7,15 +7,14 @@ measured on the spot. No PyTorch, no network, nothing to be given.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from fozo.bench.measures import Measures
 from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid
+from fozo.bench.recipes import rivals
 from fozo.bench.report.page import page
 from fozo.bench.report.tables import table_of
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
@@ -28,22 +27,13 @@ from fozo.io import atomic_write, disk_errors
 from fozo.loading import LoadOptions
 from fozo.types import Engine, usable_cpus
 
+BASELINE = "NoAdapt"
 METHODS: Methods = {
-    "NoAdapt": ("noadapt", {}),
-    "LAME": ("lame", {}),
-    "T3A": ("t3a", {}),
-    "FOA": ("foa", {"passes": 2}),
-    "FOZO (paper)": ("fozo", {"passes": 2, "preset": "paper"}),
-    "FOZO": ("fozo", {"passes": 2}),
-    "Align": ("align", {}),
+    label: rivals.METHODS[label] for label in (BASELINE, "LAME", "T3A", "FOA", "FOZO (paper)", "FOZO", "Align")
 }
 """The rows of the demo. All that adapt prompts have the same two passes; Align makes one."""
-BASELINE = "NoAdapt"
-
 STREAM = StreamPlan(
-    data="clean",
-    kinds=("clean", "gaussian_noise", "motion_blur", "brightness", "fog", "contrast"),
-    severity=3,
+    data="clean", kinds=("clean", "gaussian_noise", "motion_blur", "brightness", "fog", "contrast"), severity=3
 )
 """Corruptions that NumPy and Pillow can do alone, chosen by what they do to the model when nothing adapts: from little
 to a lot, and never down to chance."""
@@ -139,15 +129,11 @@ def print_table(groups: dict[str, Group], console: Console) -> None:
         console, table.box = Console(width=200, file=console.file), None
     for engine, group in groups.items():
         for run in group.runs:
-            memory = f"{run.conditions.memory / 2**20:.0f}"
-            cells = (*_accuracies(run.measures, domains), f"{speed(run):.0f}", memory)
-            passes = str(run.measures.passes_per_image)
-            table.add_row(engine, run.experiment.label, passes, *cells, end_section=run is group.runs[-1])
+            found = run.measures
+            shares = [f"{value:.1f}" for value in (*(found.domains[domain] for domain in domains), found.average)]
+            cells = (str(found.passes_per_image), *shares, f"{speed(run):.0f}", f"{run.conditions.memory / 2**20:.0f}")
+            table.add_row(engine, run.experiment.label, *cells, end_section=run is group.runs[-1])
     console.print(table)
     console.print("MiB: peak of the whole process so far, with what the rows before have loaded.", highlight=False)
     for group in groups.values():
         console.print(group.recipe.note, highlight=False, soft_wrap=not console.is_terminal)
-
-
-def _accuracies(measures: Measures, domains: Sequence[str]) -> list[str]:
-    return [f"{value:.1f}" for value in (*(measures.domains[domain] for domain in domains), measures.average)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -33,25 +34,19 @@ def environment(threads: int, device: str) -> Environment:
     """Describe this machine."""
     versions = {}
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     if device.startswith("cuda"):
         import torch
 
         device = f"{device} ({torch.cuda.get_device_name(device)})"
     system = f"{platform.system()} {platform.machine()}"
-    return Environment(versions, platform.python_version(), system, _processor(), usable_cpus(), threads, device)
-
-
-def _processor() -> str:
-    try:
+    lines: list[str] = []
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor()
+    processor = named[0] if named else platform.processor()
+    return Environment(versions, platform.python_version(), system, processor, usable_cpus(), threads, device)
 
 
 def forget_peak(device: str) -> None:
@@ -61,10 +56,8 @@ def forget_peak(device: str) -> None:
 
         torch.cuda.reset_peak_memory_stats(device)
         return
-    try:
+    with suppress(OSError):  # not Linux, or not allowed: the peak is then that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # not Linux, or not allowed: the peak is then that of the whole process
-        return
 
 
 def peak_memory(device: str) -> int:

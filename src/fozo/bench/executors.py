@@ -69,29 +69,21 @@ def run_local(
         return
     left, deaths = list(experiments), 0
     while left:
-        before, left = len(left), _pool(left, setup, workers, finished)
-        deaths = deaths + 1 if len(left) == before else 0  # a death now and then in a long run is no reason to give up
+        before = len(left)
+        # Spawned, not forked: a forked child of a process that has used torch's threads may hang.
+        pool = ProcessPoolExecutor(min(workers, before), mp_context=get_context("spawn"))
+        try:
+            futures = {pool.submit(run_one, experiment, setup): experiment for experiment in left}
+            for future in as_completed(futures):
+                run = future.result()
+                left.remove(futures[future])
+                finished(run)
+        except BrokenProcessPool:
+            deaths = deaths + 1 if len(left) == before else 0  # a death now and then in a long run is no reason to stop
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
         if deaths == TRIES:
             raise FozoError(
                 f"worker processes died {TRIES} times in a row, perhaps for lack of memory; "
                 f"give the same command with fewer --workers"
             )
-
-
-def _pool(experiments: Sequence[Experiment], setup: Setup, workers: int, finished: Finished) -> list[Experiment]:
-    """Run experiments in a pool; return those that were not finished because a worker died."""
-    left = list(experiments)
-    # Spawned, not forked: a forked child of a process that has used torch's threads may hang.
-    pool = ProcessPoolExecutor(min(workers, len(left)), mp_context=get_context("spawn"))
-    try:
-        futures = {pool.submit(run_one, experiment, setup): experiment for experiment in experiments}
-        for future in as_completed(futures):
-            try:
-                run = future.result()
-            except BrokenProcessPool:
-                return left
-            left.remove(futures[future])
-            finished(run)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    return left

@@ -164,8 +164,7 @@ def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
     names = list(dict.fromkeys(record.domain for record in records))
     place = np.array([names.index(record.domain) for record in records])
     sizes = np.bincount(place, weights=images).astype(int)
-    drawn = {}
-    means = {}
+    drawn, means = {}, {}
     for what in ("correct", "correct5"):
         hits = np.bincount(place, weights=[getattr(record, what) for record in records]).astype(int)
         means[what] = 100 * hits / sizes
@@ -220,18 +219,13 @@ def within_domains(records: Sequence[BatchRecord], costs: Sequence[Cost]) -> lis
     found = []
     for name in dict.fromkeys(record.domain for record in records):
         own = [(record, cost) for record, cost in zip(records, costs, strict=True) if record.domain == name]
-        images = np.cumsum([record.images for record, _ in own])
-        correct = np.cumsum([record.correct for record, _ in own])
         seconds = np.cumsum([cost.seconds for _, cost in own])
         passes = np.cumsum([record.passes * record.images for record, _ in own])
-        found.append((seconds, passes.astype(np.float64), 100 * correct / images))
+        found.append((seconds, passes.astype(np.float64), over_time([record for record, _ in own])[1]))
     return found
 
 
 def at_budget(curves: Sequence[tuple[Array, Array, Array]], seconds: float) -> float:
     """Average over domains of the accuracy after ``seconds``: of the batches done by then, but at least the first."""
-    values = [
-        accuracy[max(0, int(np.searchsorted(times, seconds * (1 + 1e-9), "right")) - 1)]
-        for times, _, accuracy in curves
-    ]
-    return float(np.mean(values))
+    reached = [int(np.searchsorted(times, seconds * (1 + 1e-9), "right")) - 1 for times, _, _ in curves]
+    return float(np.mean([accuracy[max(0, i)] for i, (_, _, accuracy) in zip(reached, curves, strict=True)]))

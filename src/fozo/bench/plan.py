@@ -30,6 +30,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
+from fozo.bench import recipes
 from fozo.data.corruptions import KINDS
 from fozo.data.scenarios import SCENARIOS, Scenario
 from fozo.data.sets.base import check_seed
@@ -74,11 +75,6 @@ class StreamPlan:
         if not 1 <= self.severity <= 5:
             raise FozoError(f"severity is {self.severity}; give a whole number from 1 to 5")
         assert self.order is not None  # which refuses what the scenario cannot do
-
-    @property
-    def corrupted(self) -> bool:
-        """Whether the images come under corruptions."""
-        return self.kinds != ("clean",)
 
     @cached_property
     def order(self) -> Scenario:
@@ -188,31 +184,23 @@ class Recipe:
             raise FozoError(f"the recipe {self.name} has two rows labelled {twice!r}; give each its own label")
 
     def experiments(
-        self,
-        setting: Setting,
-        *,
-        seeds: Sequence[int] = (0,),
-        methods: Sequence[str] | None = None,
-        labels: Sequence[str] | None = None,
+        self, setting: Setting, *, seeds: Sequence[int] = (0,), methods: Sequence[str] = (), labels: Sequence[str] = ()
     ) -> list[Experiment]:
         """List what is to run in a setting: all rows, or those of some methods or labels, with every seed."""
         for what, wanted in (("method", methods), ("label", labels)):
             known = dict.fromkeys(getattr(row, what) for row in self.rows)
-            absent = [name for name in wanted or () if name not in known]
+            absent = [name for name in wanted if name not in known]
             if absent:
                 raise FozoError(f"{self.name} has no row of the {what} {absent[0]!r}; it has {'; '.join(known)}")
+        chosen: dict[str, Any] = {"images": setting.images, "severity": setting.severity}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        calibration = self.calibration if setting.calibration is None else setting.calibration
         found = []
         for row in self.rows:
-            if (methods is not None and row.method not in methods) or (labels is not None and row.label not in labels):
+            if (methods and row.method not in methods) or (labels and row.label not in labels):
                 continue
-            plan = row.stream
-            stream = replace(
-                plan,
-                data="clean" if plan.data == "imagenet-c" and not setting.stored else plan.data,
-                images=plan.images if setting.images is None else setting.images,
-                severity=plan.severity if setting.severity is None else setting.severity,
-            )
-            calibration = self.calibration if setting.calibration is None else setting.calibration
+            data = "clean" if row.stream.data == "imagenet-c" and not setting.stored else row.stream.data
+            stream = replace(row.stream, data=data, **chosen)
             quantise = "" if setting.model.endswith(".onnx") else row.quantise
             made = replace(row, stream=stream, quantise=quantise, model=setting.model, calibration=calibration)
             found += [replace(made, seed=seed) for seed in seeds]
@@ -231,7 +219,13 @@ class Recipe:
             return self
         rows: dict[tuple[str, str], Experiment] = {}
         for row in self.rows:
-            made = _at_passes(row, passes)
+            made, before = row, row.options.get("passes")
+            if isinstance(before, int) and before != passes:
+                # "FOA, 2 passes" and "FOA (FP=2)" say a number that has to change; other labels say none yet.
+                said = re.sub(rf"\b{before}(?= pass(es)?\b)|(?<=\bFP=){before}\b", str(passes), row.label)
+                label = said if said != row.label else f"{row.label} at {passes} passes"
+                x = passes if "passes" in row.axis else row.x
+                made = replace(row, label=label, options={**row.options, "passes": passes}, x=x)
             same = rows.get((made.hash, made.column))
             if same is not None:  # the recipe's own words go before ours, and the paper's numbers only if they agree
                 agreed = {name: value for name, value in same.paper.items() if made.paper.get(name) == value}
@@ -258,20 +252,6 @@ class Recipe:
         return {**shown, "row": rows}
 
 
-def _at_passes(row: Experiment, passes: int) -> Experiment:
-    own = row.options.get("passes")
-    if not isinstance(own, int) or own == passes:
-        return row
-    # "FOA, 2 passes" and "FOA (FP=2)" say a number that has to change; other labels say none yet.
-    said = re.sub(rf"\b{own}(?= pass(es)?\b)|(?<=\bFP=){own}\b", str(passes), row.label)
-    return replace(
-        row,
-        label=said if said != row.label else f"{row.label} at {passes} passes",
-        options={**row.options, "passes": passes},
-        x=passes if "passes" in row.axis else row.x,
-    )
-
-
 Methods: TypeAlias = Mapping[str, tuple[str, Mapping[str, Value]]]
 """Methods and their options, by label."""
 
@@ -287,8 +267,7 @@ def grid(methods: Methods, streams: Mapping[str, StreamPlan]) -> tuple[Experimen
 
 def names() -> list[str]:
     """List the recipes that come with fozo."""
-    package = importlib.import_module("fozo.bench.recipes")
-    found = (module.name for module in pkgutil.iter_modules(package.__path__))
+    found = (module.name for module in pkgutil.iter_modules(recipes.__path__))
     return sorted(name for name in found if not name.startswith("_"))
 
 

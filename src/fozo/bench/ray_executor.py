@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from uuid import uuid4
@@ -47,7 +47,10 @@ def run_on_ray(
             num_cpus=setup.threads, num_gpus=1 if (setup.load.device or "").startswith("cuda") else 0
         )
         setup = _absolute(setup)
-        waiting = [remote.remote(_located(experiment), setup, token) for experiment in experiments]
+        waiting = []
+        for each in experiments:
+            model = each.model if each.model.startswith("timm:") else str(Path(each.model).absolute())
+            waiting.append(remote.remote(replace(each, model=model), setup, token))
         try:
             while waiting:
                 (done,), _ = ray.wait(waiting)
@@ -82,17 +85,10 @@ def _result(ray: ModuleType, task: object) -> Run:
 
 def _absolute(setup: Setup) -> Setup:
     """Make paths mean the same in a worker, which has a working folder of its own."""
-    given = {field.name: getattr(setup.paths, field.name) for field in fields(Paths)}
-    full = {name: None if path is None else str(Path(path).absolute()) for name, path in given.items()}
+    full = {name: None if path is None else str(Path(path).absolute()) for name, path in asdict(setup.paths).items()}
     scales = None if setup.load.scales is None else str(Path(setup.load.scales).absolute())
-    return replace(
-        setup, out=str(Path(setup.out).absolute()), paths=Paths(**full), load=replace(setup.load, scales=scales)
-    )
-
-
-def _located(experiment: Experiment) -> Experiment:
-    named = experiment.model.startswith("timm:")
-    return experiment if named else replace(experiment, model=str(Path(experiment.model).absolute()))
+    load = replace(setup.load, scales=scales)
+    return replace(setup, out=str(Path(setup.out).absolute()), paths=Paths(**full), load=load)
 
 
 @contextmanager
@@ -108,17 +104,6 @@ def _token(out: Path) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
-def _check_reachable(address: str) -> None:
-    """See whether anybody answers at HOST:PORT; Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():  # auto, local: names that Ray knows
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise FozoError(f"nobody answers at {address} ({error}); give --address of a running Ray cluster") from error
-
-
 @contextmanager
 def _cluster(address: str | None) -> Iterator[ModuleType]:
     """Connect to the cluster, unless this process is connected already; leave it as it was found."""
@@ -130,7 +115,12 @@ def _cluster(address: str | None) -> Iterator[ModuleType]:
     if ray.is_initialized():
         yield ray
         return
-    _check_reachable(address or "")
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    try:
+        if host and port.isdigit():  # else auto or local; does anybody answer there? Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise FozoError(f"nobody answers at {address} ({error}); give --address of a running Ray cluster") from error
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.calibration import calibrate
@@ -26,10 +25,7 @@ from fozo.errors import FozoError
 from fozo.io import disk_errors, locked
 from fozo.loading import LoadOptions, load_engine
 from fozo.methods.registry import AnyMethod, create, method_class
-from fozo.types import Engine
-
-if TYPE_CHECKING:
-    from fozo.methods.eata import Fisher
+from fozo.types import Engine, Floats
 
 CALIBRATION_SEED = 1
 CALIBRATION_BATCH = 64
@@ -49,6 +45,7 @@ class _Saved(Protocol):
 
 
 S = TypeVar("S", bound=_Saved)
+Make: TypeAlias = Callable[[Engine, Iterator[Floats]], S]
 
 
 @dataclass(frozen=True)
@@ -63,11 +60,6 @@ class Paths:
     imagenet_v2: str | None = None
     image_list: str | None = None
     """RobustBench's list of 5000 images, to stream these instead of random ones."""
-
-    def find(self, data: str) -> str | None:
-        """Say where a stream's data lies, if it was said."""
-        found: str | None = getattr(self, "imagenet" if data == "clean" else data.replace("-", "_"))
-        return found
 
 
 @dataclass(frozen=True)
@@ -100,23 +92,20 @@ class Resources:
         key = (plan.data, plan.kinds, levels) if stored else plan.data
         if key in self._sets:
             return self._sets[key]
-        path = self.paths.find(plan.data)
+        option = "imagenet" if plan.data == "clean" else plan.data
+        path: str | None = getattr(self.paths, option.replace("-", "_"))
         if path is None:
-            option = "imagenet" if plan.data == "clean" else plan.data
             raise FozoError(f"the folder of {option} is needed; give --{option} DIR")
         if not stored:
-            images = open_images(path, "auto" if plan.data == "clean" else plan.data)
-        else:
-            if not Path(path).exists():
-                raise FozoError(f"there is no file or folder {path}; check the path")
-            root, layout = recognise(Path(path))
-            if layout not in ("imagenet-c", "cifar-c"):
-                raise FozoError(
-                    f"{path} holds clean images ({layout}); give it as --imagenet to corrupt them on the fly"
-                )
-            images = open_images(root, layout, kinds=plan.kinds, severities=levels)
-        self._sets[key] = images
-        return images
+            self._sets[key] = open_images(path, "auto" if plan.data == "clean" else plan.data)
+            return self._sets[key]
+        if not Path(path).exists():
+            raise FozoError(f"there is no file or folder {path}; check the path")
+        root, layout = recognise(Path(path))
+        if layout not in ("imagenet-c", "cifar-c"):
+            raise FozoError(f"{path} holds clean images ({layout}); give it as --imagenet to corrupt them on the fly")
+        self._sets[key] = open_images(root, layout, kinds=plan.kinds, severities=levels)
+        return self._sets[key]
 
     def clean(self, count: int, streamed: ImageSet) -> ImageSet:
         """Choose clean images to calibrate on, none of which is in the stream in any form."""
@@ -169,12 +158,11 @@ class Resources:
         clean = self.clean(QUANTISATION_IMAGES, streamed)
         whole = self.engine(experiment.model)  # whatever classes the stream has, the scales are the model's
 
-        def search() -> Scales:
-            images = np.concatenate(list(self._batches(whole, clean, show)))
+        def search(engine: Engine, batches: Iterator[Floats]) -> Scales:
             bits = int(experiment.quantise.removeprefix("ptq4vit"))
-            return ptq4vit(whole, images, bits, progress=partial(show, "quantising")).scales
+            return ptq4vit(engine, np.concatenate(list(batches)), bits, progress=partial(show, "quantising")).scales
 
-        scales = self._cached(experiment.quantise, whole, clean, Scales.load, search)
+        scales = self._cached(experiment.quantise, whole, clean, Scales.load, search, show)
         key = (f"{experiment.model} {experiment.quantise} {clean.fingerprint}", streamed.mask)
         if key not in self._engines:
             self._engines[key] = with_scales(self.engine(experiment.model, streamed.mask), scales)
@@ -185,27 +173,21 @@ class Resources:
         given: dict[str, Any] = {"seed": experiment.seed, "batch_size": experiment.stream.batch_size}
         wanted = needs(experiment.method, experiment.options)
         if "fisher" in wanted:
-            given["fisher"] = self.fisher(experiment, engine, streamed, show)
+            from fozo.methods.eata import Fisher, measure_fisher
+
+            clean = self.clean(experiment.calibration, streamed)
+            given["fisher"] = self._cached("fisher", engine, clean, Fisher.load, measure_fisher, show)
         source = self.source(experiment, engine, streamed, show) if "source" in wanted else None
         return create(experiment.method, engine, source, **{**given, **experiment.options})
 
     def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
         """Measure the source statistics, or load them where that was done before."""
         clean = self.clean(experiment.calibration, streamed)
-        kind, load = f"source{SourceStatistics.VERSION}", SourceStatistics.load
-        return self._cached(kind, engine, clean, load, lambda: calibrate(engine, self._batches(engine, clean, show)))
-
-    def fisher(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> Fisher:
-        """Measure EATA's Fisher information, or load it where that was done before."""
-        from fozo.methods.eata import Fisher, measure_fisher
-
-        clean = self.clean(experiment.calibration, streamed)
-        return self._cached(
-            "fisher", engine, clean, Fisher.load, lambda: measure_fisher(engine, self._batches(engine, clean, show))
-        )
+        kind = f"source{SourceStatistics.VERSION}"
+        return self._cached(kind, engine, clean, SourceStatistics.load, calibrate, show)
 
     def _cached(
-        self, kind: str, engine: Engine, images: ImageSet, load: Callable[[Path], S], make: Callable[[], S]
+        self, kind: str, engine: Engine, images: ImageSet, load: Callable[[Path], S], make: Make[S], show: Show
     ) -> S:
         """Load what was made before of this model and these images, or make it and keep it."""
         spec = engine.spec
@@ -214,12 +196,12 @@ class Resources:
         with locked(self.cache_dir, wait=True):  # workers that need the same wait for the first to make it
             if path.exists():
                 return load(path)
-            made = make()
+            made = make(engine, self._batches(engine, images, show))
             with disk_errors(path):
                 made.save(path)
         return made
 
-    def _batches(self, engine: Engine, images: ImageSet, show: Show) -> Iterator[npt.NDArray[np.float32]]:
+    def _batches(self, engine: Engine, images: ImageSet, show: Show) -> Iterator[Floats]:
         """Stream clean images in their own order; no labels are looked at, so any classes will do."""
         spec = replace(engine.spec, subset=images.mask, classes=len(images.classes))
         order = Continual(kinds=("clean",), shuffle=False)

@@ -8,10 +8,10 @@ state and the stream are all exact, the records that follow are the ones that an
 from __future__ import annotations
 
 import hashlib
-import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from fozo.bench.environment import environment, forget_peak, peak_memory
 from fozo.bench.measures import BatchRecord, Cost, measure, score
 from fozo.bench.plan import Experiment
 from fozo.bench.resources import Resources, Show, quiet
-from fozo.bench.store import COSTS, RECORDS, Conditions, Run, Store
+from fozo.bench.store import COSTS, EXPERIMENT, RECORDS, Conditions, Run, Store
 from fozo.data.streams import Stream
-from fozo.io import Log, disk_errors, encode, read_log
+from fozo.io import Log, disk_errors, encode, read_log, write_json
 from fozo.methods.registry import AnyMethod
 
-STATE = re.compile(r"state-(\d+)\.npz")
+STATES = "state-*.npz"
+"""The star is the number of batches that a saved state has seen."""
 SAVE_SECONDS = 2.0
 SAVE_SHARE = 20
 """A state is saved when this many times the duration of the last saving has passed: FOA's takes 40 MB."""
@@ -67,10 +68,8 @@ def run_experiment(
             engine = resources.engine(experiment.model, images.mask, threads)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
-        plan, decoding = experiment.stream, resources.load.threads
-        stream = Stream(
-            images, engine.spec, plan.order, batch_size=plan.batch_size, seed=experiment.seed, workers=decoding
-        )
+        plan, seed, decoders = experiment.stream, experiment.seed, resources.load.threads
+        stream = Stream(images, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
         method = resources.method(experiment, engine, images, show)
         facts = {
             **experiment.facts(),
@@ -81,7 +80,10 @@ def run_experiment(
             "stream_facts": stream.describe(),
             **inputs,
         }
-        folder.begin(facts)
+        if folder.begun:
+            folder.check(facts)
+        else:
+            write_json(folder.path / EXPERIMENT, facts)
         forget_peak(engine.device)
         records, costs = _run(method, stream, folder.path, experiment, save_seconds, show)
         conditions = Conditions(
@@ -97,7 +99,7 @@ def run_experiment(
         )
         digest = hashlib.sha256(b"".join(encode(record.line()) for record in records)).hexdigest()
         run = folder.finish(facts, measure(records), conditions, digest)
-        for state in _states(folder.path).values():
+        for state in folder.path.glob(STATES):
             state.unlink()
         return run
 
@@ -106,13 +108,12 @@ def _run(
     method: AnyMethod, stream: Stream, folder: Path, experiment: Experiment, save_seconds: float, show: Show
 ) -> tuple[Sequence[BatchRecord], Sequence[Cost]]:
     """Send the stream through the method, from the latest state on; return the records of the whole run."""
-    record_log, cost_log = Log(folder / RECORDS), Log(folder / COSTS)
     records: list[BatchRecord] = []
     costs: list[Cost] = []
-    try:
+    with closing(Log(folder / RECORDS)) as record_log, closing(Log(folder / COSTS)) as cost_log:
         both = min(len(record_log), len(cost_log))
-        states = {done: path for done, path in _states(folder).items() if done <= both}
-        done = max(states, default=0)
+        states = {int(path.stem[6:]): path for path in folder.glob(STATES) if path.stem[6:].isdigit()}
+        done = max((number for number in states if number <= both), default=0)
         record_log.truncate(done)
         cost_log.truncate(done)
         if done:
@@ -128,14 +129,8 @@ def _run(
             start = time.perf_counter()
             logits = method(batch.images)
             seconds = time.perf_counter() - start
-            record = score(
-                logits,
-                batch.labels,
-                index=batch.index,
-                domain=batch.domain,
-                passes=method.passes_per_image,
-                metrics=method.metrics(),
-            )
+            passes, metrics = method.passes_per_image, method.metrics()
+            record = score(logits, batch.labels, index=batch.index, domain=batch.domain, passes=passes, metrics=metrics)
             cost = Cost(batch.index, round(seconds, 6), peak_memory(method.engine.device))
             record_log.append(record.line())
             cost_log.append(asdict(cost))
@@ -147,27 +142,13 @@ def _run(
                 start = time.monotonic()
                 record_log.sync()
                 cost_log.sync()
-                _save(method, folder, batch.index + 1)
+                path = folder / f"state-{batch.index + 1:06d}.npz"
+                with disk_errors(path):
+                    method.save(path)
+                for old in set(folder.glob(STATES)) - {path}:
+                    old.unlink()
                 saved = time.monotonic()
                 pause = max(save_seconds, SAVE_SHARE * (saved - start) if save_seconds else 0)
         record_log.sync()
         cost_log.sync()
-    finally:
-        record_log.close()
-        cost_log.close()
     return records, costs
-
-
-def _states(folder: Path) -> dict[int, Path]:
-    """Find the saved states by the number of batches they have seen."""
-    found = ((STATE.fullmatch(path.name), path) for path in folder.iterdir())
-    return {int(match[1]): path for match, path in found if match}
-
-
-def _save(method: AnyMethod, folder: Path, done: int) -> None:
-    path = folder / f"state-{done:06d}.npz"
-    with disk_errors(path):
-        method.save(path)
-    for number, old in _states(folder).items():
-        if number != done:
-            old.unlink()

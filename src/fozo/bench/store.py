@@ -91,13 +91,6 @@ class RunFolder:
             if key in facts and self.begun.get(key) != facts[key]:
                 raise FozoError(f"{self.path} was begun with other {what}; choose another --out for these")
 
-    def begin(self, facts: Mapping[str, object]) -> None:
-        """Write down what the folder is for, or check that it is for the same."""
-        if self.begun:
-            self.check(facts)
-        else:
-            write_json(self.path / EXPERIMENT, facts)
-
     def finished(self) -> Run | None:
         """Read the result, if there is one."""
         if not (self.path / RESULT).exists():
@@ -115,13 +108,8 @@ class RunFolder:
 
     def finish(self, facts: Mapping[str, object], measures: Measures, conditions: Conditions, digest: str) -> Run:
         """Write the result; ``digest`` is of the records."""
-        result = {
-            **facts,
-            "measures": asdict(measures),
-            "parameters": conditions.parameters,
-            "passes": measures.passes_per_image,
-            "digest": digest,
-        }
+        counts = {"parameters": conditions.parameters, "passes": measures.passes_per_image}
+        result = {**facts, "measures": asdict(measures), **counts, "digest": digest}
         here = {name: value for name, value in asdict(conditions).items() if name not in result}
         write_json(self.path / CONDITIONS, here)
         write_json(self.path / RESULT, result)
@@ -200,12 +188,6 @@ class Store:
             raise FozoError(f"{self.folder / RECIPE} cannot be read ({error}); give fozo bench once more") from error
         return recipe, [recipe.experiments(setting, seeds=sorted(seeds)) for setting, seeds in asked]
 
-    def finished(self, experiments: Iterable[Experiment]) -> list[Run]:
-        """Read the results of these experiments and of no others, as far as there are any."""
-        folders = {path.name.rpartition("-")[2]: path for path in self.folder.glob("*-*")}
-        known = [RunFolder(folders[e.hash], e, {}) for e in experiments if e.hash in folders]
-        return [run for run in (folder.finished() for folder in known) if run is not None]
-
     def stale(self) -> list[Path]:
         """List the folders of experiments that nobody asks for any more."""
         wanted = {experiment.hash for plan in self.plans()[1] for experiment in plan}
@@ -215,25 +197,24 @@ class Store:
     def groups(self) -> list[Group]:
         """Read what is finished of what was asked, a group for each setting."""
         recipe, plans = self.plans()
-        found = [Group(recipe, describe(plan), tuple(self.finished(plan))) for plan in plans]
+        folders = {path.name.rpartition("-")[2]: path for path in self.folder.glob("*-*")}
+        found = []
+        for plan in plans:
+            runs = (RunFolder(folders[each.hash], each, {}).finished() for each in plan if each.hash in folders)
+            found.append(Group(recipe, describe(plan), tuple(run for run in runs if run is not None)))
         return sorted((group for group in found if group.runs), key=lambda group: group.setting)
 
 
 def describe(experiments: Sequence[Experiment]) -> str:
     """Put in words what the experiments of one setting have in common."""
     plans = [experiment.stream for experiment in experiments]
-    corrupted = [plan for plan in plans if plan.corrupted]
-    sizes = {plan.images for plan in plans}
-    counts = " or ".join(map(str, sorted(size for size in sizes if size is not None)))
-    parts = [str(experiments[0].facts()["model"])]
+    corrupted = [plan for plan in plans if plan.kinds != ("clean",)]
+    counts = " or ".join(map(str, sorted({plan.images for plan in plans if plan.images is not None})))
+    parts = [str(experiments[0].facts()["model"]), f"{counts} images a domain" if counts else "all images"]
     if corrupted:
-        parts.append("severity " + " or ".join(map(str, sorted({plan.severity for plan in corrupted}))))
-    parts.append("all images" if sizes == {None} else f"{counts} images a domain")
-    if corrupted:
-        stored = corrupted[0].data == "imagenet-c"
-        parts.append("ImageNet-C files" if stored else "corrupted on the fly")
-    parts.append(f"calibrated on {experiments[0].calibration} clean images at most")
-    return ", ".join(parts)
+        parts.insert(1, "severity " + " or ".join(map(str, sorted({plan.severity for plan in corrupted}))))
+        parts.append("ImageNet-C files" if corrupted[0].data == "imagenet-c" else "corrupted on the fly")
+    return ", ".join([*parts, f"calibrated on {experiments[0].calibration} clean images at most"])
 
 
 def stores(root: Path) -> list[Store]:

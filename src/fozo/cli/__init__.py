@@ -12,24 +12,9 @@ from fozo.cli import adapt, bench, calibrate, corrupt, data, demo, export, metho
 from fozo.cli.options import as_command
 from fozo.errors import FozoError
 
-app = typer.Typer(
-    help="Keep a deployed Vision Transformer accurate while its data drifts, with forward passes only.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for _command in (
-    demo.demo,
-    bench.bench,
-    report.report,
-    calibrate.calibrate,
-    quantise.quantise,
-    adapt.adapt,
-    methods.methods,
-    corrupt.corrupt,
-    export.export,
-):
-    app.command()(as_command(_command))
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for _file in (demo, bench, report, calibrate, quantise, adapt, methods, corrupt, export):
+    app.command()(as_command(vars(_file)[_file.__name__.rpartition(".")[2]]))  # the function is called like its file
 sets = typer.Typer(help="Look at image sets.", no_args_is_help=True)
 sets.command()(as_command(data.check))
 app.add_typer(sets, name="data")

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,15 +31,13 @@ def adapt(
     model: Model,
     images: Annotated[Path, typer.Argument(help="Folder of images; they are seen in the order of their names.")],
     load: LoadOptions,
-    stats: Annotated[Path | None, typer.Option(help="What fozo calibrate wrote.", show_default=False)] = None,
+    stats: Annotated[Path | None, typer.Option(help="What fozo calibrate wrote.")] = None,
     clean: Annotated[
-        Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA needs it.", show_default=False)
+        Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA needs it.")
     ] = None,
     method: Annotated[str, typer.Option(help="See fozo methods.")] = "align",
-    preset: Annotated[str | None, typer.Option(help="Of the method: paper of fozo, say.", show_default=False)] = None,
-    passes: Annotated[
-        str | None, typer.Option(help="Forward passes; align also takes auto.", show_default=False)
-    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Of the method: paper of fozo, say.")] = None,
+    passes: Annotated[str | None, typer.Option(help="Forward passes; align also takes auto.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of the method's config; give it again for more.")
     ] = None,
@@ -109,9 +108,8 @@ def predict(method: AnyMethod, images: ImageSet, out: Path, progress: Progress, 
                 best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
                 lines = []
                 for index, classes, row in zip(batch.samples, best, probabilities, strict=True):
-                    names = [spec.labels[i] if spec.labels else int(i) for i in classes]
-                    pairs = [value for name, i in zip(names, classes, strict=True) for value in (name, f"{row[i]:.6f}")]
-                    lines.append([images.samples[int(index)].path, *pairs])
+                    names = ((spec.labels[i] if spec.labels else int(i), f"{row[i]:.6f}") for i in classes)
+                    lines.append([images.samples[int(index)].path, *chain.from_iterable(names)])
                 _write(file, out, lines)
                 done += len(lines)
         except KeyboardInterrupt as interrupt:

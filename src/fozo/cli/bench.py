@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,49 +15,37 @@ from fozo.errors import FozoError
 from fozo.loading import LoadOptions
 from fozo.types import usable_cpus
 
-if TYPE_CHECKING:
-    from fozo.bench.plan import Experiment
-    from fozo.bench.resources import Paths
-
-Folder = Annotated[str | None, typer.Option(show_default=False)]
-
 
 def bench(
     name: Annotated[str, typer.Argument(help="list, a recipe's name, or a .toml file of your own.")],
     load: LoadOptions,
-    model: Annotated[
-        str | None, typer.Option(help="Weights file, .onnx file, or timm:NAME with its full tag.", show_default=False)
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="Weights file, .onnx file, or timm:NAME with its full tag.")] = None,
     imagenet: Annotated[
-        str | None, typer.Option(help="Clean images; corrupted on the fly without --imagenet-c.", show_default=False)
+        str | None, typer.Option(help="Clean images; corrupted on the fly without --imagenet-c.")
     ] = None,
-    imagenet_c: Folder = None,
-    imagenet_r: Folder = None,
-    imagenet_sketch: Folder = None,
-    imagenet_v2: Folder = None,
-    image_list: Annotated[
-        str | None, typer.Option(help="RobustBench's list of images to stream.", show_default=False)
-    ] = None,
+    imagenet_c: str | None = None,
+    imagenet_r: str | None = None,
+    imagenet_sketch: str | None = None,
+    imagenet_v2: str | None = None,
+    image_list: Annotated[str | None, typer.Option(help="RobustBench's list of images to stream.")] = None,
     images: Annotated[int | None, typer.Option(help="Images of each domain, instead of the recipe's.")] = None,
     severity: Annotated[int | None, typer.Option(help="1 to 5, instead of the recipe's.")] = None,
     passes: Annotated[int | None, typer.Option(help="Forward passes of rows that name them.")] = None,
     calibration: Annotated[int | None, typer.Option(help="Clean images for source statistics.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds joined by commas.")] = "0",
     methods: Annotated[str | None, typer.Option(help="Only these methods, joined by commas.")] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only the row of this label; give it again for more.", show_default=False)
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only the row of this label; give it again for more.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
     workers: Annotated[int, typer.Option(help="Processes; --threads are of each.")] = 1,
     executor: Annotated[str, typer.Option(help="local, or ray for a cluster, whose nodes share --out.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.", show_default=False)] = None,
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
 ) -> None:
     """Run a table or figure of the paper by name; `fozo bench list` shows them."""
     if name == "list":
         _list()
         return
     from fozo.bench.executors import Setup, run_local
-    from fozo.bench.plan import Setting, load_recipe
+    from fozo.bench.plan import Experiment, Setting, load_recipe
     from fozo.bench.resources import Paths
     from fozo.bench.store import Run, Store
     from fozo.cli.progress import Progress
@@ -83,11 +71,21 @@ def bench(
         raise FozoError(f"--seeds is {seeds!r}; give whole numbers joined by commas, such as 0,1,2") from error
     paths = Paths(imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list)
     setting = Setting(model, images, severity, calibration, stored=imagenet_c is not None)
-    wanted = recipe.experiments(setting, seeds=numbers, methods=methods.split(",") if methods else None, labels=only)
-    experiments = _present(recipe.name, wanted, paths)
-    command = shlex.join(["fozo", *sys.argv[1:]])
+    named = methods.split(",") if methods else ()
+    experiments: dict[str, Experiment] = {}  # by hash: two rows may come to the same
+    absent: dict[str, None] = {}
+    for experiment in recipe.experiments(setting, seeds=numbers, methods=named, labels=only or ()):
+        data = experiment.stream.data
+        if data not in ("clean", "imagenet-c") and getattr(paths, data.replace("-", "_")) is None:
+            absent[data] = None
+        else:
+            experiments.setdefault(experiment.hash, experiment)
+    for data in absent:
+        print(f"fozo: leaving out {data}, because --{data} is not given", file=sys.stderr)
+    if not experiments:
+        raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
     folder = out / recipe.name
-    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, command)
+    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, shlex.join(["fozo", *sys.argv[1:]]))
 
     def finished(run: Run) -> None:
         measures, within = run.measures, run.measures.average_interval
@@ -104,30 +102,13 @@ def bench(
             if executor == "ray":
                 from fozo.bench.ray_executor import run_on_ray
 
-                run_on_ray(experiments, setup, address=address, finished=finished)
+                run_on_ray(list(experiments.values()), setup, address=address, finished=finished)
             else:
-                run_local(experiments, setup, workers=workers, finished=finished, show=progress)
+                run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)
         except KeyboardInterrupt as interrupt:
             progress.close()
             print("fozo: interrupted; the same command goes on where it stopped", file=sys.stderr)
             raise typer.Exit(130) from interrupt
-
-
-def _present(recipe: str, experiments: list[Experiment], paths: Paths) -> list[Experiment]:
-    """Leave out the experiments on image sets that are not here, and those that another row runs already."""
-    absent: dict[str, None] = {}
-    present: dict[str, Experiment] = {}
-    for experiment in experiments:
-        data = experiment.stream.data
-        if data not in ("clean", "imagenet-c") and paths.find(data) is None:
-            absent[data] = None
-        else:
-            present.setdefault(experiment.hash, experiment)
-    for data in absent:
-        print(f"fozo: leaving out {data}, because --{data} is not given", file=sys.stderr)
-    if not present:
-        raise FozoError(f"{recipe} has nothing to run without --{next(iter(absent))} DIR")
-    return list(present.values())
 
 
 def _list() -> None:

@@ -13,9 +13,7 @@ import typer
 def check(
     path: Annotated[Path, typer.Argument(help="A folder of images, or a WebDataset-like tar.", show_default=False)],
     layout: Annotated[str, typer.Option(help="What it is, where that cannot be seen from the folders.")] = "auto",
-    labels: Annotated[
-        Path | None, typer.Option(help="File of labels, for flat ImageNet validation files.", show_default=False)
-    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="File of labels, for flat ImageNet validation files.")] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Decode every image: the only way to find every truncated file.")
     ] = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -19,7 +20,6 @@ Model = Annotated[
 ]
 Clean = Annotated[Path, typer.Argument(help="Folder of clean images, with or without sub-folders.", show_default=False)]
 BatchSize = Annotated[int, typer.Option(help="Images in a batch.")]
-
 
 LOADING: dict[str, tuple[type, str]] = {
     "architecture": (str, "Its timm name with tag, where its file is called otherwise."),
@@ -61,7 +61,7 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
         if name != "load"
     ]
     for name, (kind, help) in LOADING.items() if loads else ():
-        option = typer.Option(help=help, show_default=False, rich_help_panel="How the model is loaded")
+        option = typer.Option(help=help, rich_help_panel="How the model is loaded")
         form = Annotated[kind | None, option]  # type: ignore[valid-type]
         keywords.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=form))
     run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]  # which is what typer reads
@@ -86,10 +86,8 @@ def read_value(text: str) -> Value:
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text
 
 

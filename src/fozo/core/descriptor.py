@@ -54,11 +54,6 @@ class Spectra:
     width: int
 
     @cached_property
-    def _frequency(self) -> Array:
-        """Spatial frequency of every coefficient, 1 being the finest along a side; ``[height, width]``."""
-        return np.hypot(np.arange(self.height)[:, None] / self.height, np.arange(self.width)[None] / self.width)
-
-    @cached_property
     def bands(self) -> int:
         """Half octaves from the finest detail down to a quarter of the image; what is coarser joins the last."""
         return max(1, int(2 * np.log2(min(self.height, self.width) / 2)))
@@ -66,7 +61,9 @@ class Spectra:
     @cached_property
     def _octave(self) -> Array:
         """How many half octaves every coefficient lies below the finest; the mean itself counts as the coarsest."""
-        frequency = np.maximum(self._frequency, 1 / max(self.height, self.width))
+        # Spatial frequency of every coefficient, 1 being the finest along a side: [height, width].
+        frequency = np.hypot(np.arange(self.height)[:, None] / self.height, np.arange(self.width)[None] / self.width)
+        frequency = np.maximum(frequency, 1 / max(self.height, self.width))
         return np.asarray(2 * np.log2(np.sqrt(2) / frequency))
 
     @cached_property

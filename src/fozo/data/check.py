@@ -47,11 +47,14 @@ class Report:
         total = len(images) * len(images.domains)
         rows = [("path", str(self.path)), ("layout", images.name)]
         if images.corrupted:
-            rows += [("kinds", _kinds(images.domains)), ("images", f"{len(images)} in each of {_domains(images)}")]
+            domains = f"{len(images.domains)} domains" if len(images.domains) > 1 else "1 domain"
+            rows += [("kinds", _kinds(images.domains)), ("images", f"{len(images)} in each of {domains}")]
         else:
             rows += [("images", str(len(images)))]
-        present = len(np.unique(images.labels))
-        rows += [("classes", f"{present} with images, of {len(images.classes)}"), ("sizes", self._sizes())]
+        rows += [("classes", f"{len(np.unique(images.labels))} with images, of {len(images.classes)}")]
+        common = [f"{width}x{height} ({count})" for (height, width), count in self.sizes.most_common(3)]
+        others = len(self.sizes) - len(common)
+        rows += [("sizes", ", ".join(common) + (f" and {others} other sizes" if others else ""))]
         partly = f"headers of all {total} images, {self.decoded} images decoded"
         rows += [("read", f"all {total} images decoded" if self.decoded == total else partly)]
         rows += [("broken", str(len(self.broken)))]
@@ -60,27 +63,14 @@ class Report:
             rows += [("  ...", f"and {len(self.broken) - SHOWN} more")]
         return rows
 
-    def _sizes(self) -> str:
-        common = [f"{width}x{height} ({count})" for (height, width), count in self.sizes.most_common(3)]
-        others = len(self.sizes) - len(common)
-        return ", ".join(common) + (f" and {others} other sizes" if others else "")
-
-
-def _domains(images: ImageSet) -> str:
-    return f"{len(images.domains)} domains" if len(images.domains) > 1 else "1 domain"
-
 
 def _kinds(domains: tuple[Domain, ...]) -> str:
     """List kinds with their severities, those with the same severities together."""
-    levels: dict[str, list[str]] = {}
-    for kind, severity in domains:
-        levels.setdefault(kind, []).append(str(severity))
     groups: dict[str, list[str]] = {}
-    for kind, found in levels.items():
-        groups.setdefault(", ".join(found), []).append(kind)
-    return "; ".join(
-        f"{len(kinds)} ({', '.join(kinds)}) at severity {severities}" for severities, kinds in groups.items()
-    )
+    for kind in dict.fromkeys(kind for kind, _ in domains):
+        severities = ", ".join(str(severity) for other, severity in domains if other == kind)
+        groups.setdefault(severities, []).append(kind)
+    return "; ".join(f"{len(kinds)} ({', '.join(kinds)}) at severity {levels}" for levels, kinds in groups.items())
 
 
 def check_image_set(
@@ -102,8 +92,7 @@ def check_image_set(
     """
     images = open_images(path, layout, labels=labels)
     total = len(images) * len(images.domains)
-    sample = range(total) if full else np.unique(np.linspace(0, total - 1, SAMPLE).astype(int)).tolist()
-    decoded = frozenset(sample)
+    decoded = frozenset(range(total) if full else np.linspace(0, total - 1, SAMPLE).astype(int).tolist())
     sizes: Counter[tuple[int, int]] = Counter()
     broken = []
 
@@ -111,11 +100,9 @@ def check_image_set(
         domain, index = images.domains[flat // len(images)], flat % len(images)
         sampled = images.samples[index].path
         try:
-            if flat in decoded:
-                height, width = images.store.read(sampled, domain).shape[:2]
-            else:
-                height, width = images.store.measure(sampled, domain)
-            if images.size is not None and (height, width) != images.size:
+            read, measure = images.store.read, images.store.measure
+            height, width = read(sampled, domain).shape[:2] if flat in decoded else measure(sampled, domain)
+            if images.size not in (None, (height, width)):
                 raise mixed_sizes(images, sampled, domain, (height, width))
         except (FozoError, OSError) as error:
             return Broken(f"{domain.name}/{sampled}" if images.corrupted else sampled, str(error))

@@ -24,7 +24,6 @@ import numpy as np
 from PIL import Image
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
-from fozo.data.images import Pixels
 from fozo.data.sets.base import CLEAN, Domain, FolderStore, ImageSet, Sample, ready_size
 from fozo.data.sets.corrupted import RECORD, read_record
 from fozo.data.sets.folder import scan
@@ -43,11 +42,7 @@ class Job:
     out: Path
     domains: tuple[Domain, ...]
     source: Corrupting
-    """Makes the pixels, here of one image only: :meth:`of` gives it another."""
-
-    def of(self, sample: Sample) -> Corrupting:
-        """Give a source of one image, which is its number 0."""
-        return replace(self.source, images=replace(self.source.images, samples=(sample,)))
+    """Makes the pixels, here of one image only: each piece of work puts its own in its place."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ def corrupt_tree(
     seed: int = 0,
     crops: bool = True,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
     """Corrupt every image of a class-folder tree.
 
@@ -135,7 +130,7 @@ def corrupt_tree(
     # A missing library should be one error now and not one for each image.
     for kind in kinds:
         corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, seed)
-    domains = tuple(Domain(kind, severity) for kind in kinds for severity in severities)
+    domains = tuple(dict.fromkeys(Domain(kind, severity) for kind in kinds for severity in severities))
     job = Job(out, domains, Corrupting(replace(found, samples=found.samples[:1]), size, seed))
     record = _open_record(job, len(found))
     total = Outcome()
@@ -143,8 +138,7 @@ def corrupt_tree(
         with closing(_run(job, found.samples, workers or usable_cpus())) as outcomes:
             for done, outcome in enumerate(outcomes, start=1):
                 total += outcome
-                if progress is not None:
-                    progress(done, len(found))
+                progress(done, len(found))
     except BrokenProcessPool as error:
         raise FozoError(
             "a worker process died, perhaps for lack of memory; run again with fewer workers: finished files are kept"
@@ -195,29 +189,25 @@ def _start_worker() -> None:
 def _corrupt_image(job: Job, sample: Sample) -> Outcome:
     """Write every corruption of one image that is not there yet."""
     name = corrupted_name(sample.path)
-    targets = {domain: job.out / domain.name / name for domain in job.domains}
-    missing = {domain: target for domain, target in targets.items() if not target.exists()}
-    skipped = len(targets) - len(missing)
+    missing = [domain for domain in job.domains if not (job.out / domain.name / name).exists()]
+    skipped = len(job.domains) - len(missing)
     if not missing:
         return Outcome(skipped=skipped)
-    source = job.of(sample)
+    source = replace(job.source, images=replace(job.source.images, samples=(sample,)))
     try:
         clean = source.load(CLEAN, 0)
     except FozoError as error:
         return Outcome(skipped=skipped, unreadable=(str(error),))
-    for domain, target in missing.items():
-        _write_jpeg(target, source.corrupt(clean, domain, 0))
+    for domain in missing:
+        # Encoded in memory first, so that a full disk is the only thing that can go wrong while writing.
+        stream = io.BytesIO()
+        Image.fromarray(source.corrupt(clean, domain, 0)).save(stream, "JPEG", quality=QUALITY, optimize=True)
+        target = job.out / domain.name / name
+        with disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(target) as file:
+                file.write(stream.getbuffer())
     return Outcome(written=len(missing), skipped=skipped)
-
-
-def _write_jpeg(target: Path, image: Pixels) -> None:
-    # Encoded in memory first, so that a full disk is the only thing that can go wrong while writing.
-    stream = io.BytesIO()
-    Image.fromarray(image).save(stream, "JPEG", quality=QUALITY, optimize=True)
-    with disk_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(target) as file:
-            file.write(stream.getbuffer())
 
 
 def _open_record(job: Job, count: int) -> dict[str, object]:
@@ -243,8 +233,8 @@ def _open_record(job: Job, count: int) -> dict[str, object]:
                 f"{out} was made with {key} {old[key]}, not {record[key]}; choose another folder, or the same {key}"
             )
     record["frost"] = record["frost"] or old.get("frost")
-    strangers = sorted(kind for kind in kinds if (out / kind).exists())
-    if strangers and not old:
+    strangers = [] if old else sorted(kind for kind in kinds if (out / kind).exists())
+    if strangers:
         raise FozoError(
             f"{out} has a folder {strangers[0]} but no {RECORD}, so fozo did not make it; choose another folder"
         )

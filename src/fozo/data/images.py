@@ -50,21 +50,15 @@ def read_image(source: str | os.PathLike[str] | bytes, name: str | None = None) 
         source: path of the file, or its contents.
         name: what to call it in an error; by default the path.
     """
-    if isinstance(source, bytes):
-        name = name or "the image"
-        stream: io.BytesIO | str = io.BytesIO(source)
-        empty = not source
-    else:
-        stream = os.fspath(source)
-        name = name or stream
-        try:
-            empty = Path(stream).stat().st_size == 0
-        except OSError as error:
-            raise FozoError(f"cannot read {name}: {error.strerror}; check the path") from error
-    if empty:
+    name = name or ("the image" if isinstance(source, bytes) else os.fspath(source))
+    try:
+        length = len(source) if isinstance(source, bytes) else Path(source).stat().st_size
+    except OSError as error:
+        raise FozoError(f"cannot read {name}: {error.strerror}; check the path") from error
+    if not length:
         raise FozoError(f"{name} is an empty file (0 bytes); replace it or remove it")
     try:
-        with Image.open(stream) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else os.fspath(source)) as image:
             return _to_rgb(image, name)
     except FozoError:
         raise

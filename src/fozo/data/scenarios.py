@@ -7,7 +7,6 @@ once, and a rule for the order of the images inside a segment. It knows nothing 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -34,11 +33,6 @@ class Segment(NamedTuple):
         return self.domains[0].name if len(self.domains) == 1 else "mixed"
 
 
-def at(kinds: Iterable[str], severity: int) -> list[Domain]:
-    """Give the domains of some kinds at one severity; ``clean`` has none."""
-    return [CLEAN if kind == CLEAN.kind else Domain(kind, severity) for kind in kinds]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scenario(ABC):
     """What all scenarios share."""
@@ -62,21 +56,28 @@ class Scenario(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continual(Scenario):
-    """One domain after another, nothing reset: the paper's main setting."""
+class Level(Scenario):
+    """Every kind at one severity, one after another; ``clean`` has none."""
 
-    name: ClassVar[str] = "continual"
     severity: int = 5
-    shuffle: bool = True
-    """``False`` keeps the set's own order in every domain."""
 
     def segments(self) -> tuple[Segment, ...]:
         """One for each kind."""
-        return tuple(Segment((domain,)) for domain in at(self.kinds, self.severity))
+        domains = (CLEAN if kind == CLEAN.kind else Domain(kind, self.severity) for kind in self.kinds)
+        return tuple(Segment((domain,)) for domain in domains)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continual(Level):
+    """One domain after another, nothing reset: the paper's main setting."""
+
+    name: ClassVar[str] = "continual"
+    shuffle: bool = True
+    """``False`` keeps the set's own order in every domain."""
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
         """Shuffle each domain, unless told not to."""
-        return super().order(labels, seed, number) if self.shuffle else np.arange(len(labels))
+        return shuffled(len(labels), seed, number) if self.shuffle else np.arange(len(labels))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +106,14 @@ class Recurring(Continual):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixed(Scenario):
+class Mixed(Level):
     """All domains shuffled together, so that a batch has images of many."""
 
     name: ClassVar[str] = "mixed"
-    severity: int = 5
 
     def segments(self) -> tuple[Segment, ...]:
         """A single one, with every domain in it."""
-        return (Segment(tuple(at(self.kinds, self.severity))),)
+        return (Segment(tuple(segment.domains[0] for segment in super().segments())),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class Gradual(Scenario):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correlated(Scenario):
+class Correlated(Level):
     """Labels arrive in clumps, as a camera sees them: Dirichlet-sorted within each domain.
 
     As in NOTE and RoTTA: each class spreads its images over time slots by shares drawn from a Dirichlet
@@ -139,7 +139,6 @@ class Correlated(Scenario):
     """
 
     name: ClassVar[str] = "correlated"
-    severity: int = 5
     delta: float = 0.1
     """The Dirichlet parameter: the smaller, the more a class keeps to one moment."""
     SLOTS: ClassVar[int] = 100
@@ -148,7 +147,7 @@ class Correlated(Scenario):
         """One for each kind."""
         if not self.delta > 0:
             raise FozoError(f"correlated has delta={self.delta}; give a number above 0 (0.1 is usual)")
-        return tuple(Segment((domain,)) for domain in at(self.kinds, self.severity))
+        return super().segments()
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
         """Spread each class over the slots, then put the slots one after another."""

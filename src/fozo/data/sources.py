@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
 from fozo.data.images import Pixels, Size, covered, fit, luminance, resize_crop, sides
@@ -23,8 +23,9 @@ class DomainSource(Protocol):
     def images(self) -> ImageSet:
         """The labelled list of images that every domain shows."""
 
+    @property
     def domains(self) -> tuple[Domain, ...]:
-        """List the domains on offer."""
+        """The domains on offer."""
 
     def load(self, domain: Domain, index: int) -> Pixels:
         """Give image ``index`` under ``domain`` as ``uint8 [height, width, channels]``; called from many threads."""
@@ -70,6 +71,7 @@ class Stored:
     size: Size
     channels: int = 3
 
+    @property
     def domains(self) -> tuple[Domain, ...]:
         """Those in the files."""
         return self.images.domains
@@ -102,10 +104,7 @@ class Corrupting:
     size: Size
     seed: int = 0
     channels: int = 3
-
-    def domains(self) -> tuple[Domain, ...]:
-        """Clean, and every kind at every severity."""
-        return CLEAN, *(Domain(kind, level) for kind in (*KINDS, *EXTRA_KINDS) for level in range(1, 6))
+    domains: ClassVar = (CLEAN, *(Domain(kind, level) for kind in (*KINDS, *EXTRA_KINDS) for level in range(1, 6)))
 
     def load(self, domain: Domain, index: int) -> Pixels:
         """Read, resize, corrupt."""

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -98,26 +98,21 @@ class Stream:
         if isinstance(source, ImageSet):
             kind = Stored if source.corrupted else Corrupting
             source = kind(source, spec.image_size, channels=spec.channels)
-        self.source = source
-        self.spec = spec
-        self._table = normalisation_table(spec)
-        self.scenario = scenario
-        self.batch_size = batch_size
-        self.seed = seed
-        self.workers = workers
-        self.ahead = ahead
+        self.source, self.spec, self.scenario = source, spec, scenario
+        self.batch_size, self.seed, self.workers, self.ahead = batch_size, seed, workers, ahead
         self.waited = 0.0
         """Seconds that the reader of the latest :meth:`batches` has waited for data so far."""
+        self._table = normalisation_table(spec)
         self.segments = scenario.segments()
-        self._used = {domain for segment in self.segments for domain in segment.domains}
-        self._check_classes()
-        self._check_domains()
+        self._used = tuple(dict.fromkeys(domain for segment in self.segments for domain in segment.domains))
+        self._check()
         # Batches before each segment: how a batch number is found without visiting those before it.
         counts = [-(-len(segment.domains) * len(source.images) // batch_size) for segment in self.segments]
         self._starts = [0, *np.cumsum(counts).tolist()]
 
-    def _check_classes(self) -> None:
-        images, spec = self.source.images, self.spec
+    def _check(self) -> None:
+        """Refuse a set whose labels are not the model's outputs, or which lacks a domain."""
+        images, spec, offered = self.source.images, self.spec, self.source.domains
         if images.mask is not None and images.mask != spec.subset:
             raise FozoError(
                 f"the labels of {images.name} stand for {len(images.mask)} of the model's outputs; restrict the head "
@@ -128,16 +123,13 @@ class Stream:
                 f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}, so "
                 f"labels and outputs would not match; open the set with classes= in the order of the outputs"
             )
-
-    def _check_domains(self) -> None:
-        offered = self.source.domains()
-        absent = [domain for segment in self.segments for domain in segment.domains if domain not in set(offered)]
+        absent = [domain for domain in self._used if domain not in offered]
         if absent:
             kinds = ", ".join(dict.fromkeys(domain.kind for domain in offered))
             levels = ", ".join(str(level) for level in sorted({domain.severity for domain in offered}))
             raise FozoError(
-                f"the {self.scenario.name} scenario needs {absent[0].name}, which this "
-                f"{self.source.images.name} set lacks; it has {kinds} at severities {levels}"
+                f"the {self.scenario.name} scenario needs {absent[0].name}, which this {images.name} set lacks; it has "
+                f"{kinds} at severities {levels}"
             )
 
     def __len__(self) -> int:
@@ -150,25 +142,24 @@ class Stream:
         return self.scenario.order(labels, self.seed, number)
 
     @cached_property
-    def _order_hash(self) -> str:
-        digest = hashlib.sha256()
+    def _hashes(self) -> tuple[str, str]:
+        """Of the images in the domains that are used, and of the order in which they come."""
+        images, order = self.source.images, hashlib.sha256()
         for number in range(len(self.segments)):
-            digest.update(self._order(number).astype("<i8").tobytes())
-        return digest.hexdigest()[:16]
-
-    @cached_property
-    def _images_hash(self) -> str:
-        images = self.source.images
-        return images.fingerprint_of(d for d in images.domains if d in self._used or not images.corrupted)
+            order.update(self._order(number).astype("<i8").tobytes())
+        if images.corrupted:
+            images = replace(images, domains=tuple(domain for domain in images.domains if domain in self._used))
+        return images.fingerprint, order.hexdigest()[:16]
 
     def describe(self) -> dict[str, object]:
         """Say in plain values (JSON) all that the batches depend on."""
         images = self.source.images
         height, width = self.spec.image_size
+        content, order = self._hashes
         return {
-            "images": {"layout": images.name, "count": len(images), "hash": self._images_hash},
+            "images": {"layout": images.name, "count": len(images), "hash": content},
             "scenario": {"name": self.scenario.name, **asdict(self.scenario), "kinds": list(self.scenario.kinds)},
-            "order": self._order_hash,
+            "order": order,
             "seed": self.seed,
             "batch_size": self.batch_size,
             "batches": len(self),
@@ -182,7 +173,7 @@ class Stream:
     def fingerprint(self) -> str:
         """A short hash of :meth:`describe`: equal fingerprints mean equal batches.
 
-        That is as true as that files of equal name and length hold equal images (:meth:`ImageSet.fingerprint_of`).
+        That is as true as that files of equal name and length hold equal images (:attr:`ImageSet.fingerprint`).
         """
         return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()[:12]
 
@@ -221,15 +212,15 @@ class Stream:
 
     def _plans(self, start: int) -> Iterator[tuple[LabelledBatch, list[tuple[Domain, int]]]]:
         """Yield each batch with its images still to be filled in, and where each of them comes from."""
-        count = len(self.source.images)
         labels = self.source.images.labels
         for number, segment in enumerate(self.segments):
-            if self._starts[number + 1] <= start:
+            begin, end = self._starts[number : number + 2]
+            if end <= start:
                 continue
             order = self._order(number)
-            for index in range(max(start, self._starts[number]), self._starts[number + 1]):
-                first = (index - self._starts[number]) * self.batch_size
-                domains, samples = np.divmod(order[first : first + self.batch_size], count)
+            for index in range(max(start, begin), end):
+                first = (index - begin) * self.batch_size
+                domains, samples = np.divmod(order[first : first + self.batch_size], len(labels))
                 images = np.empty((len(samples), *self.spec.image_shape), np.float32)
                 reset = segment.reset and first == 0
                 batch = LabelledBatch(images, labels[samples], segment.name, index, reset, samples)
@@ -241,9 +232,9 @@ class Stream:
             pixels = self.source.load(domain, index)
             for channel, table in enumerate(self._table):
                 np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
+        except FozoError:
+            raise
         except Exception as error:
-            if isinstance(error, FozoError):
-                raise
             path = self.source.images.samples[index].path
             raise FozoError(
                 f"cannot load {path} under {domain.name} ({type(error).__name__}: {error}); leave it out"

@@ -152,7 +152,7 @@ class TorchEngine:
         """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
-        self._spec = Spec(
+        self.spec = Spec(
             name=name,
             depth=a.depth,
             dim=a.dim,
@@ -166,11 +166,6 @@ class TorchEngine:
             std=std,
             subset=None if classes is None else tuple(classes),
         )
-
-    @property
-    def spec(self) -> Spec:
-        """The model's facts."""
-        return self._spec
 
     @torch.inference_mode()
     def check(self, images: Images) -> TorchBatch:

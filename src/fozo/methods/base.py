@@ -95,9 +95,9 @@ class Method(ABC, Generic[C]):
             config = self.configure(preset, options)
         elif preset is not None or options:
             raise FozoError(f"{self.info.name} was given config= and {preset or next(iter(options))}; give one of them")
-        needed = {"source"} if source is None else set()
+        lacking = {"tokens", "gradient", "torch"} - engine.abilities | ({"source"} if source is None else set())
         for need in ("source", "tokens", "gradient", "torch"):  # the last two in this order: the better advice first
-            if need in self.info.needs and need in needed | {"tokens", "gradient", "torch"} - engine.abilities:
+            if need in self.info.needs & lacking:
                 raise FozoError(f"{self.info.name} needs {NEEDS[need]}")
         if source is not None:
             source.check(engine.spec.fingerprint, engine.spec.name)
@@ -114,11 +114,6 @@ class Method(ABC, Generic[C]):
         if self._source is None:
             raise FozoError(f"{self.info.name} was made without source statistics")
         return self._source
-
-    @classmethod
-    def config_class(cls) -> type[Any]:
-        """The dataclass that configs of this method are of."""
-        return type(next(iter(cls.PRESETS.values())))
 
     @classmethod
     def configure(cls, preset: str | None, options: Mapping[str, object]) -> C:
@@ -195,7 +190,7 @@ class Method(ABC, Generic[C]):
 
     def reset(self) -> None:
         """Forget everything adapted: behave exactly as newly made."""
-        with self._lock:
+        with self._lock, self._transaction():
             self.begin()
             self._metrics = {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from fozo.core.statistics import SourceStatistics
@@ -73,6 +72,6 @@ def create(
         options: fields of the method's config, and whatever else its class takes (``fisher``, ``journal``).
     """
     made = method_class(name)
-    if batch_size is not None and any(field.name == "batch_size" for field in fields(made.config_class())):
+    if batch_size is not None and hasattr(next(iter(made.PRESETS.values())), "batch_size"):
         options.setdefault("batch_size", batch_size)
     return made(engine, source, preset=preset, seed=seed, **options)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -73,7 +73,9 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     state.setdefault("reg_token", state["cls_token"].new_zeros(1, 0, dim))
     positions, image_size = _positions(state["pos_embed"], 1 + registers, patch_size, hints)
     state["pos_embed"] = positions
-    _fill_biases(state)
+    # Layers without a bias get one of zeros: qkv_bias=False, and CLIP's patch embedding.
+    for name in [n for n in state if n.endswith(".weight")]:
+        state.setdefault(name.removesuffix("weight") + "bias", state[name].new_zeros(len(state[name])))
     _fold_layer_scale(state, depth)
 
     architecture = Architecture(
@@ -93,7 +95,14 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     )
     with torch.device("meta"):  # no memory and no draw from the global generator
         vit = ViT(architecture)
-    _check_names(vit, state, hints.name)
+    expected = {key: list(tensor.shape) for key, tensor in vit.state_dict().items()}
+    given = {key: list(tensor.shape) for key, tensor in state.items()}
+    for key in sorted(expected.keys() | given.keys()):
+        if expected.get(key) != given.get(key):
+            raise FozoError(
+                f"{hints.name} is not a plain ViT: {key!r} is {given.get(key, 'missing')} where "
+                f"{expected.get(key, 'nothing')} is expected; use another model"
+            )
     vit.load_state_dict(state, assign=True)
     return vit.eval().requires_grad_(False)
 
@@ -141,14 +150,6 @@ def _native_grid(rows: int, prefix: int, patch_size: tuple[int, int], hints: Hin
     raise FozoError(f"{rows} positions of {hints.name} form no square grid; pass image_size=(height, width)")
 
 
-def _fill_biases(state: Weights) -> None:
-    """Give layers without a bias one of zeros: qkv_bias=False, and CLIP's patch embedding."""
-    for name in [n for n in state if n.endswith(".weight")]:
-        bias = name.removesuffix("weight") + "bias"
-        if bias not in state:
-            state[bias] = state[name].new_zeros(state[name].shape[0])
-
-
 def _fold_layer_scale(state: Weights, depth: int) -> None:
     """Multiply layer scales into the projections before them."""
     for i in range(depth):
@@ -158,18 +159,6 @@ def _fold_layer_scale(state: Weights, depth: int) -> None:
                 weight, bias = f"blocks.{i}.{layer}.weight", f"blocks.{i}.{layer}.bias"
                 state[weight] = state[weight] * gamma[:, None]
                 state[bias] = state[bias] * gamma
-
-
-def _check_names(vit: ViT, state: Weights, name: str) -> None:
-    """Name the first tensor that is missing, unknown or of the wrong shape."""
-    shapes = {key: tuple(tensor.shape) for key, tensor in vit.state_dict().items()}
-    given = {key: tuple(tensor.shape) for key, tensor in state.items()}
-    for key in sorted(shapes.keys() | given.keys()):
-        if shapes.get(key) != given.get(key):
-            raise FozoError(
-                f"{name} is not a plain ViT: {key!r} is {list(given[key]) if key in given else 'missing'} where "
-                f"{list(shapes[key]) if key in shapes else 'nothing'} is expected; use another model"
-            )
 
 
 # --- files ---------------------------------------------------------------------------------------------------
@@ -207,16 +196,6 @@ ACTIVATIONS = {
 """timm's classes and transformers' words, where they differ from ours."""
 
 
-class _Config(Protocol):
-    """The part of a transformers configuration that is read here."""
-
-    model_type: str
-    num_attention_heads: int
-    hidden_act: str
-    layer_norm_eps: float
-    image_size: int | tuple[int, int]
-
-
 def looks_like_timm(model: nn.Module) -> bool:
     """Whether a model has the parts of timm's VisionTransformer."""
     return all(hasattr(model, part) for part in ("patch_embed", "cls_token", "blocks", "norm", "head"))
@@ -229,29 +208,29 @@ def looks_like_transformers(model: nn.Module) -> bool:
 
 def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     """Convert a timm VisionTransformer."""
-    blocks = cast("list[nn.Module]", list(model.get_submodule("blocks").children()))
-    kinds = {type(block).__name__ for block in blocks}
+    block: Any = next(iter(model.get_submodule("blocks").children()), None)
+    kinds = {type(block).__name__ for block in model.get_submodule("blocks").children()}
     if kinds != {"Block"}:
         raise FozoError(f"{hints.name} is built of {', '.join(sorted(kinds))}, not of plain pre-norm blocks")
     pool = getattr(model, "global_pool", "token")
     if pool != "token":
         raise FozoError(f"{hints.name} uses global_pool={pool!r}; fozo needs a head on CLS (global_pool='token')")
-    cfg: dict[str, object] = dict(getattr(model, "pretrained_cfg", None) or {})
+    cfg: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
     name = ".".join(str(part) for part in (cfg.get("architecture"), cfg.get("tag")) if part)
-    activation = blocks[0].get_submodule("mlp.act")
-    kind = type(activation).__name__
+    kind = type(block.mlp.act).__name__
     if kind not in ACTIVATIONS:
         raise FozoError(f"{hints.name} uses the activation {kind}, which fozo's ViT does not; use another model")
-    tanh = getattr(activation, "approximate", "none") == "tanh"
+    tanh = getattr(block.mlp.act, "approximate", "none") == "tanh"
+    height, width = model.get_submodule("patch_embed").img_size  # type: ignore[misc]
     found = replace(
         hints,
         name=hints.name if hints.name != "vit" else (name or "vit"),
-        heads=cast("int", blocks[0].get_submodule("attn").num_heads),
-        image_size=cast("tuple[int, int]", tuple(model.get_submodule("patch_embed").img_size)),  # type: ignore[arg-type]
-        norm_epsilon=cast("nn.LayerNorm", blocks[0].get_submodule("norm1")).eps,
+        heads=block.attn.num_heads,
+        image_size=(height, width),
+        norm_epsilon=block.norm1.eps,
         activation="gelu_tanh" if tanh else ACTIVATIONS[kind],
-        mean=hints.mean or cast("tuple[float, ...] | None", cfg.get("mean")),
-        std=hints.std or cast("tuple[float, ...] | None", cfg.get("std")),
+        mean=hints.mean or cfg.get("mean"),
+        std=hints.std or cfg.get("std"),
     )
     return _checked(model, model.state_dict(), found), found
 
@@ -279,7 +258,7 @@ TRANSFORMERS_NAMES = [
 
 def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     """Convert a transformers ``ViT``, ``DeiT`` or ``Dinov2`` ``ForImageClassification`` model."""
-    config = cast("_Config", model.config)
+    config: Any = model.config
     if config.model_type not in ("vit", "deit", "dinov2") or not hasattr(model, "classifier"):
         raise FozoError(
             f"{type(model).__name__} is not supported; use ViTForImageClassification, DeiTForImageClassification or "
@@ -308,30 +287,22 @@ def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
 
 
 def _checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
-    """Convert at the original's own size, compare with it, then resize if the user wants another size."""
+    """Convert at the original's own size, compare with it on an image, then resize if the user wants another size."""
     vit = vit_from_state(state, replace(hints, resize_to=None))
-    _probe(model, vit, hints.name)
-    return vit if hints.resize_to is None else vit_from_state(state, hints)
-
-
-@torch.inference_mode()
-def _probe(model: nn.Module, vit: ViT, name: str) -> None:
-    """Compare a converted model with its original on one image, leaving the original as it was."""
-    a = vit.architecture
-    weight = vit.patch_embed.proj.weight
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randn(1, a.channels, *a.image_size, generator=generator).to(weight)
+    a, generator = vit.architecture, torch.Generator().manual_seed(0)
+    image = torch.randn(1, a.channels, *a.image_size, generator=generator).to(vit.patch_embed.proj.weight)
     training = [module for module in model.modules() if module.training]
-    try:
-        model.eval()
-        output = model(image)
-    finally:
-        for module in training:
-            module.training = True
-    expected: Tensor = getattr(output, "logits", output)
-    difference = (vit(image) - expected).abs().max() / expected.abs().max().clamp_min(1e-12)
+    with torch.inference_mode():
+        try:
+            output = model.eval()(image)
+        finally:
+            for module in training:
+                module.training = True
+        expected: Tensor = getattr(output, "logits", output)
+        difference = (vit(image) - expected).abs().max() / expected.abs().max().clamp_min(1e-12)
     if not difference <= PROBE_TOLERANCE:
         raise FozoError(
-            f"{name} computes other logits than a plain ViT with its weights (relative difference "
+            f"{hints.name} computes other logits than a plain ViT with its weights (relative difference "
             f"{float(difference):.1e}); it has a part that fozo does not know: use another model"
         )
+    return vit if hints.resize_to is None else vit_from_state(state, hints)

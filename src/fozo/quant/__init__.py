@@ -44,7 +44,7 @@ def ptq4vit(
     from fozo.quant.model import QuantisedEngine, full_precision
 
     plain = full_precision(engine)
-    return QuantisedEngine(plain, search_scales(plain, images, bits=bits, metric=metric, progress=progress))
+    return QuantisedEngine(plain, search_scales(plain, images, bits, metric, progress))
 
 
 def with_scales(engine: Engine, scales: Scales | str | os.PathLike[str]) -> QuantisedEngine:

@@ -40,19 +40,17 @@ FIRST_TOKENS = 256
 class Trace:
     """What one pass keeps of a group of images."""
 
-    images: Tensor
-    patches: Tensor
-    patches_gradient: Tensor
+    embedding: Sample
+    """Unfolded patches, which makes the embedding a product like any other."""
     inputs: list[Tensor]
     """What enters each block."""
     gradients: list[Tensor]
     """The gradient of the loss at what leaves each block."""
-    pooled: Tensor
-    logits: Tensor
-    logits_gradient: Tensor
+    head: Sample
 
 
 def _trace(vit: ViT, images: Tensor) -> Trace:
+    patch = vit.architecture.patch_size
     with torch.enable_grad():
         patches = vit.patch_embed(images).requires_grad_()
         states = [vit.place(patches)]
@@ -63,18 +61,10 @@ def _trace(vit: ViT, images: Tensor) -> Trace:
         target = (SOFTNESS * logits.detach()).softmax(dim=-1)
         loss = F.kl_div(logits.log_softmax(dim=-1), target, reduction="sum")
         at_patches, at_logits, *gradients = torch.autograd.grad(loss, [patches, logits, *states[1:]])
-    inputs = [x.detach() for x in states[:-1]]
-    return Trace(
-        images, patches.detach(), at_patches, inputs, list(gradients), pooled.detach(), logits.detach(), at_logits
-    )
-
-
-def _sizes(images: int, first: int) -> list[int]:
-    """Cut a number of images into ``first``, as many again, then twice as many, and so on."""
-    sizes: list[int] = []
-    while (seen := sum(sizes)) < images:
-        sizes.append(min(max(first, seen), images - seen))
-    return sizes
+    unfolded = F.unfold(images, patch, stride=patch).transpose(1, 2)
+    embedding = Sample(unfolded, patches.detach(), patches.detach(), at_patches)
+    head = Sample(pooled.detach(), pooled.detach(), logits.detach(), at_logits)
+    return Trace(embedding, [x.detach() for x in states[:-1]], list(gradients), head)
 
 
 class _Searcher:
@@ -83,21 +73,27 @@ class _Searcher:
     def __init__(self, vit: ViT, images: Tensor, bits: int, metric: str, progress: Callable[[int, int], None]) -> None:
         self.vit, self.side, self.error = vit, levels(bits), ERRORS[metric]
         self.progress, self.done, self.total = progress, 0, 6 * vit.architecture.depth + 2
-        self.sizes = _sizes(len(images), max(1, FIRST_TOKENS // vit.pos_embed.shape[1]))
+        first = max(1, FIRST_TOKENS // vit.pos_embed.shape[1])
+        self.sizes: list[int] = []
+        while (seen := sum(self.sizes)) < len(images):  # the first few, as many again, then twice as many, and so on
+            self.sizes.append(min(max(first, seen), len(images) - seen))
         self.steps: dict[str, Tensor] = {}
         progress(0, self.total)
         self.traces = [_trace(vit, group) for group in torch.split(images, GROUP)]
 
     def run(self) -> dict[str, Tensor]:
-        """Search them all."""
-        self._embedding()
+        """Search them all. The embedding has a step for each channel, and its input stays exact."""
+        convolution = self.vit.patch_embed.proj
+        assert convolution.bias is not None
+        samples = self._cut(t.embedding for t in self.traces)
+        steps = embedding_steps(samples, convolution.weight.flatten(1), convolution.bias, self.side, self.error)
+        self._found("patch_embed.proj", {"weight": steps})
         for i in range(self.vit.architecture.depth):
             self._block(i)
-        samples = self._cut((t.pooled, t.pooled, t.logits, t.logits_gradient) for t in self.traces)
-        self._linear("head", self.vit.head, samples)
+        self._linear("head", self.vit.head, self._cut(t.head for t in self.traces))
         return self.steps
 
-    def _cut(self, groups: Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]) -> list[Sample]:
+    def _cut(self, groups: Iterator[Sample]) -> list[Sample]:
         """Join groups of images and cut them into samples."""
         joined = [torch.cat(parts) for parts in zip(*groups, strict=True)]
         return [Sample(*parts) for parts in zip(*(torch.split(x, self.sizes) for x in joined), strict=True)]
@@ -110,21 +106,10 @@ class _Searcher:
     def _linear(self, name: str, layer: Linear, samples: list[Sample]) -> None:
         parts = QKV_PARTS if name.endswith("qkv") else 1
         rounding = after_gelu if name.endswith("fc2") else uniform
-        flat = [Sample(*(x.flatten(0, -2) for x in (s.left, s.right, s.output, s.gradient))) for s in samples]
-        product = LinearProduct(flat, layer.weight, layer.bias, self.side, self.error, parts=parts, rounding=rounding)
-        self._found(name, product.steps())
-
-    def _embedding(self) -> None:
-        """Search a step for each channel of the embedding, whose input stays exact: a product of unfolded patches."""
-        a, convolution = self.vit.architecture, self.vit.patch_embed.proj
-        assert convolution.bias is not None
-
-        def unfolded(images: Tensor) -> Tensor:
-            return F.unfold(images, a.patch_size, stride=a.patch_size).transpose(1, 2)
-
-        samples = self._cut((unfolded(t.images), t.patches, t.patches, t.patches_gradient) for t in self.traces)
-        steps = embedding_steps(samples, convolution.weight.flatten(1), convolution.bias, self.side, self.error)
-        self._found("patch_embed.proj", {"weight": steps})
+        flat = [Sample(*(x.flatten(0, -2) for x in sample)) for sample in samples]
+        product = LinearProduct(flat, layer, self.side, self.error, parts, rounding)
+        weight, inputs = product.search(product.widest_input)
+        self._found(name, {"weight": weight, "input": inputs})
 
     def _block(self, i: int) -> None:
         block = self.vit.blocks[i]
@@ -147,7 +132,7 @@ class _Searcher:
         self._linear(f"{name}.mlp.fc2", block.mlp.fc2, samples("fc2"))
 
 
-def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Sample]:
     """Run one block in the open: operands, output and gradient of each of its products."""
     attn, mlp = block.attn, block.mlp
     with torch.enable_grad():
@@ -171,18 +156,13 @@ def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, tuple[Tensor, 
     lefts = (normed, q, odds, joined, normed2, active)
     rights = (normed, keys, v, joined, normed2, active)
     return {
-        name: (left.detach(), right.detach(), output.detach(), gradient)
+        name: Sample(left.detach(), right.detach(), output.detach(), gradient)
         for name, left, right, output, gradient in zip(names, lefts, rights, outputs, gradients, strict=True)
     }
 
 
 def search_scales(
-    engine: TorchEngine,
-    images: Images,
-    *,
-    bits: int = 8,
-    metric: str = "hessian",
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    engine: TorchEngine, images: Images, bits: int, metric: str, progress: Callable[[int, int], None]
 ) -> Scales:
     """Search the steps of a model; see :func:`fozo.quant.ptq4vit` for the arguments."""
     if bits not in BITS:

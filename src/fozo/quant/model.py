@@ -100,10 +100,8 @@ class QuantisedAttention(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Mix values by attention and project, with the scale applied to the integer product as a kernel would."""
-        q, k, v = (
-            uniform(x, step, self.side)
-            for x, step in ((q, self.queries), (k, self.keys), (v, self.values))
-        )  # fmt: skip
+        steps = (self.queries, self.keys, self.values)
+        q, k, v = (uniform(x, step, self.side) for x, step in zip((q, k, v), steps, strict=True))
         odds = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5).softmax(dim=-1)
         mixed = after_softmax(odds, self.split_at, self.side) @ v
         projected: Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
@@ -113,8 +111,7 @@ class QuantisedAttention(Attention):
 def quantised_vit(vit: ViT, scales: Scales) -> ViT:
     """Make the quantised twin of a model; what is not quantised is shared with it."""
     a, side = vit.architecture, levels(scales.bits)
-    like = vit.cls_token
-    steps = {name: torch.as_tensor(step).to(like) for name, step in scales.steps.items()}
+    steps = {name: torch.as_tensor(step).to(vit.cls_token) for name, step in scales.steps.items()}
 
     def linear(plain: Linear, name: str, rounding: Rounding = uniform) -> QuantisedLinear:
         return QuantisedLinear(plain, steps[f"{name}.weight"], steps[f"{name}.input"], side, rounding)
@@ -154,6 +151,5 @@ class QuantisedEngine(TorchEngine):
         spec = plain.spec
         scales.check(spec.fingerprint, spec.name, step_shapes(plain.vit.architecture))
         super().__init__(quantised_vit(plain.vit, scales), name=spec.name, chunk=plain.chunk)
-        name = f"{spec.fingerprint}-ptq4vit{scales.bits}-{scales.digest}"
-        self._spec = replace(spec, fingerprint=name)
+        self.spec = replace(spec, fingerprint=f"{spec.fingerprint}-ptq4vit{scales.bits}-{scales.digest}")
         self.scales = scales

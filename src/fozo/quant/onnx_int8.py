@@ -41,15 +41,12 @@ def write_int8(engine: TorchEngine, spec: Spec, target: Path, calibration: Itera
         plain = Path(folder) / "float32.onnx"
         # The graph is written as the quantizer likes it; saying so spares its advice to preprocess it.
         write_model(build_graph(engine), spec, plain, {"onnx.quant.pre_process": "onnxruntime.quant"})
-        if calibration is None:
-            model, kind = dynamic(plain, fragile), "int8d"
-        else:
-            model = static(plain, calibration, spec, fragile)
-            ranges = hashlib.sha256()
-            for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
-                if tensor.name.endswith(("_scale", "_zero_point")):
-                    ranges.update(tensor.name.encode() + onnx.numpy_helper.to_array(tensor).tobytes())
-            kind = f"int8s-{ranges.hexdigest()[:8]}"
+        model = quantised(plain, calibration, spec, fragile)
+    ranges = hashlib.sha256()
+    for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
+        if tensor.name.endswith(("_scale", "_zero_point")):
+            ranges.update(tensor.name.encode() + onnx.numpy_helper.to_array(tensor).tobytes())
+    kind = "int8d" if calibration is None else f"int8s-{ranges.hexdigest()[:8]}"
     spec = replace(spec, fingerprint=f"{spec.fingerprint}-{kind}")
     write_model(model, spec, target)
     return spec
@@ -62,38 +59,23 @@ def linear_layers(model: onnx.ModelProto, fragile: Sequence[str] = ()) -> list[s
     return [node.name for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
 
 
-def dynamic(path: Path, fragile: Sequence[str]) -> onnx.ModelProto:
-    """INT8 weights; the range of activations is measured in every call."""
+def quantised(path: Path, calibration: Iterable[Floats] | None, spec: Spec, fragile: Sequence[str]) -> onnx.ModelProto:
+    """INT8 weights; the range of activations is measured once, here, on clean images, or without them in every call."""
     out = path.with_name("int8.onnx")
-    quantization.quantize_dynamic(
-        path,
-        out,
-        op_types_to_quantize=["MatMul"],
-        nodes_to_quantize=linear_layers(onnx.load(path, load_external_data=False), fragile),
-        per_channel=True,
-        reduce_range=True,
-        weight_type=quantization.QuantType.QInt8,
-    )
-    return onnx.load(out)
-
-
-def static(path: Path, calibration: Iterable[Floats], spec: Spec, fragile: Sequence[str]) -> onnx.ModelProto:
-    """INT8 weights and activations, whose ranges are measured once, here, on clean images."""
-    out = path.with_name("int8.onnx")
-    quantization.quantize_static(
-        path,
-        out,
-        _Calibration(calibration, spec),
-        quant_format=quantization.QuantFormat.QDQ,
-        op_types_to_quantize=["MatMul"],
-        nodes_to_quantize=linear_layers(onnx.load(path, load_external_data=False), fragile),
-        per_channel=True,
-        reduce_range=True,
-        activation_type=quantization.QuantType.QUInt8,
-        weight_type=quantization.QuantType.QInt8,
+    options = {
+        "op_types_to_quantize": ["MatMul"],
+        "nodes_to_quantize": linear_layers(onnx.load(path, load_external_data=False), fragile),
+        "per_channel": True,
+        "reduce_range": True,
+        "weight_type": quantization.QuantType.QInt8,
+    }
+    if calibration is None:
+        quantization.quantize_dynamic(path, out, **options)
+    else:
         # A product's result goes on to a residual stream in float32; quantizing it as well would only lose digits.
-        extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul"]},
-    )
+        options["extra_options"] = {"OpTypesToExcludeOutputQuantization": ["MatMul"]}
+        options |= {"quant_format": quantization.QuantFormat.QDQ, "activation_type": quantization.QuantType.QUInt8}
+        quantization.quantize_static(path, out, _Calibration(calibration, spec), **options)
     return onnx.load(out)
 
 

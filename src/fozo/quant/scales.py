@@ -67,20 +67,14 @@ class Scales:
         header, arrays = load_arrays(path, cls.KIND)
         try:
             steps = {name: np.asarray(array, dtype=np.float64) for name, array in arrays.items()}
-            return cls(
-                str(header["fingerprint"]),
-                int(str(header["bits"])),
-                steps,
-                str(header["model"]),
-                str(header["metric"]),
-                int(str(header["images"])),
-            )
+            fingerprint, model, metric = (str(header[key]) for key in ("fingerprint", "model", "metric"))
+            bits, images = (int(str(header[key])) for key in ("bits", "images"))
+            return cls(fingerprint, bits, steps, model, metric, images)
         except FozoError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise FozoError(
-                f"{os.fspath(path)} holds damaged scales ({type(error).__name__}); make it again"
-            ) from error
+            fault = type(error).__name__
+            raise FozoError(f"{os.fspath(path)} holds damaged scales ({fault}); make it again") from error
 
     def check(self, fingerprint: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Refuse to quantise another model than the one these steps were searched for."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fozo.models.vit import Linear
 from fozo.quant.model import Rounding, rounded_weight
 from fozo.quant.rounding import after_gelu, after_softmax, uniform
 
@@ -33,26 +34,16 @@ ROOM = 1 << 21
 
 Error = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-
-def _l2(raw: Tensor, rounded: Tensor, gradient: Tensor) -> Tensor:
-    return (rounded - raw).square_().sum(dim=-1)
-
-
-def _hessian(raw: Tensor, rounded: Tensor, gradient: Tensor) -> Tensor:
-    return (rounded - raw).mul_(gradient).square_().sum(dim=-1)
-
-
-def _cosine(raw: Tensor, rounded: Tensor, gradient: Tensor) -> Tensor:
-    return 1 - F.cosine_similarity(raw, rounded, dim=-1)
-
-
-ERRORS: dict[str, Error] = {"l2": _l2, "hessian": _hessian, "cosine": _cosine}
+ERRORS: dict[str, Error] = {
+    "l2": lambda raw, rounded, gradient: (rounded - raw).square_().sum(dim=-1),
+    "hessian": lambda raw, rounded, gradient: (rounded - raw).mul_(gradient).square_().sum(dim=-1),
+    "cosine": lambda raw, rounded, gradient: 1 - F.cosine_similarity(raw, rounded, dim=-1),
+}
 """Error of rounded outputs against exact ones along the last axis, never negative; only one of them uses the gradient
 of the loss, whose square stands for the diagonal of the Hessian."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """Some images' share of a product: its two operands, its exact output, and the loss's gradient there."""
 
     left: Tensor
@@ -135,26 +126,13 @@ class LinearProduct(Product):
     """Inputs ``left`` [n, in] times weights: one step for the inputs, one for each of ``parts`` of the rows."""
 
     def __init__(
-        self,
-        samples: Sequence[Sample],
-        weight: Tensor,
-        bias: Tensor,
-        side: int,
-        error: Error,
-        *,
-        parts: int = 1,
-        rounding: Rounding = uniform,
+        self, samples: Sequence[Sample], layer: Linear, side: int, error: Error, parts: int, rounding: Rounding
     ) -> None:
         super().__init__(samples, side, error)
-        self.weight, self.bias, self.parts, self.rounding = weight, bias, parts, rounding
-        self.widest_weight = widest(weight.reshape(parts, -1).abs().amax(dim=1), side)
+        self.weight, self.bias, self.parts, self.rounding = layer.weight, layer.bias, parts, rounding
+        self.widest_weight = widest(layer.weight.reshape(parts, -1).abs().amax(dim=1), side)
         largest = [s.left.amax() if rounding is after_gelu else s.left.abs().amax() for s in samples]
         self.widest_input = widest(torch.stack(largest).amax(), side)
-
-    def steps(self) -> dict[str, Tensor]:
-        """Search both steps."""
-        weight, inputs = self.search(self.widest_input)
-        return {"weight": weight, "input": inputs}
 
     def search_first(self, second: Tensor) -> Tensor:
         """Search the weights' steps; the parts do not touch each other's outputs."""
@@ -177,8 +155,9 @@ class LinearProduct(Product):
         def errors(sample: Sample, chosen: Tensor) -> Tensor:
             steps = self.factors[chosen] * self.widest_input
             tries = self.rounding(sample.left, steps[:, None, None], self.side)
-            rounded = F.linear(tries, weight, self.bias)
-            return self.error(sample.output, rounded, sample.gradient).sum(dim=1, keepdim=True)
+            return self.error(sample.output, F.linear(tries, weight, self.bias), sample.gradient).sum(
+                dim=1, keepdim=True
+            )
 
         return self.factors[best(len(self.factors), self.samples, errors)][0] * self.widest_input
 
@@ -189,8 +168,7 @@ def embedding_steps(samples: Sequence[Sample], weight: Tensor, bias: Tensor, sid
     The pixels, unfolded to ``left`` [n, patches, pixels], stay exact, so there is nothing to alternate with. Errors run
     over the patches of a channel, which only matters to the cosine.
     """
-    largest = widest(weight.abs().amax(dim=1), side)
-    multiples = factors(weight)
+    largest, multiples = widest(weight.abs().amax(dim=1), side), factors(weight)
 
     def errors(sample: Sample, chosen: Tensor) -> Tensor:
         tries = rounded_weight(weight, multiples[chosen, None] * largest, side)

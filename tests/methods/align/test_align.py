@@ -13,8 +13,9 @@ import fozo
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import load_arrays
+from fozo.testing import same
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps
-from tests.helpers import random_images, random_vit, same
+from tests.helpers import random_images, random_vit
 
 BATCHES = [random_images(20, seed=i) for i in range(4)]
 SHIFTED = [0.3 * batch + 1.0 for batch in BATCHES]

@@ -17,8 +17,9 @@ from fozo.core.noise import PhiloxNoise
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
 from fozo.methods.fozo.journal import Journal
+from fozo.testing import same
 from fozo.types import Tap
-from tests.helpers import SMALL, random_images, random_vit, run, same
+from tests.helpers import SMALL, random_images, random_vit, run
 
 BATCHES = [random_images(n, seed=i) for i, n in enumerate([8, 8, 3, 1, 8, 1, 1, 5])]
 

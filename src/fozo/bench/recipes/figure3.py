@@ -7,35 +7,22 @@ Cost: 16 x 28 x 50,000 = 22 million forward passes: 7 hours on the paper's RTX 4
 """
 
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan
+from fozo.types import Value
 
-NOISE = ("gaussian_noise",)
-PROMPTS = {8: 62.5}
-BATCHES = {4: 60.9, 32: 62.3, 128: 61.2}
+
+def _row(axis: str, x: int, paper: dict[int, float], batch_size: int = 64, **options: Value) -> Experiment:
+    noise = StreamPlan(kinds=("gaussian_noise",), images=50_000, batch_size=batch_size)
+    known = {AVERAGE: paper[x]} if x in paper else {}
+    return Experiment(f"{axis} = {x}", "fozo", {"passes": 28, **options}, noise, x=x, axis=axis, paper=known)
+
 
 RECIPE = Recipe(
     name="figure3",
     title="Figure 3: prompts and batch size, ImageNet-C (Gaussian noise, level 5)",
     cost="22 million passes",
-    note=(
-        "The paper gives neither the passes nor the number of images; 28 and 50,000 are "
-        "assumptions."
-    ),
+    note="The paper gives neither the passes nor the number of images; 28 and 50,000 are assumptions.",
     rows=(
-        *(
-            Experiment(
-                f"prompts = {count}", "fozo", {"passes": 28, "prompts": count},
-                StreamPlan(kinds=NOISE, images=50_000),
-                x=count, axis="prompts", paper={AVERAGE: PROMPTS[count]} if count in PROMPTS else {},
-            )
-            for count in range(1, 11)
-        ),
-        *(
-            Experiment(
-                f"batch size = {size}", "fozo", {"passes": 28},
-                StreamPlan(kinds=NOISE, images=50_000, batch_size=size),
-                x=size, axis="batch size", paper={AVERAGE: BATCHES[size]} if size in BATCHES else {},
-            )
-            for size in (4, 8, 16, 32, 64, 128)
-        ),
+        *(_row("prompts", count, {8: 62.5}, prompts=count) for count in range(1, 11)),
+        *(_row("batch size", size, {4: 60.9, 32: 62.3, 128: 61.2}, size) for size in (4, 8, 16, 32, 64, 128)),
     ),
-)  # fmt: skip
+)

@@ -8,19 +8,13 @@ Cost: 192 images a row, 172 passes in all rows together: 33,000 forward passes, 
 
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
 from fozo.bench.recipes.streams import FAMILIES
-from fozo.types import Value
 
 PLAN = StreamPlan(kinds=FAMILIES, severity=3, images=48, batch_size=16)
 PASSES = (2, 4, 8, 28)
-METHODS: dict[str, tuple[str, dict[str, Value], tuple[int, ...]]] = {
-    "NoAdapt": ("noadapt", {}, ()),
-    "LAME": ("lame", {}, ()),
-    "T3A": ("t3a", {}, ()),
-    "FOA": ("foa", {}, PASSES),
-    "ZOA": ("zoa", {}, PASSES),
-    "FOZO": ("fozo", {}, PASSES),
-    "Align": ("align", {}, (1, *PASSES)),
-}
+METHODS: dict[str, tuple[int, ...]] = {
+    "NoAdapt": (), "LAME": (), "T3A": (), "FOA": PASSES, "ZOA": PASSES, "FOZO": PASSES, "Align": (1, *PASSES),
+}  # fmt: skip
+"""Passes of each method, which is called like its label; none where they cannot be chosen."""
 
 RECIPE = Recipe(
     name="passes",
@@ -29,16 +23,11 @@ RECIPE = Recipe(
     calibration=512,
     rows=tuple(
         Experiment(
-            f"{label}, {n} passes" if n > 1 else label,
-            method,
-            {**options, "passes": n},
-            PLAN,
-            x=n,
-            axis=f"passes of {label}",
+            name if n == 1 else f"{name}, {n} passes", name.lower(), {"passes": n}, PLAN, x=n, axis=f"passes of {name}"
         )
         if n
-        else Experiment(label, method, options, PLAN)
-        for label, (method, options, passes) in METHODS.items()
+        else Experiment(name, name.lower(), {}, PLAN)
+        for name, passes in METHODS.items()
         for n in passes or (0,)
     ),
 )

@@ -18,18 +18,10 @@ RECIPE = Recipe(
     rows=(
         Experiment("NoAdapt", "noadapt", {}, FIVE_K, paper={AVERAGE: 55.1}),
         Experiment(
-            "Entropy only",
-            "fozo",
-            {"passes": 28, "weight": 0.0, "schedule.decay": 1.0},
-            FIVE_K,
-            paper={AVERAGE: 57.3},
+            "Entropy only", "fozo", {"passes": 28, "weight": 0.0, "schedule.decay": 1.0}, FIVE_K, paper={AVERAGE: 57.3}
         ),
         Experiment(
-            "+ Deep-shallow alignment",
-            "fozo",
-            {"passes": 28, "schedule.decay": 1.0},
-            FIVE_K,
-            paper={AVERAGE: 60.1},
+            "+ Deep-shallow alignment", "fozo", {"passes": 28, "schedule.decay": 1.0}, FIVE_K, paper={AVERAGE: 60.1}
         ),
         Experiment("+ Dynamic perturbation", "fozo", {"passes": 28}, FIVE_K, paper={AVERAGE: 62.7}),
     ),

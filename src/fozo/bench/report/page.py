@@ -12,11 +12,12 @@ import numpy as np
 from fozo.bench.measures import over_time, within_domains
 from fozo.bench.plan import AVERAGE
 from fozo.bench.report.charts import Series, bar_chart, line_chart
-from fozo.bench.report.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, signed, table_of
+from fozo.bench.report.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, table_of
 from fozo.bench.store import Group, collect, stores
 from fozo.io import atomic_write, disk_errors
 
 COLOURS = 13
+COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
 CLOSE = 1.0
 """Points of accuracy within which a number counts as agreeing with the paper's."""
 
@@ -75,24 +76,15 @@ def _section(name: str, group: Group, table: Table) -> str:
 
 
 def _table(table: Table) -> str:
-    best = _best(table)
+    """Write a table; the best of each column of accuracies is marked, where there are several rows."""
+    best = np.argmax([[-1.0 if cell is None else cell.ours for cell in cells] for _, cells in table.rows], axis=0)
+    marked = [name not in COSTS and len(table.rows) > 1 for name in table.columns]
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
     body = ""
     for place, (label, cells) in enumerate(table.rows):
-        body += f'<tr><th scope="row">{escape(label)}</th>'
-        body += "".join(_cell(cell, best.get(i) == place) for i, cell in enumerate(cells)) + "</tr>"
+        shown = "".join(_cell(cell, marked[i] and best[i] == place) for i, cell in enumerate(cells))
+        body += f'<tr><th scope="row">{escape(label)}</th>{shown}</tr>'
     return f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _best(table: Table) -> dict[int, int]:
-    """Find the best row of each column of accuracies, where there are several rows."""
-    found = {}
-    for i, column in enumerate(table.columns):
-        if column in ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params") or len(table.rows) < 2:
-            continue
-        values = [(cells[i].ours if cells[i] is not None else -1.0) for _, cells in table.rows]  # type: ignore[union-attr]
-        found[i] = int(np.argmax(values))
-    return found
 
 
 def _cell(cell: Cell | None, best: bool) -> str:
@@ -105,7 +97,7 @@ def _cell(cell: Cell | None, best: bool) -> str:
     if cell.paper is not None and cell.difference is not None:
         kind = "near" if abs(cell.difference) <= CLOSE else "above" if cell.difference > 0 else "below"
         accuracy = cell.digits > 0  # seconds and megabytes of another machine are no better or worse
-        gap = f' <span class="{kind}">{signed(cell.difference, cell.digits)}</span>' if accuracy else ""
+        gap = f' <span class="{kind}">{number(cell.difference, cell.digits, "+")}</span>' if accuracy else ""
         theirs = f'<span class="paper">{number(cell.paper, cell.digits)}{gap}</span>'
     return f"<td{hint}>{ours}{theirs}</td>"
 
@@ -149,18 +141,11 @@ def _charts(group: Group, table: Table) -> list[str]:
 
 def _sweep(group: Group, table: Table, axis: str) -> str:
     """Draw accuracy against a hyper-parameter, ours and the paper's."""
-    rows = {run.experiment.label: run.experiment for run in group.runs if run.experiment.axis == axis}
-    place = table.columns.index(AVERAGE)
-    cells = {label: row[place] for label, row in table.rows}
-    ours, paper = [], []
-    for label, row in rows.items():
-        cell = cells[label]
-        if cell is None or row.x is None:
-            continue
-        ours.append((row.x, cell.ours))
-        if cell.paper is not None:
-            paper.append((row.x, cell.paper))
-    series = [Series("ours", [x for x, _ in ours], [y for _, y in ours], 0)]
+    places = {run.experiment.label: run.experiment.x for run in group.runs if run.experiment.axis == axis}
+    cells = {label: row[table.columns.index(AVERAGE)] for label, row in table.rows}
+    points = [(x, cell) for label, x in places.items() if x is not None and (cell := cells[label]) is not None]
+    paper = [(x, cell.paper) for x, cell in points if cell.paper is not None]
+    series = [Series("ours", [x for x, _ in points], [cell.ours for _, cell in points], 0)]
     if paper:
         series.append(Series("paper", [x for x, _ in paper], [y for _, y in paper], 1, dashed=True))
     return line_chart(f"Accuracy against {axis}", series, axis, "accuracy (%)", dots=True)

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import TypeAlias
 
-from fozo.bench.measures import Interval, Measures, at_budget, within_domains
+from fozo.bench.measures import Interval, at_budget, within_domains
 from fozo.bench.plan import AVERAGE
-from fozo.bench.store import Conditions, Group, Run
+from fozo.bench.store import Group, Run
 from fozo.data.corruptions import KINDS
 
-HEADINGS = [
-    "Gauss",
-    "Shot",
-    "Impul",
-    "Defcs",
-    "Gls",
-    "Mtn",
-    "Zm",
-    "Snw",
-    "Frst",
-    "Fg",
-    "Brt",
-    "Cnt",
-    "Els",
-    "Px",
-    "JPG",
-]
-SHORT = dict(zip(KINDS, HEADINGS, strict=True))
+HEADINGS = "Gauss Shot Impul Defcs Gls Mtn Zm Snw Frst Fg Brt Cnt Els Px JPG"
+SHORT = dict(zip(KINDS, HEADINGS.split(), strict=True))
 """The paper's headings."""
 FULL_BUDGET = 1400.0
 """Seconds of the last budget of Table C.1, which is one corruption's run of FOZO."""
@@ -68,20 +53,17 @@ class Table:
 
 Columns: TypeAlias = dict[str, dict[str, Cell | None]]
 """Cells by column and row."""
+Number: TypeAlias = Callable[[Run], float]
 
 
 def _cell(
-    runs: Sequence[Run],
-    value: Callable[[Measures, Conditions], float],
-    paper: str,
-    digits: int = 1,
-    interval: Callable[[Measures], Interval] | None = None,
+    runs: Sequence[Run], value: Number, paper: str, digits: int = 1, interval: Callable[[Run], Interval] | None = None
 ) -> Cell | None:
     """Average a number over seeds; its interval reaches from the lowest to the highest of any seed's own."""
     if not runs:
         return None
-    values = [value(run.measures, run.conditions) for run in runs]
-    within = [interval(run.measures) for run in runs] if interval else []
+    values = [value(run) for run in runs]
+    within = [interval(run) for run in runs] if interval else []
     return Cell(
         mean(values),
         min((each.low for each in within), default=None),
@@ -100,7 +82,9 @@ def table_of(group: Group) -> Table:
     columns: Columns = _domains(group) if sides == [AVERAGE] and not budgets else {}
     for side in sides:
         columns[side] = {
-            label: _cell(group.of(label, side), lambda m, _: m.average, side, 2, lambda m: m.average_interval)
+            label: _cell(
+                group.of(label, side), lambda r: r.measures.average, side, 2, lambda r: r.measures.average_interval
+            )
             for label in group.labels
         }
     columns |= budgets
@@ -120,9 +104,9 @@ def _domains(group: Group) -> Columns:
         columns[SHORT.get(kind, kind) if domain.endswith(f"/{usual}") else domain] = {
             label: _cell(
                 [run for run in group.of(label) if domain in run.measures.domains],
-                lambda m, _, name=domain: m.domains[name],  # type: ignore[misc]
+                lambda r, name=domain: r.measures.domains[name],  # type: ignore[misc]
                 kind,
-                interval=lambda m, name=domain: m.domain_intervals[name],  # type: ignore[misc]
+                interval=lambda r, name=domain: r.measures.domain_intervals[name],  # type: ignore[misc]
             )
             for label in group.labels
         }
@@ -132,13 +116,13 @@ def _domains(group: Group) -> Columns:
 def _costs(group: Group) -> Columns:
     """What it took, and calibration: the paper's figures where it has them."""
     whole = all(float(run.measures.passes_per_image).is_integer() for run in group.runs)
-    facts: dict[str, tuple[Callable[[Measures, Conditions], float], str, int]] = {
-        "Top-5": (lambda m, _: m.top5, "", 1),
-        "ECE": (lambda m, _: m.ece, "", 1),
-        "Passes": (lambda m, _: m.passes_per_image, "", 0 if whole else 2),
-        "Time (s)": (lambda _, c: c.seconds, "seconds", 0),
-        "Memory (MiB)": (lambda _, c: c.memory / 2**20, "memory", 0),
-        "#Params": (lambda _, c: c.parameters, "parameters", 0),
+    facts: dict[str, tuple[Number, str, int]] = {
+        "Top-5": (lambda r: r.measures.top5, "", 1),
+        "ECE": (lambda r: r.measures.ece, "", 1),
+        "Passes": (lambda r: r.measures.passes_per_image, "", 0 if whole else 2),
+        "Time (s)": (lambda r: r.conditions.seconds, "seconds", 0),
+        "Memory (MiB)": (lambda r: r.conditions.memory / 2**20, "memory", 0),
+        "#Params": (lambda r: r.conditions.parameters, "parameters", 0),
     }
     return {
         name: {label: _cell(group.of(label), value, key, digits) for label in group.labels}
@@ -169,14 +153,9 @@ def _budgets(group: Group) -> Columns:
     }
 
 
-def number(value: float, digits: int) -> str:
-    """Write a number; large ones with thin groups of three."""
-    return f"{value:,.{digits}f}"
-
-
-def signed(value: float, digits: int) -> str:
-    """Write a difference with its sign."""
-    return f"{value:+,.{digits}f}"
+def number(value: float, digits: int, sign: str = "") -> str:
+    """Write a number, large ones with groups of three; a difference has the ``sign`` ``+`` where it is positive."""
+    return f"{value:{sign},.{digits}f}"
 
 
 def words(cell: Cell | None) -> str:
@@ -187,7 +166,7 @@ def words(cell: Cell | None) -> str:
     if cell.std is not None:
         text += f" ± {number(cell.std, max(1, cell.digits))}"
     if cell.paper is not None and cell.difference is not None:
-        text += f" (paper {number(cell.paper, cell.digits)}, {signed(cell.difference, cell.digits)})"
+        text += f" (paper {number(cell.paper, cell.digits)}, {number(cell.difference, cell.digits, '+')})"
     return text
 
 
@@ -218,9 +197,7 @@ def comma_separated(tables: Sequence[Table]) -> str:
 
 
 def _tex(text: str) -> str:
-    for character in "&%#_":
-        text = text.replace(character, "\\" + character)
-    return text
+    return re.sub("([&%#_])", r"\\\1", text)
 
 
 def latex(tables: Sequence[Table]) -> str:
@@ -238,12 +215,10 @@ def latex(tables: Sequence[Table]) -> str:
             ours = ["--" if cell is None else number(cell.ours, cell.digits) for cell in cells]
             lines.append(" & ".join([_tex(label), *ours]) + " \\\\")
             if any(cell is not None and cell.paper is not None for cell in cells):
-                theirs = [
-                    ""
-                    if cell is None or cell.paper is None
-                    else f"\\textcolor{{gray}}{{{number(cell.paper, cell.digits)}}}"
-                    for cell in cells
+                papers = [
+                    "" if cell is None or cell.paper is None else number(cell.paper, cell.digits) for cell in cells
                 ]
+                theirs = [text and f"\\textcolor{{gray}}{{{text}}}" for text in papers]
                 lines.append(" & ".join(["\\quad paper", *theirs]) + " \\\\")
         caption = f"{table.title}. {table.setting}."
         lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{_tex(caption)}}}", "\\end{table*}"]

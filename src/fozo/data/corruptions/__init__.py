@@ -25,14 +25,14 @@ import numpy as np
 from PIL import Image
 
 from fozo.data.corruptions import blur, digital, noise, weather
-from fozo.data.corruptions.constants import CONSTANTS, SCALES, Constants
+from fozo.data.corruptions.constants import CONSTANTS, SCALES
 from fozo.data.corruptions.frost import frost_source
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
 
 __all__ = ["EXTRA_KINDS", "KINDS", "SMALLEST_SIDE", "check_kind", "check_severity", "corrupt", "frost_source"]
 
-Corruption = Callable[[Pixels, Constants, np.random.Generator], Pixels]
+Corruption = Callable[..., Pixels]  # of an image, a generator, and the constants of a severity
 
 # The first 15 are in the order of the paper's tables, which is the order of the continual stream.
 _CORRUPTIONS: dict[str, Corruption] = {
@@ -84,18 +84,30 @@ def corrupt(
     """
     check_kind(kind)
     check_severity(severity)
-    gray = _check_image(image)
+    if image.dtype != np.uint8:
+        raise FozoError(f"the image has {image.dtype} pixels; give uint8 values from 0 to 255")
+    if image.ndim not in (2, 3) or image.shape[2:] not in ((), (1,), (3,)):
+        raise FozoError(f"the image has shape {image.shape}; give [height, width, 3], or gray [height, width]")
+    side = min(image.shape[:2])
+    if side < SMALLEST_SIDE:
+        raise FozoError(
+            f"the image is {image.shape[1]} x {image.shape[0]} px; a corruption needs at least "
+            f"{SMALLEST_SIDE} x {SMALLEST_SIDE}"
+        )
     if scale is None:
-        side = min(image.shape[:2])
         scale = 32 if side <= 48 else 64 if side <= 96 else 224
     if scale not in SCALES:
         raise FozoError(f"there are no constants for scale {scale}; choose among {', '.join(map(str, SCALES))}")
     constants = CONSTANTS[kind][scale][severity - 1]
-    rng = _generator(image_id, kind, severity, seed)
-    if not gray or kind.endswith("_noise"):
-        return _CORRUPTIONS[kind](image, constants, rng)
+    # JSON keeps the parts apart (no two different tuples have the same text), and a hash of 128 bits is the whole key
+    # of the counter-based Philox, so that streams of different images never overlap.
+    text = json.dumps([image_id, kind, int(severity), int(seed)])
+    key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+    rng = np.random.Generator(np.random.Philox(key=key))
+    if image.shape[2:] == (3,) or kind.endswith("_noise"):
+        return _CORRUPTIONS[kind](image, rng, *constants)
     coloured = np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
-    corrupted = Image.fromarray(_CORRUPTIONS[kind](coloured, constants, rng))
+    corrupted = Image.fromarray(_CORRUPTIONS[kind](coloured, rng, *constants))
     return np.array(corrupted.convert("L")).reshape(image.shape)
 
 
@@ -112,28 +124,3 @@ def check_severity(severity: int) -> None:
     """Raise an error unless ``severity`` is 1 to 5."""
     if severity not in (1, 2, 3, 4, 5):
         raise FozoError(f"severity is {severity}, but ImageNet-C has 1 (slight) to 5 (strong)")
-
-
-def _check_image(image: Pixels) -> bool:
-    """Raise an error unless ``image`` can be corrupted; tell whether it is gray."""
-    if image.dtype != np.uint8:
-        raise FozoError(f"the image has {image.dtype} pixels; give uint8 values from 0 to 255")
-    if image.ndim not in (2, 3) or image.shape[2:] not in ((), (1,), (3,)):
-        raise FozoError(f"the image has shape {image.shape}; give [height, width, 3], or gray [height, width]")
-    if min(image.shape[:2]) < SMALLEST_SIDE:
-        raise FozoError(
-            f"the image is {image.shape[1]} x {image.shape[0]} px; a corruption needs at least "
-            f"{SMALLEST_SIDE} x {SMALLEST_SIDE}"
-        )
-    return image.shape[2:] != (3,)
-
-
-def _generator(image_id: str, kind: str, severity: int, seed: int) -> np.random.Generator:
-    """Make the private generator of one corruption of one image.
-
-    JSON keeps the parts apart (no two different tuples have the same text), and a hash of 128 bits is the
-    whole key of the counter-based Philox, so that streams of different images never overlap.
-    """
-    text = json.dumps([image_id, kind, int(severity), int(seed)])
-    key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
-    return np.random.Generator(np.random.Philox(key=key))

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
 from fozo.data.corruptions.common import clipped_zoom, library, line_blur, quantise, smooth
-from fozo.data.corruptions.constants import Constants
 from fozo.data.images import Pixels
 
 
-def gaussian_blur(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def gaussian_blur(image: Pixels, rng: Generator, sigma: float) -> Pixels:
     """Gaussian blur."""
-    (sigma,) = constants
     return quantise(smooth(image / 255, sigma))
 
 
-def defocus_blur(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def defocus_blur(image: Pixels, rng: Generator, radius: float, alias: float) -> Pixels:
     """Lens out of focus: the average over a disk."""
-    radius, alias = constants
     cv2 = library("cv2")
     reach = 8 if radius <= 8 else radius
     axis = np.arange(-reach, reach + 1)
@@ -28,13 +26,11 @@ def defocus_blur(image: Pixels, constants: Constants, rng: np.random.Generator) 
     return quantise(cv2.filter2D(image / 255, -1, kernel))
 
 
-def glass_blur(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def glass_blur(image: Pixels, rng: Generator, sigma: float, reach: float, rounds: float) -> Pixels:
     """Frosted glass: every pixel takes the place of one nearby, between two slight blurs."""
-    sigma, reach, rounds = constants
     reach = int(reach)
     shuffled = quantise(smooth(image / 255, sigma))
-    height, width = image.shape[:2]
-    rows, columns = max(height - 2 * reach, 0), max(width - 2 * reach, 0)
+    rows, columns = (max(side - 2 * reach, 0) for side in image.shape[:2])
     for _ in range(int(rounds)):
         shuffled = displace(shuffled, rng.integers(-reach, reach, size=(rows, columns, 2)), reach)
     return quantise(smooth(shuffled / 255, sigma))
@@ -56,17 +52,17 @@ def displace(image: Pixels, draws: npt.NDArray[np.int64], reach: int) -> Pixels:
         reach: the draws are in ``[-reach, reach)``.
     """
     height, width = image.shape[:2]
+    size: int = height * width
     rows = np.arange(height - reach, reach, -1)[:, None]
     columns = np.arange(width - reach, reach, -1)
-    number = np.arange(height * width)
     # The loop goes down the pixel numbers. A node is a pixel after its visit; a node + size, before it.
     here = rows * width + columns
     there = here + draws[..., 1] * width + draws[..., 0]
     visited = np.zeros((height, width), bool)
     visited[reach + 1 : height - reach + 1, reach + 1 : width - reach + 1] = True
     fresh = (there > here) & visited.ravel()[there]
-    size = number.size
-    parent = np.concatenate([number + size, number + size])
+    before = np.arange(size, 2 * size)
+    parent = np.concatenate([before, before])
     parent[here] = np.where(fresh, there, there + size)
     while True:
         grandparent = parent[parent]
@@ -76,15 +72,13 @@ def displace(image: Pixels, draws: npt.NDArray[np.int64], reach: int) -> Pixels:
         parent = grandparent
 
 
-def motion_blur(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def motion_blur(image: Pixels, rng: Generator, radius: float, sigma: float) -> Pixels:
     """Camera moving along a line."""
-    radius, sigma = constants
     return line_blur(image, radius, sigma, angle=rng.uniform(-45, 45))
 
 
-def zoom_blur(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def zoom_blur(image: Pixels, rng: Generator, stop: float, step: float) -> Pixels:
     """Camera moving towards the scene: the average over a range of zooms."""
-    stop, step = constants
     # Channels first: the columns are then gathered as single numbers, which NumPy does fastest.
     clean = np.ascontiguousarray((image / 255).astype(np.float32).transpose(2, 0, 1))
     factors = np.arange(1, stop, step)

@@ -33,32 +33,28 @@ def smooth(image: Floats, sigma: float) -> Floats:
     return blurred
 
 
-def zoom_axis(image: npt.NDArray[np.float32], factor: float, axis: int) -> npt.NDArray[np.float32]:
-    """Magnify the middle of one axis linearly, keeping its length.
+def clipped_zoom(image: npt.NDArray[np.float32], factor: float) -> npt.NDArray[np.float32]:
+    """Magnify the middle of ``[..., height, width]`` bilinearly, keeping its size.
 
-    The middle ``ceil(n / factor)`` samples are stretched so that their ends meet the ends of the longer
+    Of each axis the middle ``ceil(n / factor)`` samples are stretched so that their ends meet the ends of the longer
     result, which is then trimmed to ``n``.
     """
-    length = image.shape[axis]
-    source = int(np.ceil(length / factor))
-    target = round(source * factor)
-    position = (np.arange(length) + (target - length) // 2) * ((source - 1) / max(target - 1, 1))
-    low = np.minimum(position.astype(np.intp), max(source - 2, 0))
-    high = np.minimum(low + 1, source - 1)
-    weight = (position - low).astype(np.float32).reshape([-1 if a == axis else 1 for a in range(image.ndim)])
-    start = (length - source) // 2
-    below: npt.NDArray[np.float32] = np.take(image, low + start, axis)
-    above: npt.NDArray[np.float32] = np.take(image, high + start, axis)
-    # In place: the arrays are large, and this is the inner loop of zoom_blur.
-    above -= below
-    above *= weight
-    above += below
-    return above
-
-
-def clipped_zoom(image: npt.NDArray[np.float32], factor: float) -> npt.NDArray[np.float32]:
-    """Magnify the middle of ``[..., height, width]`` bilinearly, keeping its size."""
-    return zoom_axis(zoom_axis(image, factor, image.ndim - 2), factor, image.ndim - 1)
+    for axis in (-2, -1):
+        length = image.shape[axis]
+        source = int(np.ceil(length / factor))
+        target = round(source * factor)
+        position = (np.arange(length) + (target - length) // 2) * ((source - 1) / max(target - 1, 1))
+        low = np.minimum(position.astype(np.intp), max(source - 2, 0))
+        high = np.minimum(low + 1, source - 1)
+        weight = (position - low).astype(np.float32).reshape((-1, 1) if axis == -2 else -1)
+        start = (length - source) // 2
+        below: npt.NDArray[np.float32] = np.take(image, low + start, axis)
+        image = np.take(image, high + start, axis)
+        # In place: the arrays are large, and this is the inner loop of zoom_blur.
+        image -= below
+        image *= weight
+        image += below
+    return image
 
 
 def line_blur(image: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
@@ -76,7 +72,7 @@ def line_blur(image: Pixels, radius: float, sigma: float, angle: float) -> Pixel
     down = np.ceil(taps * np.sin(np.deg2rad(angle)) - 0.5).astype(int)
     height, width = image.shape[:2]
     border = int(max(abs(right).max(), abs(down).max()))
-    padding = [(border, border), (border, border)] + [(0, 0)] * (image.ndim - 2)
+    padding = [(border, border)] * 2 + [(0, 0)] * (image.ndim - 2)
     padded = np.pad(image, padding, mode="edge").astype(np.float32)
     total = np.zeros(image.shape, np.float32)
     for weight, y, x in zip(weights.astype(np.float32), down + border, right + border, strict=True):
@@ -94,11 +90,11 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> npt.NDArray[np.
     """
     field = np.zeros((1, 1))
     roughness = 100.0
+
+    def between(neighbours: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return neighbours / 4 + rng.uniform(-(roughness**2), roughness**2, neighbours.shape)
+
     while len(field) < size:
-
-        def between(neighbours: npt.NDArray[np.float64], reach: float = roughness**2) -> npt.NDArray[np.float64]:
-            return neighbours / 4 + rng.uniform(-reach, reach, neighbours.shape)
-
         beside = field + np.roll(field, -1, axis=1)
         centre = between(beside + np.roll(beside, -1, axis=0))
         finer = np.empty((2 * len(field), 2 * len(field)))

@@ -7,16 +7,15 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 from PIL import Image
 
 from fozo.data.corruptions.common import library, quantise
-from fozo.data.corruptions.constants import Constants
 from fozo.data.images import Pixels
 
 
-def brightness(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def brightness(image: Pixels, rng: Generator, rise: float) -> Pixels:
     """Raise the value of HSV. With hue and saturation kept, RGB is proportional to the value."""
-    (rise,) = constants
     clean = image / 255
     value = clean.max(axis=2, keepdims=True)
     raised = np.clip(value + rise, 0, 1)
@@ -24,9 +23,8 @@ def brightness(image: Pixels, constants: Constants, rng: np.random.Generator) ->
     return quantise(np.where(black, raised, clean * (raised / np.where(black, 1, value))))
 
 
-def saturate(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def saturate(image: Pixels, rng: Generator, factor: float, offset: float) -> Pixels:
     """Scale the saturation of HSV. With hue and value kept, distances to the value are proportional to it."""
-    factor, offset = constants
     clean = image / 255
     value = clean.max(axis=2, keepdims=True)
     lack = value - clean
@@ -39,30 +37,25 @@ def saturate(image: Pixels, constants: Constants, rng: np.random.Generator) -> P
     return quantise(value - lack * (target / np.where(gray, 1, saturation)))
 
 
-def contrast(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def contrast(image: Pixels, rng: Generator, factor: float) -> Pixels:
     """Pull every value towards its channel's mean."""
-    (factor,) = constants
     clean = image / 255
     mean = clean.mean(axis=(0, 1), keepdims=True)
     return quantise((clean - mean) * factor + mean)
 
 
-def elastic_transform(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def elastic_transform(image: Pixels, rng: Generator, *shares: float) -> Pixels:
     """Stretch the image by a random affine map and then by a smooth random field."""
     cv2, ndimage = library("cv2"), library("scipy.ndimage")
     height, width = image.shape[:2]
     side = min(height, width)
-    amplitude, smoothness, shift = (side * share for share in constants)
+    amplitude, smoothness, shift = (side * share for share in shares)
     centre = np.array([width // 2, height // 2], np.float32)
     arm = side // 3
     corners = (centre + np.array([[arm, arm], [arm, -arm], [-arm, -arm]])).astype(np.float32)
     moved = corners + rng.uniform(-shift, shift, size=(3, 2)).astype(np.float32)
-    warped = cv2.warpAffine(
-        image.astype(np.float32) / 255,
-        cv2.getAffineTransform(corners, moved),
-        (width, height),
-        borderMode=cv2.BORDER_REFLECT_101,
-    )
+    affine, clean = cv2.getAffineTransform(corners, moved), image.astype(np.float32) / 255
+    warped = cv2.warpAffine(clean, affine, (width, height), borderMode=cv2.BORDER_REFLECT_101)
     right = amplitude * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
     down = amplitude * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
     places = np.stack([np.arange(height)[:, None] + down, np.arange(width) + right])
@@ -94,17 +87,15 @@ def _response(length: int, sigma: float) -> npt.NDArray[np.float64]:
     return response
 
 
-def pixelate(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def pixelate(image: Pixels, rng: Generator, share: float) -> Pixels:
     """Shrink and enlarge again, both by box averages."""
-    (share,) = constants
     height, width = image.shape[:2]
     small = Image.fromarray(image).resize((int(width * share), int(height * share)), Image.Resampling.BOX)
     return np.array(small.resize((width, height), Image.Resampling.BOX))
 
 
-def jpeg_compression(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def jpeg_compression(image: Pixels, rng: Generator, quality: float) -> Pixels:
     """Save as a JPEG of low quality."""
-    (quality,) = constants
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "JPEG", quality=int(quality))
     return np.array(Image.open(stream))

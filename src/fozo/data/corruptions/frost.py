@@ -53,10 +53,7 @@ def frost_source() -> Literal["imagecorruptions", "procedural"]:
 def textures(shrink: float) -> tuple[Pixels, ...]:
     """Return the five textures, ``uint8 [height, width, 3]``, at ``shrink`` of their size."""
     folder = _folder()
-    if folder is None:
-        images = [draw_texture(index) for index in range(len(COLOURS))]
-    else:
-        images = [read_image(folder / name) for name in FILES]
+    images = map(draw_texture, range(len(COLOURS))) if folder is None else (read_image(folder / name) for name in FILES)
     if shrink == 1:
         return tuple(images)
     return tuple(library("cv2").resize(image, (0, 0), fx=shrink, fy=shrink) for image in images)

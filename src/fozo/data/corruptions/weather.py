@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
 from fozo.data.corruptions.common import clipped_zoom, library, line_blur, plasma, quantise, smooth
-from fozo.data.corruptions.constants import Constants
 from fozo.data.corruptions.frost import textures
 from fozo.data.images import Pixels
 
@@ -14,7 +14,7 @@ WATER = np.array([175, 238, 238], np.float32) / 255  # pale turquoise
 MUD = np.array([63, 42, 20], np.float32) / 255
 
 
-def snow(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def snow(image: Pixels, rng: Generator, *constants: float) -> Pixels:
     """Whiten the scene and add streaks of falling flakes, once as drawn and once turned by 180 degrees."""
     mean, scale, zoom, threshold, radius, sigma, kept = constants
     clean = image.astype(np.float32) / 255
@@ -27,31 +27,23 @@ def snow(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixel
     return quantise(kept * clean + (1 - kept) * white + streaks[..., None])
 
 
-def frost(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def frost(image: Pixels, rng: Generator, weight: float, strength: float, shrink: float) -> Pixels:
     """Lay a random part of a photograph of frost over the scene."""
-    weight, strength, shrink = constants
     choices = textures(shrink)
-    texture = _at_least(choices[rng.integers(len(choices))], image.shape)
+    texture = choices[rng.integers(len(choices))]
     height, width = image.shape[:2]
+    factor = max(height / texture.shape[0], width / texture.shape[1])
+    if factor > 1:  # enlarged, in its proportions, until the image can be cut out of it
+        size = (int(np.ceil(texture.shape[1] * factor)), int(np.ceil(texture.shape[0] * factor)))
+        texture = library("cv2").resize(texture, size, interpolation=library("cv2").INTER_CUBIC)
     top = rng.integers(max(texture.shape[0] - height, 1))
     left = rng.integers(max(texture.shape[1] - width, 1))
     ice = texture[top : top + height, left : left + width]
     return np.clip(weight * image + strength * ice, 0, 255).astype(np.uint8)
 
 
-def _at_least(texture: Pixels, shape: tuple[int, ...]) -> Pixels:
-    """Enlarge a texture, keeping its proportions, until an image of ``shape`` can be cut out of it."""
-    factor = max(shape[0] / texture.shape[0], shape[1] / texture.shape[1])
-    if factor <= 1:
-        return texture
-    size = (int(np.ceil(texture.shape[1] * factor)), int(np.ceil(texture.shape[0] * factor)))
-    enlarged: Pixels = library("cv2").resize(texture, size, interpolation=library("cv2").INTER_CUBIC)
-    return enlarged
-
-
-def fog(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def fog(image: Pixels, rng: Generator, thickness: float, decay: float) -> Pixels:
     """Add a cloudy fractal, then darken so that the brightest value stays what it was."""
-    thickness, decay = constants
     height, width = image.shape[:2]
     clean = image / 255
     brightest = clean.max()
@@ -59,7 +51,7 @@ def fog(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels
     return quantise((clean + thickness * cloud) * brightest / (brightest + thickness))
 
 
-def spatter(image: Pixels, constants: Constants, rng: np.random.Generator) -> Pixels:
+def spatter(image: Pixels, rng: Generator, *constants: float) -> Pixels:
     """Drops of water (severities 1-3) or of mud (4-5) on the lens."""
     mean, scale, smoothness, threshold, strength, mud = constants
     clean = image.astype(np.float32) / 255

@@ -6,60 +6,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
+from fozo.data.sets import imagenet
 from fozo.data.sets.arrays import open_arrays
-from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, Store
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
 from fozo.data.sets.corrupted import SEVERITIES, kind_folders, open_cifar_c, open_imagenet_c
 from fozo.data.sets.folder import entries, open_folder, some
-from fozo.data.sets.imagenet import (
-    FLAT,
-    WNID,
-    imagenet_r_wnids,
-    imagenet_wnids,
-    open_imagenet,
-    open_imagenet_r,
-    open_imagenet_sketch,
-    open_imagenet_v2,
-    robustbench_list,
-)
+from fozo.data.sets.imagenet import FLAT, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
 from fozo.data.sets.tar import open_tar
 from fozo.errors import FozoError
 
-__all__ = [
-    "CLEAN",
-    "LAYOUTS",
-    "Domain",
-    "ImageSet",
-    "Sample",
-    "Store",
-    "imagenet_r_wnids",
-    "imagenet_wnids",
-    "open_images",
-    "robustbench_list",
-]
+__all__ = ["CLEAN", "Domain", "ImageSet", "Sample", "imagenet_wnids", "open_images", "robustbench_list"]
 
-
-@dataclass(frozen=True)
-class Layout:
-    """How a kind of set is opened, and the options that mean something for it."""
-
-    open: Callable[..., ImageSet]
-    options: frozenset[str] = frozenset()
-
-
-LAYOUTS = {
-    "imagenet": Layout(open_imagenet, frozenset({"labels"})),
-    "imagenet-c": Layout(open_imagenet_c, frozenset({"classes", "kinds", "severities"})),
-    "imagenet-r": Layout(open_imagenet_r),
-    "imagenet-v2": Layout(open_imagenet_v2),
-    "imagenet-sketch": Layout(open_imagenet_sketch),
-    "cifar-c": Layout(open_cifar_c, frozenset({"classes", "kinds", "severities"})),
-    "webdataset": Layout(open_tar, frozenset({"classes"})),
-    "folder": Layout(open_folder, frozenset({"classes"})),
-    "arrays": Layout(open_arrays, frozenset({"classes"})),
+LAYOUTS: dict[str, Callable[..., ImageSet]] = {
+    "imagenet": imagenet.open_imagenet,
+    "imagenet-c": open_imagenet_c,
+    "imagenet-r": imagenet.open_imagenet_r,
+    "imagenet-v2": imagenet.open_imagenet_v2,
+    "imagenet-sketch": imagenet.open_imagenet_sketch,
+    "cifar-c": open_cifar_c,
+    "webdataset": open_tar,
+    "folder": open_folder,
+    "arrays": open_arrays,
 }
+"""How a set of each layout is opened; the options that mean something for it are the function's parameters."""
 
 
 def open_images(
@@ -93,21 +66,19 @@ def open_images(
         raise FozoError(f"there is no layout {layout!r}; choose from auto, {', '.join(LAYOUTS)}")
     given = {"classes": classes, "labels": labels, "kinds": kinds, "severities": severities}
     options = {name: value for name, value in given.items() if value is not None}
-    useless = sorted(options.keys() - LAYOUTS[layout].options)
+    useless = sorted(options.keys() - signature(LAYOUTS[layout]).parameters.keys())
     if useless:
         raise FozoError(f"{useless[0]}= means nothing for the layout {layout} of {root}; leave it out")
-    images = LAYOUTS[layout].open(root, **options)
+    images = LAYOUTS[layout](root, **options)
     return images if crops else replace(images, size=None)
 
 
 def recognise(root: Path, own_classes: bool = False) -> tuple[Path, str]:
     """Say which layout a path has, and at which folder it begins (an unpacked tar may wrap it in another)."""
     if root.is_file():
-        if root.suffix == ".npz":
-            return root, "arrays"
-        if root.suffix != ".tar":
+        if root.suffix not in (".npz", ".tar"):
             raise FozoError(f"{root} is a file but no .tar or .npz; give a folder of images or a WebDataset-like tar")
-        return root, "webdataset"
+        return root, "arrays" if root.suffix == ".npz" else "webdataset"
     folders, files = entries(root)
     if (root / "labels.npy").is_file():
         return root, "cifar-c"
@@ -117,10 +88,9 @@ def recognise(root: Path, own_classes: bool = False) -> tuple[Path, str]:
         return root, "imagenet"
     if kind_folders(root):
         return root, "imagenet-c"
-    pictured = [name for name in folders if any(entries(root / name))]
     if len(folders) == 1 and not files and entries(root / folders[0])[0] and not entries(root / folders[0])[1]:
         return recognise(root / folders[0], own_classes)
-    if not pictured:
+    if not any(any(entries(root / name)) for name in folders):
         raise FozoError(
             f"{root} is no image set: expected class/image or kind/severity/class/image, kind.npy with "
             f"labels.npy, or .tar files, but found {len(files)} images and the folders {some(folders)}"

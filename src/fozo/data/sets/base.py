@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -80,7 +81,6 @@ class ImageSet:
     on ``logits[:, mask]``, which is what ``load_engine(..., classes=mask)`` gives."""
     size: tuple[int, int] | None = None
     """Height and width that every image has, for ready-made crops; ``None`` for photographs as they came."""
-
     record: Mapping[str, object] | None = None
     """How the corrupted images were made, where ``fozo corrupt`` made them and wrote it down."""
 
@@ -105,17 +105,13 @@ class ImageSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all that the set holds: see :meth:`fingerprint_of`."""
-        return self.fingerprint_of(self.domains)
-
-    def fingerprint_of(self, domains: Iterable[Domain]) -> str:
-        """Hash the images of some domains: names, labels, their order, and a stamp of each image.
+        """Hash of all that the set holds: domains, names, labels, their order, and a stamp of each image.
 
         The stamp is the length of the image's file, or a checksum of its pixels where the set is an array. So a file
         that was replaced or encoded anew is noticed without reading it; one edited in place to the same length is not.
         """
         digest = hashlib.sha256()
-        for domain in domains:
+        for domain in self.domains:
             for path, label in self.samples:
                 digest.update(f"{domain.name}\t{path}\t{label}\t{self.store.stamp(path, domain)}\n".encode())
         return digest.hexdigest()[:16]
@@ -137,8 +133,8 @@ class ImageSet:
 
     def select(self, paths: Sequence[str]) -> ImageSet:
         """Keep the named images, in the order given (RobustBench's list, say)."""
-        position = {sample.path: sample for sample in self.samples}
-        missing = [path for path in paths if path not in position]
+        named = {sample.path: sample for sample in self.samples}
+        missing = [path for path in paths if path not in named]
         if missing:
             raise FozoError(
                 f"{len(missing)} of the {len(paths)} listed images are not in this {self.name} set, "
@@ -147,7 +143,7 @@ class ImageSet:
         twice = [path for path, times in Counter(paths).items() if times > 1]
         if twice:
             raise FozoError(f"the list names {twice[0]!r} more than once; list every image once")
-        return replace(self, samples=tuple(position[path] for path in paths))
+        return replace(self, samples=tuple(named[path] for path in paths))
 
 
 def check_seed(seed: int) -> None:
@@ -174,22 +170,18 @@ def ready_size(images: ImageSet) -> tuple[int, int] | None:
     and a second Resize + CenterCrop would zoom into them. Unreadable files are left for whoever reads them.
     """
     sizes = set(probe(images).values())
-    if len(sizes) == 1 and len({*next(iter(sizes))}) == 1:
-        return sizes.pop()
-    return None
+    height, width = sizes.pop() if len(sizes) == 1 else (0, 1)
+    return (height, width) if height == width else None
 
 
 def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
     """Read the size of a few images spread over samples and domains."""
     found = {}
-    evenly = np.linspace(0, len(images) * len(images.domains) - 1, PROBES).astype(int)
-    for flat in np.unique(evenly):
+    for flat in np.unique(np.linspace(0, len(images) * len(images.domains) - 1, PROBES).astype(int)):
         domain, sample = divmod(int(flat), len(images))
         key = images.samples[sample].path, images.domains[domain]
-        try:
+        with suppress(FozoError):
             found[key] = images.store.measure(*key)
-        except FozoError:
-            continue
     return found
 
 
@@ -203,7 +195,7 @@ def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, .
     )
 
 
-def header_size(source: Path | bytes, name: str) -> tuple[int, int]:
+def header_size(source: Path | bytes, name: str | None = None) -> tuple[int, int]:
     """Read height and width without decoding the pixels."""
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
@@ -232,8 +224,7 @@ class FolderStore:
 
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
         """Read one file's header."""
-        file = self.locate(path, domain)
-        return header_size(file, str(file))
+        return header_size(self.locate(path, domain))
 
     def stamp(self, path: str, domain: Domain) -> int:
         """Give one file's length."""

@@ -65,20 +65,15 @@ def read_record(root: Path) -> dict[str, object] | None:
 
 def choose(found: Sequence[Domain], kinds: Sequence[str] | None, severities: Sequence[int] | None) -> list[Domain]:
     """Keep the wanted kinds and severities, refusing those that are not there."""
-    for what, wanted, present in (
-        ("kind", kinds, {domain.kind for domain in found}),
-        ("severity", severities, {domain.severity for domain in found}),
-    ):
+    present_kinds, present_levels = {domain.kind for domain in found}, {domain.severity for domain in found}
+    for what, wanted, present in (("kind", kinds, present_kinds), ("severity", severities, present_levels)):
         absent = [value for value in wanted or () if value not in present]
         if absent:
-            raise FozoError(
-                f"there is no {what} {absent[0]!r} in this set; it has {', '.join(map(str, sorted(present)))}"
-            )
-    return [
-        domain
-        for domain in found
-        if (kinds is None or domain.kind in kinds) and (severities is None or domain.severity in severities)
-    ]
+            has = ", ".join(map(str, sorted(present)))
+            raise FozoError(f"there is no {what} {absent[0]!r} in this set; it has {has}")
+    wanted_kinds = present_kinds if kinds is None else kinds
+    wanted_levels = present_levels if severities is None else severities
+    return [domain for domain in found if domain.kind in wanted_kinds and domain.severity in wanted_levels]
 
 
 def open_imagenet_c(

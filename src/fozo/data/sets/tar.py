@@ -62,8 +62,7 @@ def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, i
                 if is_image(file):
                     if key in images:
                         raise FozoError(f"the key {key!r} has a second image in {tar}; keys must differ")
-                    member = Member(tar, entry.offset_data, entry.size)
-                    images[key] = f"{folder}{slash}{file}", member
+                    images[key] = f"{folder}{slash}{file}", Member(tar, entry.offset_data, entry.size)
                 elif extension == "cls":
                     content = archive.extractfile(entry)
                     text = content.read(32).decode("ascii", "replace").strip() if content else ""
@@ -76,10 +75,9 @@ def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, i
 
 def open_tar(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
     """Open one tar or a folder of tars; the classes are the numbers up to the largest unless given."""
-    shards = [root] if root.is_file() else sorted(root.glob("*.tar"))
     images: dict[str, tuple[str, Member]] = {}
     labels: dict[str, int] = {}
-    for shard in shards:
+    for shard in [root] if root.is_file() else sorted(root.glob("*.tar")):
         _index(shard, images, labels)
     bare = [key for key in images if key not in labels]
     if bare or not images:

@@ -103,7 +103,7 @@ class GraphEngine(ABC):
         """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
-        self._spec = spec
+        self.spec = spec
         blank = np.zeros((1, *spec.image_shape), dtype=np.float32)
         feeds = {IMAGES: blank, **_feeds(NO_KNOBS, spec, slice(0, 1), slice(0, 1))}
         self._head = Affine(*self.execute(feeds, (HEAD_WEIGHT, HEAD_BIAS)))
@@ -112,37 +112,23 @@ class GraphEngine(ABC):
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""
 
-    @property
-    def spec(self) -> Spec:
-        """The model's facts."""
-        return self._spec
-
     def head(self) -> Affine:
         """Give the head."""
         return self._head
 
     def adjust(
-        self,
-        *,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
-        classes: Sequence[int] | None = None,
+        self, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, classes: Sequence[int] | None
     ) -> Self:
         """Use another normalisation, or only some classes of the head. Returns the engine itself."""
-        spec = self._spec
-        self._spec = replace(spec, mean=mean or spec.mean, std=std or spec.std)
+        spec = self.spec = replace(self.spec, mean=mean or self.spec.mean, std=std or self.spec.std)
         if classes is not None:
-            self._restrict(classes)
+            if spec.subset is not None:
+                raise FozoError(f"{spec.name} was exported with {spec.classes} of its classes; leave classes= out")
+            kept = check_classes(classes, spec.classes)
+            labels = None if spec.labels is None else tuple(spec.labels[i] for i in kept)
+            self.spec = replace(spec, classes=len(kept), subset=tuple(kept), labels=labels)
+            self._head = Affine(np.ascontiguousarray(self._head.weight[:, kept]), self._head.bias[kept])
         return self
-
-    def _restrict(self, classes: Sequence[int]) -> None:
-        spec = self._spec
-        if spec.subset is not None:
-            raise FozoError(f"{spec.name} was exported with {spec.classes} of its classes; leave classes= out")
-        kept = check_classes(classes, spec.classes)
-        labels = None if spec.labels is None else tuple(spec.labels[i] for i in kept)
-        self._spec = replace(spec, classes=len(kept), subset=tuple(kept), labels=labels)
-        self._head = Affine(np.ascontiguousarray(self._head.weight[:, kept]), self._head.bias[kept])
 
     def check(self, images: Images) -> GraphBatch:
         """Refuse what the model cannot read, and bring the rest to float32."""

@@ -9,7 +9,7 @@ The estimate is empirical Bayes. Descriptors z are standardised by their deviati
 differs from its domain's centre by a variance of about 1 (its content), in every batch of every model. If a batch's
 descriptors vary by 1 + t, domains in it vary by t, and the posterior mean of image i's domain is
 
-    batch mean + t / (1 + t) * (z_i - batch mean),        known to a variance of t / (1 + t) + 1 / n
+    batch mean + r (z_i - batch mean),    known to a variance of r + (1 - r) / n,    with r = t / (1 + t)
 
 A batch of one domain has t = 0: its images share one sharp estimate. In a batch of many, they go their own ways.
 """
