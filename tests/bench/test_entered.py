@@ -8,8 +8,8 @@ from collections import Counter
 
 from tests.helpers import REPO
 
-BEFORE = 155
-"""What benchmarks/entered.py counted before the benchmark was rebuilt, 59 of them in bench and cli."""
+MOST = 140
+"""Before the rebuild benchmarks/entered.py counted 155, 59 of them in bench and cli."""
 
 
 def test_the_way_to_the_first_batch_gets_no_longer() -> None:
@@ -19,4 +19,4 @@ def test_the_way_to_the_first_batch_gets_no_longer() -> None:
     functions = [line for line in run.stdout.splitlines() if ".py: " in line]
     rooms = Counter(line.split("/")[0].split(".")[0] for line in functions)
     assert rooms["bench"] + rooms["cli"] <= 40, rooms
-    assert len(functions) < BEFORE, rooms
+    assert len(functions) <= MOST, rooms
