@@ -20,7 +20,7 @@ BINS = 15
 """Confidence bins of the expected calibration error, as in Guo et al. (2017)."""
 RESAMPLES = 2000
 LEVEL = 0.95
-USUAL = ("loss", "epsilon", "rate")
+COMMON_METRICS = ("loss", "epsilon", "rate")
 """Metrics that every line of the records has a place for, filled or null."""
 
 
@@ -51,7 +51,7 @@ class BatchRecord:
         taken = next((name for name in metrics if name in facts), None)
         if taken is not None:
             raise FozoError(f"a method's metric is called {taken!r}, as a field of every record is; call it otherwise")
-        return {**facts, "passes": whole(self.passes), **dict.fromkeys(USUAL), **metrics}
+        return {**facts, "passes": whole(self.passes), **dict.fromkeys(COMMON_METRICS), **metrics}
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> BatchRecord:
