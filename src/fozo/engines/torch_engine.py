@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -84,18 +84,16 @@ def to_numpy(tensor: Tensor) -> Floats:
     return array
 
 
+@dataclass(frozen=True)
 class TorchHead(Affine):
     """The head, applied by the model's own layer on its own device: a quantised one rounds its input there."""
 
-    def __init__(self, layer: Linear) -> None:
-        super().__init__(to_numpy(layer.weight).T, to_numpy(layer.bias))
-        object.__setattr__(self, "layer", layer)
+    layer: Linear
 
     @torch.inference_mode()
     def __call__(self, pooled: Floats) -> Floats:
         """Apply it: ``[..., h] -> [..., classes]``."""
-        layer: Linear = self.layer  # type: ignore[attr-defined]
-        return to_numpy(layer(torch.as_tensor(np.ascontiguousarray(pooled)).to(layer.weight)))
+        return to_numpy(self.layer(torch.as_tensor(np.ascontiguousarray(pooled)).to(self.layer.weight)))
 
 
 def fingerprint(vit: ViT) -> str:
@@ -144,6 +142,7 @@ class TorchEngine:
             vit = _restricted(vit, classes)
         weight = vit.cls_token
         self.vit = vit
+        self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
         self.device = str(weight.device)
         self.dtype = weight.dtype
         a = vit.architecture
@@ -177,7 +176,7 @@ class TorchEngine:
 
     def head(self) -> TorchHead:
         """Give the head."""
-        return TorchHead(self.vit.head)
+        return self._head
 
     @torch.inference_mode()
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
@@ -202,7 +201,7 @@ class TorchEngine:
             images = slice(start, min(start + self.chunk, count))
             _Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, found).run(self.chunk)
         if Tap.LOGITS in taps:
-            found[Tap.LOGITS] = self.head()(found[Tap.POOLED])
+            found[Tap.LOGITS] = self._head(found[Tap.POOLED])
         return {tap: found[tap] for tap in taps}
 
     def _tensor(self, array: Floats) -> Tensor:
