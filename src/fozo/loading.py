@@ -114,6 +114,8 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
         engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
     else:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {runtime!r}")
+    if (options.mean, options.std, options.classes) == (None, None, None):
+        return engine
     mean, std = (_per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
     return engine.adjust(mean, std, options.classes)
 

@@ -11,8 +11,7 @@ natural images have little fine detail in the latter and noise has as much as an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -37,62 +36,43 @@ def _cosines(size: int) -> Single:
     return np.asarray(rows, dtype=np.float32)
 
 
-def _colours(channels: int) -> Single:
-    """Rows are brightness and differences of colour, orthonormal; other than three channels stay as they are."""
-    if channels != 3:
-        return np.eye(channels, dtype=np.float32)
-    rows = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]], dtype=np.float64)
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
-
-
-@dataclass(frozen=True)
 class Spectra:
     """The cosine transform of images of one size, and its half octaves."""
 
-    channels: int
-    height: int
-    width: int
-
-    @cached_property
-    def bands(self) -> int:
+    def __init__(self, channels: int, height: int, width: int) -> None:
+        self.channels, self.height, self.width = channels, height, width
+        self.bands = max(1, int(2 * np.log2(min(height, width) / 2)))
         """Half octaves from the finest detail down to a quarter of the image; what is coarser joins the last."""
-        return max(1, int(2 * np.log2(min(self.height, self.width) / 2)))
-
-    @cached_property
-    def _octave(self) -> Array:
-        """How many half octaves every coefficient lies below the finest; the mean itself counts as the coarsest."""
-        # Spatial frequency of every coefficient, 1 being the finest along a side: [height, width].
-        frequency = np.hypot(np.arange(self.height)[:, None] / self.height, np.arange(self.width)[None] / self.width)
-        frequency = np.maximum(frequency, 1 / max(self.height, self.width))
-        return np.asarray(2 * np.log2(np.sqrt(2) / frequency))
-
-    @cached_property
-    def _members(self) -> Single:
-        """Averages coefficients over bands: ``[height * width, bands]``. The image's mean belongs to none."""
-        band = np.minimum(self._octave.astype(int), self.bands - 1).ravel()
+        # Rows are brightness and differences of colour, orthonormal; other than three channels stay as they are.
+        colours = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]], dtype=np.float64) if channels == 3 else np.eye(channels)
+        self._colours = (colours / np.linalg.norm(colours, axis=1, keepdims=True)).astype(np.float32)
+        self._down, self._across = _cosines(height), _cosines(width)
+        # Spatial frequency of every coefficient, 1 being the finest along a side, and how many half octaves it lies
+        # below the finest; the image's mean counts as the coarsest.
+        frequency = np.hypot(np.arange(height)[:, None] / height, np.arange(width)[None] / width)
+        octave = (2 * np.log2(np.sqrt(2) / np.maximum(frequency, 1 / max(height, width)))).ravel()
+        band = np.minimum(octave.astype(int), self.bands - 1)
         members = (band[:, None] == np.arange(self.bands)).astype(np.float32)
-        members[0] = 0
-        return np.asarray(members / np.maximum(members.sum(axis=0), 1), dtype=np.float32)
-
-    @cached_property
-    def _turns(self) -> tuple[Single, Single, Single]:
-        return _colours(self.channels), _cosines(self.height), _cosines(self.width)
+        members[0] = 0  # the mean belongs to no band
+        self._members = np.asarray(members / np.maximum(members.sum(axis=0), 1), dtype=np.float32)
+        """Averages coefficients over bands: ``[height * width, bands]``."""
+        nearness = 1 - np.abs(np.clip(octave - 0.5, 0, self.bands - 1) - np.arange(self.bands)[:, None])
+        self._blend = np.asarray(np.maximum(nearness, 0), dtype=np.float32)
+        """Weights of the two nearest bands for every coefficient: ``[bands, height * width]``."""
 
     def transform(self, images: npt.NDArray[np.floating]) -> Single:
         """Turn images ``[B, channels, height, width]`` into coefficients of the same shape."""
-        colours, down, across = self._turns
         coefficients = np.empty(images.shape, dtype=np.float32)
         for start in range(0, len(images), CHUNK):
             x = np.asarray(images[start : start + CHUNK], dtype=np.float32)
-            mixed = (colours @ x.reshape(len(x), self.channels, -1)).reshape(x.shape)
-            coefficients[start : start + CHUNK] = down @ mixed @ across.T
+            mixed = (self._colours @ x.reshape(len(x), self.channels, -1)).reshape(x.shape)
+            coefficients[start : start + CHUNK] = self._down @ mixed @ self._across.T
         return coefficients
 
     def inverse(self, coefficients: Single) -> Single:
         """Turn coefficients back into images."""
-        colours, down, across = self._turns
-        mixed = down.T @ coefficients @ across
-        return np.asarray((colours.T @ mixed.reshape(len(mixed), self.channels, -1)).reshape(mixed.shape))
+        mixed = self._down.T @ coefficients @ self._across
+        return np.asarray((self._colours.T @ mixed.reshape(len(mixed), self.channels, -1)).reshape(mixed.shape))
 
     def describe(self, coefficients: Single) -> Array:
         """Means of the channels, then the log energies of their bands: ``[B, channels * (1 + bands)]``."""
@@ -105,13 +85,6 @@ class Spectra:
     def log_energies(self, descriptors: Array) -> Array:
         """Return the part of descriptors ``[n, f]`` that are log energies: ``[n, channels, bands]``."""
         return descriptors[:, self.channels :].reshape(len(descriptors), self.channels, self.bands)
-
-    @cached_property
-    def _blend(self) -> Single:
-        """Weights of the two nearest bands for every coefficient: ``[bands, height * width]``."""
-        place = np.clip(self._octave.ravel() - 0.5, 0, self.bands - 1)
-        nearness = 1 - np.abs(place - np.arange(self.bands)[:, None])
-        return np.asarray(np.maximum(nearness, 0), dtype=np.float32)
 
     def interpolate(self, bands: Array) -> Single:
         """Give every coefficient the value of its band, going over smoothly: ``[..., bands]`` to ``[..., h, w]``."""
