@@ -254,6 +254,7 @@ def test_auto_passes_twice_where_a_domain_begins_and_keeps_its_budget(
     [
         ({"passes": 0}, "from 1 up, or 'auto', not 0"),
         ({"passes": "much"}, "not 'much'"),
+        ({"passes": True}, "not True"),
         ({"mean_strength": 1.5}, "mean_strength is 1.5"),
         ({"std_strength": float("nan")}, "std_strength is nan"),
         ({"equaliser_strength": "all"}, "equaliser_strength is 'all'; give a value like 0.7"),

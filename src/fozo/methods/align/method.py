@@ -60,7 +60,7 @@ class AlignConfig:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        if self.passes != AUTO and not (isinstance(self.passes, int) and self.passes >= 1):
+        if self.passes != AUTO and (type(self.passes) is not int or self.passes < 1):
             raise FozoError(f"align takes a whole number of passes from 1 up, or 'auto', not {self.passes!r}")
         for name in ("mean_strength", "std_strength", "equaliser_strength"):
             if not 0 <= getattr(self, name) <= 1:
