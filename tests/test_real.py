@@ -35,14 +35,14 @@ def batches(folder: Path, spec: fozo.Spec, size: int = 64, step: int = 1) -> Ite
 
 
 def test_clean_accuracy_is_the_published_one(tiny: fozo.Engine, real_images: Path) -> None:
-    """602 of every fifth of these 4000 crops (resized to 256 and cropped): 75.25 %, with a sampling error of 1.5.
+    """304 of every tenth of these 4000 crops (resized to 256 and cropped): 76.0 %, with a sampling error of 2.1.
 
     timm reports 75.46 % on the whole validation set with its own crops; its model gives equal logits, see below. All
     4000 would take minutes on a busy machine, and say nothing more of the code.
     """
     method = fozo.NoAdapt(tiny)
-    hits = [method(images).argmax(axis=1) == labels for images, labels in batches(real_images, tiny.spec, step=5)]
-    assert np.concatenate(hits).sum() == pytest.approx(602, abs=2)  # a near tie may fall the other way elsewhere
+    hits = [method(images).argmax(axis=1) == labels for images, labels in batches(real_images, tiny.spec, step=10)]
+    assert np.concatenate(hits).sum() == pytest.approx(304, abs=1)  # a near tie may fall the other way elsewhere
 
 
 def test_logits_equal_timms_with_the_same_weights(tiny: fozo.Engine, real_weights: Path, real_images: Path) -> None:
