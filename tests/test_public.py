@@ -20,6 +20,7 @@ from fozo.errors import FozoError
 from fozo.io import atomic_write
 from fozo.methods.base import Method
 from fozo.testing import check_engine
+from fozo.types import installed_version
 from tests.helpers import REPO, random_images, random_vit
 
 SOURCE = REPO / "src" / "fozo"
@@ -36,6 +37,15 @@ def test_every_public_name_is_there_and_documented() -> None:
     assert metadata.version("fozo") == fozo.__version__  # written in one place only
     with pytest.raises(AttributeError, match="no_such_name"):
         fozo.no_such_name  # noqa: B018 - the attribute is what is asked about
+
+
+def test_a_source_tree_that_nobody_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    assert installed_version() == fozo.__version__
+    monkeypatch.setattr(metadata, "version", absent)
+    assert installed_version() == "not installed"
 
 
 def test_importing_fozo_does_not_import_torch_or_other_heavy_packages() -> None:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from importlib import metadata
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -259,3 +260,11 @@ def usable_cpus() -> int:
     """Count the processors that this process may use, which in a container are fewer than the machine's."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def installed_version() -> str:
+    """Tell fozo's version; a source tree on the path that nobody installed has none."""
+    try:
+        return metadata.version("fozo")
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from fozo.cli import adapt, bench, calibrate, corrupt, data, demo, export, methods, quantise, report
 from fozo.cli.options import as_command
 from fozo.errors import FozoError
+from fozo.types import installed_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for _file in (demo, bench, report, calibrate, quantise, adapt, methods, corrupt, export):
@@ -24,7 +24,7 @@ app.add_typer(sets, name="data")
 def fozo(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Keep a deployed Vision Transformer accurate while its data drifts, with forward passes only."""
     if version:
-        typer.echo(metadata.version("fozo"))
+        typer.echo(installed_version())
         raise typer.Exit
 
 

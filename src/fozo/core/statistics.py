@@ -82,10 +82,12 @@ class SourceStatistics:
                 f"version {cls.VERSION}; collect them again"
             )
         try:
-            counts = {str(name): int(count) for name, count in dict(header["counts"]).items()}  # type: ignore[call-overload]
+            counts = header["counts"]
+            if not isinstance(counts, dict):
+                raise TypeError("counts is no table")
             parts = {
                 name: Moments(
-                    counts[name],
+                    int(counts[name]),
                     arrays[f"{name}.mean"].astype(np.float64),
                     arrays[f"{name}.squares"].astype(np.float64),
                 )

@@ -17,7 +17,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ from fozo.data.sets.folder import scan
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
-from fozo.types import usable_cpus
+from fozo.types import installed_version, usable_cpus
 
 QUALITY = 85
 
@@ -224,7 +223,7 @@ def _open_record(job: Job, count: int) -> dict[str, object]:
         "quality": QUALITY,
         "frost": frost_source() if "frost" in kinds else None,
         "images": count,
-        "fozo": metadata.version("fozo"),
+        "fozo": installed_version(),
     }
     for key in ("size", "preparation", "seed", "frost"):
         # A tree without frost may yet get it, from either source.

@@ -101,16 +101,18 @@ def _domains(group: Group) -> Columns:
     columns: Columns = {}
     for domain in domains if len(domains) > 1 else ():
         kind = domain.split("/")[0]
-        columns[SHORT.get(kind, kind) if domain.endswith(f"/{usual}") else domain] = {
-            label: _cell(
-                [run for run in group.of(label) if domain in run.measures.domains],
-                lambda r, name=domain: r.measures.domains[name],  # type: ignore[misc]
-                kind,
-                interval=lambda r, name=domain: r.measures.domain_intervals[name],  # type: ignore[misc]
-            )
-            for label in group.labels
-        }
+        heading = SHORT.get(kind, kind) if domain.endswith(f"/{usual}") else domain
+        columns[heading] = {label: _domain_cell(group.of(label), domain, kind) for label in group.labels}
     return columns
+
+
+def _domain_cell(runs: Sequence[Run], domain: str, kind: str) -> Cell | None:
+    return _cell(
+        [run for run in runs if domain in run.measures.domains],
+        lambda r: r.measures.domains[domain],
+        kind,
+        interval=lambda r: r.measures.domain_intervals[domain],
+    )
 
 
 def _costs(group: Group) -> Columns:
