@@ -164,5 +164,18 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
     assert path.read_bytes() == b"new" and path.stat().st_mode & 0o777 == 0o644
 
 
+def test_an_interrupt_right_after_the_file_is_made_leaves_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Path, mode: str) -> None:
+        self.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "file"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_torch_engines_keep_the_contract() -> None:
     check_engine(fozo.load_engine(random_vit()))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,23 +29,21 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` and rename it onto ``path`` once it is complete and on disk."""
     target = Path(path)
+    # The name is known before the file exists, so that a Ctrl-C at any moment after finds what to remove.
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.part"
     try:
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise FozoError(f"cannot write {target}: {error.strerror}; choose a folder that exists") from error
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
+        try:
+            stream = temporary.open("xb")
+        except OSError as error:
+            raise FozoError(f"cannot write {target}: {error.strerror}; choose a folder that exists") from error
+        with stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        # mkstemp makes files private; give the usual permissions that open() would have given.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         temporary.replace(target)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
 
 
