@@ -25,7 +25,7 @@ from scipy.stats import spearmanr
 from fozo.bench.measures import RESAMPLES, BatchRecord, Interval, interval
 from fozo.bench.plan import AVERAGE
 from fozo.bench.report.tables import SHORT, table_of, words
-from fozo.bench.store import Group, Run, collect
+from fozo.bench.store import Group, collect
 from fozo.errors import FozoError
 from fozo.io import atomic_write
 
@@ -51,6 +51,8 @@ VS_NOADAPT = "vs_noadapt"
 BASE = "NoAdapt"
 OWN = ("streams", "passes", "batches")
 """Recipes of fozo's own beside ``rivals``; the others are the paper's."""
+ELSEWHERE = ("narrow", "held_out")
+"""Recipes whose tables benchmarks/narrow.py makes."""
 HAND = ("<!-- by hand: what stands here is kept -->", "<!-- end -->")
 
 
@@ -77,6 +79,18 @@ def paired(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int
             drawn.append(100 * (times @ gain) / (times @ images))
     complete = len(drawn) == len(means)
     return float(np.mean(means)), interval(np.mean(drawn, axis=0)) if complete else None
+
+
+def over_seeds(seeds: Sequence[tuple[Sequence[BatchRecord], Sequence[BatchRecord]]]) -> tuple[float, Interval | None]:
+    """Mean of the paired differences of several seeds.
+
+    Seeds change the order of the images, not the images. So the interval is not narrowed by their number: its ends are
+    the means of the seeds' own.
+    """
+    found = [paired(ours, theirs) for ours, theirs in seeds]
+    within = [each for _, each in found if each is not None]
+    ends = [float(np.mean([getattr(each, end) for each in within])) for end in ("low", "high") if within]
+    return float(np.mean([gain for gain, _ in found])), Interval(*ends) if ends else None
 
 
 # --- run -----------------------------------------------------------------------------------------------------------
@@ -139,9 +153,8 @@ def public(command: str) -> str:
     return re.sub(r"--model \S*/", "--model ", command).strip()
 
 
-def difference(own: Run, base: Run) -> str:
-    """Write a run's gain over the plain model, with its interval; bold where the interval leaves zero out."""
-    gain, within = paired(own.records(), base.records())
+def difference(gain: float, within: Interval | None) -> str:
+    """Write a gain over the plain model, with its interval; bold where the interval leaves zero out."""
     if within is None:
         return f"{gain:+.2f}"
     text = f"{gain:+.2f} ({within.low:+.2f} to {within.high:+.2f})"
@@ -160,7 +173,7 @@ def rivals_table(group: Group) -> str:
         one = group.first(label)
         own, within = one.measures, one.measures.average_interval
         cells = [f"**{own.domains[n]:.1f}**" if own.domains[n] == best[n] else f"{own.domains[n]:.1f}" for n in domains]
-        gain = "-" if base is None or label == BASE else difference(one, base)
+        gain = "-" if base is None or label == BASE else difference(*paired(one.records(), base.records()))
         lines.append(
             f"| {label} | "
             + " | ".join(
@@ -181,23 +194,19 @@ def never_worse(groups: Sequence[Group]) -> str:
         for own in (group.first(label) for label in group.labels if label != BASE):
             gains = {name: value - base.measures.domains[name] for name, value in own.measures.domains.items()}
             worst = min(gains, key=lambda name: gains[name])
-            plan = own.experiment.stream
+            plan, gain = own.experiment.stream, paired(own.records(), base.records())
             cells = [
                 own.experiment.model.split(".")[0], plan.severity, plan.images, own.experiment.label,
-                f"{base.measures.average:.2f}", f"{own.measures.average:.2f}", difference(own, base),
+                f"{base.measures.average:.2f}", f"{own.measures.average:.2f}", difference(*gain),
                 f"{gains['clean']:+.1f}", f"{worst.split('/')[0]} {gains[worst]:+.1f}",
-                sum(gain < -0.5 for gain in gains.values()),
+                sum(each < -0.5 for each in gains.values()),
             ]  # fmt: skip
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
 
 def streams_table(group: Group) -> str:
-    """Mean over seeds and gain over the plain model, for each kind of stream.
-
-    Seeds change the order of the images, not the images. So a gain's interval is not narrowed by their number: its ends
-    are the means of the seeds' own.
-    """
+    """Mean over seeds and gain over the plain model, for each kind of stream."""
     columns = list(dict.fromkeys(run.experiment.column for run in group.runs))
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for label in group.labels:
@@ -206,13 +215,12 @@ def streams_table(group: Group) -> str:
             runs = group.of(label, column)
             bases = {run.experiment.seed: run for run in group.of(BASE, column)}
             text = f"{np.mean([run.measures.average for run in runs]):.1f}" if runs else "-"
-            seeds = [(run, bases[run.experiment.seed]) for run in runs if run.experiment.seed in bases]
-            found = [paired(run.records(), base.records()) for run, base in seeds]
-            within = [each for _, each in found if each is not None]
-            if within and label != BASE:
-                low, high = (np.mean([getattr(each, end) for each in within]) for end in ("low", "high"))
-                text += f" {np.mean([gain for gain, _ in found]):+.1f} ({low:+.1f} to {high:+.1f})"
-                text = f"**{text}**" if low > 0 or high < 0 else text
+            both = [(run, bases[run.experiment.seed]) for run in runs if run.experiment.seed in bases]
+            if both and label != BASE:
+                gain, within = over_seeds([(run.records(), base.records()) for run, base in both])
+                if within is not None:
+                    text += f" {gain:+.1f} ({within.low:+.1f} to {within.high:+.1f})"
+                    text = f"**{text}**" if within.low > 0 or within.high < 0 else text
             cells.append(text)
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -312,6 +320,7 @@ def section(group: Group) -> str:
 
 def page(groups: Sequence[Group], hand: str) -> str:
     """The whole page."""
+    groups = [group for group in groups if group.recipe.name.split("-")[0] not in ELSEWHERE]
     rivals = [group for group in groups if group.recipe.name.startswith(RIVALS)]
     plain = [group for group in groups if group.recipe.name == VS_NOADAPT]
     own = [group for group in groups if group.recipe.name.split("-")[0] in OWN]

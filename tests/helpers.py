@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,13 @@ import pytest
 import torch
 
 import fozo
+from fozo.core.content import ContentBasis, ContentMoments
+from fozo.core.moments import Moments
 from fozo.engines.torch_engine import TorchEngine
 from fozo.models.convert import vit_from_state
 from fozo.models.names import Hints
 from fozo.models.vit import Architecture, ViT
-from fozo.types import NO_KNOBS, Engine, Floats, Images, Knobs, Move, Tap, Taps
+from fozo.types import NO_KNOBS, Array, Engine, Floats, Images, Knobs, Move, Tap, Taps
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("FOZO_SHARED", REPO.parent / "shared"))
@@ -95,6 +98,18 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
     pooled = x[:, 0] if a.pool == "cls" else torch.cat([x[:, 0], x[:, first:].mean(dim=1)], dim=-1)
     found: dict[Tap, Floats] = {tap: torch.stack(parts, dim=1).numpy() for tap, parts in taps.items()}
     return found | {Tap.POOLED: pooled.numpy(), Tap.LOGITS: vit.head(pooled).numpy()}
+
+
+def invented_source(contents: Array, statistics: Mapping[str, Array], model: str = "invented") -> fozo.SourceStatistics:
+    """Statistics of images that nobody has: content vectors ``[n, k]``, and values ``[n, ...]`` for all parts."""
+    k = contents.shape[1]
+    conditioned = {name: statistics[name] for name in fozo.SourceStatistics.CONDITIONED}
+    return fozo.SourceStatistics(
+        fingerprint=f"fingerprint of {model}",
+        content=ContentMoments.of(ContentBasis(np.zeros(k), np.eye(k)), contents, conditioned),
+        model=model,
+        **{name: Moments.of(statistics[name]) for name in fozo.SourceStatistics.PARTS},
+    )
 
 
 KNOBS = ("none", "prompts", "no_prompts", "shared_moves", "moves", "everything")

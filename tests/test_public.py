@@ -139,7 +139,7 @@ def test_a_batch_is_checked_once_and_converted_once(
     seen["check_images"] = seen["refuse_broken"] = 0
     logits = adapter(images)
     assert logits.dtype == np.float32 and seen["check_images"] == seen["refuse_broken"] == 1
-    assert taps == {"pooled", "patch_mean", "patch_variance"}  # nothing is fetched that nobody reads
+    assert taps == {"pooled", "cls", "patch_mean", "patch_variance"}  # nothing is fetched that nobody reads
 
 
 def test_command_line() -> None:

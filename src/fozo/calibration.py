@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
+from fozo.core.content import ContentBasis, ContentMoments, contents
 from fozo.core.descriptor import describe
 from fozo.core.moments import Moments, log_variance
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.types import Engine, Images, Tap
+from fozo.types import Array, Engine, Images, Tap
 
-TAPS = (Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
+TAPS = (Tap.LOGITS, Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 
 def calibrate(engine: Engine, batches: Iterable[Images]) -> SourceStatistics:
@@ -20,18 +23,24 @@ def calibrate(engine: Engine, batches: Iterable[Images]) -> SourceStatistics:
     whole ImageNet validation set.
     """
     gathered: SourceStatistics | None = None
+    head = engine.head()
+    basis = ContentBasis.of(head)
+    vectors = basis.vectors(head)
     for images in batches:
         batch = engine.check(images)
         taps = engine.run(batch, taps=TAPS)
+        values: dict[str, Array] = {
+            tap.value: np.asarray(taps[tap][0], dtype=np.float64)
+            for tap in (Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN)
+        }
+        values["patch_log_variance"] = log_variance(taps[Tap.PATCH_VARIANCE][0])
+        values["descriptor"] = describe(batch.images)
+        conditioned = {name: values[name] for name in SourceStatistics.CONDITIONED}
         part = SourceStatistics(
             fingerprint=engine.spec.fingerprint,
-            cls=Moments.of(taps[Tap.CLS][0]),
-            features=Moments.of(taps[Tap.FEATURES][0]),
-            pooled=Moments.of(taps[Tap.POOLED][0]),
-            patch_mean=Moments.of(taps[Tap.PATCH_MEAN][0]),
-            patch_log_variance=Moments.of(log_variance(taps[Tap.PATCH_VARIANCE][0])),
-            descriptor=Moments.of(describe(batch.images)),
+            content=ContentMoments.of(basis, contents(taps[Tap.LOGITS][0], vectors), conditioned),
             model=engine.spec.name,
+            **{name: Moments.of(value) for name, value in values.items()},
         )
         gathered = part if gathered is None else gathered.merge(part)
     if gathered is None or gathered.images < 2:

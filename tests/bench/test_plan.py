@@ -68,6 +68,8 @@ def test_the_hash_is_of_what_decides_the_records_and_of_nothing_else() -> None:
         replace(one, stream=StreamPlan(images=7)),
         replace(one, stream=StreamPlan(batch_size=7)),
         replace(one, stream=StreamPlan(data="clean")),
+        replace(one, stream=StreamPlan(classes="dogs")),
+        replace(one, stream=StreamPlan(classes="food")),
     ]
     assert len({one.hash, *(experiment.hash for experiment in changed)}) == 1 + len(changed)
 
@@ -132,6 +134,10 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         ("[stream]\nkinds = 'fog'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "give a list of names"),
         ("[stream]\nimages = 'many'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "give a whole number"),
         ("[stream]\nseverity = 9\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "severity is 9"),
+        (
+            "[stream]\nclasses = 'cats'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'",
+            "no group of classes 'cats'; choose from birds",
+        ),
         ("[stream]\nscenario = 'x'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "no scenario 'x'"),
     ],
 )

@@ -15,7 +15,7 @@ from fozo.errors import FozoError
 from fozo.io import read_json, write_json
 from tests.bench.invented import MODEL, finish, invent
 
-ROWS = (Experiment("plain", "noadapt"), Experiment("ours", "align", {"shrinkage": 4.0}))
+ROWS = (Experiment("plain", "noadapt"), Experiment("ours", "align", {"doubt": 0.4}))
 RECIPE = Recipe("mine", "Mine", ROWS)
 
 
@@ -43,7 +43,7 @@ def test_runs_that_differ_in_calibration_are_never_averaged(tmp_path: Path) -> N
 def test_an_option_that_changed_since_makes_the_older_run_stale(tmp_path: Path) -> None:
     store = invent(tmp_path, RECIPE, batches=2, seeds=(0, 1))
     assert store.stale() == [] and len(collect(tmp_path)[0].of("ours")) == 2
-    changed = replace(RECIPE, rows=(ROWS[0], replace(ROWS[1], options={"shrinkage": 2.0})))
+    changed = replace(RECIPE, rows=(ROWS[0], replace(ROWS[1], options={"doubt": 2.0})))
     setting = Setting(MODEL, 64, 5, stored=False)
     store.ask(changed, setting, (0,))
     (group,) = collect(tmp_path)
@@ -53,7 +53,7 @@ def test_an_option_that_changed_since_makes_the_older_run_stale(tmp_path: Path) 
     finish(store, changed.experiments(setting)[1], batches=2)
     (group,) = collect(tmp_path)
     (ours,) = group.of("ours")
-    assert ours.experiment.options == {"shrinkage": 2.0} and store.stale() == stale
+    assert ours.experiment.options == {"doubt": 2.0} and store.stale() == stale
     written, named = write_report(tmp_path, tmp_path / "report.html")
     assert sorted(named) == [str(path.relative_to(tmp_path)) for path in stale]
     assert all(name in written[0].read_text() for name in named) and "Not shown: 2 runs" in written[0].read_text()

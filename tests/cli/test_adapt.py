@@ -49,14 +49,12 @@ def test_predictions_are_those_of_the_method(
 ) -> None:
     out = tmp_path / "predictions.csv"
     command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 16, "-o", out)
-    code, said, errors = call(
-        *command, "--passes", passes, "--option", "shrinkage=2", "--option", "retrieval.capacity=32"
-    )
+    code, said, errors = call(*command, "--passes", passes, "--option", "doubt=2", "--option", "retrieval.capacity=32")
     assert code == 0 and "60 images" in said and errors == ""
     header, rows = table(out)
     assert header[:3] == ["image", "class1", "probability1"] and len(header) == 11
     assert [row[0] for row in rows] == sorted(p.relative_to(photos).as_posix() for p in photos.rglob("*.png"))
-    options = {"shrinkage": 2.0, "retrieval.capacity": 32, "passes": passes if passes == "auto" else int(passes)}
+    options = {"doubt": 2.0, "retrieval.capacity": 32, "passes": passes if passes == "auto" else int(passes)}
     by_hand(fozo.adapter(weights, stats, **options), photos, rows, 16)
 
 
@@ -170,7 +168,7 @@ def test_bad_input_is_one_sentence_and_code_2(
         (("adapt", weights, photos), "needs --stats"),
         (("adapt", weights, photos, "--method", "magic"), "no method 'magic'"),
         (("adapt", weights, tmp_path / "nowhere", "--stats", stats), "is no folder"),
-        (("adapt", weights, photos, "--stats", stats, "--option", "shrinkage"), "give NAME=VALUE"),
+        (("adapt", weights, photos, "--stats", stats, "--option", "doubt"), "give NAME=VALUE"),
         (("adapt", weights, photos, "--stats", stats, "--option", "speed=2"), "no option 'speed'"),
         (("adapt", weights, photos, "--stats", stats, "--passes", "many"), "passes"),
         (("adapt", weights, photos, "--stats", stats, "--preset", "mine"), "no preset 'mine'"),

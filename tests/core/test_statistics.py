@@ -1,7 +1,8 @@
-"""Source statistics as a file: whole or refused, and for one model only."""
+"""Source statistics: as a file whole or refused, for one model only, and blended with those of one camera."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import fozo
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
-from tests.helpers import random_vit
+from fozo.types import Array
+from tests.helpers import invented_source, random_images, random_vit
 
 
 def test_survive_a_file_and_serve_only_their_model(
@@ -47,7 +49,7 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path, source: SourceStatisti
 
 
 GOOD = {"kind": SourceStatistics.KIND, "version": SourceStatistics.VERSION, "fingerprint": "f", "model": "m"}
-COUNTS = dict.fromkeys(SourceStatistics.PARTS, 96)
+COUNTS = dict.fromkeys((*SourceStatistics.PARTS, "content"), 96)
 
 
 @pytest.mark.parametrize(
@@ -92,3 +94,120 @@ def test_a_file_of_an_older_fozo_is_refused(
     monkeypatch.setattr(SourceStatistics, "VERSION", SourceStatistics.VERSION + 1)
     with pytest.raises(FozoError, match="collect them again"):
         SourceStatistics.load(tmp_path / "stats.npz")
+
+
+LAYERS, DIM = 3, 200
+
+
+def camera(
+    images: int, seed: int, shift: float | Array = 0.0, content: float = 0.0, law: float = 0.0
+) -> dict[str, Array]:
+    """Values of images, each of variance 1 where nothing else is asked for.
+
+    Args:
+        images: how many.
+        seed: of what is drawn.
+        shift: by how much all values are off, in all layers or ``[LAYERS, 1]``.
+        content: average content in the first of two directions; single images vary about it by 1.
+        law: how much of the values follows from that content, alike for all features.
+    """
+    rng = np.random.default_rng(seed)
+    shown = rng.standard_normal((images, 2)) + np.array([content, 0])
+    values = {"shown": shown}
+    for name in SourceStatistics.PARTS:
+        layers = (LAYERS,) if name in ("cls", "features", "patch_mean", "patch_log_variance") else ()
+        noise = rng.standard_normal((images, *layers, DIM))
+        follows = law * shown[:, 0].reshape(-1, *[1] * (noise.ndim - 1))
+        values[name] = noise + follows + (shift if layers else np.mean(shift))
+    return values
+
+
+def statistics_of(values: dict[str, Array], model: str = "camera") -> SourceStatistics:
+    return invented_source(values["shown"], values, model)
+
+
+MANY = statistics_of(camera(2000, seed=0))
+
+
+def way(blended: SourceStatistics, own: SourceStatistics, name: str) -> Array:
+    """Which part of the way to its own average each layer was moved."""
+    first = getattr(MANY, name).mean
+    step, whole = getattr(blended, name).mean - first, getattr(own, name).mean - first
+    part: Array = (step * whole).sum(axis=-1) / (whole**2).sum(axis=-1)
+    return part
+
+
+def test_a_few_images_like_all_others_change_next_to_nothing() -> None:
+    """Ten images differ from two thousand by chance, and chance is not learnt."""
+    own = statistics_of(camera(10, seed=1))
+    blended = MANY.blend(own)
+    for name in SourceStatistics.PARTS:
+        assert way(blended, own, name).max() < 0.3
+        moved, apart = (
+            np.square(getattr(each, name).mean - getattr(MANY, name).mean).mean() for each in (blended, own)
+        )
+        assert moved < 0.05 * apart
+
+
+def test_many_images_of_another_kind_are_followed_all_the_way() -> None:
+    own = statistics_of(camera(500, seed=1, shift=3.0))
+    blended = MANY.blend(own)
+    for name in SourceStatistics.PARTS:
+        assert way(blended, own, name).min() > 0.999
+
+
+def test_each_layer_goes_as_far_as_its_deviation_is_beyond_chance() -> None:
+    """25 images are off by 0.04 (squared) by chance. A layer that is off by as much again is followed half the way."""
+    own = statistics_of(camera(25, seed=1, shift=np.array([[0.0], [0.2], [2.0]])))
+    blended = MANY.blend(own)
+    for name in ("cls", "features", "patch_mean", "patch_log_variance"):
+        none, half, all_of_it = way(blended, own, name)
+        assert none < 0.3 and half == pytest.approx(0.5, abs=0.15) and all_of_it > 0.98
+
+
+def test_what_follows_from_content_is_believed_of_the_few_images_too() -> None:
+    """Of three images little can be learnt, but what they show says where their averages have to be."""
+    many = statistics_of(camera(2000, seed=0, law=0.5))
+    own = statistics_of(camera(3, seed=1, content=6.0, law=0.5))
+    shown = own.content.mean[0] - many.content.mean[0]
+    assert shown > 4
+    blended = many.blend(own)
+    for name in SourceStatistics.CONDITIONED:
+        expected = getattr(many, name).mean + 0.5 * shown
+        np.testing.assert_allclose(getattr(blended, name).mean.mean(axis=-1), expected.mean(axis=-1), atol=0.15)
+        # The images' own noise, of variance 1/3, is left out.
+        assert np.square(getattr(blended, name).mean - expected).mean() < 0.05
+
+
+def test_only_averages_are_blended() -> None:
+    own = statistics_of(camera(50, seed=1, shift=1.0, content=2.0))
+    blended = MANY.blend(own)
+    for name in SourceStatistics.PARTS:
+        assert getattr(blended, name).count == 2000
+        np.testing.assert_array_equal(getattr(blended, name).std, getattr(MANY, name).std)
+    assert blended.fingerprint == MANY.fingerprint and blended.model == MANY.model and blended.images == 2000
+    np.testing.assert_array_equal(blended.content.mean, own.content.mean)
+    assert replace(blended.content, mean=MANY.content.mean) == MANY.content  # W stays
+    for name, weights in MANY.regression().weights.items():
+        np.testing.assert_array_equal(blended.regression().weights[name], weights)
+
+
+def test_another_models_images_are_not_blended() -> None:
+    with pytest.raises(FozoError, match=r"of other .*not of camera .*collect them again"):
+        MANY.blend(statistics_of(camera(20, seed=1), model="other"))
+
+
+def test_blended_statistics_of_a_model_survive_a_file_and_serve_it(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    blended = source.blend(fozo.calibrate(engine, [0.5 * random_images(20) + 0.5]))
+    blended.save(tmp_path / "stats.npz")
+    loaded = SourceStatistics.load(tmp_path / "stats.npz")
+    np.testing.assert_array_equal(loaded.patch_mean.mean, blended.patch_mean.mean)
+    clean = 0.5 * random_images(20, seed=1) + 0.5
+    shifts = []
+    for each in (source, loaded):
+        method = fozo.Align(engine, each)
+        method(clean)
+        shifts.append(method.metrics()["shift"])
+    assert shifts[0] > 20 and shifts[1] < 0.2 * shifts[0]  # for this camera, these images are the clean ones

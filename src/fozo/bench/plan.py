@@ -32,6 +32,7 @@ from typing import Any, TypeAlias
 
 from fozo.bench import recipes
 from fozo.data.corruptions import KINDS
+from fozo.data.groups import class_indices
 from fozo.data.scenarios import SCENARIOS, Scenario
 from fozo.data.sets.base import check_seed
 from fozo.errors import FozoError
@@ -63,6 +64,9 @@ class StreamPlan:
     images: int | None = None
     """Images of each domain, drawn at random (the same for every seed); all of them by default."""
     batch_size: int = 64
+    classes: str = ""
+    """A group of :data:`fozo.data.groups.GROUPS`, of whose classes alone images are streamed: ``images`` of them, or
+    all where there are fewer. The first image of each class is left to calibration, so that all groups share it."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be streamed."""
@@ -74,6 +78,8 @@ class StreamPlan:
                 raise FozoError(f"{what} is {count}; give a whole number from 1 up")
         if not 1 <= self.severity <= 5:
             raise FozoError(f"severity is {self.severity}; give a whole number from 1 to 5")
+        if self.classes:
+            class_indices(self.classes)
         assert self.order is not None  # which refuses what the scenario cannot do
 
     @cached_property
@@ -123,11 +129,14 @@ class Experiment:
 
     def facts(self) -> dict[str, object]:
         """Say in plain values (JSON) what is hashed. The model is named without its folder."""
+        stream = {**asdict(self.stream), "kinds": list(self.stream.kinds)}
+        if not self.stream.classes:  # so that experiments have the hash that they had before there were groups
+            del stream["classes"]
         return {
             "model": self.model if self.model.startswith("timm:") else PurePath(self.model).name,
             "method": self.method,
             "options": dict(sorted(self.options.items())),
-            "stream": {**asdict(self.stream), "kinds": list(self.stream.kinds)},
+            "stream": stream,
             "seed": self.seed,
             "calibration": self.calibration,
             **({"quantise": self.quantise} if self.quantise else {}),
@@ -247,7 +256,7 @@ class Recipe:
         rows = []
         for row in self.rows:
             own = {name: value for name, value in asdict(row).items() if name in ROW and value is not None}
-            stream = {name: value for name, value in asdict(row.stream).items() if value is not None}
+            stream = {name: value for name, value in asdict(row.stream).items() if value not in (None, "")}
             rows.append({**own, "stream": {**stream, "kinds": list(row.stream.kinds)}})
         return {**shown, "row": rows}
 
@@ -293,7 +302,9 @@ ROW = {
     "label": str, "method": str, "options": dict, "stream": dict, "column": str, "x": float, "axis": str,
     "paper": dict, "quantise": str,
 }  # fmt: skip
-STREAM = {"data": str, "scenario": str, "kinds": list, "severity": int, "images": int, "batch_size": int}
+STREAM = {
+    "data": str, "scenario": str, "kinds": list, "severity": int, "images": int, "batch_size": int, "classes": str,
+}  # fmt: skip
 RECIPE = {"title": str, "cost": str, "note": str, "calibration": int, "stream": dict, "row": list}
 FORMS = {
     str: "text", int: "a whole number", float: "a number", list: "a list of names", dict: "a table such as { a = 1 }",

@@ -17,6 +17,7 @@ import numpy as np
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.calibration import calibrate
 from fozo.core.statistics import SourceStatistics
+from fozo.data.groups import CLASSES, class_indices
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
@@ -78,10 +79,14 @@ class Resources:
     def images(self, plan: StreamPlan) -> ImageSet:
         """Open the images that a plan streams."""
         if plan not in self._sets:
-            images = self._open(plan)
+            whole = images = self._open(plan)
             if self.paths.image_list is not None:
                 images = images.select(robustbench_list(self.paths.image_list))
-            self._sets[plan] = images if plan.images is None else images.take(plan.images)
+            count = plan.images
+            if plan.classes:
+                images = _of_group(images, plan.classes, whole)
+                count = min(count or len(images), len(images))
+            self._sets[plan] = images if count is None else images.take(count)
         return self._sets[plan]
 
     def _open(self, plan: StreamPlan) -> ImageSet:
@@ -107,9 +112,14 @@ class Resources:
         self._sets[key] = open_images(root, layout, kinds=plan.kinds, severities=levels)
         return self._sets[key]
 
-    def clean(self, count: int, streamed: ImageSet) -> ImageSet:
-        """Choose clean images to calibrate on, none of which is in the stream in any form."""
-        key = (count, streamed.fingerprint)
+    def clean(self, count: int, streamed: ImageSet, group: str = "") -> ImageSet:
+        """Choose clean images to calibrate on, none of which is in the stream in any form.
+
+        They are of all classes, also where the stream is of one ``group``: a camera that sees dogs runs a model that
+        was calibrated on everything. For groups they are the first images of the classes, which no stream of a group
+        has; so all groups of a recipe share one set of statistics.
+        """
+        key = (count, bool(group), streamed.fingerprint)
         if key in self._sets:
             return self._sets[key]
         clean = self._open(StreamPlan(data="clean", kinds=("clean",)))
@@ -117,6 +127,9 @@ class Resources:
             raise FozoError(f"{self.paths.imagenet} holds corrupted images; give clean ones as --imagenet")
         taken = {str(PurePosixPath(sample.path).with_suffix("")) for sample in streamed.samples}
         paths = [clean.samples[int(i)].path for i in shuffled(len(clean), CALIBRATION_SEED)]
+        if group:
+            firsts = _firsts(clean)
+            paths = [path for path in paths if path in firsts]
         free = [path for path in paths if str(PurePosixPath(path).with_suffix("")) not in taken]
         if len(free) < 2:
             raise FozoError(
@@ -136,7 +149,8 @@ class Resources:
                         for block in iter(lambda: file.read(1 << 20), b""):
                             digest.update(block)
             self._digests[experiment.model] = digest.hexdigest()[:16]
-        clean = self.clean(experiment.calibration, streamed) if needs(experiment.method, experiment.options) else None
+        needed = needs(experiment.method, experiment.options)
+        clean = self.clean(experiment.calibration, streamed, experiment.stream.classes) if needed else None
         return {
             "model_digest": self._digests[experiment.model],
             "images_fingerprint": streamed.fingerprint,
@@ -155,7 +169,7 @@ class Resources:
         """Quantise a model on clean images that are not in the stream, with scales kept from before where possible."""
         from fozo.quant import Scales, ptq4vit, with_scales
 
-        clean = self.clean(QUANTISATION_IMAGES, streamed)
+        clean = self.clean(QUANTISATION_IMAGES, streamed, experiment.stream.classes)
         whole = self.engine(experiment.model)  # whatever classes the stream has, the scales are the model's
 
         def search(engine: Engine, batches: Iterator[Floats]) -> Scales:
@@ -175,14 +189,14 @@ class Resources:
         if "fisher" in wanted:
             from fozo.methods.eata import Fisher, measure_fisher
 
-            clean = self.clean(experiment.calibration, streamed)
+            clean = self.clean(experiment.calibration, streamed, experiment.stream.classes)
             given["fisher"] = self._cached("fisher", engine, clean, Fisher.load, measure_fisher, show)
         source = self.source(experiment, engine, streamed, show) if "source" in wanted else None
         return create(experiment.method, engine, source, **{**given, **experiment.options})
 
     def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
         """Measure the source statistics, or load them where that was done before."""
-        clean = self.clean(experiment.calibration, streamed)
+        clean = self.clean(experiment.calibration, streamed, experiment.stream.classes)
         kind = f"source{SourceStatistics.VERSION}"
         return self._cached(kind, engine, clean, SourceStatistics.load, calibrate, show)
 
@@ -211,6 +225,31 @@ class Resources:
             yield batch.images
             done += len(batch.images)
             show("calibrating", done, len(images))
+
+
+def _firsts(images: ImageSet) -> set[str]:
+    """Name the first image of each class, in the order of the names."""
+    found: dict[int, str] = {}
+    for path, label in sorted(images.samples):
+        found.setdefault(label, path)
+    return set(found.values())
+
+
+def _of_group(images: ImageSet, group: str, whole: ImageSet) -> ImageSet:
+    """Keep the images of a group's classes, without the first of each class in the whole set."""
+    if len(images.classes) != CLASSES:
+        raise FozoError(
+            f"the {images.name} set has {len(images.classes)} classes, but the group {group!r} is of ImageNet's "
+            f"{CLASSES}; give images of ImageNet, or run a recipe without groups of classes"
+        )
+    wanted, firsts = set(class_indices(group)), _firsts(whole)
+    kept = tuple(sample for sample in images.samples if sample.label in wanted and sample.path not in firsts)
+    if not kept:
+        raise FozoError(
+            f"the {images.name} set has no images of {group!r} beside the first of each class, which is left to "
+            f"calibration; give a set with more images of these classes"
+        )
+    return replace(images, samples=kept)
 
 
 def needs(method: str, options: Mapping[str, object]) -> frozenset[str]:

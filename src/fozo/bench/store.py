@@ -210,7 +210,11 @@ def describe(experiments: Sequence[Experiment]) -> str:
     plans = [experiment.stream for experiment in experiments]
     corrupted = [plan for plan in plans if plan.kinds != ("clean",)]
     counts = " or ".join(map(str, sorted({plan.images for plan in plans if plan.images is not None})))
+    groups = sorted({plan.classes for plan in plans if plan.classes})
     parts = [str(experiments[0].facts()["model"]), f"{counts} images a domain" if counts else "all images"]
+    if groups:  # a group may have fewer images
+        parts[-1] += " at most" if counts else ""
+        parts.append(f"{len(groups)} groups of classes" if groups[1:] else f"classes: {groups[0]}")
     if corrupted:
         parts.insert(1, "severity " + " or ".join(map(str, sorted({plan.severity for plan in corrupted}))))
         parts.append("ImageNet-C files" if corrupted[0].data == "imagenet-c" else "corrupted on the fly")

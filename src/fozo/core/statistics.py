@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fozo.core.content import ContentBasis, ContentMoments, ContentRegression
 from fozo.core.moments import Moments
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
@@ -23,7 +24,8 @@ class SourceStatistics:
 
     All are over images. ``cls``, ``features`` ``[L, d]``, ``pooled`` ``[h]`` and ``patch_mean`` ``[L, d]`` are named
     as in :class:`fozo.types.Tap`; ``patch_log_variance`` ``[L, d]`` is the logarithm of ``patch_variance``, and
-    ``descriptor`` ``[f]`` is of the images themselves, see :mod:`fozo.core.descriptor`.
+    ``descriptor`` ``[f]`` is of the images themselves, see :mod:`fozo.core.descriptor`. ``content`` has what the images
+    show and how it goes together with the parts named in ``CONDITIONED``, see :mod:`fozo.core.content`.
     """
 
     fingerprint: str
@@ -33,11 +35,13 @@ class SourceStatistics:
     patch_mean: Moments
     patch_log_variance: Moments
     descriptor: Moments
+    content: ContentMoments
     model: str = field(default="", compare=False)
 
     KIND = "source statistics"
-    VERSION = 4
+    VERSION = 5
     PARTS = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
+    CONDITIONED = ("cls", "patch_mean", "patch_log_variance", "descriptor")
 
     @property
     def images(self) -> int:
@@ -47,8 +51,38 @@ class SourceStatistics:
     def merge(self, other: SourceStatistics) -> SourceStatistics:
         """Statistics of both image collections together, for collecting in parallel or in instalments."""
         other.check(self.fingerprint, self.model)
-        parts = {name: getattr(self, name).merge(getattr(other, name)) for name in self.PARTS}
-        return SourceStatistics(self.fingerprint, model=self.model, **parts)
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in self.PARTS}
+        parts = {name: one.merge(two) for name, (one, two) in pairs.items()}
+        differences = {name: pairs[name][1].mean - pairs[name][0].mean for name in self.CONDITIONED}
+        content = self.content.merge(other.content, differences)
+        return SourceStatistics(self.fingerprint, content=content, model=self.model, **parts)
+
+    def regression(self) -> ContentRegression:
+        """Learn how the activations follow from what an image shows."""
+        return ContentRegression(self.content, {name: getattr(self, name) for name in self.CONDITIONED})
+
+    def blend(self, own: SourceStatistics) -> SourceStatistics:
+        """Statistics for one camera, from these of many mixed images and ``own`` ones of a few of its clean images.
+
+        The camera's averages start from what mixed images of the same content have, and are moved towards its own: by
+        all of the way if its images differ clearly, by none if they differ no more than so few images differ by chance
+        (James and Stein's estimate, for each layer). How images vary, and how that follows from their content, stays
+        as the many images tell it.
+        """
+        own.check(self.fingerprint, self.model)
+        self.content.basis.check(own.content.basis)
+        regression = self.regression()
+        offset = (own.content.mean - self.content.mean)[None]
+        parts = {}
+        for name in self.PARTS:
+            mixed, few = getattr(self, name), getattr(own, name)
+            expected = mixed.mean + (regression.shift(name, offset)[0] if name in self.CONDITIONED else 0)
+            scale = np.maximum(mixed.std, 1e-9)
+            deviation = np.square((few.mean - expected) / scale).mean(axis=-1, keepdims=True)
+            chance = np.square(few.std / scale).mean(axis=-1, keepdims=True) / few.count
+            believed = np.maximum(1 - chance / np.maximum(deviation, 1e-300), 0)
+            parts[name] = replace(mixed, mean=expected + believed * (few.mean - expected))
+        return replace(self, content=replace(self.content, mean=own.content.mean), **parts)
 
     def check(self, fingerprint: str, model: str) -> None:
         """Refuse to serve a model other than the one these statistics were collected from."""
@@ -66,10 +100,14 @@ class SourceStatistics:
             "version": self.VERSION,
             "fingerprint": self.fingerprint,
             "model": self.model,
-            "counts": {name: part.count for name, part in moments.items()},
+            "counts": {**{name: part.count for name, part in moments.items()}, "content": self.content.count},
         }
         arrays = {f"{name}.mean": part.mean for name, part in moments.items()}
         arrays |= {f"{name}.squares": part.squares for name, part in moments.items()}
+        content = self.content
+        arrays |= {"content.centre": content.basis.centre, "content.directions": content.basis.directions}
+        arrays |= {"content.mean": content.mean, "content.products": content.products}
+        arrays |= {f"content.{name}": cross for name, cross in content.cross.items()}
         save_arrays(path, header, arrays)
 
     @classmethod
@@ -93,7 +131,19 @@ class SourceStatistics:
                 )
                 for name in cls.PARTS
             }
-            return cls(str(header["fingerprint"]), model=str(header["model"]), **parts)
+            stored = {
+                name.removeprefix("content."): array.astype(np.float64)
+                for name, array in arrays.items()
+                if name.startswith("content.")
+            }
+            content = ContentMoments(
+                ContentBasis(stored["centre"], stored["directions"]),
+                int(counts["content"]),
+                stored["mean"],
+                stored["products"],
+                {name: stored[name] for name in cls.CONDITIONED},
+            )
+            return cls(str(header["fingerprint"]), content=content, model=str(header["model"]), **parts)
         except (KeyError, TypeError, ValueError) as error:
             raise FozoError(
                 f"{os.fspath(path)} holds damaged source statistics ({type(error).__name__}: {error}); "

@@ -13,9 +13,10 @@ import fozo
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import load_arrays
+from fozo.methods.align.alignment import TokenStatistics, block_updates
 from fozo.testing import same
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps
-from tests.helpers import random_images, random_vit
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps
+from tests.helpers import random_images, random_vit, run
 
 BATCHES = [random_images(20, seed=i) for i in range(4)]
 SHIFTED = [0.3 * batch + 1.0 for batch in BATCHES]
@@ -71,7 +72,8 @@ def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source:
 def test_faded_images_get_their_contrast_back_at_once(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
     """The images themselves tell what they lack, so not even the first has to wait for memories."""
     sharp, faded = BATCHES[0][:size], 0.2 * BATCHES[0][:size]
-    method, plain = fozo.Align(engine, source, mean_strength=0.0, std_strength=0.0), fozo.NoAdapt(engine)
+    method = fozo.Align(engine, source, mean_strength=0.0, std_strength=0.0, cls_strength=0.0)
+    plain = fozo.NoAdapt(engine)
     wanted = plain(sharp)
     assert np.square(method(faded) - wanted).sum() < 0.5 * np.square(plain(faded) - wanted).sum()
     method.reset()
@@ -92,6 +94,91 @@ def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source
 
     distances = [deviation(batch) for batch in SHIFTED]
     assert distances[-1] < 0.8 * distances[0]
+
+
+def test_the_cls_token_ends_nearer_to_its_clean_average_in_the_first_half(
+    engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    """Where its moves bring it on shifted images: nowhere without a strength, nearer with one."""
+    half = engine.spec.depth // 2
+    clean, left = source.cls.mean[:half], {}
+    for strength in (0.0, 0.3):
+        watched = Watched(engine)
+        method = fozo.Align(watched, source, group_size=20, cls_strength=strength)
+        for batch in SHIFTED:
+            method(batch)
+        knobs, taps = watched.seen[-1]
+        assert knobs.cls is not None and (knobs.cls.scale == 1).all()
+        shift = knobs.cls.shift[0]
+        assert not shift[:, 0].any() and not shift[:, half + 1 :].any()
+        assert shift[:, 1 : half + 1].any() == bool(strength)
+        moved = taps[Tap.CLS][0][:, :half] + shift[:, 1 : half + 1]
+        left[strength] = float(np.square(moved.mean(axis=0) - clean).sum())
+    assert left[0.3] < 0.8 * left[0.0]
+
+
+def test_clean_images_are_learnt_as_the_cameras_reference_and_corrupted_ones_are_not(
+    engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    camera, drifted = fozo.Align(engine, source), fozo.Align(engine, source)
+    for clean, shifted in zip(BATCHES, SHIFTED, strict=True):
+        camera(clean)
+        drifted(shifted)
+    assert camera.reference.images == pytest.approx(80, rel=0.01)
+    assert camera.reference.residual.any() and camera.reference.offset.any()
+    assert drifted.reference.images < 1e-6
+    learnt = camera.reference.residual
+    for shifted in SHIFTED:  # nor does drift spoil what the camera has shown before
+        camera(shifted)
+    np.testing.assert_allclose(camera.reference.residual, learnt, atol=1e-6)
+
+
+def test_the_reference_is_the_average_residual_of_the_clean_images(
+    engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    """By hand: what the plain model's tokens on them differ by from where content would have them."""
+    method = fozo.Align(engine, source, mean_strength=0.0, std_strength=0.0, cls_strength=0.0, equaliser_strength=0.0)
+    for batch in BATCHES:
+        method(batch)
+    shape = (1, 1, engine.spec.depth, engine.spec.dim)
+    still = Move(np.ones(shape), np.zeros(shape))
+    knobs = Knobs(cls=still, patches=still)
+    taps = run(engine, np.concatenate(BATCHES), knobs)
+    offsets = method.targets.offsets(taps[Tap.LOGITS][0])
+    residuals = method.targets.residuals(block_updates(taps, knobs), offsets)
+    np.testing.assert_allclose(method.reference.offset, offsets.mean(axis=0), atol=1e-4)
+    np.testing.assert_allclose(method.reference.residual, residuals.mean(axis=0), atol=1e-4)
+
+
+def test_without_a_reference_of_its_own_nothing_is_learnt_of_the_camera(
+    engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    method = fozo.Align(engine, source, own_reference=False)
+    for batch in BATCHES:
+        method(batch)
+    state = method.state()
+    assert state["reference_images"] == 0
+    assert not state["reference_offset"].any() and not state["reference_residual"].any()
+
+
+def test_the_reference_is_part_of_the_state_and_nonsense_is_refused(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    method, resumed = fozo.Align(engine, source), fozo.Align(engine, source)
+    method(BATCHES[0])
+    method.save(tmp_path / "state.npz")
+    resumed.restore(tmp_path / "state.npz")
+    assert resumed.reference.images == method.reference.images > 15
+    np.testing.assert_array_equal(resumed.reference.offset, method.reference.offset)
+    np.testing.assert_array_equal(resumed.reference.residual, method.reference.residual)
+    np.testing.assert_array_equal(resumed(BATCHES[1]), method(BATCHES[1]))
+    before = method.state()
+    for images in (-1.0, 1e6):
+        with pytest.raises(FozoError, match="the state's reference rests on"):
+            method.load_state({**before, "reference_images": np.array(images)})
+        assert same(method.state(), before)
+    method.reset()
+    assert method.reference.images == 0 and not method.reference.residual.any()
 
 
 def test_another_domain_is_not_moved_by_the_memories_of_this_one(engine: fozo.Engine, source: SourceStatistics) -> None:
@@ -202,7 +289,8 @@ def test_its_memory_is_saved_in_the_precision_it_has(
     method.save(tmp_path / "state.npz")
     _, arrays = load_arrays(tmp_path / "state.npz", "state")
     assert arrays["updates"].dtype == method.state()["updates"].dtype == np.float32
-    assert arrays["updates"].shape == (20, 2 * engine.spec.depth * engine.spec.dim)
+    content = len(source.content.mean)  # what an image shows is remembered beside what the blocks added to it
+    assert arrays["updates"].shape == (20, TokenStatistics.width(engine.spec.depth, engine.spec.dim) + content)
     assert arrays["mean"].dtype == np.float64
 
 
@@ -258,7 +346,10 @@ def test_auto_passes_twice_where_a_domain_begins_and_keeps_its_budget(
         ({"mean_strength": 1.5}, "mean_strength is 1.5"),
         ({"std_strength": float("nan")}, "std_strength is nan"),
         ({"equaliser_strength": "all"}, "equaliser_strength is 'all'; give a value like 0.7"),
-        ({"shrinkage": -1}, "shrinkage is -1"),
+        ({"cls_strength": -0.1}, "cls_strength is -0.1"),
+        ({"doubt": -1}, "doubt is -1"),
+        ({"doubt": float("inf")}, "doubt is inf"),
+        ({"own_reference": 1}, "own_reference is 1; give a value like True"),
         ({"group_size": 0}, "group_size must be above 0, not 0"),
         ({"budget": 0.5}, "budget is 0.5"),
         ({"retrieval.capacity": 0}, "capacity must be above 0, not 0"),

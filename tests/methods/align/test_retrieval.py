@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fozo.errors import FozoError
-from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig
+from fozo.methods.align.retrieval import CONTENT_VARIANCE, DomainEstimate, Memory, RetrievalConfig
 
 FEATURES = 21
 CONFIG = RetrievalConfig()
@@ -116,6 +116,24 @@ def test_without_memories_estimates_stay_as_they_are() -> None:
     retrieved = memory.retrieve(domains)
     assert retrieved.effective_sample_size.tolist() == [0] and retrieved.values.tolist() == [[0]]
     np.testing.assert_allclose(CONFIG.posterior(domains, retrieved).mean, domains.mean)
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_clean_images_look_clean_and_those_of_far_domains_do_not(size: int) -> None:
+    for domain, least, most in ((0.0, 0.999, 1), (4.0, 0, 1e-3), (-4.0, 0, 1e-3)):
+        domains = CONFIG.estimate(descriptors(domain, size, seed=3), descriptors(domain, 15, seed=4))
+        found = CONFIG.looks_clean(domains)
+        assert found.shape == (size,) and (least <= found).all() and (found <= most).all()
+
+
+def test_narrow_content_may_look_a_little_different_and_still_clean() -> None:
+    """However sharp the estimate: what it may differ by is a matter of content, not of chance."""
+    centre = np.sqrt(CONTENT_VARIANCE)
+    found = [
+        CONFIG.looks_clean(DomainEstimate(*(np.full((1, FEATURES), value) for value in (off * centre, 1e-6, 0.0))))
+        for off in (0.0, 0.9, 1.5, 3.0)
+    ]
+    assert found[0] == found[1] == 1 > found[2] > found[3] and found[3] < 1e-3
 
 
 def test_part_of_the_estimates() -> None:

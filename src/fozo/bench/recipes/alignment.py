@@ -27,8 +27,11 @@ VARIANTS: Methods = {
         "align",
         {"mean_strength": 0.3, "std_strength": 0.4, "equaliser_strength": 1.0},
     ),
-    "no shrinkage": ("align", {"shrinkage": 0.0}),
-    "one domain": ("align", {"retrieval.dimensions": 0.0}),  # every remembered image counts alike
+    "no alignment of CLS": ("align", {"cls_strength": 0.0}),
+    "content ignored": ("align", {"content_strength": 0.0}),
+    "content not doubted": ("align", {"doubt": 0.0}),
+    "no reference of its own": ("align", {"own_reference": False}),
+    "one domain": ("align", {"retrieval.dimensions": 0.0, "own_reference": False}),  # all look alike
     "groups of 64": ("align", {"group_size": 64}),
     "2 passes": ("align", {"passes": 2}),
     "passes = auto": ("align", {"passes": "auto"}),

@@ -1,11 +1,11 @@
-"""Align: images given back what their domain lacks, patch tokens moved towards their clean statistics.
+"""Align: images given back what their domain lacks, tokens moved to where clean images of the same content have them.
 
 One forward pass an image, no gradient, no prompt, no random number. The stream is worked through in groups of a few
 images. For each of them, :mod:`~fozo.methods.align.retrieval` finds the earlier images of the same domain. Where bands
 of spatial frequency are weaker in that domain than on clean images, :mod:`~fozo.methods.align.equaliser` amplifies
-them. What the blocks added to images of that domain is what they are expected to add to this one, and
-:mod:`~fozo.methods.align.alignment` turns that into moves before every block, shrunk the more the fewer images they
-rest on.
+them. What the blocks added to images of that domain is what they are expected to add to this one.
+:mod:`~fozo.methods.align.targets` says where the tokens of clean images with that content would be, and how much of the
+difference can be believed to be drift; :mod:`~fozo.methods.align.alignment` turns that into moves before every block.
 
 With more passes, images are run again once they are in the memory themselves: the moves then rest on what the blocks
 really added to them, which matters most where little else is remembered. ``passes="auto"`` makes a second pass just
@@ -21,12 +21,13 @@ import numpy as np
 
 from fozo.core.descriptor import Single, spectra
 from fozo.errors import FozoError
-from fozo.methods.align.alignment import PatchStatistics, block_updates, plan
+from fozo.methods.align.alignment import TokenStatistics, block_updates, plan
 from fozo.methods.align.equaliser import energy_deficit, equalise
 from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Retrieved
+from fozo.methods.align.targets import REFERENCE_IMAGES, Reference, Targets
 from fozo.methods.base import Method, positive
 from fozo.methods.registry import register
-from fozo.types import Batch, Floats, Knobs, Move, State, Tap
+from fozo.types import Batch, Floats, Knobs, State, Tap
 
 AUTO = "auto"
 ESS_THRESHOLD = 8.0
@@ -35,7 +36,7 @@ BURST = 16.0
 """Second passes in the token bucket of ``auto`` at the beginning: two groups, where a stream begins."""
 BUCKET = 64.0
 """Second passes that the bucket holds at most, so that a long quiet time is not followed by a long burst."""
-TAPS = (Tap.LOGITS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
+TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,16 @@ class AlignConfig:
     """Part of the way that the mean of the patch tokens is moved before each block."""
     std_strength: float = 0.2
     """Part of the way that their standard deviation is, on a logarithmic scale."""
+    cls_strength: float = 0.3
+    """Part of the way that the CLS token is, in the first half of the model."""
     equaliser_strength: float = 0.7
     """Part of the way that weak bands of the image's spatial frequencies are amplified to their clean energy."""
-    shrinkage: float = 4.0
-    """Pseudo-count of the prior that nothing has to be moved: n effective samples count n / (n + shrinkage)."""
+    content_strength: float = 1.0
+    """Part of the way that targets follow the content of the stream; with 0 they are those of the average image."""
+    doubt: float = 0.4
+    """Squared error expected of content-conditioned targets, as a part of the squared correction for content."""
+    own_reference: bool = True
+    """Whether the stream's own images are learnt as this camera's reference while they look clean."""
     group_size: int = 8
     """Images that go through the model together, and see the same memories (a micro-batch)."""
     budget: float = 1.1
@@ -62,36 +69,39 @@ class AlignConfig:
         """Refuse what makes no sense."""
         if self.passes != AUTO and (type(self.passes) is not int or self.passes < 1):
             raise FozoError(f"align takes a whole number of passes from 1 up, or 'auto', not {self.passes!r}")
-        for name in ("mean_strength", "std_strength", "equaliser_strength"):
+        for name in ("mean_strength", "std_strength", "cls_strength", "equaliser_strength", "content_strength"):
             if not 0 <= getattr(self, name) <= 1:
                 raise FozoError(f"align: {name} is {getattr(self, name)}; give a part from 0 (none) to 1 (all the way)")
-        if not self.shrinkage >= 0:
-            raise FozoError(f"align: shrinkage is {self.shrinkage}; give a number of images from 0 up")
+        if not 0 <= self.doubt < np.inf:
+            raise FozoError(f"align: doubt is {self.doubt}; give a number from 0 (content says all) up")
         if not self.budget >= 1:
             raise FozoError(f"align: budget is {self.budget}; give an average number of passes from 1 up")
         positive("align", group_size=self.group_size)
 
 
 @register(
-    "align", passes="1 or more", adapts="image bands and patch token moves", paper="fozo, docs/method.md",
+    "align", passes="1 or more", adapts="image bands and token moves", paper="fozo, docs/method.md",
     needs={"source", "tokens"},
 )  # fmt: skip
 class Align(Method[AlignConfig]):
-    """Images equalised and patch tokens aligned with clean statistics, by domain."""
+    """Images equalised and tokens aligned with clean ones of the same content, by domain."""
 
     PRESETS: ClassVar = {"default": AlignConfig()}
     LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor", "updates"), "images")
 
     def prepare(self) -> None:
         """Read the targets from the source statistics."""
-        source = self.source
-        self.target = PatchStatistics(source.patch_mean.mean, source.patch_log_variance.mean)
+        source, spec = self.source, self.engine.spec
+        self.targets = Targets(source, self.engine.head(), spec.depth, self.config.content_strength, self.config.doubt)
+        self.width = TokenStatistics.width(spec.depth, spec.dim)
         self.descriptor_std = np.maximum(source.descriptor.std, 1e-6)
-        self.spectra = spectra(*self.engine.spec.image_shape)
+        self.spectra = spectra(*spec.image_shape)
 
     def begin(self) -> None:
         """Begin with an empty memory."""
-        self.memory = Memory(self.descriptor_std.size, 2 * self.target.mean.size, self.config.retrieval)
+        contents = self.targets.vectors.shape[1]
+        self.memory = Memory(self.descriptor_std.size, self.width + contents, self.config.retrieval)
+        self.reference = self.targets.no_reference(self.engine.spec.dim)
         self.credit = BURST
         self.passes_per_image = 1.0
 
@@ -118,26 +128,28 @@ class Align(Method[AlignConfig]):
         before = self.memory.domains, self.memory.values
         retrieved = self.memory.retrieve(domains)
         samples = float(retrieved.effective_sample_size.mean())
-        batch = self._equalised(batch, coefficients, domains, retrieved)
+        posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
+        batch = self._equalised(batch, coefficients, posterior)
         passes = self._passes(len(batch), samples)
         for again in range(passes):
             if again:
                 retrieved = self.memory.retrieve(domains)
-            move = self._plan(retrieved)
-            taps = self.engine.run(batch, Knobs(patches=move), TAPS)
+            knobs = self._plan(retrieved)
+            taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
                 raise FozoError("the model's logits are not all finite; nothing was changed: check its weights")
-            updates = block_updates(taps, move)
+            updates, offsets = block_updates(taps, knobs), self.targets.offsets(logits)
             self.memory.domains, self.memory.values = before  # what the pass before saw of these images is out of date
-            values = np.concatenate([updates.mean, updates.log_variance], axis=1)
-            self.memory.add(domains, values.reshape(len(batch), -1))
+            self.memory.add(domains, np.concatenate([updates.flat(), offsets], axis=1))
+        if self.config.own_reference:
+            weights = np.broadcast_to(self.config.retrieval.looks_clean(posterior), len(batch))
+            self.reference = self.reference.learn(offsets, self.targets.residuals(updates, offsets), weights)
         return logits, passes, samples
 
-    def _equalised(self, batch: Batch, coefficients: Single, domains: DomainEstimate, retrieved: Retrieved) -> Batch:
+    def _equalised(self, batch: Batch, coefficients: Single, domains: DomainEstimate) -> Batch:
         """Give images back the detail that their domains lack."""
-        posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
-        deficit = energy_deficit(self.spectra, posterior, self.descriptor_std)
+        deficit = energy_deficit(self.spectra, domains, self.descriptor_std)
         if not self.config.equaliser_strength or not deficit.any():
             return batch
         return batch.with_images(equalise(self.spectra, coefficients, deficit, self.config.equaliser_strength))
@@ -152,28 +164,35 @@ class Align(Method[AlignConfig]):
         self.credit -= images
         return 2
 
-    def _plan(self, retrieved: Retrieved) -> Move:
-        """Decide the moves from what the blocks added to images of the same domain."""
-        depth, dim = self.target.mean.shape
-        expected = retrieved.values.reshape(-1, 2, depth, dim)
-        samples = retrieved.effective_sample_size
-        trust = samples / np.maximum(samples + self.config.shrinkage, 1e-300)
-        strengths = np.array([self.config.mean_strength, self.config.std_strength]) * trust[:, None]
-        return plan(PatchStatistics(expected[:, 0], expected[:, 1]), self.target, strengths)
+    def _plan(self, retrieved: Retrieved) -> Knobs:
+        """Decide the moves from what the blocks added to images of the same domain, and what those showed."""
+        spec = self.engine.spec
+        updates = TokenStatistics.of_flat(retrieved.values[:, : self.width], spec.depth, spec.dim)
+        offsets, images = retrieved.values[:, self.width :], retrieved.effective_sample_size
+        target, believed = self.targets.find(updates, offsets, images, self.reference)
+        strengths = TokenStatistics(
+            self.config.mean_strength * believed.mean,
+            self.config.std_strength * believed.log_variance,
+            self.config.cls_strength * believed.cls,
+        )
+        return plan(updates, target, strengths)
 
     @property
     def parameters(self) -> int:
         """How many numbers the moves of one image consist of."""
-        return 2 * self.target.mean.size
+        return self.width
 
     def variables(self) -> State:
-        """The memory, and the token bucket of ``auto``."""
+        """The memory, the camera's reference, and the token bucket of ``auto``."""
         domains = self.memory.domains
         return {
             "mean": domains.mean,
             "variance": domains.variance,
             "descriptor": domains.descriptor,
             "updates": self.memory.values,
+            "reference_images": np.array(self.reference.images),
+            "reference_offset": self.reference.offset,
+            "reference_residual": self.reference.residual,
             "credit": np.array(self.credit),
         }
 
@@ -185,6 +204,17 @@ class Align(Method[AlignConfig]):
                 f"the state remembers {len(mean)} images, of {self.config.retrieval.capacity} at most, or variances "
                 f"that are not positive; save the state again"
             )
+        reference_images = float(variables["reference_images"])
+        if not 0 <= reference_images <= REFERENCE_IMAGES:
+            raise FozoError(
+                f"the state's reference rests on {reference_images:g} images, of {REFERENCE_IMAGES:g} at most; "
+                f"save the state again"
+            )
         self.memory.domains = DomainEstimate(mean, variance, descriptor)
         self.memory.values = variables["updates"].astype(np.float32)
+        self.reference = Reference(
+            reference_images,
+            variables["reference_offset"].astype(np.float64),
+            variables["reference_residual"].astype(np.float64),
+        )
         self.credit = float(variables["credit"])

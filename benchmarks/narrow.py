@@ -1,0 +1,150 @@
+"""Tables of the recipes narrow and held_out: what adaptation does to content that it was not tuned on.
+
+    fozo bench narrow --model A.safetensors --imagenet DIR --seeds 0,1,2 --out RUNS
+    fozo bench held_out --model A.safetensors --imagenet DIR --severity 3 --seeds 0,1,2 --out RUNS
+    python -m benchmarks.narrow RUNS
+
+Prints Markdown, of all finished runs of these recipes below a folder. Differences to NoAdapt are paired over batches
+(``paired`` of benchmarks/results.py), averaged over groups, domains and seeds. A group or domain counts as below when
+it lost more than half a point, and a group as surely below when the interval of its difference leaves zero out too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from benchmarks.results import BASE, difference, over_seeds
+from fozo.bench.measures import BatchRecord, Interval
+from fozo.bench.report.tables import SHORT
+from fozo.bench.store import Group, Run, collect
+from fozo.errors import FozoError
+
+BELOW = -0.5
+"""Points that count as a loss."""
+Pairs: TypeAlias = Sequence[tuple[Run, Run]]
+"""Runs of a method, each beside NoAdapt's over the same batches."""
+
+
+def pairs(group: Group, label: str) -> dict[str, Pairs]:
+    """Find a row's runs by column: a pair for each seed that both sides have finished."""
+    base = {(run.experiment.column, run.experiment.seed): run for run in group.runs if run.experiment.label == BASE}
+    found: dict[str, list[tuple[Run, Run]]] = {}
+    for run in group.runs:
+        key = (run.experiment.column, run.experiment.seed)
+        if run.experiment.label == label and key in base:
+            found.setdefault(key[0], []).append((run, base[key]))
+    return dict(found)
+
+
+def average(runs: Iterable[Run]) -> float:
+    """Top-1 over all runs."""
+    return float(np.mean([run.measures.average for run in runs]))
+
+
+def gain(both: Pairs) -> tuple[float, Interval | None]:
+    """Difference over all columns and domains of the pairs, and its interval: mean over seeds."""
+    seeds: dict[int, tuple[list[BatchRecord], list[BatchRecord]]] = {}
+    for pair in both:
+        sides = seeds.setdefault(pair[0].experiment.seed, ([], []))
+        for side, run in zip(sides, pair, strict=True):  # fog on dogs and fog on food are two domains
+            side += [replace(each, domain=f"{run.experiment.column} {each.domain}") for each in run.records()]
+    return over_seeds(list(seeds.values()))
+
+
+def by_domain(both: Pairs) -> dict[str, float]:
+    """Difference in each domain, over all columns and seeds."""
+    return {
+        name: float(np.mean([own.measures.domains[name] - base.measures.domains[name] for own, base in both]))
+        for name in both[0][0].measures.domains
+    }
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Write a Markdown table whose first column is text."""
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def narrow_table(group: Group) -> str:
+    """One row a method: on average, by corruption, and in the group of classes that it does worst on."""
+    kinds = [name.split("/")[0] for name in group.runs[0].measures.domains]
+    heads = ["", "groups", "Avg", f"less {BASE} (95 %)", *(SHORT.get(kind, kind) for kind in kinds), "worst group",
+             f"groups below {BELOW}", "surely"]  # fmt: skip
+    rows: list[list[object]] = []
+    for label in group.labels:
+        found = pairs(group, label)
+        everything = [pair for each in found.values() for pair in each]
+        if not everything:
+            continue
+        cells: list[object] = [label, len(found), f"{average(own for own, _ in everything):.2f}"]
+        if label == BASE:
+            rows.append([*cells, *["-"] * (len(heads) - len(cells))])
+            continue
+        gains = {column: gain(each) for column, each in found.items()}
+        worst = min(gains, key=lambda column: gains[column][0])
+        below = [within for value, within in gains.values() if value < BELOW]
+        rows.append(
+            [*cells, difference(*gain(everything)), *(f"{value:+.1f}" for value in by_domain(everything).values()),
+             f"{worst} {gains[worst][0]:+.1f}", len(below), sum(each is not None and each.high < 0 for each in below)]
+        )  # fmt: skip
+    return table(heads, rows)
+
+
+def held_out_table(groups: Sequence[Group]) -> str:
+    """One row a model, severity and method: over all seeds."""
+    heads = ["model", "severity", "row", "seeds", BASE, "top-1", "difference (95 %)", "clean", "worst domain",
+             f"domains below {BELOW}"]  # fmt: skip
+    rows: list[list[object]] = []
+    for group in groups:
+        for label in group.labels:
+            both = [pair for each in pairs(group, label).values() for pair in each]
+            if label == BASE or not both:
+                continue
+            experiment, domains = both[0][0].experiment, by_domain(both)
+            worst = min(domains, key=lambda name: domains[name])
+            rows.append(
+                [experiment.model.split(".")[0], experiment.stream.severity, label, len(both),
+                 f"{average(base for _, base in both):.2f}", f"{average(own for own, _ in both):.2f}",
+                 difference(*gain(both)), f"{domains['clean']:+.1f}", f"{worst.split('/')[0]} {domains[worst]:+.1f}",
+                 sum(value < BELOW for value in domains.values())]
+            )  # fmt: skip
+    return table(heads, rows)
+
+
+def page(groups: Sequence[Group]) -> str:
+    """All tables that finished runs give."""
+    named = {
+        name: [each for each in groups if each.recipe.name.split("-")[0] == name] for name in ("narrow", "held_out")
+    }
+    parts = [f"### {each.recipe.title}\n\n{each.setting}\n\n{narrow_table(each)}" for each in named["narrow"]]
+    if named["held_out"]:
+        settings = "\n".join(f"- {each.setting}" for each in named["held_out"])
+        title = named["held_out"][0].recipe.title
+        parts.append(f"### {title}\n\n{settings}\n\n{held_out_table(named['held_out'])}")
+    if not parts:
+        raise FozoError("there are no finished runs of narrow or held_out; run fozo bench narrow first")
+    alone = [each for each in (*named["narrow"], *named["held_out"]) if BASE not in each.labels]
+    if alone:
+        raise FozoError(f"{alone[0].recipe.name} has no finished run of {BASE} to compare with; run it as well")
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, help="the --out of fozo bench, or a folder above several")
+    try:
+        print(page(collect(parser.parse_args().runs)))
+    except FozoError as error:
+        print(f"narrow: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

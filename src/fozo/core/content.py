@@ -1,0 +1,145 @@
+"""Content: what images show, as far as the model's own predictions tell, and what it means for the activations.
+
+A camera that sees only birds moves the tokens of a model away from their clean average, and so does fog. To tell one
+from the other, calibration learns how much of the activations follows from *what is shown*: each clean image gets a
+content vector, the expectation of the head's rows under the predicted classes,
+
+    c = sum over classes of p(class) (row of the class - mean row),  on the principal directions of the rows
+
+and the statistics y of an image are regressed on it, y = mean + W (c - mean c). Predictions are a good witness: they
+hardly depend on the drift (a wrong breed is still a dog), where the features that they are read from do.
+
+Nothing is kept but sums, so statistics still merge without loss. The ridge penalty of W is chosen by generalised
+cross-validation from the sums alone. Few clean images, or contents that explain nothing, get W = 0 by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from fozo.core.moments import Moments
+from fozo.errors import FozoError
+from fozo.types import Affine, Array, Floats
+
+DIMENSIONS = 64
+"""Of content vectors, at most. Of 8, 16, 32, 64, 128 this is where more stop telling more (docs/method.md)."""
+PENALTIES = 10.0 ** np.arange(-6, 7)
+"""Ridge penalties to choose from, in units of the largest eigenvalue; the last are as good as infinite."""
+
+
+@dataclass(frozen=True)
+class ContentBasis:
+    """The principal directions of a head's rows."""
+
+    centre: Array
+    """Mean row, ``[h]``."""
+    directions: Array
+    """``[h, k]``, orthonormal."""
+
+    @classmethod
+    def of(cls, head: Affine) -> ContentBasis:
+        """Find the directions in which a head's classes differ most."""
+        rows = np.asarray(head.weight, dtype=np.float64).T
+        centre = rows.mean(axis=0)
+        directions = np.linalg.svd(rows - centre, full_matrices=False)[2][: min(DIMENSIONS, len(rows) - 1)].T
+        # A singular vector's sign is chance; fixed, so that statistics made in two places can be merged.
+        largest = np.take_along_axis(directions, np.abs(directions).argmax(axis=0)[None], axis=0)
+        return cls(centre, directions * np.sign(largest))
+
+    def vectors(self, head: Affine) -> Array:
+        """Content vector of each class, ``[classes, k]``; the head may have fewer classes than that of calibration."""
+        return cast("Array", (np.asarray(head.weight, dtype=np.float64).T - self.centre) @ self.directions)
+
+    def check(self, other: ContentBasis) -> None:
+        """Refuse contents on other directions: their numbers mean something else."""
+        same = self.directions.shape == other.directions.shape
+        if not same or not np.allclose(self.directions, other.directions, atol=1e-6):
+            raise FozoError("these source statistics were made with different heads of one model; collect them again")
+
+
+def contents(logits: Floats, vectors: Array) -> Array:
+    """Content vectors of images ``[B, k]``: expectations of the classes' ``vectors`` under the predictions."""
+    shifted = np.asarray(logits, dtype=np.float64)
+    chances = np.exp(shifted - shifted.max(axis=1, keepdims=True))
+    return cast("Array", (chances / chances.sum(axis=1, keepdims=True)) @ vectors)
+
+
+@dataclass(frozen=True)
+class ContentMoments:
+    """Sums of content vectors and of their products with other statistics of the same images, about the means."""
+
+    basis: ContentBasis
+    count: int
+    mean: Array
+    """``[k]``."""
+    products: Array
+    """Sum of (c - mean)(c - mean)^T, ``[k, k]``."""
+    cross: Mapping[str, Array]
+    """For each statistic y ``[...]`` by name, the sum of (c - mean)(y - mean of y), ``[k, ...]``."""
+
+    @classmethod
+    def of(cls, basis: ContentBasis, vectors: Array, statistics: Mapping[str, Array]) -> ContentMoments:
+        """Sums over a batch: content vectors ``[B, k]`` and statistics ``[B, ...]``."""
+        mean = vectors.mean(axis=0)
+        centred = vectors - mean
+        cross = {name: np.tensordot(centred, y - y.mean(axis=0), (0, 0)) for name, y in statistics.items()}
+        return cls(basis, len(vectors), mean, centred.T @ centred, cross)
+
+    def merge(self, other: ContentMoments, differences: Mapping[str, Array]) -> ContentMoments:
+        """Sums of both samples together; ``differences`` are those of the statistics' means, other minus this."""
+        self.basis.check(other.basis)
+        count = self.count + other.count
+        delta, weight = other.mean - self.mean, self.count * other.count / count
+        cross = {
+            name: product + other.cross[name] + weight * np.multiply.outer(delta, differences[name])
+            for name, product in self.cross.items()
+        }
+        products = self.products + other.products + weight * np.outer(delta, delta)
+        return ContentMoments(self.basis, count, self.mean + delta * (other.count / count), products, cross)
+
+
+class ContentRegression:
+    """What content says about other statistics of an image, and how much it leaves unsaid."""
+
+    def __init__(self, content: ContentMoments, moments: Mapping[str, Moments]) -> None:
+        """Fit ``y = mean + W (c - mean c)`` for all statistics of ``content`` with one penalty."""
+        self.mean, count = content.mean, content.count
+        eigenvalues, vectors = np.linalg.eigh(content.products)
+        kept = eigenvalues > 1e-9 * eigenvalues.max(initial=0.0)
+        eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
+        rotated = {name: np.tensordot(vectors.T, cross, 1) for name, cross in content.cross.items()}
+        # Of each feature's sum of squares, the part that each direction explains without a penalty.
+        explained = {
+            name: (y.T**2 / eigenvalues).T / np.maximum(moments[name].squares, 1e-300) for name, y in rotated.items()
+        }
+        nothing = np.zeros(len(eigenvalues))
+        by_direction = sum((y.sum(axis=tuple(range(1, y.ndim))) for y in explained.values()), nothing)
+        features = sum(moments[name].mean.size for name in explained)
+        best = (np.inf, nothing)
+        # From the largest down, and a smaller one has to win clearly: of two images, all penalties score the same.
+        for penalty in PENALTIES[::-1] * eigenvalues.max(initial=0.0):
+            kept_part = eigenvalues / (eigenvalues + penalty)
+            left = features - ((2 * kept_part - kept_part**2) * by_direction).sum()
+            freedom = 1 - (kept_part.sum() + 1) / count
+            score = left / freedom**2 if freedom > 0 else np.inf
+            if score < best[0] * (1 - 1e-6):
+                best = (score, kept_part)
+        kept_part = best[1]
+        freedom = max(1 - kept_part.sum() / count, 1e-3)
+        solved = vectors * (kept_part / eigenvalues)
+        self.weights = {name: np.tensordot(solved, y, 1) for name, y in rotated.items()}
+        """W for each statistic, ``[k, ...]``."""
+        # Above 0 also where sums are rounded: who divides it by a number of images relies on it.
+        self.unexplained = {
+            name: np.maximum(1 - np.tensordot(2 * kept_part - kept_part**2, y, 1), 1e-12) / freedom
+            for name, y in explained.items()
+        }
+        """The part of a feature's variance over images that content does not explain, ``[...]``."""
+
+    def shift(self, name: str, offsets: Array) -> Array:
+        """How images of content ``mean + offsets`` (``[n, k]``) differ from the average image: ``[n, ...]``."""
+        return np.tensordot(offsets, self.weights[name], 1)

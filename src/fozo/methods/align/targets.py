@@ -1,0 +1,154 @@
+"""Targets: where the tokens of clean images of *this content* are, how sure that is, and what this camera has shown.
+
+Three sources, each of which knows something that the one before does not:
+
+* **Calibration**: the average clean image.
+* **Content** (:mod:`fozo.core.content`): with d the average content of the domain's images less that of calibration,
+  clean images of that content differ from the average one by W d. The regression cannot know everything about narrow
+  content: a squared error of ``doubt`` times that of its own correction is expected, in each layer.
+* **The camera's own clean images**: while the images of a stream look clean by their descriptors, what their tokens
+  differ by from the two above is no drift. It is averaged as this camera's reference, and counts as far as it agrees in
+  content with the images at hand.
+
+What is left of the deviation from the target is drift *or* error. Of a mean squared deviation D in a layer (in units of
+the variance over clean images) with an expected squared error of U, the part max(0, 1 - U / D) is believed: James and
+Stein's estimate. Few images make U large by chance alone, so nothing else has to hold back the first moves of a domain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fozo.core.content import contents
+from fozo.core.statistics import SourceStatistics
+from fozo.methods.align.alignment import TokenStatistics, moved_cls
+from fozo.types import Affine, Array, Floats
+
+NAMES = ("patch_mean", "patch_log_variance", "cls")
+REFERENCE_IMAGES = 512.0
+"""The camera's reference is an average over about this many of its latest clean-looking images."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The camera's own clean images: how many, their content, and how their tokens differ from the targets."""
+
+    images: float
+    offset: Array
+    """Average content less that of calibration, ``[k]``."""
+    residual: Array
+    """Average difference, flat: ``[width]``."""
+
+    def learn(self, offsets: Array, residuals: Array, weights: Array) -> Reference:
+        """Take in images by weight: content offsets ``[B, k]``, residuals ``[B, width]``, weights ``[B]``."""
+        added = float(weights.sum())
+        if added <= 0:
+            return self
+        images = min(self.images, max(REFERENCE_IMAGES - added, 0.0)) + added
+        part, shares = added / images, weights / added
+        offset = self.offset + part * (shares @ offsets - self.offset)
+        residual = self.residual + part * (shares @ residuals - self.residual)
+        return Reference(min(images, REFERENCE_IMAGES), offset, residual)
+
+
+class Targets:
+    """Targets of one model, and how far deviations from them are believed."""
+
+    def __init__(self, source: SourceStatistics, head: Affine, depth: int, content: float, doubt: float) -> None:
+        """``content`` is the part of the correction for content that is made, ``doubt`` the error expected of it."""
+        self.depth, self.content, self.doubt = depth, content, doubt
+        self.regression = source.regression()
+        self.vectors = source.content.basis.vectors(head)
+        self._content_variance = np.trace(source.content.products) / max(source.content.count - 1, 1)
+        half = moved_cls(depth)
+        parts = [source.patch_mean, source.patch_log_variance, source.cls]
+        cut = [depth, depth, half]
+        self.average = TokenStatistics(*(part.mean[None, :n] for part, n in zip(parts, cut, strict=True)))
+        # A feature that is the same on all clean images must not make every deviation infinite, nor must all of them.
+        floors = [max(1e-3 * part.std.mean(), 1e-9) for part in parts]
+        self.scale = TokenStatistics(
+            *(np.maximum(part.std, least)[None, :n] for part, least, n in zip(parts, floors, cut, strict=True))
+        )
+        self._weights = TokenStatistics(
+            *(self.regression.weights[name][:, :n] for name, n in zip(NAMES, cut, strict=True))
+        )
+        unexplained = [self.regression.unexplained[name][:n] for name, n in zip(NAMES, cut, strict=True)]
+        self.chance = TokenStatistics(*(part.mean(axis=1)[None, :, None] for part in unexplained))
+        """Squared error of one image, for each layer: what its content does not explain."""
+
+    def offsets(self, logits: Floats) -> Array:
+        """Content of images less that of calibration, ``[B, k]``."""
+        return contents(logits, self.vectors) - self.regression.mean
+
+    def no_reference(self, dim: int) -> Reference:
+        """Nothing is known of the camera yet."""
+        return Reference(0.0, np.zeros(self.vectors.shape[1]), np.zeros(TokenStatistics.width(self.depth, dim)))
+
+    def shift(self, offsets: Array) -> TokenStatistics:
+        """How clean images of content ``offsets`` differ from the average clean image: ``[n, ...]``."""
+        return self._weights.each(lambda weights: np.tensordot(offsets, weights, 1))
+
+    def residuals(self, updates: TokenStatistics, offsets: Array) -> Array:
+        """How the unmoved tokens of images differ from those of clean images of their content, flat ``[B, width]``."""
+        differ = TokenStatistics.unmoved(updates).each(
+            lambda tokens, average, shift: tokens - average - shift, self.average, self.shift(offsets)
+        )
+        return differ.flat()
+
+    def find(
+        self, updates: TokenStatistics, offsets: Array, images: Array, reference: Reference
+    ) -> tuple[TokenStatistics, TokenStatistics]:
+        """Return targets ``[n, ...]`` for domains, and how far deviations from them are believed ``[n, layers, 1]``.
+
+        Args:
+            updates: what the blocks add to images of the domains on average, ``[n, ...]``.
+            offsets: their average content, ``[n, k]``.
+            images: how many images these averages rest on, ``[n]``.
+            reference: of the camera.
+        """
+        count = np.maximum(images, 1e-300)[:, None, None]
+        # The content of few images is chance as well.
+        length = np.square(offsets).sum(axis=1, keepdims=True)
+        sure = np.maximum(1 - self._content_variance / np.maximum(count[:, 0] * length, 1e-300), 0)
+        shift = self.shift(self.content * sure * offsets)
+        residual = TokenStatistics.of_flat(reference.residual[None], self.depth, self.average.mean.shape[2])
+        known = self.shift(reference.offset[None])
+        along, alike = _agreement(offsets, reference.offset)
+
+        def squared(values: Array, scale: Array) -> Array:
+            mean: Array = np.square(values / scale).mean(axis=2, keepdims=True)
+            return mean
+
+        # The reference is a measurement of an error whose variance is expected to be that of `doubt`.
+        expected = known.each(lambda part, scale: self.doubt * squared(part, scale), self.scale)
+        noise = self.chance.each(lambda chance: chance / max(reference.images, 1e-9))
+        trusted = expected.each(lambda wide, narrow: wide / (wide + narrow), noise)
+        target = self.average.each(
+            lambda average, part, rest, trust: average + part + along * trust * rest, shift, residual, trusted
+        )
+        error = shift.each(
+            lambda part, scale, chance, trust: self.doubt * squared(part, scale) * (1 - alike * trust) + chance / count,
+            self.scale,
+            self.chance,
+            trusted,
+        )
+        believed = TokenStatistics.unmoved(updates).each(
+            lambda tokens, wanted, scale, wrong: np.maximum(
+                1 - wrong / np.maximum(squared(tokens - wanted, scale), 1e-300), 0
+            ),
+            target,
+            self.scale,
+            error,
+        )
+        return target, believed
+
+
+def _agreement(offsets: Array, reference: Array) -> tuple[Array, Array]:
+    """How far along the reference's content others are (0 to 1), and the squared cosine: ``[n, 1, 1]`` each."""
+    dot = np.maximum(offsets @ reference, 0)
+    length, own = np.square(offsets).sum(axis=1), np.square(reference).sum()
+    along = np.minimum(dot / max(own, 1e-300), 1)
+    cosine = dot**2 / np.maximum(length * own, 1e-300)
+    return along[:, None, None], cosine[:, None, None]
