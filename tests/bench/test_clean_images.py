@@ -1,0 +1,153 @@
+"""benchmarks/calibration.py and benchmarks/search.py: which images they use, what they count, what is searched for."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+
+import fozo
+from benchmarks import calibration, search
+from benchmarks.common import clean_batches
+from fozo.core.statistics import SourceStatistics
+from fozo.data.groups import CLASSES
+from fozo.data.scenarios import Continual, Episodic
+from fozo.data.sets import ImageSet
+from fozo.data.streams import LabelledBatch
+from fozo.methods.align import AlignConfig
+from fozo.types import Engine, Floats
+from tests.bench.conftest import TINY
+from tests.helpers import random_vit
+
+
+@pytest.fixture(scope="module")
+def engine(weights: Path) -> Engine:
+    return fozo.load_engine(weights)
+
+
+@pytest.fixture(scope="module")
+def images(photos: Path) -> ImageSet:
+    return fozo.open_images(photos)
+
+
+@pytest.fixture(scope="module")
+def source(engine: Engine, images: ImageSet) -> SourceStatistics:
+    return fozo.calibrate(engine, clean_batches(images, engine.spec))
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+def test_every_class_is_halved_and_takes_turns_in_streams(images: ImageSet) -> None:
+    clean, rest = calibration.halves(images, seed=3)
+    assert not set(clean) & set(rest) and set(clean) | set(rest) == set(images.samples)
+    assert sorted(each.label for each in clean) == sorted(images.labels.tolist()[::2])
+    assert all({each.label for each in rest[start : start + 6]} == set(range(6)) for start in range(0, 30, 6))
+
+
+def test_instalments_are_what_all_at_once_would_give(engine: Engine, images: ImageSet) -> None:
+    found = calibration.instalments(engine, images, images.samples, (8, 20, 100), "")
+    assert {size: source.images for size, source in found.items()} == {8: 8, 20: 20, 60: 60}
+    once = fozo.calibrate(engine, clean_batches(calibration.subset(images, images.samples[:20]), engine.spec))
+    np.testing.assert_allclose(found[20].patch_mean.mean, once.patch_mean.mean, atol=1e-6)
+    np.testing.assert_allclose(found[20].content.cross["cls"], once.content.cross["cls"], atol=1e-4)
+
+
+def test_mute_contents_say_nothing(source: SourceStatistics) -> None:
+    assert any(weights.any() for weights in source.regression().weights.values())
+    assert not any(weights.any() for weights in calibration.mute(source).regression().weights.values())
+
+
+def test_an_image_counts_once_however_many_domains_it_is_seen_in() -> None:
+    ours, theirs = np.array([[1.0, 1, 0, 1]] * 5), np.array([[0.0, 1, 0, 0]] * 5)
+    gain, within = calibration.paired(ours, theirs)
+    assert gain == 50 and within == pytest.approx(1.96 * np.std([100, 0, 0, 100], ddof=1) / 2)
+    assert calibration.cell(ours, theirs).startswith("75.00 (+50.00 ± ")
+
+
+def test_streams_and_their_new_starts_begin_afresh(engine: Engine, images: ImageSet, source: SourceStatistics) -> None:
+    few = images.take(8)
+    method = fozo.Align(engine, source)
+    for scenario, remembered in ((Continual, 16), (Episodic, 8), (Continual, 16)):
+        stream = fozo.Stream(few, engine.spec, scenario(kinds=("clean", "contrast")), batch_size=8)
+        hits = calibration.play({"Align": calibration.adapting(method)}, stream, "")
+        assert hits["Align"].shape == (2, 8) and len(method.state()["updates"]) == remembered
+
+
+def test_the_command_prints_both_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, path = tmp_path / "vit_tiny_patch8_32.augreg_random.safetensors", tmp_path / "set.npz"
+    save_file(random_vit(replace(TINY, classes=CLASSES), seed=5).state_dict(), weights)
+    pixels = np.random.default_rng(0).integers(0, 256, (4 * CLASSES, 8, 8), dtype=np.uint8)
+    names = [f"n{number:08d}" for number in range(CLASSES)]
+    np.savez(path, images=pixels, labels=np.tile(np.arange(CLASSES), 4), classes=names)
+    options = ["calibration", str(weights), str(path), "--images", "2", "--clean", "16"]
+    monkeypatch.setattr(sys, "argv", options)
+    calibration.main()
+    printed = capsys.readouterr().out
+    assert "| all classes, 12 images | 6 narrow groups, 12 images |" in printed
+    assert "| 16 images, not conditioned |" in printed
+    assert [line.split(" | ")[2] for line in printed.splitlines() if line.startswith("| animals")] == ["0", "8", "16"]
+    assert "Blend less the better of the two" in printed
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+
+
+def batches(engine: Engine, images: ImageSet) -> list[LabelledBatch]:
+    stream = fozo.Stream(images.take(24), engine.spec, Continual(kinds=("contrast",)), batch_size=8)
+    return list(stream.batches())
+
+
+def searching(engine: Engine, source: SourceStatistics, loss: search.Loss) -> search.Search:
+    return search.Search(engine, source, loss, epsilon=0.3, rate=0.1, seed=1)
+
+
+def test_the_better_candidate_is_kept_with_its_memory(
+    engine: Engine, images: ImageSet, source: SourceStatistics
+) -> None:
+    """A search whose loss is always the same takes no step and the first candidate; Align is run beside it."""
+    flat = searching(engine, source, lambda batch, logits, features: 1.0)
+    for batch in batches(engine, images):
+        config = flat.config(flat.optimizer.ask()[0])
+        beside = fozo.Align(engine, source, config)
+        beside.load_state(flat.method.state())
+        np.testing.assert_array_equal(flat(batch), beside(batch.images))
+        np.testing.assert_array_equal(flat.method.state()["updates"], beside.state()["updates"])
+    assert not flat.optimizer.point.any() and len(flat.method.state()["updates"]) == 24
+
+
+def test_strengths_follow_the_loss_and_stay_in_bounds(
+    engine: Engine, images: ImageSet, source: SourceStatistics
+) -> None:
+    def stronger(batch: LabelledBatch, logits: Floats, features: Floats) -> float:
+        return -50 * float(np.log(seeker.method.config.mean_strength))
+
+    seeker = searching(engine, source, stronger)
+    for batch in batches(engine, images) * 4:
+        seeker(batch)
+    usual, reached = AlignConfig(), seeker.config(seeker.optimizer.point)
+    most, least = seeker.config(np.full(4, 99.0)), seeker.config(np.full(4, -99.0))
+    assert reached.mean_strength == pytest.approx(most.mean_strength)
+    for name in search.STRENGTHS:
+        assert getattr(most, name) == pytest.approx(min(4 * getattr(usual, name), 1))
+        assert getattr(least, name) == pytest.approx(getattr(usual, name) / 8)
+
+
+def test_the_losses_see_the_batch(engine: Engine, images: ImageSet, source: SourceStatistics) -> None:
+    (batch, *_) = batches(engine, images)
+    seen: list[tuple[int, ...]] = []
+
+    def loss(batch: LabelledBatch, logits: Floats, features: Floats) -> float:
+        seen.append(features.shape)
+        entropy, whole = search.entropy(batch, logits, features), search.fozos(source)(batch, logits, features)
+        assert 0 <= search.wrong(batch, logits, features) <= 1 and whole > entropy > 0
+        return entropy
+
+    searching(engine, source, loss)(batch)
+    assert seen == [(8, engine.spec.depth, engine.spec.dim)] * 2
