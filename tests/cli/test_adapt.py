@@ -25,6 +25,17 @@ def stats(call: Call, weights: Path, photos: Path, tmp_path: Path) -> Path:
     return path
 
 
+def test_own_images_are_blended_into_mixed_statistics(
+    call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    own, blended = tmp_path / "own.npz", tmp_path / "blended.npz"
+    assert call("calibrate", weights, photos / "class1", "-o", own)[0] == 0
+    code, said, _ = call("calibrate", weights, photos / "class1", "--blend", stats, "-o", blended)
+    assert code == 0 and "10 images of its own, blended into those of 10 mixed ones" in said
+    by_hand = fozo.SourceStatistics.load(stats).blend(fozo.SourceStatistics.load(own))
+    np.testing.assert_array_equal(fozo.SourceStatistics.load(blended).patch_mean.mean, by_hand.patch_mean.mean)
+
+
 def table(path: Path) -> tuple[list[str], list[list[str]]]:
     with path.open() as stream:
         header, *rows = list(csv.reader(stream))
@@ -177,6 +188,7 @@ def test_bad_input_is_one_sentence_and_code_2(
         (("adapt", weights, photos, "--stats", tmp_path / "none.npz"), "there is no file"),
         (("calibrate", weights, weights.parent), "holds no images"),
         (("calibrate", weights, photos, "--runtime", "openvino"), "runtime"),
+        (("calibrate", weights, photos, "--blend", tmp_path / "none.npz"), "there is no file"),
     ):  # fmt: skip
         code, _, errors = call(*arguments)
         assert code == 2 and len(errors.splitlines()) == 1 and sentence in errors, (arguments, errors)

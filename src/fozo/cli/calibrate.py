@@ -17,19 +17,33 @@ def calibrate(
     images: Clean,
     load: LoadOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the statistics.")] = Path("stats.npz"),
+    blend: Annotated[
+        Path | None,
+        typer.Option(
+            help="Statistics of many mixed images: IMAGES are a few clean ones of your own camera.", metavar="STATS"
+        ),
+    ] = None,
     batch_size: BatchSize = 64,
 ) -> None:
-    """Measure a model's source statistics on clean images; a few hundred are enough."""
+    """Measure a model's source statistics on clean images: a few hundred mixed ones, or --blend 50 of your own."""
     from fozo.calibration import calibrate as measure
     from fozo.cli.folder import open_unlabelled, read_batches
     from fozo.cli.progress import Progress
+    from fozo.core.statistics import SourceStatistics
     from fozo.io import disk_errors
 
     found = open_unlabelled(images)
     engine = load_engine(model, load)
+    mixed = None if blend is None else SourceStatistics.load(blend)
+    if mixed is not None:
+        mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
     with closing(Progress()) as progress:
         batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size)
         statistics = measure(engine, (batch.images for batch in batches))
+    images_seen = f"{statistics.images} images"
+    if mixed is not None:
+        statistics = mixed.blend(statistics)
+        images_seen = f"{images_seen} of its own, blended into those of {mixed.images} mixed ones"
     with disk_errors(out):
         statistics.save(out)
-    print(f"{out}: statistics of {engine.spec.name} over {statistics.images} images")
+    print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
