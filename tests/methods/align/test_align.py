@@ -117,6 +117,22 @@ def test_the_cls_token_ends_nearer_to_its_clean_average_in_the_first_half(
     assert left[0.3] < 0.8 * left[0.0]
 
 
+@pytest.mark.parametrize("size", [1, 20])
+def test_while_a_stream_looks_clean_its_predictions_are_the_plain_models(
+    engine: fozo.Engine, source: SourceStatistics, size: int
+) -> None:
+    watched = Watched(engine)
+    method = fozo.Align(watched, source)
+    for batch in BATCHES:
+        for start in range(0, 20, size):
+            method(batch[start : start + size])
+    for knobs, _ in watched.seen[8:]:  # a handful of the first images may look like anything
+        assert knobs.patches is not None and knobs.cls is not None
+        np.testing.assert_allclose(knobs.patches.scale, 1, atol=1e-6)
+        np.testing.assert_allclose(knobs.patches.shift, 0, atol=1e-6)
+        assert np.abs(knobs.cls.shift).max() < 1e-6
+
+
 def test_clean_images_are_learnt_as_the_cameras_reference_and_corrupted_ones_are_not(
     engine: fozo.Engine, source: SourceStatistics
 ) -> None:

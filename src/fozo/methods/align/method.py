@@ -27,7 +27,7 @@ from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig
 from fozo.methods.align.targets import REFERENCE_IMAGES, Reference, Targets
 from fozo.methods.base import Method, positive
 from fozo.methods.registry import register
-from fozo.types import Batch, Floats, Knobs, State, Tap
+from fozo.types import Array, Batch, Floats, Knobs, State, Tap
 
 AUTO = "auto"
 ESS_THRESHOLD = 8.0
@@ -129,12 +129,13 @@ class Align(Method[AlignConfig]):
         retrieved = self.memory.retrieve(domains)
         samples = float(retrieved.effective_sample_size.mean())
         posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
-        batch = self._equalised(batch, coefficients, posterior)
+        drifted = 1 - self.config.retrieval.looks_clean(posterior)
+        batch = self._equalised(batch, coefficients, posterior, drifted)
         passes = self._passes(len(batch), samples)
         for again in range(passes):
             if again:
                 retrieved = self.memory.retrieve(domains)
-            knobs = self._plan(retrieved)
+            knobs = self._plan(retrieved, drifted)
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
@@ -143,13 +144,13 @@ class Align(Method[AlignConfig]):
             self.memory.domains, self.memory.values = before  # what the pass before saw of these images is out of date
             self.memory.add(domains, np.concatenate([updates.flat(), offsets], axis=1))
         if self.config.own_reference:
-            weights = np.broadcast_to(self.config.retrieval.looks_clean(posterior), len(batch))
+            weights = np.broadcast_to(1 - drifted, len(batch))
             self.reference = self.reference.learn(offsets, self.targets.residuals(updates, offsets), weights)
         return logits, passes, samples
 
-    def _equalised(self, batch: Batch, coefficients: Single, domains: DomainEstimate) -> Batch:
+    def _equalised(self, batch: Batch, coefficients: Single, domains: DomainEstimate, drifted: Array) -> Batch:
         """Give images back the detail that their domains lack."""
-        deficit = energy_deficit(self.spectra, domains, self.descriptor_std)
+        deficit = drifted[:, None, None] * energy_deficit(self.spectra, domains, self.descriptor_std)
         if not self.config.equaliser_strength or not deficit.any():
             return batch
         return batch.with_images(equalise(self.spectra, coefficients, deficit, self.config.equaliser_strength))
@@ -164,16 +165,20 @@ class Align(Method[AlignConfig]):
         self.credit -= images
         return 2
 
-    def _plan(self, retrieved: Retrieved) -> Knobs:
-        """Decide the moves from what the blocks added to images of the same domain, and what those showed."""
+    def _plan(self, retrieved: Retrieved, drifted: Array) -> Knobs:
+        """Decide the moves from what the blocks added to images of the same domain, and what those showed.
+
+        Where nothing has ``drifted`` (0 to 1, ``[B or 1]``), nothing is moved.
+        """
         spec = self.engine.spec
         updates = TokenStatistics.of_flat(retrieved.values[:, : self.width], spec.depth, spec.dim)
         offsets, images = retrieved.values[:, self.width :], retrieved.effective_sample_size
         target, believed = self.targets.find(updates, offsets, images, self.reference)
+        part = drifted[:, None, None]
         strengths = TokenStatistics(
-            self.config.mean_strength * believed.mean,
-            self.config.std_strength * believed.log_variance,
-            self.config.cls_strength * believed.cls,
+            self.config.mean_strength * part * believed.mean,
+            self.config.std_strength * part * believed.log_variance,
+            self.config.cls_strength * part * believed.cls,
         )
         return plan(updates, target, strengths)
 

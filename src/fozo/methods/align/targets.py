@@ -61,7 +61,6 @@ class Targets:
         self.depth, self.content, self.doubt = depth, content, doubt
         self.regression = source.regression()
         self.vectors = source.content.basis.vectors(head)
-        self._content_variance = np.trace(source.content.products) / max(source.content.count - 1, 1)
         half = moved_cls(depth)
         parts = [source.patch_mean, source.patch_log_variance, source.cls]
         cut = [depth, depth, half]
@@ -109,10 +108,7 @@ class Targets:
             reference: of the camera.
         """
         count = np.maximum(images, 1e-300)[:, None, None]
-        # The content of few images is chance as well.
-        length = np.square(offsets).sum(axis=1, keepdims=True)
-        sure = np.maximum(1 - self._content_variance / np.maximum(count[:, 0] * length, 1e-300), 0)
-        shift = self.shift(self.content * sure * offsets)
+        shift = self.shift(self.content * offsets)
         residual = TokenStatistics.of_flat(reference.residual[None], self.depth, self.average.mean.shape[2])
         known = self.shift(reference.offset[None])
         along, alike = _agreement(offsets, reference.offset)
