@@ -99,8 +99,8 @@ def narrow_table(group: Group) -> str:
 
 def held_out_table(groups: Sequence[Group]) -> str:
     """One row a model, severity and method: over all seeds."""
-    heads = ["model", "severity", "row", "seeds", BASE, "top-1", "difference (95 %)", "clean", "worst domain",
-             f"domains below {BELOW}"]  # fmt: skip
+    heads = ["model", "severity", "row", "seeds", BASE, "top-1", "difference (95 %)", "corrupted only", "clean",
+             "worst domain", f"domains below {BELOW}"]  # fmt: skip
     rows: list[list[object]] = []
     for group in groups:
         for label in group.labels:
@@ -109,11 +109,12 @@ def held_out_table(groups: Sequence[Group]) -> str:
                 continue
             experiment, domains = both[0][0].experiment, by_domain(both)
             worst = min(domains, key=lambda name: domains[name])
+            corrupted = float(np.mean([value for name, value in domains.items() if name != "clean"]))
             rows.append(
                 [experiment.model.split(".")[0], experiment.stream.severity, label, len(both),
                  f"{average(base for _, base in both):.2f}", f"{average(own for own, _ in both):.2f}",
-                 difference(*gain(both)), f"{domains['clean']:+.1f}", f"{worst.split('/')[0]} {domains[worst]:+.1f}",
-                 sum(value < BELOW for value in domains.values())]
+                 difference(*gain(both)), f"{corrupted:+.1f}", f"{domains['clean']:+.1f}",
+                 f"{worst.split('/')[0]} {domains[worst]:+.1f}", sum(value < BELOW for value in domains.values())]
             )  # fmt: skip
     return table(heads, rows)
 

@@ -172,6 +172,13 @@ def test_the_table_of_held_out_classes(runs: Path) -> None:
     assert line[:4] == ["vit_tiny_patch16_224", "4", "Align", "2"]
     assert line[4] == f"{np.mean([run.measures.average for run in base]):.2f}"
     assert line[6] == f"{gain:+.2f} ({within.low:+.2f} to {within.high:+.2f})"
+    drifted = [name for name in own[0].measures.domains if name != "clean"]
+    differences = [
+        mine.measures.domains[name] - plain.measures.domains[name]
+        for mine, plain in zip(own, base, strict=True)
+        for name in drifted
+    ]
+    assert line[7] == f"{np.mean(differences):+.1f}" and len(drifted) < len(own[0].measures.domains)
 
 
 def test_the_command_prints_both_and_says_what_is_missing(runs: Path, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Named groups of ImageNet's classes, for streams of narrow content: a camera sees dogs or kitchens, seldom everything.
 
 Classes are given by their index in ImageNet-1k, which is the order of the sorted WordNet ids and of the usual models'
-outputs. No class is in two groups; a quarter of ImageNet, things that belong nowhere, is in none. Align was tuned on
-the groups of :data:`TUNING` and not on those of :data:`HELD_OUT`.
+outputs. No class is in two groups; a quarter of ImageNet, things that belong nowhere, is in none. The parts
+of Align that tell content from drift were tuned on the groups of :data:`TUNING`; docs/method.md says what was known of
+those of :data:`HELD_OUT` when.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fozo.errors import FozoError
 CLASSES = 1000
 """Of ImageNet-1k."""
 TUNING = ("birds", "fish", "insects", "primates", "vehicles", "clothing")
-"""The groups that Align was tuned on."""
+"""The groups that strengths and thresholds were chosen on."""
 TEXT = {
     "birds": "7-24, 80-100, 127-146",
     "fish": "0-6, 389-397",

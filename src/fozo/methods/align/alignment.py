@@ -92,7 +92,7 @@ def plan(updates: TokenStatistics, target: TokenStatistics, strengths: TokenStat
         Moves of shape ``[1, B or 1, L, d]`` in float64.
     """
     count, depth, dim = updates.mean.shape
-    scale, shift, cls_shift = np.ones((3, count, depth, dim)) - np.array([0, 1, 1]).reshape(3, 1, 1, 1)
+    scale, shift, cls_shift = (np.zeros((count, depth, dim)) for _ in range(3))
     mean = log_var = cls = np.zeros((count, dim))
     for layer in range(depth):
         mean = mean + updates.mean[:, layer]
