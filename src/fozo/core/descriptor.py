@@ -45,6 +45,8 @@ class Spectra:
         """Half octaves from the finest detail down to a quarter of the image; what is coarser joins the last."""
         # Rows are brightness and differences of colour, orthonormal; other than three channels stay as they are.
         colours = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]], dtype=np.float64) if channels == 3 else np.eye(channels)
+        self.brightness = slice(0, 1 if channels == 3 else channels)
+        """Where a descriptor has the mean brightness of the image."""
         self._colours = (colours / np.linalg.norm(colours, axis=1, keepdims=True)).astype(np.float32)
         self._down, self._across = _cosines(height), _cosines(width)
         # Spatial frequency of every coefficient, 1 being the finest along a side, and how many half octaves it lies

@@ -129,7 +129,7 @@ class Align(Method[AlignConfig]):
         retrieved = self.memory.retrieve(domains)
         samples = float(retrieved.effective_sample_size.mean())
         posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
-        drifted = 1 - self.config.retrieval.looks_clean(posterior)
+        drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
         batch = self._equalised(batch, coefficients, posterior, drifted)
         passes = self._passes(len(batch), samples)
         for again in range(passes):

@@ -92,13 +92,17 @@ class RetrievalConfig:
         mean = variance * (domains.mean / domains.variance + evidence * retrieved.descriptor)
         return DomainEstimate(mean, variance, domains.descriptor)
 
-    def looks_clean(self, domains: DomainEstimate) -> Array:
+    def looks_clean(self, domains: DomainEstimate, brightness: slice) -> Array:
         """Weigh each of ``domains`` by how well it agrees with clean images: ``[n]``, 1 at most.
 
         As for two domains in :meth:`weights`, but narrow content may shift the descriptors of clean images a little.
+        The features of ``brightness`` are judged by themselves too: an exposure that is off changes them and hardly
+        anything else, so the average over all features does not tell.
         """
-        distance = (domains.mean**2 / (domains.variance + CONTENT_VARIANCE)).mean(axis=1)
-        alike: Array = np.exp(-self.dimensions / 2 * np.maximum(distance - 1, 0))
+        squared = domains.mean**2 / (domains.variance + CONTENT_VARIANCE)
+        all_off = self.dimensions * np.maximum(squared.mean(axis=1) - 1, 0)
+        brightness_off = np.maximum(squared[:, brightness].mean(axis=1) - 1, 0)
+        alike: Array = np.exp(-np.maximum(all_off, brightness_off) / 2)
         return alike
 
     def weights(self, domains: DomainEstimate, remembered: DomainEstimate) -> Array:
