@@ -1,4 +1,4 @@
-"""Tables of the recipes narrow and held_out: what adaptation does to content that it was not tuned on.
+"""Tables of the recipes narrow, content and held_out: what adaptation does to content that it was not tuned on.
 
     fozo bench narrow --model A.safetensors --imagenet DIR --seeds 0,1,2 --out RUNS
     fozo bench held_out --model A.safetensors --imagenet DIR --severity 3 --seeds 0,1,2 --out RUNS
@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -122,16 +123,18 @@ def held_out_table(groups: Sequence[Group]) -> str:
 def page(groups: Sequence[Group]) -> str:
     """All tables that finished runs give."""
     named = {
-        name: [each for each in groups if each.recipe.name.split("-")[0] == name] for name in ("narrow", "held_out")
+        name: [each for each in groups if each.recipe.name.split("-")[0] == name]
+        for name in ("narrow", "content", "held_out")
     }
-    parts = [f"### {each.recipe.title}\n\n{each.setting}\n\n{narrow_table(each)}" for each in named["narrow"]]
+    by_group = (*named["narrow"], *named["content"])
+    parts = [f"### {each.recipe.title}\n\n{each.setting}\n\n{narrow_table(each)}" for each in by_group]
     if named["held_out"]:
         settings = "\n".join(f"- {each.setting}" for each in named["held_out"])
         title = named["held_out"][0].recipe.title
         parts.append(f"### {title}\n\n{settings}\n\n{held_out_table(named['held_out'])}")
     if not parts:
-        raise FozoError("there are no finished runs of narrow or held_out; run fozo bench narrow first")
-    alone = [each for each in (*named["narrow"], *named["held_out"]) if BASE not in each.labels]
+        raise FozoError("there are no finished runs of narrow, content or held_out; run fozo bench narrow first")
+    alone = [each for each in chain(*named.values()) if BASE not in each.labels]
     if alone:
         raise FozoError(f"{alone[0].recipe.name} has no finished run of {BASE} to compare with; run it as well")
     return "\n\n".join(parts)
