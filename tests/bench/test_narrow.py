@@ -188,7 +188,10 @@ def test_the_command_prints_both_and_says_what_is_missing(runs: Path, tmp_path: 
     assert "60 images" not in done.stdout and "images a domain at most, 3 groups of classes" in done.stdout
     invent(tmp_path / "alone", shortened("held_out", ("Align",)), batches=2)
     invent(tmp_path / "other", "quick", batches=2)
-    for folder, sentence in (("alone", "no finished run of NoAdapt"), ("other", "no finished runs of narrow or held_")):
+    for folder, sentence in (
+        ("alone", "no finished run of NoAdapt"),
+        ("other", "no finished runs of narrow, content or held_"),
+    ):
         with pytest.raises(FozoError, match=sentence):
             narrow.page(collect(tmp_path / folder))
 
