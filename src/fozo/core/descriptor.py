@@ -24,6 +24,9 @@ FLOOR = 1e-5
 """Added to energies before the logarithm: about what rounding to 8 bits leaves in a normalised image. Without it a
 uniform image would be infinitely far from every other one."""
 
+LARGEST = 1e3
+"""A normalised image has a mean, and an amplitude in each band, of a few units; beyond this it is none."""
+
 CHUNK = 8
 """Images transformed together: what is needed on the way then stays in the cache, however large the batch."""
 
@@ -83,6 +86,14 @@ class Spectra:
         energies = np.square(coefficients).reshape(count * self.channels, -1) @ self._members
         logs = np.log(energies.astype(np.float64) + FLOOR).reshape(count, -1)
         return np.concatenate([means.astype(np.float64), logs], axis=1)
+
+    def sound(self, descriptors: Array) -> npt.NDArray[np.bool_]:
+        """Say of each of ``descriptors`` ``[n, f]`` whether it can be a normalised image's; NaN cannot: ``[n]``."""
+        means, logs = descriptors[:, : self.channels], descriptors[:, self.channels :]
+        within: npt.NDArray[np.bool_] = (np.abs(means) <= LARGEST).all(axis=1) & (logs <= 2 * np.log(LARGEST)).all(
+            axis=1
+        )
+        return within
 
     def log_energies(self, descriptors: Array) -> Array:
         """Return the part of descriptors ``[n, f]`` that are log energies: ``[n, channels, bands]``."""

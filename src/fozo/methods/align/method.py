@@ -10,6 +10,10 @@ difference can be believed to be drift; :mod:`~fozo.methods.align.alignment` tur
 With more passes, images are run again once they are in the memory themselves: the moves then rest on what the blocks
 really added to them, which matters most where little else is remembered. ``passes="auto"`` makes a second pass just
 there, within a budget, and one everywhere else.
+
+Nothing is remembered that is not finite and plausible: of each batch, ``metrics()`` counts the images that were
+predicted but not learnt from (``unlearnt``). Should adaptation ever break predictions all the same, those of the plain
+model are returned and the memory is begun anew (``healed``).
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.core.descriptor import Single, spectra
 from fozo.errors import FozoError
@@ -107,9 +112,14 @@ class Align(Method[AlignConfig]):
 
     def step(self, batch: Batch) -> Floats:
         """Describe all images, then adapt to them group by group, so that early ones teach late ones."""
-        coefficients = self.spectra.transform(batch.images)
-        descriptors = self.spectra.describe(coefficients)
+        with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told below
+            coefficients = self.spectra.transform(batch.images)
+            descriptors = self.spectra.describe(coefficients)
+        sound = self.spectra.sound(descriptors)
+        if not sound.all():
+            return self._sound_ones(batch, sound)
         descriptors = (descriptors - self.source.descriptor.mean) / self.descriptor_std
+        self.unlearnt, self.healed = 0, 0
         domains = self.config.retrieval.estimate(descriptors, self.memory.domains.descriptor)
         size, logits, spent, samples = self.config.group_size, [], 0, 0.0
         for start in range(0, len(batch), size):
@@ -120,8 +130,36 @@ class Align(Method[AlignConfig]):
         self.passes_per_image = spent / len(batch)
         # About 1 for clean images, whatever the size of the batch.
         shift = len(descriptors) * float(np.square(descriptors.mean(axis=0)).mean())
-        self.report(shift=shift, effective_sample_size=samples)
+        self.report(shift=shift, effective_sample_size=samples, unlearnt=self.unlearnt, healed=self.healed)
         return np.concatenate(logits)
+
+    def _sound_ones(self, batch: Batch, sound: npt.NDArray[np.bool_]) -> Floats:
+        """Adapt to the images that can be pictures, as if they had come alone; the plain model predicts the others."""
+        plain = self._plain(batch.with_images(batch.images[~sound]))
+        logits = np.empty((len(batch), plain.shape[1]), dtype=plain.dtype)
+        logits[~sound] = plain
+        self.report(unlearnt=len(plain))
+        if sound.any():
+            logits[sound] = self.step(batch.with_images(batch.images[sound]))
+            self.report(**self.metrics() | {"unlearnt": len(plain) + self.unlearnt})
+        return logits
+
+    def _plain(self, batch: Batch) -> Floats:
+        """Predict images as if nothing had been adapted; what is not finite even then is refused."""
+        logits: Floats = self.engine.run(batch)[Tap.LOGITS][0]
+        if not np.isfinite(logits).all():
+            raise FozoError("the model's logits are not all finite; nothing was changed: check its weights")
+        return logits
+
+    def _heal(self, batch: Batch) -> Floats:
+        """Adaptation has broken predictions: if the plain model's are sound, they count, and all memories go.
+
+        What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
+        """
+        logits, credit = self._plain(batch), self.credit
+        self.begin()
+        self.credit, self.healed = credit, self.healed + 1
+        return logits
 
     def _group(self, batch: Batch, coefficients: Single, domains: DomainEstimate) -> tuple[Floats, int, float]:
         """Move, predict and remember a few images. Return logits, passes, and the effective sample size at first."""
@@ -130,7 +168,7 @@ class Align(Method[AlignConfig]):
         samples = float(retrieved.effective_sample_size.mean())
         posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
         drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
-        batch = self._equalised(batch, coefficients, posterior, drifted)
+        plain, batch = batch, self._equalised(batch, coefficients, posterior, drifted)
         passes = self._passes(len(batch), samples)
         for again in range(passes):
             if again:
@@ -139,13 +177,16 @@ class Align(Method[AlignConfig]):
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
-                raise FozoError("the model's logits are not all finite; nothing was changed: check its weights")
+                return self._heal(plain), again + 2, samples
             updates, offsets = block_updates(taps, knobs), self.targets.offsets(logits)
+            sound = self.targets.plausible(updates)
             self.memory.domains, self.memory.values = before  # what the pass before saw of these images is out of date
-            self.memory.add(domains, np.concatenate([updates.flat(), offsets], axis=1))
+            self.memory.add(domains.part(sound), np.concatenate([updates.flat(), offsets], axis=1)[sound])
+        self.unlearnt += len(sound) - int(sound.sum())
         if self.config.own_reference:
-            weights = np.broadcast_to(1 - drifted, len(batch))
-            self.reference = self.reference.learn(offsets, self.targets.residuals(updates, offsets), weights)
+            weights = np.where(sound, 1 - drifted, 0)
+            residuals = np.where(sound[:, None], self.targets.residuals(updates, offsets), 0)
+            self.reference = self.reference.learn(offsets, residuals, weights)
         return logits, passes, samples
 
     def _equalised(self, batch: Batch, coefficients: Single, domains: DomainEstimate, drifted: Array) -> Batch:

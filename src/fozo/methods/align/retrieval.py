@@ -40,7 +40,7 @@ class DomainEstimate:
     variance: Array
     descriptor: Array
 
-    def part(self, images: slice) -> DomainEstimate:
+    def part(self, images: slice | npt.NDArray[np.bool_]) -> DomainEstimate:
         """Estimates of some of the images."""
         return DomainEstimate(self.mean[images], self.variance[images], self.descriptor[images])
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.core.content import contents
 from fozo.core.statistics import SourceStatistics
@@ -29,6 +30,9 @@ from fozo.types import Affine, Array, Floats
 NAMES = ("patch_mean", "patch_log_variance", "cls")
 REFERENCE_IMAGES = 512.0
 """The camera's reference is an average over about this many of its latest clean-looking images."""
+PLAUSIBLE = 1e4
+"""Clean standard deviations that tokens may be away from their average: a black, white or checkered image, or pure
+noise, is below a hundred."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,17 @@ class Targets:
             lambda tokens, average, shift: tokens - average - shift, self.average, self.shift(offsets)
         )
         return differ.flat()
+
+    def plausible(self, updates: TokenStatistics) -> npt.NDArray[np.bool_]:
+        """Say of each image whether what the blocks added to it can be a picture's: ``[B]``."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            far = TokenStatistics.unmoved(updates).each(
+                lambda tokens, average, scale: np.square((tokens - average) / scale).mean(axis=(1, 2)),
+                self.average,
+                self.scale,
+            )
+        within: npt.NDArray[np.bool_] = far.mean + far.log_variance + far.cls <= PLAUSIBLE**2  # NaN is not
+        return within
 
     def find(
         self, updates: TokenStatistics, offsets: Array, images: Array, reference: Reference
