@@ -14,6 +14,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def read_journal(path: str | os.PathLike[str]) -> JournalFile:
     if header is None or header.get("kind") != KIND:
         raise FozoError(f"{file} is not a fozo journal, or its header is damaged; give the file that journal= wrote")
     steps: list[tuple[Step, int]] = []
-    for line in read_log(file)[1:]:
+    for line in islice(read_log(file), 1, None):
         try:
             index = int(line["rewind"] if "rewind" in line else line["index"])
             if not 0 <= index <= len(steps):
