@@ -36,14 +36,14 @@ def write_json(path: Path, facts: Mapping[str, object]) -> None:
         stream.write(text.encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
+def read_json(path: Path, advice: str = "remove its folder and run it again") -> dict[str, Any]:
+    """Read a JSON object; ``advice`` is what to do where the file holds none."""
     try:
         return parse_json(read_bytes(path, MAX_JSON))
     except FozoError:
         raise
     except ValueError as error:
-        raise FozoError(f"{path} is no readable JSON object ({error}); remove its folder and run it again") from error
+        raise FozoError(f"{path} is not readable JSON ({error}); {advice}") from error
 
 
 class Log:
