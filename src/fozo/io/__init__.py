@@ -22,9 +22,10 @@ from fozo.io.files import (
     remove_temporary_files,
     temporary_folder,
 )
-from fozo.io.logs import Log, decode, encode, parse_json, read_json, read_log, write_json
+from fozo.io.logs import MAX_LINE, Log, decode, encode, parse_json, read_json, read_log, write_json
 
 __all__ = [
+    "MAX_LINE",
     "BoundedReader",
     "Form",
     "Log",

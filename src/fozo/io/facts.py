@@ -55,9 +55,9 @@ def _value(hint: Any, value: Any, what: str) -> Any:  # noqa: ANN401 - values of
             return tuple(_value(one, part, what) for one, part in zip(each, value, strict=True))
     if origin in (dict, Mapping) and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return {name: _value(inner[1], part, f"{name} in {what}") for name, part in value.items()}
-    if hint is float and type(value) in (int, float) and abs(value) <= LARGEST * 1e280 and math.isfinite(value):
+    if hint is float and type(value) is float and math.isfinite(value):
         return value
-    if hint is int and type(value) is int and abs(value) <= LARGEST:
+    if hint in (int, float) and type(value) is int and abs(value) <= LARGEST:
         return value
     if hint in (str, bool) and type(value) is hint:
         return value
