@@ -7,6 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from fozo.errors import FozoError
@@ -45,8 +46,9 @@ def _value(hint: Any, value: Any, what: str) -> Any:  # noqa: ANN401 - values of
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in inner:
             return None
-        (hint,) = (each for each in inner if each is not type(None))
-        return _value(hint, value, what)
+        for each in inner:
+            with suppress(FozoError):
+                return _value(each, value, what)
     if dataclasses.is_dataclass(hint):
         return as_dataclass(typing.cast("type[Any]", hint), value, what)
     if origin is tuple and isinstance(value, (list, tuple)):

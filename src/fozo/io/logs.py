@@ -19,14 +19,18 @@ MAX_LINE = 16 << 20
 
 
 def parse_json(text: bytes | str) -> dict[str, Any]:
-    """Read a JSON object; raises ValueError for anything else, also for brackets nested by the thousand."""
+    """Read a JSON object; raises ValueError for anything else, also for NaN, and brackets nested by the thousand."""
     try:
-        facts = json.loads(text)
+        facts = json.loads(text, parse_constant=_no_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(facts, dict):
         raise ValueError("it is no JSON object")
     return facts
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"it holds {text}, which is no JSON")
 
 
 def write_json(path: Path, facts: Mapping[str, object]) -> None:
