@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fozo.bench.plan import Experiment, Recipe, Setting, StreamPlan, load_recipe
-from fozo.bench.report.page import write_report
+from fozo.bench.report.page import page, write_report
 from fozo.bench.report.tables import table_of
 from fozo.bench.store import RESULT, Store, collect
 from fozo.errors import FozoError
-from fozo.io import read_json, write_json
+from fozo.io import decode, encode, read_json, write_json
 from tests.bench.invented import MODEL, finish, invent
 
 ROWS = (Experiment("plain", "noadapt"), Experiment("ours", "align", {"doubt": 0.4}))
@@ -109,7 +112,7 @@ def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     result = read_json(folder / RESULT)
     del result["measures"]
     write_json(folder / RESULT, result)
-    with pytest.raises(FozoError, match=rf"{folder.name} holds no result that this fozo reads"):
+    with pytest.raises(FozoError, match=rf"{folder.name} cannot be read: the result should be a table"):
         collect(tmp_path)
 
 
@@ -121,3 +124,54 @@ def test_nothing_to_report_is_said(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(FozoError, match=r"no run below .* is finished"):
         collect(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["result.json", "conditions.json", "recipe.json", "records.jsonl", "costs.jsonl"])
+def test_every_damage_to_a_run_is_one_sentence(tmp_path: Path, name: str) -> None:
+    """Each value of each file in turn becomes something else; a report is a page or a sentence."""
+    two = StreamPlan(kinds=("fog", "contrast"))
+    recipe = replace(RECIPE, rows=tuple(replace(row, stream=two) for row in ROWS))
+    store = invent(tmp_path, recipe, batches=1)
+    path = next(iter(sorted(store.folder.glob(f"**/{name}"))))
+    good = path.read_bytes()
+    lines = [decode(line) or {} for line in good.splitlines(keepends=True)] if name.endswith("l") else [read_json(path)]
+    refused = 0
+    for place, wrong in ((place, wrong) for place in places(lines[0]) for wrong in WRONG):
+        changed = json.loads(json.dumps(lines[0]))
+        inside = changed
+        for step in place[:-1]:
+            inside = inside[step]
+        inside[place[-1]] = wrong
+        rest = [changed, *lines[1:]]
+        path.write_bytes(b"".join(map(encode, rest)) if name.endswith("l") else json.dumps(changed).encode())
+        try:
+            groups = collect(tmp_path)
+            page(groups, [table_of(group) for group in groups], list(map(str, store.stale())))
+        except FozoError:
+            refused += 1
+    assert refused > 10
+    path.write_bytes(good)
+    write_report(tmp_path, tmp_path / "report.html")
+
+
+WRONG: list[object] = [None, True, -1, 0, 1e300, 10**40, "x", [], {"x": None}]
+
+
+def places(facts: object, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """List the paths to everything in a JSON value."""
+    inside: Iterable[tuple[Any, object]] = ()
+    if isinstance(facts, dict):
+        inside = facts.items()
+    elif isinstance(facts, list):
+        inside = list(enumerate(facts))[:2]  # what lists hold is all alike
+    for key, value in inside:
+        yield (*before, key)
+        yield from places(value, (*before, key))
+
+
+def test_fewer_lines_than_batches_are_noticed(tmp_path: Path) -> None:
+    store = invent(tmp_path, RECIPE, batches=2)
+    path = next(iter(store.folder.glob("plain*/records.jsonl")))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(FozoError, match=r"records\.jsonl cannot be read: it holds \d+ batches"):
+        write_report(tmp_path, tmp_path / "report.html")

@@ -61,7 +61,7 @@ COUNTS = dict.fromkeys((*SourceStatistics.PARTS, "content"), 96)
         (GOOD | {"counts": {"cls": 96}}, "damaged source statistics"),
         ({k: v for k, v in GOOD.items() if k != "fingerprint"} | {"counts": COUNTS}, "damaged source statistics"),
         ({k: v for k, v in GOOD.items() if k != "version"}, "version None"),
-        (["source statistics"], "holds None where 'source statistics' is needed"),
+        (["source statistics"], "not a readable fozo file"),
         ({"kind": "state"}, "holds 'state' where 'source statistics' is needed"),
     ],
 )
@@ -81,8 +81,50 @@ def test_missing_and_foreign_arrays_are_one_clear_error(tmp_path: Path, source: 
     source.save(path)
     header, arrays = load_arrays(path, SourceStatistics.KIND)
     lacking = {name: value for name, value in arrays.items() if name != "cls.mean"}
-    for broken in (lacking, {**arrays, "cls.mean": np.array(["a"])}):
+    for broken in (lacking, {**arrays, "cls.mean": np.array(["a"])}, {**arrays, "more": np.zeros(1)}):
         save_arrays(path, header, broken)
+        with pytest.raises(FozoError, match=r"damaged source statistics|not a readable fozo file"):
+            SourceStatistics.load(path)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e200, -1.0])
+@pytest.mark.parametrize("name", ["cls.mean", "patch_mean.squares", "content.products", "content.directions"])
+def test_numbers_that_no_images_give_are_refused(
+    tmp_path: Path, source: SourceStatistics, name: str, number: float
+) -> None:
+    path = tmp_path / "stats.npz"
+    source.save(path)
+    header, arrays = load_arrays(path, SourceStatistics.KIND)
+    arrays[name].flat[0] = number
+    save_arrays(path, header, arrays)
+    if number == -1 and name in ("cls.mean", "content.directions"):
+        SourceStatistics.load(path)
+        return
+    with pytest.raises(FozoError, match=f"damaged source statistics.*{name}"):
+        SourceStatistics.load(path)
+
+
+def test_widths_that_do_not_go_together_are_refused(
+    tmp_path: Path, engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    path = tmp_path / "stats.npz"
+    source.save(path)
+    header, arrays = load_arrays(path, SourceStatistics.KIND)
+    for name in arrays:
+        save_arrays(path, header, {**arrays, name: arrays[name][..., 1:]})
+        with pytest.raises(FozoError, match="damaged source statistics"):
+            SourceStatistics.load(path)
+    # All of them narrower: whole in itself, but not this model's, whatever the fingerprint says.
+    cut = {
+        **arrays,
+        "descriptor.mean": arrays["descriptor.mean"][1:],
+        "descriptor.squares": arrays["descriptor.squares"][1:],
+    }
+    save_arrays(path, header, {**cut, "content.descriptor": arrays["content.descriptor"][:, 1:]})
+    with pytest.raises(FozoError, match=r"image features.*collect them again"):
+        fozo.create("align", engine, SourceStatistics.load(path))
+    for count in (0, -5, 1.5, True, 10**20):
+        save_arrays(path, header | {"counts": dict.fromkeys(COUNTS, count)}, arrays)
         with pytest.raises(FozoError, match="damaged source statistics"):
             SourceStatistics.load(path)
 

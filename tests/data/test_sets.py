@@ -212,7 +212,7 @@ def test_a_wrong_list_is_refused(tmp_path: Path) -> None:
     file.write_text("n01440764/a.JPEG\n")
     with pytest.raises(FozoError, match=r"lines like .* but has 'n01440764/a\.JPEG'"):
         robustbench_list(file)
-    with pytest.raises(FozoError, match="cannot read"):
+    with pytest.raises(FozoError, match="there is no file"):
         robustbench_list(tmp_path / "none.txt")
 
 

@@ -5,6 +5,8 @@ What every method has to refuse by form (names, shapes, precisions, NaN) :func:`
 
 from __future__ import annotations
 
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,9 @@ def as_type(name: str, dtype: str) -> Damage:
         ("foa", lambda state: {"cma.form": state["cma.form"][:-1]}),
         ("foa", lambda state: {"cma.form": np.frombuffer(b"[]", np.uint8), "cma": np.empty(0)}),
         ("foa", lambda state: {"cma.form": np.frombuffer(b'{"a": 1}', np.uint8)}),
+        ("foa", lambda state: {"cma.form": np.frombuffer(b"[" * 100_000, np.uint8)}),
+        ("fozo", value("point", 0, 1e200)),
+        ("tent", value("norms", 0, -1e200)),
         ("zoa", rows(4, "offsets")),
         ("zoa", rows(2, "domain")),
         ("zoa", rows(9, "window")),
@@ -139,3 +144,53 @@ def test_a_file_without_one_of_its_arrays_is_a_sentence(
         with pytest.raises(fozo.FozoError, match=f"the state lacks '{missing}'"):
             method.restore(path)
         assert same(method.state(), before)
+
+
+def test_a_header_is_judged_before_any_array(
+    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
+) -> None:
+    method, path = used("align", engine, source), tmp_path / "state.npz"
+    method.save(path)
+    header, arrays = load_arrays(path, "state")
+    before = method.state()
+    config: Any = header["config"]
+    changes: list[dict[str, Any]] = [
+        {"version": 1}, {"version": None}, {"config": None}, {"config": []}, {"config": {**config, "more": None}},
+        {"config": {**config, "retrieval": 5}}, {"fingerprint": ["a"]}, {"classes": [1]}, {"method": {"a": 1}},
+    ]  # fmt: skip
+    for wrong in changes:
+        save_arrays(path, {**header, **wrong}, arrays)
+        with pytest.raises(fozo.FozoError, match=r"state\.npz"):
+            method.restore(path)
+        assert same(method.state(), before)
+
+
+def test_a_bomb_is_refused_before_it_goes_off(
+    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
+) -> None:
+    """Rows may be of any number; deflated zeros of 400 MB are not."""
+    method, path = used("align", engine, source), tmp_path / "state.npz"
+    method.save(path)
+    _, arrays = load_arrays(path, "state")
+    width = arrays["updates"].shape[1]
+    with zipfile.ZipFile(path) as file:
+        kept = {name: file.read(name) for name in file.namelist() if name != "updates.npy"}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in kept.items():
+            file.writestr(name, data)
+        with file.open("updates.npy", "w") as stream:
+            shape = (100_000_000 // width, width)
+            np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
+            left = 4 * shape[0] * shape[1]
+            while left:
+                left -= stream.write(bytes(min(left, 1 << 20)))
+    assert path.stat().st_size < 2e6
+    before = method.state()
+    tracemalloc.start()
+    try:
+        with pytest.raises(fozo.FozoError, match="would unpack to"):
+            method.restore(path)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert same(method.state(), before)

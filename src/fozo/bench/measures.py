@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fozo.core.objective import entropies
 from fozo.errors import FozoError
+from fozo.io import as_dataclass
 from fozo.types import Array
 
 BINS = 15
@@ -55,11 +56,16 @@ class BatchRecord:
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> BatchRecord:
-        """Read what :meth:`line` gave."""
-        known = {name: line[name] for name in cls.__dataclass_fields__ if name != "metrics"}
-        bins = {name: tuple(known[name]) for name in known if name.startswith("bin_")}
+        """Read what :meth:`line` gave, refusing what no batch gives."""
+        known = {name: line[name] for name in cls.__dataclass_fields__ if name in line and name != "metrics"}
         metrics = {name: value for name, value in line.items() if name not in known and value is not None}
-        return cls(**{**known, **bins}, metrics=metrics)
+        found = as_dataclass(cls, {**known, "metrics": metrics}, "a batch's record")
+        counts = (found.correct, found.correct5, *found.bin_images, *found.bin_correct)
+        bins = {len(found.bin_images), len(found.bin_correct), len(found.bin_confidence)}
+        whole_counts = found.index >= 0 and all(0 <= count <= found.images for count in counts)
+        if not whole_counts or found.images < 1 or bins != {BINS} or not 0 < found.passes < 1e6:
+            raise FozoError(f"the record of batch {found.index} counts more than it has images, or none; run it again")
+        return found
 
 
 @dataclass(frozen=True)
@@ -150,11 +156,17 @@ class Measures:
         return whole(self.passes / self.images)
 
     @classmethod
-    def read(cls, facts: Mapping[str, Any]) -> Measures:
-        """Read what ``dataclasses.asdict`` gave."""
-        within = {name: Interval(**facts[name]) for name in facts if name.endswith("_interval")}
-        domains = {name: Interval(**each) for name, each in facts["domain_intervals"].items()}
-        return cls(**{**facts, **within, "domain_intervals": domains})
+    def read(cls, facts: object) -> Measures:
+        """Read what ``dataclasses.asdict`` gave, refusing what no run gives."""
+        found = as_dataclass(cls, facts, "the result")
+        within = (found.average_interval, found.top1_interval, found.top5_interval, found.ece_interval)
+        ends = (end for each in (*within, *found.domain_intervals.values()) for end in (each.low, each.high))
+        shares = (found.average, found.top1, found.top5, found.ece, *found.domains.values(), *ends)
+        if min(found.images, found.batches, found.passes) < 1 or not all(-1e-6 <= share <= 100.001 for share in shares):
+            raise FozoError("the result counts no images, or accuracies that are no percentages; run it again")
+        if not found.domains or found.domains.keys() != found.domain_intervals.keys():
+            raise FozoError("the result has no domains, or others than it has intervals of; run it again")
+        return found
 
 
 def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import pkgutil
 import re
 import sys
@@ -36,6 +37,7 @@ from fozo.data.groups import class_indices
 from fozo.data.scenarios import SCENARIOS, Scenario
 from fozo.data.sets.base import check_seed
 from fozo.errors import FozoError
+from fozo.io import read_text
 from fozo.quant.scales import BITS
 from fozo.types import Value
 
@@ -285,10 +287,8 @@ def load_recipe(name: str) -> Recipe:
     path = Path(name)
     if path.suffix == ".toml":
         try:
-            facts = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise FozoError(f"cannot read the recipe {path}: {error.strerror}; check the path") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            facts = tomllib.loads(read_text(path))
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise FozoError(f"{path} is not TOML ({error}); see docs/bench.md for an example") from error
         return read_recipe(facts, path.stem)
     by_lower = {recipe.lower(): recipe for recipe in names()} | {"tablec1": "figure1"}
@@ -319,7 +319,21 @@ def _check(facts: Mapping[str, Any], known: Mapping[str, type], what: str) -> Ma
         form = known[name]
         if isinstance(value, bool) or not isinstance(value, (int, float) if form is float else form):
             raise FozoError(f"{name} of {what} is {value!r}; give {FORMS[form]}")
+        if isinstance(value, dict) and name != "stream":
+            scalars = (int, float, str) if name == "options" else (int, float)  # a truth value is an int
+            odd = [each for each in value.values() if not isinstance(each, scalars) or _endless(each)]
+            if odd:
+                raise FozoError(f"{name} of {what} has the value {odd[0]!r}; give plain values, and finite numbers")
+        elif _endless(value):
+            raise FozoError(f"{name} of {what} is {value!r}; give a finite number")
     return facts
+
+
+def _endless(value: object) -> bool:
+    """Whether a number is too large for anything, or none."""
+    if isinstance(value, int):
+        return abs(value) >= 2**64
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def read_recipe(facts: Mapping[str, Any], name: str) -> Recipe:

@@ -21,7 +21,7 @@ from fozo.bench.plan import Experiment
 from fozo.bench.resources import Resources, Show, quiet
 from fozo.bench.store import COSTS, EXPERIMENT, RECORDS, Conditions, Run, Store
 from fozo.data.streams import Stream
-from fozo.io import Log, disk_errors, encode, read_log, write_json
+from fozo.io import Log, as_dataclass, disk_errors, encode, read_log, write_json
 from fozo.methods.registry import AnyMethod
 
 STATES = "state-*.npz"
@@ -119,7 +119,7 @@ def _run(
         if done:
             method.restore(states[done])
             records += [BatchRecord.read(line) for line in read_log(folder / RECORDS)]
-            costs += [Cost(**line) for line in read_log(folder / COSTS)]
+            costs += [as_dataclass(Cost, line, "a batch's cost") for line in read_log(folder / COSTS)]
         seen, correct = sum(r.images for r in records), sum(r.correct for r in records)
         total = sum(len(segment.domains) for segment in stream.segments) * len(stream.source.images)
         saved, pause = time.monotonic(), save_seconds

@@ -20,16 +20,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fozo.bench.environment import Environment
 from fozo.bench.measures import BatchRecord, Cost, Measures
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, Setting, read_recipe
 from fozo.errors import FozoError
-from fozo.io import locked, read_json, read_log, remove_temporary_files, write_json
+from fozo.io import as_dataclass, locked, read_json, read_log, remove_temporary_files, write_json
 
+L = TypeVar("L", BatchRecord, Cost)
 RECIPE, EXPERIMENT, RESULT, CONDITIONS = "recipe.json", "experiment.json", "result.json", "conditions.json"
 RECORDS, COSTS = "records.jsonl", "costs.jsonl"
 FINGERPRINTS = {
@@ -58,6 +59,27 @@ class Conditions:
     finished: str
 
 
+@contextmanager
+def said_of(path: Path) -> Iterator[None]:
+    """Say which file it was that could not be read."""
+    try:
+        yield
+    except FozoError as error:
+        raise FozoError(f"{path} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Request(Setting):
+    """A setting and the seeds that were asked for in it."""
+
+    seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Asked:
+    asked: tuple[_Request, ...]
+
+
 @dataclass(frozen=True)
 class Run:
     """One finished experiment."""
@@ -69,11 +91,20 @@ class Run:
 
     def records(self) -> list[BatchRecord]:
         """Read the per-batch records."""
-        return [BatchRecord.read(line) for line in read_log(self.folder / RECORDS)]
+        with said_of(self.folder / RECORDS):
+            return self._all([BatchRecord.read(line) for line in read_log(self.folder / RECORDS)])
 
     def costs(self) -> list[Cost]:
         """Read the per-batch costs."""
-        return [Cost(**line) for line in read_log(self.folder / COSTS)]
+        with said_of(self.folder / COSTS):
+            return self._all([as_dataclass(Cost, line, "a batch's cost") for line in read_log(self.folder / COSTS)])
+
+    def _all(self, lines: list[L]) -> list[L]:
+        if len(lines) != self.measures.batches:
+            raise FozoError(
+                f"it holds {len(lines)} batches, and the result is of {self.measures.batches}; run it again"
+            )
+        return lines
 
 
 @dataclass(frozen=True)
@@ -95,16 +126,12 @@ class RunFolder:
         """Read the result, if there is one."""
         if not (self.path / RESULT).exists():
             return None
-        result: Mapping[str, Any] = read_json(self.path / RESULT)
-        cost: Mapping[str, Any] = read_json(self.path / CONDITIONS)
-        try:
-            conditions = Conditions(
-                **{name: result[name] for name in ("weights", "stream_fingerprint", "calibrated_on", "parameters")},
-                **{**cost, "environment": Environment(**cost["environment"])},
-            )
-            return Run(self.experiment, Measures.read(result["measures"]), conditions, self.path)
-        except (KeyError, TypeError) as error:
-            raise FozoError(f"{self.path} holds no result that this fozo reads ({error}); remove it") from error
+        result, cost = read_json(self.path / RESULT), read_json(self.path / CONDITIONS)
+        kept = ("weights", "stream_fingerprint", "calibrated_on", "parameters")
+        with said_of(self.path):
+            facts = {name: result[name] for name in kept if name in result} | cost
+            conditions = as_dataclass(Conditions, facts, "the conditions")
+            return Run(self.experiment, Measures.read(result.get("measures")), conditions, self.path)
 
     def finish(self, facts: Mapping[str, object], measures: Measures, conditions: Conditions, digest: str) -> Run:
         """Write the result; ``digest`` is of the records."""
@@ -172,21 +199,22 @@ class Store:
         listed = [{**asdict(each), "seeds": given} for each, given in asked.values()]
         write_json(file, {"name": recipe.name, **recipe.facts(), "asked": listed})
 
-    @staticmethod
-    def _asked(facts: Mapping[str, Any]) -> list[tuple[Setting, list[int]]]:
-        asked = [dict(each) for each in facts.get("asked", [])]
-        return [(Setting(**{k: v for k, v in each.items() if k != "seeds"}), each["seeds"]) for each in asked]
+    def _asked(self, facts: Mapping[str, Any]) -> list[tuple[Setting, list[int]]]:
+        with said_of(self.folder / RECIPE):
+            listed = as_dataclass(_Asked, {"asked": facts.get("asked", [])}, "the list of settings").asked
+            if not all(each.seeds for each in listed):
+                raise FozoError("a setting has no seeds; give fozo bench once more")
+            names = [field.name for field in fields(Setting)]
+            return [(Setting(**{name: getattr(each, name) for name in names}), list(each.seeds)) for each in listed]
 
     def plans(self) -> tuple[Recipe, list[list[Experiment]]]:
         """Read back the recipe and the experiments that were asked for, a list for each setting."""
         facts = read_json(self.folder / RECIPE)
-        try:
-            asked = self._asked(facts)
-            plain = {name: value for name, value in facts.items() if name not in ("name", "asked")}
-            recipe = read_recipe(plain, str(facts["name"]))
-        except (KeyError, TypeError) as error:
-            raise FozoError(f"{self.folder / RECIPE} cannot be read ({error}); give fozo bench once more") from error
-        return recipe, [recipe.experiments(setting, seeds=sorted(seeds)) for setting, seeds in asked]
+        asked = self._asked(facts)
+        plain = {name: value for name, value in facts.items() if name not in ("name", "asked")}
+        with said_of(self.folder / RECIPE):
+            recipe = read_recipe(plain, str(facts.get("name", self.folder.name)))
+            return recipe, [recipe.experiments(setting, seeds=sorted(seeds)) for setting, seeds in asked]
 
     def stale(self) -> list[Path]:
         """List the folders of experiments that nobody asks for any more."""

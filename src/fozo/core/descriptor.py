@@ -39,13 +39,17 @@ def _cosines(size: int) -> Single:
     return np.asarray(rows, dtype=np.float32)
 
 
+def half_octaves(height: int, width: int) -> int:
+    """Count them from the finest detail down to a quarter of the image; what is coarser joins the last."""
+    return max(1, int(2 * np.log2(min(height, width) / 2)))
+
+
 class Spectra:
     """The cosine transform of images of one size, and its half octaves."""
 
     def __init__(self, channels: int, height: int, width: int) -> None:
         self.channels, self.height, self.width = channels, height, width
-        self.bands = max(1, int(2 * np.log2(min(height, width) / 2)))
-        """Half octaves from the finest detail down to a quarter of the image; what is coarser joins the last."""
+        self.bands = half_octaves(height, width)
         # Rows are brightness and differences of colour, orthonormal; other than three channels stay as they are.
         colours = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]], dtype=np.float64) if channels == 3 else np.eye(channels)
         self.brightness = slice(0, 1 if channels == 3 else channels)

@@ -9,13 +9,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from fozo.core.content import ContentBasis, ContentMoments, ContentRegression
+from fozo.core.descriptor import half_octaves
 from fozo.core.moments import Moments
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
+from fozo.io import Form, load_arrays, save_arrays
+from fozo.types import Spec
+
+LARGEST = 1e30
+"""Activations and their squared deviations stay far below; beyond, products of them would not be finite."""
+MOST_IMAGES = 10**12
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,18 @@ class SourceStatistics:
                 f"{model} ({fingerprint[:12]}); collect them again with this model"
             )
 
+    def check_model(self, spec: Spec) -> None:
+        """Refuse to serve another model, also one that only bears the right fingerprint."""
+        self.check(spec.fingerprint, spec.name)
+        features = spec.channels * (1 + half_octaves(*spec.image_size))
+        own = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
+        if own != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
+            raise FozoError(
+                f"these source statistics are of {list(own[0])} tokens, {own[1][0]} pooled and {own[2][0]} image "
+                f"features, where {spec.name} has {[spec.depth, spec.dim]}, {spec.head_width} and {features}; collect "
+                f"them again with this model"
+            )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` (no pickle), atomically."""
         moments: Mapping[str, Moments] = {name: getattr(self, name) for name in self.PARTS}
@@ -112,39 +132,59 @@ class SourceStatistics:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceStatistics:
-        """Read what :meth:`save` wrote."""
-        header, arrays = load_arrays(path, cls.KIND)
+        """Read what :meth:`save` wrote; what no clean images can have given is refused here, not in use."""
+        try:
+            header, arrays = load_arrays(path, cls.KIND, partial(cls._check_forms, path))
+            table: Any = header["counts"]
+            counts = {int(str(table[name])) for name in (*cls.PARTS, "content")}
+            if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MOST_IMAGES:
+                raise ValueError("the counts of images differ, or are no counts")
+            for name, array in arrays.items():
+                if not (np.abs(array) <= LARGEST).all() or (name.endswith(".squares") and array.min(initial=0) < 0):
+                    raise ValueError(f"{name} has values that are not finite, or negative sums of squares")
+            values = {name: array.astype(np.float64) for name, array in arrays.items()}
+            if values["content.products"].diagonal().min(initial=0) < 0:
+                raise ValueError("content.products has negative sums of squares")
+            parts = {name: Moments(count, values[f"{name}.mean"], values[f"{name}.squares"]) for name in cls.PARTS}
+            content = ContentMoments(
+                ContentBasis(values["content.centre"], values["content.directions"]),
+                count,
+                values["content.mean"],
+                values["content.products"],
+                {name: values[f"content.{name}"] for name in cls.CONDITIONED},
+            )
+            return cls(str(header["fingerprint"]), content=content, model=str(header["model"]), **parts)
+        except FozoError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise FozoError(
+                f"{os.fspath(path)} holds damaged source statistics ({type(error).__name__}: {error}); "
+                f"collect them again"
+            ) from error
+
+    @classmethod
+    def _check_forms(
+        cls, path: str | os.PathLike[str], header: Mapping[str, object], forms: Mapping[str, Form]
+    ) -> None:
+        """Refuse another version, missing arrays, and widths that do not go together, before an array is read."""
         if header.get("version") != cls.VERSION:
             raise FozoError(
                 f"{os.fspath(path)} holds source statistics of version {header.get('version')}, but this fozo reads "
                 f"version {cls.VERSION}; collect them again"
             )
         try:
-            counts = header["counts"]
-            if not isinstance(counts, dict):
-                raise TypeError("counts is no table")
-            parts = {
-                name: Moments(
-                    int(counts[name]),
-                    arrays[f"{name}.mean"].astype(np.float64),
-                    arrays[f"{name}.squares"].astype(np.float64),
-                )
-                for name in cls.PARTS
-            }
-            stored = {
-                name.removeprefix("content."): array.astype(np.float64)
-                for name, array in arrays.items()
-                if name.startswith("content.")
-            }
-            content = ContentMoments(
-                ContentBasis(stored["centre"], stored["directions"]),
-                int(counts["content"]),
-                stored["mean"],
-                stored["products"],
-                {name: stored[name] for name in cls.CONDITIONED},
-            )
-            return cls(str(header["fingerprint"]), content=content, model=str(header["model"]), **parts)
-        except (KeyError, TypeError, ValueError) as error:
+            (layers, width), (pooled,) = forms["cls.mean"].shape, forms["pooled.mean"].shape
+            (contents,), (features,) = forms["content.mean"].shape, forms["descriptor.mean"].shape
+            wanted: dict[str, tuple[int, ...]] = dict.fromkeys(cls.PARTS, (layers, width))
+            wanted |= {"pooled": (pooled,), "descriptor": (features,)}
+            shapes = {f"{name}.{what}": shape for name, shape in wanted.items() for what in ("mean", "squares")}
+            shapes |= {"content.centre": (pooled,), "content.directions": (pooled, contents)}
+            shapes |= {"content.mean": (contents,), "content.products": (contents, contents)}
+            shapes |= {f"content.{name}": (contents, *wanted[name]) for name in cls.CONDITIONED}
+            for name in shapes.keys() | forms.keys():
+                if forms[name].shape != shapes[name] or forms[name].dtype.kind != "f":
+                    raise ValueError(f"{name} is {forms[name].dtype} of shape {list(forms[name].shape)}")
+        except (KeyError, ValueError) as error:
             raise FozoError(
                 f"{os.fspath(path)} holds damaged source statistics ({type(error).__name__}: {error}); "
                 f"collect them again"

@@ -23,6 +23,7 @@ import numpy as np
 from PIL import Image
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
+from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, FolderStore, ImageSet, Sample, ready_size
 from fozo.data.sets.corrupted import RECORD, read_record
 from fozo.data.sets.folder import scan
@@ -120,6 +121,8 @@ def corrupt_tree(
         check_severity(severity)
     if size < SMALLEST_SIDE:
         raise FozoError(f"the size is {size} px; a corruption needs at least {SMALLEST_SIDE}")
+    if covered(size) ** 2 > MAX_PIXELS:
+        raise FozoError(f"the size is {size} px; images of at most {int(MAX_PIXELS**0.5 / RESIZE_RATIO)} px are made")
     if workers is not None and workers < 1:
         raise FozoError(f"the number of workers is {workers}; give 1 or more")
     if out.resolve().is_relative_to(images.resolve()):

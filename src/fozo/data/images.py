@@ -6,7 +6,10 @@ What comes out is always ``uint8 [height, width, 3]``, or a :class:`FozoError` n
 file                                answer
 ==================================  ==================================================================
 missing, empty, truncated, no image error
-huge (decompression bomb)           error above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 Mpx): Pillow's rule
+FIFO, device, folder                error, without waiting for it
+other than the seven FORMATS        error, whatever the file is called: no decoder but theirs is ever started
+huge (decompression bomb)           error above 67 million pixels or 512 MiB, before anything is decoded
+long and thin                       error above 100 times as long as wide: resized, it would be huge
 grayscale, bilevel                  repeated into three channels
 palette                             looked up
 CMYK, YCbCr, HSV                    converted by Pillow, without a colour profile
@@ -26,18 +29,31 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from fozo.errors import FozoError
+from fozo.io import open_regular
 
 Pixels = npt.NDArray[np.uint8]
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Names of files that count as images in a folder, in lower case."""
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What is decoded, whatever a file is called; Pillow's other formats include programs (PostScript)."""
+MAX_PIXELS = 1 << 26
+"""Of an image, as it is stored and as it is resized: more than any usual camera's, and 500 MB while it is decoded."""
+MAX_ASPECT = 100
+"""How many times as long as wide an image may be."""
+MAX_BYTES = 512 << 20
+"""Of an image's file."""
+STRIP = 1 << 22
+"""Pixels converted at a time, so that a large image is in memory twice and not six times."""
 
 # ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio.
 RESIZE_RATIO = 256 / 224
@@ -50,31 +66,74 @@ def read_image(source: str | os.PathLike[str] | bytes, name: str | None = None) 
         source: path of the file, or its contents.
         name: what to call it in an error; by default the path.
     """
+    with _opened(source, name) as (image, called):
+        return _to_rgb(image, called)
+
+
+def header_size(source: str | os.PathLike[str] | bytes, name: str | None = None) -> tuple[int, int]:
+    """Read height and width without decoding the pixels; what could not be decoded for its size is refused."""
+    with _opened(source, name) as (image, _):
+        return image.height, image.width
+
+
+@contextmanager
+def _opened(source: str | os.PathLike[str] | bytes, name: str | None) -> Iterator[tuple[Image.Image, str]]:
+    """Open an image whose size is bearable, and word what goes wrong with it until it is closed."""
     name = name or ("the image" if isinstance(source, bytes) else os.fspath(source))
-    try:
-        length = len(source) if isinstance(source, bytes) else Path(source).stat().st_size
-    except OSError as error:
-        raise FozoError(f"cannot read {name}: {error.strerror}; check the path") from error
-    if not length:
-        raise FozoError(f"{name} is an empty file (0 bytes); replace it or remove it")
-    try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else os.fspath(source)) as image:
-            return _to_rgb(image, name)
-    except FozoError:
-        raise
-    except UnidentifiedImageError as error:
-        raise FozoError(f"{name} is not an image that Pillow can read; replace it or remove it") from error
-    except Image.DecompressionBombError as error:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
+    with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
+        try:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if not 0 < length <= MAX_BYTES:
+                fault = "is an empty file (0 bytes)" if not length else f"is longer than {MAX_BYTES >> 20} MiB"
+                raise FozoError(f"{name} {fault}; replace it or remove it")
+            with Image.open(file, formats=FORMATS) as image:
+                _refuse_huge(image, name)
+                yield image, name
+        except FozoError:
+            raise
+        except UnidentifiedImageError as error:
+            raise FozoError(
+                f"{name} is not an image that fozo reads ({', '.join(FORMATS)}), or damaged; replace it or remove it"
+            ) from error
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise FozoError(_huge(name)) from error
+        except Exception as error:  # Pillow's decoders raise nearly anything on a damaged file.
+            raise FozoError(f"{name} is damaged or truncated ({error}); replace it or remove it") from error
+
+
+def _huge(name: str) -> str:
+    limit = MAX_PIXELS // 1_000_000
+    return f"{name} has more than {limit} million pixels, which may be a decompression bomb; shrink it first"
+
+
+def _refuse_huge(image: Image.Image, name: str) -> None:
+    """Refuse by the header what would take too much memory, decoded or resized."""
+    width, height = image.size
+    # A TIFF is decoded by the tile, whose size is its own and may be anything; the others have none.
+    tags = getattr(image, "tag_v2", {})
+    tile = [side for tag in (322, 323) if isinstance(side := tags.get(tag, 1), int)]
+    if width * height > MAX_PIXELS or np.prod(tile, dtype=object) > MAX_PIXELS:
+        raise FozoError(_huge(name))
+    if max(width, height) > MAX_ASPECT * min(width, height):
         raise FozoError(
-            f"{name} has more than {limit} million pixels, which may be a decompression bomb; shrink it first"
-        ) from error
-    except Exception as error:  # Pillow's decoders raise nearly anything on a damaged file.
-        raise FozoError(f"{name} is damaged or truncated ({error}); replace it or remove it") from error
+            f"{name} is {width}x{height} px, more than {MAX_ASPECT} times as long as wide; crop it or remove it"
+        )
 
 
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
     """Convert whatever Pillow opened to three 8-bit channels."""
+    rows = max(1, STRIP // image.width)
+    if rows >= image.height:
+        return _strip_to_rgb(image, name)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for top in range(0, image.height, rows):
+        bottom = min(top + rows, image.height)
+        pixels[top:bottom] = _strip_to_rgb(image.crop((0, top, image.width, bottom)), name)
+    return pixels
+
+
+def _strip_to_rgb(image: Image.Image, name: str) -> Pixels:
     if image.mode == "F" or image.mode.startswith("I"):
         deep = np.asarray(image)
         # Pillow opens every 16-bit grayscale format as "I" or "I;16" with the full 0..65535 range.
@@ -116,6 +175,11 @@ def resize_crop(image: Pixels, size: Size, resize: Size | None = None) -> Pixels
         wide, high = cover_broad, int(cover_broad * height / width)
     else:
         wide, high = int(cover_tall * width / height), cover_tall
+    if wide * high > MAX_PIXELS:
+        raise FozoError(
+            f"an image of {width}x{height} px would be resized to {wide}x{high}, over {MAX_PIXELS // 1_000_000} "
+            f"million pixels; crop it, or choose a smaller size than {size}"
+        )
     picture = Image.fromarray(image).resize((wide, high), Image.Resampling.BILINEAR)
     left, top = round((wide - broad) / 2), round((high - tall) / 2)
     return np.array(picture.crop((left, top, left + broad, top + tall)))

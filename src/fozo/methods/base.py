@@ -16,13 +16,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, final
 
 import numpy as np
 
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
+from fozo.io import Form, load_arrays, save_arrays
 from fozo.types import Batch, Engine, Floats, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,21 @@ NEEDS = {
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
 """What a method may need, in words."""
+STATE_VERSION = 2
+LARGEST = 1e30
+"""No number that adaptation leads to comes near it; beyond, products of two would not be finite."""
+
+
+class HasForm(Protocol):
+    """An array, or what a file's header says of one."""
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Its precision."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +116,7 @@ class Method(ABC, Generic[C]):
             if need in self.info.needs & lacking:
                 raise FozoError(f"{self.info.name} needs {NEEDS[need]}")
         if source is not None:
-            source.check(engine.spec.fingerprint, engine.spec.name)
+            source.check_model(engine.spec)
         self.engine, self.config, self.seed = engine, config, seed
         self._source = source
         self._metrics: dict[str, float] = {}
@@ -206,22 +222,35 @@ class Method(ABC, Generic[C]):
     def load_state(self, state: State) -> None:
         """Continue from what :meth:`state` returned. A state that does not fit is refused, and nothing is changed."""
         with self._lock:
-            self._check_state(state)
+            self._check_forms(state)
+            for name, value in state.items():
+                if not (np.abs(value) <= LARGEST).all():
+                    raise FozoError(
+                        f"the state's {name!r} has values that are not finite; give a state that was saved whole"
+                    )
             with self._transaction():
-                self.assign({name: np.array(value) for name, value in state.items()})
+                try:
+                    self.assign({name: np.array(value) for name, value in state.items()})
+                except FozoError:
+                    raise
+                except Exception as error:  # of the right form, and yet nothing that adaptation leads to
+                    raise FozoError(
+                        f"the state is none of {self.info.name}'s ({type(error).__name__}: {error}); give a state that "
+                        f"it saved itself"
+                    ) from error
                 self._metrics = {}
 
-    def _check_state(self, state: State) -> None:
-        """Refuse names, shapes, precisions and values that no state of this method has."""
+    def _check_forms(self, state: Mapping[str, HasForm]) -> None:
+        """Refuse names, shapes and precisions that no state of this method has; arrays or their headers will do."""
         own, rows = self.variables(), dict[str, int]()
         for name in sorted(own.keys() ^ state.keys()):
             what = f"holds {name!r}, which {self.info.name} does not have" if name in state else f"lacks {name!r}"
             raise FozoError(f"the state {what}; give a state that it saved itself")
         for name, value in state.items():
             wanted = own[name].shape
-            if name in self.LENGTHS and value.ndim:
-                wanted = (rows.setdefault(self.LENGTHS[name], len(value)), *wanted[1:])
-            if value.dtype != own[name].dtype or value.shape != wanted or not np.isfinite(value).all():
+            if name in self.LENGTHS and value.shape:
+                wanted = (rows.setdefault(self.LENGTHS[name], value.shape[0]), *wanted[1:])
+            if value.dtype != own[name].dtype or value.shape != wanted:
                 raise FozoError(
                     f"the state's {name!r} is {value.dtype} of shape {list(value.shape)}, where finite "
                     f"{own[name].dtype} of shape {list(wanted)} is needed; give a state that was saved whole"
@@ -239,7 +268,7 @@ class Method(ABC, Generic[C]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an ``.npz`` (no pickle), atomically."""
-        header = {"kind": "state", "version": 2, "model": self.engine.spec.name, **self._owner()}
+        header = {"kind": "state", "version": STATE_VERSION, "model": self.engine.spec.name, **self._owner()}
         save_arrays(path, header, self.state())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
@@ -247,19 +276,24 @@ class Method(ABC, Generic[C]):
 
         A state of another method, model or config is refused, and nothing is changed.
         """
-        header, arrays = load_arrays(path, "state")
+        self.load_state(load_arrays(path, "state", partial(self._check_file, os.fspath(path)))[1])
+
+    def _check_file(self, path: str, header: Mapping[str, object], forms: Mapping[str, Form]) -> None:
+        """Refuse a file before its arrays are read: what it is of, and then their forms."""
+        if header.get("version") != STATE_VERSION:
+            raise FozoError(f"{path} is a state of version {header.get('version')!r}, where {STATE_VERSION} is needed")
         for key, value in self._owner().items():
             theirs = header.get(key)
             if theirs == value:
                 continue
             if isinstance(theirs, dict) and isinstance(value, dict):
-                key = next(name for name in {**theirs, **value} if theirs.get(name) != value.get(name))
+                key = next((name for name in {**theirs, **value} if theirs.get(name) != value.get(name)), key)
                 theirs, value = theirs.get(key), value.get(key)
             raise FozoError(
-                f"{os.fspath(path)} was saved with {key}={theirs!r} ({header.get('model')}), but this run has "
+                f"{path} was saved with {key}={theirs!r} ({header.get('model')}), but this run has "
                 f"{value!r}; restore it into a method made the same way"
             )
-        self.load_state(arrays)
+        self._check_forms(forms)
 
     def __repr__(self) -> str:
         """Say in one line what it is."""

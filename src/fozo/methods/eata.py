@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -49,10 +49,15 @@ class Fisher:
         """Read what :meth:`save` wrote."""
         header, arrays = load_arrays(path, cls.KIND)
         try:
-            return cls(str(header["fingerprint"]), arrays["values"].astype(np.float64), str(header["model"]))
+            values: Any = arrays["values"]
+            # A squared gradient that is negative or beyond float32 would pull weights away instead of holding them.
+            if values.ndim != 1 or values.dtype.kind != "f" or not ((values >= 0) & (values <= 1e30)).all():
+                raise ValueError(f"{values.dtype} of shape {list(values.shape)}, or not finite and positive")
+            return cls(str(header["fingerprint"]), values.astype(np.float64), str(header["model"]))
         except (KeyError, ValueError) as error:
             raise FozoError(
-                f"{os.fspath(path)} holds damaged Fisher information ({type(error).__name__}); measure it again"
+                f"{os.fspath(path)} holds damaged Fisher information ({type(error).__name__}: {error}); measure it "
+                f"again"
             ) from error
 
 

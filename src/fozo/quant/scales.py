@@ -19,6 +19,8 @@ from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 
 BITS = (4, 6, 8)
+LARGEST = 1e30
+"""Steps of float32 weights and activations lie far below it, and far above its inverse."""
 METRICS = ("hessian", "l2", "cosine")
 
 Array = npt.NDArray[np.float64]
@@ -44,7 +46,7 @@ class Scales:
         if self.bits not in BITS:
             raise FozoError(f"bits is {self.bits}; choose from {', '.join(map(str, BITS))}")
         for name, step in self.steps.items():
-            if not (np.isfinite(step).all() and (step > 0).all()):
+            if not ((step > 1 / LARGEST) & (step < LARGEST)).all():
                 raise FozoError(f"the quantisation step {name} is not positive and finite; search the scales again")
 
     @property
@@ -66,7 +68,7 @@ class Scales:
         """Read what :meth:`save` wrote."""
         header, arrays = load_arrays(path, cls.KIND)
         try:
-            steps = {name: np.asarray(array, dtype=np.float64) for name, array in arrays.items()}
+            steps = {name: array.astype(np.float64) for name, array in arrays.items()}
             fingerprint, model, metric = (str(header[key]) for key in ("fingerprint", "model", "metric"))
             bits, images = (int(str(header[key])) for key in ("bits", "images"))
             return cls(fingerprint, bits, steps, model, metric, images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import numpy as np
@@ -104,17 +105,28 @@ def test_a_flipped_bit_never_goes_unnoticed(tmp_path: Path) -> None:
             fozo.replay(path)
 
 
+STEP = {"index": 2, "gradients": [1.0], "epsilon": 0.1, "rate": 0.1, "loss": 1.0, "led_to": 5}
+
+
 def test_lines_that_are_whole_but_no_steps_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.journal"
     write_run(path, 2)
     good = path.read_bytes()
     for line, sentence in (
-        ({"index": 2}, "no step"),
-        ({"speed": 2}, "no step"),
+        ({"index": 2}, "batch 2 of the journal .* lacks 'gradients'"),
+        ({"speed": 2}, "batch 2 of the journal .* has no 'speed'"),
         ({"rewind": 9}, "jumps from batch 2 to 9"),
         ({"rewind": -1}, "jumps from batch 2 to -1"),
-        ({"rewind": None}, "no step"),
-        ({"index": "two"}, "no step"),
+        ({"rewind": None}, "batch 2 of the journal .* lacks 'index'"),
+        ({"rewind": True}, "jumps from batch 2 to True"),
+        ({"rewind": 10**40}, "jumps from batch 2 to 1000"),
+        ({"index": "two"}, "index of batch 2 of the journal .* is 'two'"),
+        ({**STEP, "gradients": "12"}, "gradients of batch 2 of the journal"),
+        ({**STEP, "gradients": [True]}, "gradients of batch 2 of the journal"),
+        ({**STEP, "gradients": []}, "gradients that no step has"),
+        ({**STEP, "gradients": [1.0] * 3_000_000}, "gradients that no step has"),
+        ({**STEP, "led_to": "x"}, "has no checksum"),
+        ({**STEP, "rate": 1e300, "gradients": [1e300]}, "gives other prompts from batch 2 on"),
     ):
         path.write_bytes(good + encode(line))
         with pytest.raises(FozoError, match=sentence):
@@ -175,8 +187,10 @@ def test_what_is_not_a_journal(tmp_path: Path) -> None:
     path.write_bytes(b"something else entirely")
     with pytest.raises(FozoError, match="not a fozo journal"):
         read_journal(path)
-    with pytest.raises(FozoError, match="cannot read"):
+    with pytest.raises(FozoError, match="there is no file"):
         read_journal(tmp_path / "missing")
+    with pytest.raises(FozoError, match="it is a folder"):
+        read_journal(tmp_path)
     path.write_bytes(b"00000000 [1, 2]\n")
     with pytest.raises(FozoError, match="not a fozo journal"):
         read_journal(path)
@@ -184,6 +198,25 @@ def test_what_is_not_a_journal(tmp_path: Path) -> None:
         path.write_bytes(encode(facts))  # type: ignore[arg-type]
         with pytest.raises(FozoError):
             fozo.replay(path)
+
+
+def test_a_forged_header_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    write_run(path, 2)
+    first, rest = path.read_bytes().split(b"\n", 1)
+    good = header()
+    nan = base64.b64encode(np.full(START.shape, np.nan).tobytes()).decode()
+    forged: list[dict[str, object]] = [
+        {"shape": [-1]}, {"shape": []}, {"shape": [2**62, 2**62]}, {"shape": "12"}, {"shape": None}, {"shape": [1.5]},
+        {"shape": [True] * START.size}, {"start": "?"}, {"start": 5}, {"start": "AAAA"}, {"start": nan},
+        {"seed": -1}, {"seed": 2**70}, {"seed": True}, {"seed": "5"}, {"seed": 6},
+    ]  # fmt: skip
+    for change in forged:
+        path.write_bytes(encode({**good, **change}) + rest)
+        with pytest.raises(FozoError):
+            fozo.replay(path)
+    path.write_bytes(first + b"\n" + rest)
+    fozo.replay(path)
 
 
 def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

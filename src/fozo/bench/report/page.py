@@ -35,7 +35,7 @@ def write_report(root: Path, out: Path) -> tuple[list[Path], list[str]]:
     }
     for path, text in made.items():
         with disk_errors(path), atomic_write(path) as stream:
-            stream.write(text.encode())
+            stream.write(text.encode("utf-8", "backslashreplace"))  # folders and commands may hold any bytes
     return list(made), stale
 
 

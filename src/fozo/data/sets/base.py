@@ -7,7 +7,6 @@ system, so the same images give the same names, the same order and the same fing
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,9 +17,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
-from fozo.data.images import Pixels, read_image
+from fozo.data.images import Pixels, header_size, read_image
 from fozo.errors import FozoError
 
 PROBES = 32
@@ -113,7 +111,8 @@ class ImageSet:
         digest = hashlib.sha256()
         for domain in self.domains:
             for path, label in self.samples:
-                digest.update(f"{domain.name}\t{path}\t{label}\t{self.store.stamp(path, domain)}\n".encode())
+                line = f"{domain.name}\t{path}\t{label}\t{self.store.stamp(path, domain)}\n"
+                digest.update(line.encode("utf-8", "surrogateescape"))  # names in another encoding have their own bytes
         return digest.hexdigest()[:16]
 
     def read(self, index: int, domain: Domain = CLEAN) -> Pixels:
@@ -193,17 +192,6 @@ def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, .
         f"{path} ({domain.name}) is {found[1]}x{found[0]} px where the {images.name} set's other images are "
         f"{width}x{height}; replace it{or_else}"
     )
-
-
-def header_size(source: Path | bytes, name: str | None = None) -> tuple[int, int]:
-    """Read height and width without decoding the pixels."""
-    try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-            return image.height, image.width
-    except Exception:
-        # read_image has the right words for whatever is wrong with the file.
-        height, width = read_image(source, name).shape[:2]
-        return height, width
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from fozo.data.sets.base import Domain, FolderStore, ImageSet, Sample, mixed_siz
 from fozo.data.sets.folder import entries, label, scan, some
 from fozo.data.sets.imagenet import WNID, imagenet_wnids
 from fozo.errors import FozoError
+from fozo.io import open_regular, read_form, read_json
 
 RECORD = "corruptions.json"
 """Where ``fozo corrupt`` writes down how a tree was made."""
@@ -54,13 +55,7 @@ def read_record(root: Path) -> dict[str, object] | None:
     path = root / RECORD
     if not path.exists():
         return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FozoError(f"{path} is not readable JSON ({error}); choose another folder") from error
-    if not isinstance(record, dict):
-        raise FozoError(f"{path} does not hold a JSON object; choose another folder")
-    return record
+    return read_json(path, "choose another folder")
 
 
 def choose(found: Sequence[Domain], kinds: Sequence[str] | None, severities: Sequence[int] | None) -> list[Domain]:
@@ -122,9 +117,18 @@ def open_imagenet_c(
 
 
 def _map(file: Path) -> npt.NDArray[np.generic]:
+    """Map an array into memory, once its header agrees with the length of its file."""
     try:
-        array: npt.NDArray[np.generic] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+        with open_regular(file) as stream:
+            form, start = read_form(stream), stream.tell()
+            if start + form.bytes != os.fstat(stream.fileno()).st_size:
+                raise ValueError("it is not as long as its header says")
+            array: npt.NDArray[np.generic] = np.memmap(
+                stream, form.dtype, "r", start, form.shape, "F" if form.fortran else "C"
+            )
+    except FozoError:
+        raise
+    except Exception as error:  # numpy raises nearly anything on a damaged header
         raise FozoError(f"{file} is not a readable .npy array ({error}); download it again") from error
     return array
 

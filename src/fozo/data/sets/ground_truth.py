@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from fozo.errors import FozoError
+from fozo.io import read_bytes, read_text
 
 _FILE = r"(?P<file>ILSVRC2012_val_\d{8})(?:\.JPEG)?"
 _NAMED_WNID = re.compile(_FILE + r"[\s,]+(?P<wnid>n\d{8})\b.*")  # Kaggle's LOC_val_solution.csv, or "file wnid"
 _NAMED_INDEX = re.compile(_FILE + r"[\s,]+(?P<index>\d{1,3})")  # Caffe's val.txt: place in sorted order
 _WNID = re.compile(r"(?P<wnid>n\d{8})")  # one a line, in the order of the file numbers
 _DEVKIT = re.compile(r"(?P<id>\d{1,4})")  # one a line, in the devkit's own numbering 1 ... 1000
+MAX_META = 4 << 20
+"""Bytes of meta.mat, which has 60 thousand."""
 _FORMS = (_NAMED_WNID, _NAMED_INDEX, _WNID, _DEVKIT)
 
 
@@ -24,10 +28,7 @@ def read_ground_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
     (ILSVRC2012_validation_ground_truth.txt, which needs the devkit's meta.mat or map_clsloc.txt beside it,
     because the devkit numbers the classes in an order of its own).
     """
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise FozoError(f"cannot read the labels in {file} ({error}); give a text file") from error
+    lines = [line.strip() for line in read_text(file).splitlines()]
     lines = [line for line in lines if line and not line.startswith("ImageId")]
     form = next((form for form in _FORMS if lines and form.fullmatch(lines[0])), None)
     if form is None:
@@ -59,8 +60,8 @@ def _devkit(folder: Path) -> dict[int, str]:
     """Read the devkit's own numbering of the classes."""
     listing = folder / "map_clsloc.txt"
     if listing.is_file():
-        rows = (line.split() for line in listing.read_text(encoding="utf-8").splitlines())
-        return {int(row[1]): row[0] for row in rows if len(row) >= 2}
+        rows = (line.split() for line in read_text(listing).splitlines())
+        return {int(row[1]): row[0] for row in rows if len(row) >= 2 and re.fullmatch("[0-9]{1,4}", row[1])}
     matrix = folder / "meta.mat"
     if not matrix.is_file():
         raise FozoError(
@@ -71,6 +72,11 @@ def _devkit(folder: Path) -> dict[int, str]:
         from scipy.io import loadmat
     except ImportError as error:
         raise FozoError("reading the devkit's meta.mat needs scipy; pip install 'fozo[bench]'") from error
-    synsets = loadmat(str(matrix), squeeze_me=True)["synsets"]
-    # Inner nodes of the hierarchy are listed too, with numbers above 1000.
-    return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
+    try:
+        synsets = loadmat(io.BytesIO(read_bytes(matrix, MAX_META)), squeeze_me=True)["synsets"]
+        # Inner nodes of the hierarchy are listed too, with numbers above 1000.
+        return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
+    except FozoError:
+        raise
+    except Exception as error:  # a damaged file may make scipy raise nearly anything
+        raise FozoError(f"{matrix} is not the devkit's meta.mat ({error}); download it again") from error

@@ -19,6 +19,7 @@ from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
 from fozo.data.sets.folder import entries, from_folders, scan, some
 from fozo.data.sets.ground_truth import read_ground_truth
 from fozo.errors import FozoError
+from fozo.io import read_text
 
 WNID = re.compile(r"n\d{8}")
 FLAT = re.compile(r"ILSVRC2012_val_\d{8}\.JPEG")
@@ -112,11 +113,7 @@ def robustbench_list(file: str | Path | None = None) -> tuple[str, ...]:
                 "run pip install --no-deps robustbench, or give the file imagenet_test_image_ids.txt"
             )
         file = Path(package.submodule_search_locations[0]) / ROBUSTBENCH
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FozoError(f"cannot read the image list {file} ({error}); give a text file") from error
-    paths = tuple(line.strip() for line in lines if line.strip())
+    paths = tuple(line.strip() for line in read_text(file).splitlines() if line.strip())
     wrong = [path for path in paths if not re.fullmatch(rf"{WNID.pattern}/{FLAT.pattern}", path)]
     if wrong or not paths:
         raise FozoError(

@@ -9,7 +9,6 @@ rewind to 0): what it undid stays in the file.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import zlib
 from collections.abc import Mapping
@@ -21,10 +20,12 @@ import numpy as np
 from fozo.core.noise import Noise, PhiloxNoise
 from fozo.core.spsa import Step, advance
 from fozo.errors import FozoError
-from fozo.io import Log, atomic_write, decode, encode, read_log
+from fozo.io import MAX_LINE, Log, as_dataclass, atomic_write, decode, encode, open_regular, read_log
 from fozo.types import Array
 
 KIND = "fozo journal"
+MAX_DRAWS = 1 << 24
+"""Numbers drawn for one step, at most: a few thousand are usual, and a forged line could ask for anything."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,15 @@ class JournalFile:
     @property
     def start(self) -> Array:
         """The point before the first step."""
+        shape = self.header.get("shape")
         try:
-            values = np.frombuffer(base64.b64decode(str(self.header["start"])), dtype="<f8")
-            point: Array = values.reshape(self.header["shape"]).copy()  # type: ignore[call-overload]
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            values = np.frombuffer(base64.b64decode(str(self.header["start"]), validate=True), dtype="<f8")
+            if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
+                raise ValueError(f"its shape is {shape!r}")
+            if not np.isfinite(values).all():
+                raise ValueError("it is not finite")
+            point: Array = values.reshape(shape).copy()
+        except (KeyError, TypeError, ValueError) as error:
             raise FozoError(f"the journal's first point cannot be read ({error}); use a copy from before") from error
         return point
 
@@ -62,28 +68,26 @@ def make_header(
 def read_journal(path: str | os.PathLike[str]) -> JournalFile:
     """Read a journal. A torn last line (power cut) is left out; damage before the end is an error."""
     file = Path(path)
-    try:
-        with file.open("rb") as stream:
-            header = decode(stream.readline())
-    except OSError as error:
-        raise FozoError(f"cannot read the journal {file}: {error.strerror}; check the path") from error
+    lines = read_log(file)
+    with open_regular(file) as stream:
+        header = decode(stream.readline(MAX_LINE))
     if header is None or header.get("kind") != KIND:
         raise FozoError(f"{file} is not a fozo journal, or its header is damaged; give the file that journal= wrote")
-    steps: list[tuple[Step, int]] = []
-    for line in read_log(file)[1:]:
-        try:
-            index = int(line["rewind"] if "rewind" in line else line["index"])
-            if not 0 <= index <= len(steps):
-                raise FozoError(f"the journal {file} jumps from batch {len(steps)} to {index}; it is damaged")
-            del steps[index:]
-            if "rewind" not in line:
-                led_to = int(line.pop("led_to"))
-                steps.append((Step(**{**line, "gradients": tuple(line["gradients"])}), led_to))
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, FozoError):
-                raise
-            raise FozoError(f"the journal {file} holds a line that is no step ({error}); it is damaged") from error
-    return JournalFile(header, steps)
+    found = JournalFile(next(lines), [])
+    steps, most = found.steps, MAX_DRAWS // max(1, found.start.size)
+    for line in lines:
+        what = f"batch {len(steps)} of the journal {file}"
+        rewind, led_to = line.pop("rewind", None), line.pop("led_to", None)
+        step = as_dataclass(Step, line, what) if rewind is None else None
+        index = rewind if step is None else step.index
+        if type(index) is not int or not 0 <= index <= len(steps):
+            raise FozoError(f"the journal {file} jumps from batch {len(steps)} to {index!r:.20}; it is damaged")
+        del steps[index:]
+        if step is not None:
+            if type(led_to) is not int or not 1 <= len(step.gradients) <= most:
+                raise FozoError(f"{what} has no checksum, or gradients that no step has; use a copy from before")
+            steps.append((step, led_to))
+    return found
 
 
 class Journal:
@@ -156,12 +160,13 @@ def replay(
         raise FozoError(f"the journal {name} holds {len(found.steps)} batches, not {batches}; ask for fewer")
     seed = header.get("seed")
     if noise is None:
-        if not isinstance(seed, int):
+        if type(seed) is not int:
             raise FozoError(f"the run of {name} was given its own noise; pass the same noise= to replay it")
         noise = PhiloxNoise(seed)
     point = found.start
     for step, led_to in found.steps[:batches]:
-        point = advance(point, step, noise)
+        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum tells
+            point = advance(point, step, noise)
         if checksum(point) != led_to:
             raise FozoError(
                 f"replaying {name} gives other prompts from batch {step.index} on; use the noise and the NumPy "

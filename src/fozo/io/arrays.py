@@ -1,0 +1,143 @@
+"""Named arrays in one ``.npz`` without pickles: headers are read and judged before any array is.
+
+Every array of an archive says twice how long it is: in the zip's directory, and in its own header by shape and
+precision. Both are compared, with each other and with the length of the file, before anything is allocated. fozo writes
+its own files uncompressed, so what they hold is never longer than they are; a compressed set of images may be longer by
+as much as real images shrink, but not by the thousandfold of deflated zeros.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import IO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.errors import FozoError
+from fozo.io.files import BoundedReader, atomic_write, open_regular
+from fozo.io.logs import parse_json
+
+HEADER = "__header__"
+MAX_HEADER = 1 << 20
+"""Bytes of the JSON that says what a file is."""
+KINDS = "biuf"
+"""Truth values, whole numbers and floats: what a file of fozo's holds."""
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+
+class Form(NamedTuple):
+    """What an array's header says of it."""
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    fortran: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the array takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def save_arrays(path: str | os.PathLike[str], header: Mapping[str, object], arrays: Arrays) -> None:
+    """Write named arrays and a JSON header as one ``.npz`` without pickles."""
+    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
+    with atomic_write(path) as stream:
+        np.savez(stream, **{HEADER: text}, **dict(arrays))  # type: ignore[arg-type]
+
+
+def load_arrays(
+    path: str | os.PathLike[str],
+    kind: str,
+    check: Callable[[dict[str, object], Mapping[str, Form]], None] = lambda header, forms: None,
+) -> tuple[dict[str, object], dict[str, npt.NDArray[np.generic]]]:
+    """Read what :func:`save_arrays` wrote.
+
+    Args:
+        path: the file.
+        kind: what the header's ``kind`` has to be.
+        check: is shown the header and the arrays' forms before any array is read, and raises if they do not fit.
+    """
+    name = os.fspath(path)
+    header: dict[str, object] = {}
+
+    def judge(forms: Mapping[str, Form], read: Callable[[str], npt.NDArray[np.generic]]) -> None:
+        if HEADER not in forms or forms[HEADER].dtype != np.uint8 or forms[HEADER].bytes > MAX_HEADER:
+            raise ValueError("no header")
+        header.update(parse_json(read(HEADER).tobytes()))
+        if header.get("kind") != kind:
+            raise FozoError(f"{name} holds {header.get('kind')!r} where {kind!r} is needed; give the right file")
+        check(header, {part: form for part, form in forms.items() if part != HEADER})
+
+    try:
+        arrays = read_npz(path, judge)
+    except FozoError:
+        raise
+    except Exception as error:  # zipfile and numpy raise nearly anything on a damaged file
+        raise FozoError(
+            f"{name} is not a readable fozo file ({type(error).__name__}: {str(error)[:100]}); it may be truncated: "
+            f"write it again"
+        ) from error
+    del arrays[HEADER]
+    return header, arrays
+
+
+def read_npz(
+    path: str | os.PathLike[str],
+    judge: Callable[[Mapping[str, Form], Callable[[str], npt.NDArray[np.generic]]], None],
+    *,
+    kinds: str = KINDS,
+    ratio: float = 1.0,
+    spare: int = 0,
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Read an archive's arrays, once ``judge`` has seen their forms; what is wrong with it raises nearly anything.
+
+    Args:
+        path: the file.
+        judge: is given the forms, and a function that reads one array by name; raises if they will not do.
+        kinds: NumPy's letters for the kinds of numbers that it may hold.
+        ratio: how much longer than the file its arrays may be in all.
+        spare: bytes that they may have in any case.
+    """
+    with open_regular(path) as file:
+        room = ratio * os.fstat(file.fileno()).st_size + spare
+        with zipfile.ZipFile(BoundedReader(file)) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            declared = sum(info.file_size for info in archive.infolist())
+            if len(members) != len(archive.infolist()) or declared > room:
+                raise FozoError(
+                    f"{os.fspath(path)} would unpack to {declared >> 20} MiB in {len(archive.infolist())} arrays, more "
+                    f"than a file of its length holds; write it again"
+                )
+            forms = {}
+            for name, info in members.items():
+                with archive.open(info) as stream:
+                    form = forms[name] = read_form(stream, kinds)
+                    if stream.tell() + form.bytes != info.file_size:
+                        raise ValueError(f"{name} is not as long as its header says")
+
+            def read(name: str) -> npt.NDArray[np.generic]:
+                with archive.open(members[name]) as stream:
+                    array: npt.NDArray[np.generic] = np.lib.format.read_array(stream, allow_pickle=False)
+                    stream.read(1)  # at the end its checksum is compared
+                return array
+
+            judge(forms, read)
+            return {name: read(name) for name in forms}
+
+
+def read_form(stream: IO[bytes], kinds: str = KINDS) -> Form:
+    """Read the header of an ``.npy`` stream, which then stands at the first number; raises nearly anything."""
+    if np.lib.format.read_magic(stream) != (1, 0):  # other versions have headers of up to 4 GB
+        raise ValueError("its header is of an unknown version")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    # A text's length is in its type; a class name of more than a thousand letters is none.
+    if dtype.kind not in kinds or not dtype.isnative or dtype.itemsize > (4096 if dtype.kind == "U" else 8):
+        raise ValueError(f"it holds {dtype}")
+    if not all(type(side) is int and side >= 0 for side in shape) or len(shape) > 8:
+        raise ValueError(f"its shape is {shape}")
+    return Form(dtype, shape, fortran)

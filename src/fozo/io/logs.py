@@ -1,0 +1,138 @@
+"""JSON files, and logs that survive a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fozo.errors import FozoError
+from fozo.io.files import atomic_write, disk_errors, open_regular, read_bytes
+
+MAX_JSON = 16 << 20
+"""Bytes of a JSON file; the largest that fozo writes, a recipe, have some hundred thousand."""
+MAX_LINE = 16 << 20
+"""Bytes of a line of a log."""
+
+
+def parse_json(text: bytes | str) -> dict[str, Any]:
+    """Read a JSON object; raises ValueError for anything else, also for NaN, and brackets nested by the thousand."""
+    try:
+        facts = json.loads(text, parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(facts, dict):
+        raise ValueError("it is no JSON object")
+    return facts
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"it holds {text}, which is no JSON")
+
+
+def write_json(path: Path, facts: Mapping[str, object]) -> None:
+    """Write a JSON file atomically."""
+    text = json.dumps(facts, indent=1, allow_nan=False) + "\n"  # unsorted: domains keep the order of the stream
+    with disk_errors(path), atomic_write(path) as stream:
+        stream.write(text.encode())
+
+
+def read_json(path: Path, advice: str = "remove its folder and run it again") -> dict[str, Any]:
+    """Read a JSON object; ``advice`` is what to do where the file holds none."""
+    try:
+        return parse_json(read_bytes(path, MAX_JSON))
+    except FozoError:
+        raise
+    except ValueError as error:
+        raise FozoError(f"{path} is not readable JSON ({error}); {advice}") from error
+
+
+class Log:
+    """An append-only file of checksummed lines that survives a kill at any moment.
+
+    A line is the CRC-32 of its text in hexadecimal, a space, and the text, which is JSON. Each line is handed to the
+    operating system in one write, so SIGKILL cannot lose it; ``sync`` makes all lines safe from a power cut too. A torn
+    last line is cut off when the file is opened; damage before that is an error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create it, cutting off a torn last line."""
+        self.path = path
+        with disk_errors(path):
+            if not path.exists():
+                path.touch()
+        self._ends = [0, *(end for _, end in _lines(path))]  # which refuses what is no regular file
+        with disk_errors(path):
+            self._file = path.open("ab", buffering=0)
+        self.truncate(len(self))
+
+    def __len__(self) -> int:
+        """Count the lines."""
+        return len(self._ends) - 1
+
+    def truncate(self, lines: int) -> None:
+        """Keep the first ``lines`` lines."""
+        del self._ends[lines + 1 :]
+        with disk_errors(self.path):
+            os.ftruncate(self._file.fileno(), self._ends[-1])
+
+    def append(self, facts: Mapping[str, object]) -> None:
+        """Write one line, or, where the disk is full, none."""
+        line = encode(facts)
+        if len(line) > MAX_LINE:
+            raise FozoError(f"a line of {len(line) >> 20} MiB is too long for {self.path}; give smaller batches")
+        with disk_errors(self.path):
+            try:
+                if self._file.write(line) != len(line):
+                    raise OSError(0, "no space left on the disk")
+            except OSError:
+                os.ftruncate(self._file.fileno(), self._ends[-1])
+                raise
+        self._ends.append(self._ends[-1] + len(line))
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut."""
+        with disk_errors(self.path):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def encode(facts: Mapping[str, object]) -> bytes:
+    """Make a line."""
+    text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """Read a line; ``None`` if it is torn or damaged."""
+    check, _, text = line.rstrip(b"\n").partition(b" ")
+    if not line.endswith(b"\n") or b"%08x" % zlib.crc32(text) != check:
+        return None
+    try:
+        return parse_json(text)
+    except ValueError:
+        return None
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the lines one by one, without a torn last one."""
+    return (facts for facts, _ in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Read the whole lines of a log one by one, and where each ends."""
+    with open_regular(path) as file:
+        length, end, number = os.fstat(file.fileno()).st_size, 0, 0
+        while line := file.readline(MAX_LINE):
+            end, number = end + len(line), number + 1
+            facts = decode(line)
+            if facts is not None:
+                yield facts, end
+            elif end < length or line.endswith(b"\n"):  # a torn line lacks its end
+                raise FozoError(f"{path} is damaged in line {number}; use a copy from before")

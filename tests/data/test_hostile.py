@@ -1,0 +1,187 @@
+"""Images and sets made to do harm: small files that would be huge, files that are no files, names in no encoding."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fozo.data.check import check_image_set
+from fozo.data.corrupt_tree import corrupt_tree
+from fozo.data.images import MAX_PIXELS, header_size, read_image, resize_crop
+from fozo.data.sets import open_images
+from fozo.errors import FozoError
+from tests.data.conftest import Plant, encoded
+
+
+def png(width: int, height: int) -> bytes:
+    """A black picture of any size, as a file of hardly any."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    pixels = zlib.compress(bytes((1 + (width + 7) // 8) * height), 9)
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Whoever uses it must not allocate much from Python or NumPy."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6
+
+
+@pytest.mark.parametrize("size", [(1, 60000), (60000, 1), (1, 1_000_000), (13300, 13300), (4, 401)])
+@pytest.mark.usefixtures("little_memory")
+def test_small_files_of_huge_images_are_refused_by_their_header(size: tuple[int, int]) -> None:
+    data = png(*size)
+    for read in (read_image, header_size):
+        with pytest.raises(FozoError, match=r"million pixels|times as long as wide"):
+            read(data, "a.png")
+
+
+def test_what_is_merely_large_or_long_is_read() -> None:
+    assert read_image(png(4, 400)).shape == (400, 4, 3)
+    assert read_image(png(3000, 2000)).shape == (2000, 3000, 3)  # more than one strip
+    deep = (np.arange(3000 * 2000) % 65536).astype(np.uint16).reshape(2000, 3000)
+    stream = io.BytesIO()
+    Image.fromarray(deep).save(stream, "PNG", compress_level=0)
+    expected = ((deep.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    np.testing.assert_array_equal(read_image(stream.getvalue())[..., 1], expected)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_tile_may_not_be_larger_than_an_image() -> None:
+    """Width, height, bits, LZW, black is zero; then the size of a tile, where it begins, and its length."""
+    tags = {256: 8, 257: 8, 258: 8, 259: 5, 262: 1, 322: 60000, 323: 60000, 324: 0, 325: 64}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    data = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4 + 64)
+    with pytest.raises(FozoError, match="million pixels"):
+        read_image(data, "a.tif")
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_what_resizing_makes_is_bounded_too() -> None:
+    with pytest.raises(FozoError, match=r"would be resized to .* million pixels; crop it, or choose a smaller size"):
+        resize_crop(np.zeros((1, 60000, 3), np.uint8), 224)
+    with pytest.raises(FozoError, match="smaller size than 1000000"):
+        resize_crop(np.zeros((8, 8, 3), np.uint8), 1_000_000)
+    assert resize_crop(np.zeros((1, 100, 3), np.uint8), 224).shape == (224, 224, 3)
+    assert MAX_PIXELS >= 256 * 25600
+
+
+def test_a_size_that_nobody_can_mean_is_refused_at_once(plant: Plant, tmp_path: Path) -> None:
+    with pytest.raises(FozoError, match="at most 7168 px"):
+        corrupt_tree(plant(["a/1.png"]), tmp_path / "out", size=1_000_000, workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_our_formats_are_ever_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostScript in a .jpg would start Ghostscript; no such decoder may even be asked."""
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    with pytest.raises(FozoError, match=r"b\.jpg is not an image that fozo reads \(BMP, GIF, JPEG"):
+        read_image(script, "b.jpg")
+    with pytest.raises(FozoError, match=r"b\.jpg is not an image"):
+        header_size(script, "b.jpg")
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "PCX")
+    with pytest.raises(FozoError, match="is not an image that fozo reads"):
+        read_image(stream.getvalue())
+
+
+def test_a_fifo_among_the_images_is_one_broken_file(plant: Plant) -> None:
+    root = plant([f"a/{number}.png" for number in range(3)])
+    os.mkfifo(root / "a" / "x.jpg")
+    os.mkfifo(root / "a" / "y.png")
+    report = check_image_set(root, full=True)
+    assert [broken.image for broken in report.broken] == ["a/x.jpg", "a/y.png"]
+    assert "it is a FIFO" in report.broken[0].reason
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no names that are not UTF-8")
+def test_names_in_no_encoding_are_names(tmp_path: Path) -> None:
+    folder = tmp_path / "set" / os.fsdecode(b"caf\xe9")
+    folder.mkdir(parents=True)
+    for name in (b"\xff.png", b"b.png"):
+        (folder / os.fsdecode(name)).write_bytes(encoded(7))
+    images = open_images(tmp_path / "set", "folder")
+    assert len(images) == 2 and images.read(0).shape == (16, 16, 3) and len(images.fingerprint) == 16
+    outcome = corrupt_tree(tmp_path / "set", tmp_path / "out", kinds=["contrast"], size=32, workers=1)
+    assert outcome.written == 2
+    assert (tmp_path / "out" / "contrast" / "5" / folder.name / os.fsdecode(b"\xff.JPEG")).is_file()
+
+
+def tar_of(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_label_does_not_decide_how_much_memory_is_taken(tmp_path: Path) -> None:
+    path = tar_of(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"9999999999"})
+    with pytest.raises(FozoError, match=r"label 9999999999, of 100000 classes at most .* name them with classes="):
+        open_images(path)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_tar_header_does_not_either(tmp_path: Path) -> None:
+    path = tar_of(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"1"})
+    entry = tarfile.TarInfo("pax")
+    entry.type, entry.size = tarfile.XHDTYPE, 7 << 30
+    path.write_bytes(entry.tobuf() + path.read_bytes())
+    with path.open("r+b") as file:
+        file.truncate(8 << 30)  # a hole, so that the length is true
+    with pytest.raises(FozoError, match="not a readable uncompressed tar"):
+        open_images(path)
+    fifo = tmp_path / "b.tar"
+    os.mkfifo(fifo)
+    for root in (fifo, tmp_path):
+        with pytest.raises(FozoError):
+            open_images(root, "webdataset")
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_set_of_zeros_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, labels=np.zeros(1_000_000, np.int8), classes=np.array(["a"]))
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file, file.open("images.npy", "w") as stream:
+        facts = {"descr": "|u1", "fortran_order": False, "shape": (1_000_000, 20, 20)}
+        np.lib.format.write_array_header_1_0(stream, facts)
+        for _ in range(400):
+            stream.write(bytes(1_000_000))
+    with pytest.raises(FozoError, match="would unpack to 382 MiB"):
+        open_images(path)
+
+
+def test_an_array_that_lies_about_its_length(tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.zeros(10, np.int64))
+    np.save(tmp_path / "fog.npy", np.zeros((10, 8, 8, 3), np.uint8))
+    assert len(open_images(tmp_path, "cifar-c")) == 2
+    data = (tmp_path / "fog.npy").read_bytes()
+    for wrong in (data[:-1], data + b"\0", data.replace(b"(10, 8", b"(-1, 8"), data.replace(b"10, 8,", b"99**9,")):
+        (tmp_path / "fog.npy").write_bytes(wrong)
+        with pytest.raises(FozoError, match=r"fog\.npy"):
+            open_images(tmp_path, "cifar-c")
+    (tmp_path / "fog.npy").unlink()
+    os.mkfifo(tmp_path / "fog.npy")
+    with pytest.raises(FozoError, match="it is a FIFO"):
+        open_images(tmp_path, "cifar-c")

@@ -1,0 +1,116 @@
+"""Array files that lie about themselves: every lie is found before anything is allocated for it."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fozo.errors import FozoError
+from fozo.io import Form, load_arrays, save_arrays
+
+HEADER = b'{"kind": "thing"}'
+
+
+def member(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def forged(shape: str, descr: str = "<f8", version: bytes = b"\x01\x00") -> bytes:
+    """An .npy without numbers, whose header says what one likes."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY" + version + struct.pack("<H" if version == b"\x01\x00" else "<I", len(text)) + text
+
+
+def archive(path: Path, parts: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    header = member(np.frombuffer(HEADER, np.uint8))
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, data in {"__header__.npy": header, **parts}.items():
+            file.writestr(name, data)
+    return path
+
+
+def bomb(path: Path) -> Path:
+    """256 MB of zeros in 250 kB."""
+    with zipfile.ZipFile(archive(path, {}), "a", zipfile.ZIP_DEFLATED) as file, file.open("a.npy", "w") as stream:
+        stream.write(forged("(32000000,)"))
+        for _ in range(256):
+            stream.write(bytes(1_000_000))
+    return path
+
+
+def overlapping(path: Path) -> Path:
+    """A hundred names for one array."""
+    archive(path, {"a.npy": member(np.zeros(100_000))})
+    data = path.read_bytes()
+    end = data.rindex(b"PK\x05\x06")
+    count, size, start = struct.unpack("<10xHII2x", data[end : end + 22])
+    entries = data[start : start + size]
+    one = entries[entries.rindex(b"PK\x01\x02") :]
+    many = b"".join(one.replace(b"a.npy", b"%05d" % number) for number in range(100))
+    tail = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, count + 100, count + 100, size + len(many), start, 0)
+    path.write_bytes(data[:start] + entries + many + tail)
+    return path
+
+
+LIES: dict[str, Callable[[Path], Path]] = {
+    "a bomb": bomb,
+    "one array under many names": overlapping,
+    "a shape without numbers": lambda path: archive(path, {"a.npy": forged("(1000000000000,)")}),
+    "a negative shape": lambda path: archive(path, {"a.npy": forged("(-5, -5)")}),
+    "a shape of truth values": lambda path: archive(path, {"a.npy": forged("(True,)") + bytes(8)}),
+    "objects": lambda path: archive(path, {"a.npy": forged("(1,)", "|O") + bytes(8)}),
+    "a giant number": lambda path: archive(path, {"a.npy": forged("(0,)", "|V2000000000")}),
+    "text": lambda path: archive(path, {"a.npy": member(np.array(["a"]))}),
+    "a longer header": lambda path: archive(path, {"a.npy": forged("(1,)", version=b"\x02\x00") + bytes(8)}),
+    "no header": lambda path: archive(path, {"a.npy": forged("(" * 5000)}),
+    "a name twice": lambda path: archive(path, {"a.npy": member(np.zeros(1)), "a": member(np.ones(1))}),
+    "no array": lambda path: archive(path, {"a.npy": b""}),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lies_are_found_before_anything_is_allocated(tmp_path: Path, lie: str) -> None:
+    path = LIES[lie](tmp_path / "a.npz")
+    tracemalloc.start()
+    try:
+        with pytest.raises(FozoError, match=r"a\.npz"):
+            load_arrays(path, "thing")
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_forms_are_judged_before_arrays_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    save_arrays(path, {"kind": "thing", "of": 5}, {"a": np.ones((200, 300), np.float32), "b": np.array(7)})
+    header, arrays = load_arrays(path, "thing")
+    assert header == {"kind": "thing", "of": 5} and arrays.keys() == {"a", "b"}
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(np.ones(6, np.float32).tobytes())] ^= 1
+    path.write_bytes(damaged)
+
+    def check(header: dict[str, object], forms: Mapping[str, Form]) -> None:
+        assert header["of"] == 5 and forms["a"][:2] == (np.dtype(np.float32), (200, 300))
+        raise FozoError("seen")
+
+    with pytest.raises(FozoError, match="seen"):
+        load_arrays(path, "thing", check)
+    with pytest.raises(FozoError, match="truncated"):
+        load_arrays(path, "thing")
+
+
+def test_a_header_nested_by_the_thousand(tmp_path: Path) -> None:
+    text = b'{"kind": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("__header__.npy", member(np.frombuffer(text, np.uint8)))
+    with pytest.raises(FozoError, match="not a readable fozo file"):
+        load_arrays(tmp_path / "a.npz", "thing")
