@@ -47,6 +47,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "log").read_bytes() == before and len(log) == 1
     monkeypatch.undo()
     log.append({"b": 2})
+    log.close()
     assert len(Log(tmp_path / "log")) == 2
 
 

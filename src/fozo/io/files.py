@@ -302,6 +302,18 @@ def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
+def keep_to_oneself(descriptor: int, path: Path) -> None:
+    """Keep an open file to whoever opened it until it is closed, however that comes about."""
+    if sys.platform == "win32":
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise FozoError(f"another writer has {path} open; wait until it is done, or choose another file") from error
+    except OSError:  # a file system without locks
+        return
+
+
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Keep a folder to this process; the system drops the lock when the process dies, however it dies.

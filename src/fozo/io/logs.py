@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fozo.errors import FozoError
-from fozo.io.files import atomic_write, disk_errors, open_regular, read_bytes
+from fozo.io.files import atomic_write, disk_errors, keep_to_oneself, open_regular, read_bytes
 
 MAX_JSON = 16 << 20
 """Bytes of a JSON file; the largest that fozo writes, a recipe, have some hundred thousand."""
@@ -55,19 +55,24 @@ class Log:
 
     A line is the CRC-32 of its text in hexadecimal, a space, and the text, which is JSON. Each line is handed to the
     operating system in one write, so SIGKILL cannot lose it; ``sync`` makes all lines safe from a power cut too. A torn
-    last line is cut off when the file is opened; damage before that is an error.
+    last line is cut off when the file is opened; damage before that is an error. While it is open, it is this one's to
+    write: a second writer is refused.
     """
 
     def __init__(self, path: Path) -> None:
         """Open or create it, cutting off a torn last line."""
         self.path = path
-        with disk_errors(path):
-            if not path.exists():
-                path.touch()
-        self._ends = [0, *(end for _, end in _lines(path))]  # which refuses what is no regular file
+        if path.exists():
+            open_regular(path).close()  # which refuses what is no regular file
         with disk_errors(path):
             self._file = path.open("ab", buffering=0)
-        self.truncate(len(self))
+        try:
+            keep_to_oneself(self._file.fileno(), path)
+            self._ends = [0, *(end for _, end in _lines(path))]
+            self.truncate(len(self))
+        except BaseException:
+            self._file.close()
+            raise
 
     def __len__(self) -> int:
         """Count the lines."""

@@ -224,7 +224,7 @@ class Method(ABC, Generic[C]):
         with self._lock:
             self._check_forms(state)
             for name, value in state.items():
-                if not (np.abs(value) <= LARGEST).all():
+                if not (np.abs(value.astype(np.float64)) <= LARGEST).all():
                     raise FozoError(
                         f"the state's {name!r} has values that are not finite; give a state that was saved whole"
                     )

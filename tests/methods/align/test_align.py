@@ -162,8 +162,9 @@ def test_the_reference_is_the_average_residual_of_the_clean_images(
     taps = run(engine, np.concatenate(BATCHES), knobs)
     offsets = method.targets.offsets(taps[Tap.LOGITS][0])
     residuals = method.targets.residuals(block_updates(taps, knobs), offsets)
-    np.testing.assert_allclose(method.reference.offset, offsets.mean(axis=0), atol=1e-4)
-    np.testing.assert_allclose(method.reference.residual, residuals.mean(axis=0), atol=1e-4)
+    # Up to the half precision of what is remembered.
+    np.testing.assert_allclose(method.reference.offset, offsets.mean(axis=0), atol=1e-3)
+    np.testing.assert_allclose(method.reference.residual, residuals.mean(axis=0), atol=1e-2)
 
 
 def test_without_a_reference_of_its_own_nothing_is_learnt_of_the_camera(
@@ -304,7 +305,7 @@ def test_its_memory_is_saved_in_the_precision_it_has(
     method(BATCHES[0])
     method.save(tmp_path / "state.npz")
     _, arrays = load_arrays(tmp_path / "state.npz", "state")
-    assert arrays["updates"].dtype == method.state()["updates"].dtype == np.float32
+    assert arrays["updates"].dtype == method.state()["updates"].dtype == np.float16
     content = len(source.content.mean)  # what an image shows is remembered beside what the blocks added to it
     assert arrays["updates"].shape == (20, TokenStatistics.width(engine.spec.depth, engine.spec.dim) + content)
     assert arrays["mean"].dtype == np.float64

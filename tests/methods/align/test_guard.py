@@ -26,7 +26,7 @@ class Lenient:
     """An engine that takes any numbers for an image, as one of somebody else's might; it may be made to break."""
 
     def __init__(self, engine: fozo.Engine) -> None:
-        self.inner, self.broken = engine, False
+        self.inner, self.broken, self.moves_break = engine, False, False
         self.spec: Spec = engine.spec
         self.device, self.abilities = engine.device, engine.abilities
 
@@ -39,7 +39,8 @@ class Lenient:
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         found = self.inner.run(batch, knobs, taps)
-        return {tap: value * np.nan for tap, value in found.items()} if self.broken else found
+        broken = self.broken or (self.moves_break and knobs.patches is not None)
+        return {tap: value * np.nan for tap, value in found.items()} if broken else found
 
 
 GARBAGE: dict[str, Callable[[Single], Single]] = {
@@ -76,27 +77,25 @@ def test_images_too_large_to_describe_are_predicted_and_not_learnt(
     batch[[3, 11], 0, 5, 5] = 1e20
     logits = method(batch)
     rest = np.delete(np.arange(20), [3, 11])
-    np.testing.assert_array_equal(logits[rest], alone(DRIFTED[0][rest]))
-    assert method.metrics()["unlearnt"] == 2 and same(method.state(), alone.state())
-    assert method.metrics()["shift"] == alone.metrics()["shift"]
-    assert np.isfinite(method(batch[[3]])).all() and method.metrics() == {"unlearnt": 1}
-    assert same(method.state(), alone.state())
+    np.testing.assert_allclose(logits[rest], alone(DRIFTED[0][rest]), atol=1e-4)
+    assert method.metrics() == pytest.approx({**alone.metrics(), "unlearnt": 2}, rel=1e-4)
+    np.testing.assert_allclose(method.memory.domains.mean, alone.memory.domains.mean, atol=1e-4)
+    learnt = method.state()
+    assert np.isfinite(method(batch[[3]])).all() and method.metrics() == {"unlearnt": 1, "healed": 0}
+    assert same({**method.state(), "batches": np.array(1)}, learnt)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_memory_that_breaks_predictions_is_forgotten(engine: fozo.Engine, source: SourceStatistics) -> None:
-    method, fresh = fozo.Align(engine, source), fozo.Align(engine, source)
+    lenient = Lenient(engine)
+    method = fozo.Align(lenient, source)
     method(DRIFTED[0])
-    state = method.state()
-    method.load_state({**state, "updates": np.full_like(state["updates"], 1e38)})
-    logits = method(DRIFTED[1])
-    assert method.metrics()["healed"] == 1 and np.isfinite(logits).all()
-    np.testing.assert_allclose(logits[:8], fozo.NoAdapt(engine)(DRIFTED[1])[:8], atol=1e-5)
-    assert len(method.state()["updates"]) == 12  # of the groups after it
+    lenient.moves_break = True
+    np.testing.assert_allclose(method(DRIFTED[1]), fozo.NoAdapt(engine)(DRIFTED[1]), atol=1e-5)
+    assert method.metrics()["healed"] == 3 and method.metrics()["unlearnt"] == 20  # three groups
+    assert len(method.memory) == method.reference.images == 0
+    lenient.moves_break = False
     method(DRIFTED[2])
-    assert method.metrics()["healed"] == 0
-    fresh(DRIFTED[1][8:])
-    np.testing.assert_allclose(method.memory.values[:12], fresh.memory.values, atol=1)
+    assert method.metrics()["healed"] == method.metrics()["unlearnt"] == 0 and len(method.memory) == 20
 
 
 def test_a_model_that_is_broken_itself_is_refused_and_nothing_is_forgotten(

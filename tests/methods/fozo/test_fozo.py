@@ -16,7 +16,7 @@ from fozo.core.moments import Moments
 from fozo.core.noise import PhiloxNoise
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
-from fozo.methods.fozo.journal import Journal
+from fozo.methods.journal import Journal
 from fozo.testing import same
 from fozo.types import Tap
 from tests.helpers import SMALL, random_images, random_vit, run
@@ -251,6 +251,8 @@ class TestJournal:
         first(BATCHES[0])
         first.save(state)
         first(BATCHES[1])  # on record, but after the saved state: the power goes now
+        assert first.journal is not None
+        first.journal.close()
         second = FOZO(engine, source, journal=path)
         second.restore(state)
         second(BATCHES[1])

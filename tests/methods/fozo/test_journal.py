@@ -14,14 +14,15 @@ from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA, Step
 from fozo.errors import FozoError
 from fozo.io import encode
-from fozo.methods.fozo.journal import Journal, make_header, read_journal
+from fozo.methods.fozo.journal import make_header, record
 from fozo.methods.fozo.method import AUTHORS_SCHEDULE
+from fozo.methods.journal import KIND, Journal, read_journal
 
 START = np.linspace(-1, 1, 6).reshape(2, 3)
 
 
 def header(fingerprint: str = "aaaa", seed: int | None = 5) -> dict[str, object]:
-    return make_header(fingerprint, "model", seed, START, {"config": {"passes": 4}})
+    return {"kind": KIND, **make_header(fingerprint, "model", seed, START, {"config": {"passes": 4}})}
 
 
 def take_step(spsa: SPSA) -> Step:
@@ -37,7 +38,8 @@ def write_run(path: Path, steps: int, schedule: Schedule = AUTHORS_SCHEDULE) -> 
     journal = Journal(path, header())
     points = [spsa.point]
     for _ in range(steps):
-        journal.append(take_step(spsa), spsa.point)
+        step = take_step(spsa)
+        journal.append(step.index, record(step, spsa.point))
         points.append(spsa.point)
     journal.close()
     return points
@@ -69,7 +71,7 @@ def test_a_torn_last_line_is_dropped_wherever_it_tore(tmp_path: Path) -> None:
         np.testing.assert_array_equal(fozo.replay(path), points[3])
     path.write_bytes(data[:-7])
     reopened = Journal(path, header())
-    assert reopened.steps == 3
+    assert reopened.batches == 3
     assert path.read_bytes() == data[:-last]
     reopened.close()
 
@@ -114,13 +116,14 @@ def test_lines_that_are_whole_but_no_steps_are_refused(tmp_path: Path) -> None:
     good = path.read_bytes()
     for line, sentence in (
         ({"index": 2}, "batch 2 of the journal .* lacks 'gradients'"),
-        ({"speed": 2}, "batch 2 of the journal .* has no 'speed'"),
+        ({"speed": 2}, "jumps from batch 2 to None"),
         ({"rewind": 9}, "jumps from batch 2 to 9"),
         ({"rewind": -1}, "jumps from batch 2 to -1"),
-        ({"rewind": None}, "batch 2 of the journal .* lacks 'index'"),
+        ({"rewind": None}, "jumps from batch 2 to None"),
         ({"rewind": True}, "jumps from batch 2 to True"),
         ({"rewind": 10**40}, "jumps from batch 2 to 1000"),
-        ({"index": "two"}, "index of batch 2 of the journal .* is 'two'"),
+        ({"index": "two"}, "jumps from batch 2 to 'two'"),
+        ({**STEP, "speed": 2}, "batch 2 of the journal .* has no 'speed'"),
         ({**STEP, "gradients": "12"}, "gradients of batch 2 of the journal"),
         ({**STEP, "gradients": [True]}, "gradients of batch 2 of the journal"),
         ({**STEP, "gradients": []}, "gradients that no step has"),
@@ -155,7 +158,7 @@ def test_a_gap_is_refused(tmp_path: Path) -> None:
     for _ in range(4):
         step = take_step(spsa)
     with pytest.raises(FozoError, match="ends at batch 2, but the run is at 3"):
-        Journal(path, header()).append(step, spsa.point)
+        Journal(path, header()).append(step.index, record(step, spsa.point))
 
 
 def test_another_models_journal_is_refused(tmp_path: Path) -> None:
@@ -173,7 +176,7 @@ def test_own_noise_has_to_be_given_again(tmp_path: Path) -> None:
     noise = PhiloxNoise(77)
     spsa = SPSA(START, AUTHORS_SCHEDULE, noise)
     journal = Journal(path, header(seed=None))
-    journal.append(take_step(spsa), spsa.point)
+    journal.append(0, record(take_step(spsa), spsa.point))
     journal.close()
     with pytest.raises(FozoError, match="its own noise"):
         fozo.replay(path)
@@ -237,5 +240,34 @@ def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path, monkeypa
     monkeypatch.setattr(journal._log, "_file", Full())
     with pytest.raises(FozoError, match="free some space"):
         journal.rewind(1)
-    assert journal.steps == 3
+    assert journal.batches == 3
     np.testing.assert_array_equal(fozo.replay(path), points[3])
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    first = Journal(path, header())
+    with pytest.raises(FozoError, match=r"another writer has .*run\.journal open; wait"):
+        Journal(path, header())
+    read_journal(path)  # anybody may read it meanwhile
+    first.close()
+    Journal(path, header()).close()
+
+
+def test_a_header_torn_by_a_power_cut_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    Journal(path, header()).close()
+    whole = path.read_bytes()
+    for kept in (0, 3, 8, 9, 10, 200, len(whole) - 1):
+        path.write_bytes(whole[:kept])
+        Journal(path, header()).close()
+        assert path.read_bytes() == whole
+
+
+def test_a_file_of_somebody_elses_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "photo.jpg"
+    for content in (b"\xff\xd8\xff\xe0 no newline", b"two\nlines", b"00000000 [1, 2]\n", b"deadbeef deadbeef"):
+        path.write_bytes(content)
+        with pytest.raises(FozoError, match="not a fozo journal"):
+            Journal(path, header())
+        assert path.read_bytes() == content

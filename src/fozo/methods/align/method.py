@@ -18,21 +18,26 @@ model are returned and the memory is begun anew (``healed``).
 
 from __future__ import annotations
 
+import os
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fozo.core.descriptor import Single, spectra
+from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.methods.align.alignment import TokenStatistics, block_updates, plan
 from fozo.methods.align.equaliser import energy_deficit, equalise
+from fozo.methods.align.lesson import Lesson
 from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Retrieved
 from fozo.methods.align.targets import REFERENCE_IMAGES, Reference, Targets
 from fozo.methods.base import Method, positive
+from fozo.methods.journal import Journal, read_journal
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, Floats, Knobs, State, Tap
+from fozo.types import Array, Batch, Engine, Floats, Knobs, State, Tap
 
 AUTO = "auto"
 ESS_THRESHOLD = 8.0
@@ -89,10 +94,32 @@ class AlignConfig:
     needs={"source", "tokens"},
 )  # fmt: skip
 class Align(Method[AlignConfig]):
-    """Images equalised and tokens aligned with clean ones of the same content, by domain."""
+    """Images equalised and tokens aligned with clean ones of the same content, by domain.
+
+    Beside what every :class:`fozo.Method` takes:
+
+    Args:
+        journal: file to append what each batch taught to; see :meth:`replay`.
+    """
 
     PRESETS: ClassVar = {"default": AlignConfig()}
     LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor", "updates"), "images")
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: SourceStatistics | None = None,
+        config: AlignConfig | None = None,
+        *,
+        preset: str | None = None,
+        seed: int = 0,
+        journal: str | os.PathLike[str] | None = None,
+        **options: object,
+    ) -> None:
+        self.journal: Journal | None = None
+        super().__init__(engine, source, config, preset=preset, seed=seed, **options)
+        if journal is not None:
+            self.journal = Journal(journal, self._header())
 
     def prepare(self) -> None:
         """Read the targets from the source statistics."""
@@ -104,22 +131,44 @@ class Align(Method[AlignConfig]):
 
     def begin(self) -> None:
         """Begin with an empty memory."""
+        self._forget()
+        self.credit, self.batches = BURST, 0
+        self.passes_per_image = 1.0
+        self._rewind()
+
+    def _forget(self) -> None:
         contents = self.targets.vectors.shape[1]
         self.memory = Memory(self.descriptor_std.size, self.width + contents, self.config.retrieval)
         self.reference = self.targets.no_reference(self.engine.spec.dim)
-        self.credit = BURST
-        self.passes_per_image = 1.0
 
     def step(self, batch: Batch) -> Floats:
-        """Describe all images, then adapt to them group by group, so that early ones teach late ones."""
-        with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told below
+        """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
+        with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
             coefficients = self.spectra.transform(batch.images)
             descriptors = self.spectra.describe(coefficients)
         sound = self.spectra.sound(descriptors)
-        if not sound.all():
-            return self._sound_ones(batch, sound)
+        self.lessons: list[Lesson | None] = []
+        self.passes_per_image = 1.0
+        if sound.all():
+            logits = self._adapt(batch, coefficients, descriptors)
+        else:
+            plain = self._plain(batch.with_images(batch.images[~sound]))
+            logits = np.empty((len(batch), plain.shape[1]), dtype=plain.dtype)
+            logits[~sound] = plain
+            if sound.any():
+                some = batch.with_images(batch.images[sound])
+                logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
+        learnt = [len(lesson.values) for lesson in self.lessons if lesson is not None]
+        unlearnt, healed = len(batch) - sum(learnt), len(self.lessons) - len(learnt)
+        self.report(**self.metrics(), unlearnt=float(unlearnt), healed=float(healed))
+        if self.journal is not None:
+            self.journal.append(self.batches, self._record())  # if it cannot be recorded, the transaction undoes all
+        self.batches += 1
+        return logits
+
+    def _adapt(self, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
+        """Adapt to described images group by group, so that early ones teach late ones."""
         descriptors = (descriptors - self.source.descriptor.mean) / self.descriptor_std
-        self.unlearnt, self.healed = 0, 0
         domains = self.config.retrieval.estimate(descriptors, self.memory.domains.descriptor)
         size, logits, spent, samples = self.config.group_size, [], 0, 0.0
         for start in range(0, len(batch), size):
@@ -130,19 +179,8 @@ class Align(Method[AlignConfig]):
         self.passes_per_image = spent / len(batch)
         # About 1 for clean images, whatever the size of the batch.
         shift = len(descriptors) * float(np.square(descriptors.mean(axis=0)).mean())
-        self.report(shift=shift, effective_sample_size=samples, unlearnt=self.unlearnt, healed=self.healed)
+        self.report(shift=shift, effective_sample_size=samples)
         return np.concatenate(logits)
-
-    def _sound_ones(self, batch: Batch, sound: npt.NDArray[np.bool_]) -> Floats:
-        """Adapt to the images that can be pictures, as if they had come alone; the plain model predicts the others."""
-        plain = self._plain(batch.with_images(batch.images[~sound]))
-        logits = np.empty((len(batch), plain.shape[1]), dtype=plain.dtype)
-        logits[~sound] = plain
-        self.report(unlearnt=len(plain))
-        if sound.any():
-            logits[sound] = self.step(batch.with_images(batch.images[sound]))
-            self.report(**self.metrics() | {"unlearnt": len(plain) + self.unlearnt})
-        return logits
 
     def _plain(self, batch: Batch) -> Floats:
         """Predict images as if nothing had been adapted; what is not finite even then is refused."""
@@ -156,9 +194,9 @@ class Align(Method[AlignConfig]):
 
         What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
         """
-        logits, credit = self._plain(batch), self.credit
-        self.begin()
-        self.credit, self.healed = credit, self.healed + 1
+        logits = self._plain(batch)
+        self._forget()
+        self.lessons.append(None)
         return logits
 
     def _group(self, batch: Batch, coefficients: Single, domains: DomainEstimate) -> tuple[Floats, int, float]:
@@ -178,16 +216,27 @@ class Align(Method[AlignConfig]):
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
                 return self._heal(plain), again + 2, samples
-            updates, offsets = block_updates(taps, knobs), self.targets.offsets(logits)
-            sound = self.targets.plausible(updates)
+            lesson = self._lesson(domains, block_updates(taps, knobs), logits, 1 - drifted)
             self.memory.domains, self.memory.values = before  # what the pass before saw of these images is out of date
-            self.memory.add(domains.part(sound), np.concatenate([updates.flat(), offsets], axis=1)[sound])
-        self.unlearnt += len(sound) - int(sound.sum())
-        if self.config.own_reference:
-            weights = np.where(sound, 1 - drifted, 0)
-            residuals = np.where(sound[:, None], self.targets.residuals(updates, offsets), 0)
-            self.reference = self.reference.learn(offsets, residuals, weights)
+            self.memory.add(lesson.domains, lesson.values)
+        self._learn_reference(lesson)
+        self.lessons.append(lesson)
         return logits, passes, samples
+
+    def _lesson(self, domains: DomainEstimate, updates: TokenStatistics, logits: Floats, clean: Array) -> Lesson:
+        """Say what is to be remembered of images; nothing of those whose tokens are beyond belief."""
+        with np.errstate(over="ignore"):
+            values = np.concatenate([updates.flat(), self.targets.offsets(logits)], axis=1).astype(np.float16)
+        sound = self.targets.plausible(updates) & np.isfinite(values).all(axis=1)
+        return Lesson(domains.part(sound), values[sound], np.broadcast_to(clean, len(sound))[sound])
+
+    def _learn_reference(self, lesson: Lesson) -> None:
+        """Take images as the camera's reference as far as they look clean."""
+        if self.config.own_reference:
+            spec, values = self.engine.spec, lesson.values.astype(np.float64)
+            updates = TokenStatistics.of_flat(values[:, : self.width], spec.depth, spec.dim)
+            offsets = values[:, self.width :]
+            self.reference = self.reference.learn(offsets, self.targets.residuals(updates, offsets), lesson.clean)
 
     def _equalised(self, batch: Batch, coefficients: Single, domains: DomainEstimate, drifted: Array) -> Batch:
         """Give images back the detail that their domains lack."""
@@ -240,6 +289,7 @@ class Align(Method[AlignConfig]):
             "reference_offset": self.reference.offset,
             "reference_residual": self.reference.residual,
             "credit": np.array(self.credit),
+            "batches": np.array(self.batches),
         }
 
     def assign(self, variables: State) -> None:
@@ -257,10 +307,59 @@ class Align(Method[AlignConfig]):
                 f"save the state again"
             )
         self.memory.domains = DomainEstimate(mean, variance, descriptor)
-        self.memory.values = variables["updates"].astype(np.float32)
+        self.memory.values = variables["updates"].astype(np.float16)
         self.reference = Reference(
             reference_images,
             variables["reference_offset"].astype(np.float64),
             variables["reference_residual"].astype(np.float64),
         )
-        self.credit = float(variables["credit"])
+        self.credit, self.batches = float(variables["credit"]), int(variables["batches"])
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Let the journal, where there is one, note that the run went back."""
+        if self.journal is not None:
+            self.journal.rewind(self.batches)
+
+    def _header(self) -> dict[str, object]:
+        """Say whose a journal is. What is learnt depends on the clean statistics too, so they are told by checksum."""
+        facts = (self.targets.average, self.targets.scale, self.targets.weights)
+        crc = zlib.crc32(b"".join(part.flat().tobytes() for part in facts))
+        return {**self._owner(), "model": self.engine.spec.name, "source": crc}
+
+    def _record(self) -> dict[str, object]:
+        """Make a journal's line of the latest batch."""
+        lessons = [None if lesson is None else lesson.encode() for lesson in self.lessons]
+        return {"lessons": lessons, "credit": self.credit, "led_to": self._checksum()}
+
+    def _checksum(self) -> int:
+        """CRC-32 of what is learnt beyond the memory, which is told by the lessons themselves."""
+        return zlib.crc32(self.reference.offset.tobytes() + self.reference.residual.tobytes())
+
+    def replay(self, journal: str | os.PathLike[str], batches: int | None = None) -> None:
+        """Continue from where a journal leads, exactly, without any image: after all its batches, or the first few.
+
+        That is how an adaptation is continued after a crash, audited, and undone to any batch. The journal has to be of
+        the same model, statistics and config. If it is refused, nothing is changed.
+        """
+        file, other = read_journal(journal), self.clone()
+        file.check(self._header())
+        for line in file.lines(batches):
+            other._follow(line, f"batch {line['index']} of the journal {file.path}")
+        self.load_state(other.state())
+
+    def _follow(self, line: Mapping[str, object], what: str) -> None:
+        """Learn again what a line of a journal says."""
+        lessons, credit = line.get("lessons"), line.get("credit")
+        if not isinstance(lessons, list) or type(credit) is not float or not 0 <= credit <= BUCKET:
+            raise FozoError(f"{what} tells no lessons, or no credit; use a copy from before")
+        for each in lessons:
+            if each is None:
+                self._forget()
+            else:
+                lesson = Lesson.decode(each, self.descriptor_std.size, self.memory.values.shape[1])
+                self.memory.add(lesson.domains, lesson.values)
+                self._learn_reference(lesson)
+        self.credit, self.batches = credit, self.batches + 1
+        if line.get("led_to") != self._checksum():
+            raise FozoError(f"replaying {what} leads elsewhere; use the NumPy version of the original run")

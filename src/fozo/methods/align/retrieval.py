@@ -29,7 +29,8 @@ CONTENT_VARIANCE = 0.25
 """How far, squared, the average descriptor of clean images of one kind of thing may be from that of all. The groups of
 classes that Align was tuned on stay below it, and far above it under the extra corruptions at severity 3."""
 
-Stored = npt.NDArray[np.float32]
+Stored = npt.NDArray[np.float16]
+"""What is remembered of images is averaged over many: half precision is plenty, and half the memory."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,14 @@ class Retrieved:
 
 
 class Memory:
-    """The most recent images: their domain estimates, and one float32 vector each to be averaged."""
+    """The most recent images: their domain estimates, and one vector each to be averaged."""
 
     def __init__(self, features: int, width: int, config: RetrievalConfig) -> None:
         """Begin empty. ``features`` is the size of a descriptor, ``width`` that of a vector."""
         self.config = config
         empty = np.zeros((0, features))
         self.domains = DomainEstimate(empty, empty, empty)
-        self.values: Stored = np.zeros((0, width), dtype=np.float32)
+        self.values: Stored = np.zeros((0, width), dtype=np.float16)
 
     def __len__(self) -> int:
         """Images remembered."""
@@ -152,12 +153,12 @@ class Memory:
         # Kish's effective sample size; the total weight caps it, so that distant images do not count for many.
         kish = total**2 / np.maximum((weights**2).sum(axis=1), 1e-300)
         shares = weights / np.maximum(total, 1e-300)[:, None]
-        values = (shares.astype(np.float32) @ self.values).astype(np.float64)
+        values = (shares.astype(np.float32) @ self.values.astype(np.float32)).astype(np.float64)
         return Retrieved(values, shares @ self.domains.descriptor, np.minimum(kish, total))
 
-    def add(self, domains: DomainEstimate, values: Array) -> None:
+    def add(self, domains: DomainEstimate, values: Stored) -> None:
         """Remember images, forgetting the oldest. Arrays are replaced, never written into: a copy is a reference."""
         capacity, old = self.config.capacity, self.domains
         pairs = ((old.mean, domains.mean), (old.variance, domains.variance), (old.descriptor, domains.descriptor))
         self.domains = DomainEstimate(*(np.concatenate(pair)[-capacity:] for pair in pairs))
-        self.values = np.concatenate([self.values, values.astype(np.float32)])[-capacity:]
+        self.values = np.concatenate([self.values, values])[-capacity:]

@@ -74,7 +74,7 @@ class Targets:
         self.scale = TokenStatistics(
             *(np.maximum(part.std, least)[None, :n] for part, least, n in zip(parts, floors, cut, strict=True))
         )
-        self._weights = TokenStatistics(
+        self.weights = TokenStatistics(
             *(self.regression.weights[name][:, :n] for name, n in zip(NAMES, cut, strict=True))
         )
         unexplained = [self.regression.unexplained[name][:n] for name, n in zip(NAMES, cut, strict=True)]
@@ -91,7 +91,7 @@ class Targets:
 
     def shift(self, offsets: Array) -> TokenStatistics:
         """How clean images of content ``offsets`` differ from the average clean image: ``[n, ...]``."""
-        return self._weights.each(lambda weights: np.tensordot(offsets, weights, 1))
+        return self.weights.each(lambda weights: np.tensordot(offsets, weights, 1))
 
     def residuals(self, updates: TokenStatistics, offsets: Array) -> Array:
         """How the unmoved tokens of images differ from those of clean images of their content, flat ``[B, width]``."""

@@ -28,7 +28,8 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.methods._matching import MatchingMethod, first_prompts
 from fozo.methods.base import one_of
-from fozo.methods.fozo.journal import Journal, make_header
+from fozo.methods.fozo.journal import make_header, record
+from fozo.methods.journal import Journal
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Engine, Floats, Knobs, State, Tap
 
@@ -160,7 +161,9 @@ class FOZO(MatchingMethod[FOZOConfig]):
         assert taken is not None
         self.report(loss=taken.loss, epsilon=taken.epsilon, rate=taken.rate)
         if self.journal is not None:
-            self.journal.append(taken, self.spsa.point)  # if it cannot be recorded, the transaction undoes the step
+            self.journal.append(
+                taken.index, record(taken, self.spsa.point)
+            )  # if it cannot be recorded, the transaction undoes the step
         prediction: Floats = logits[best]  # line 19
         return prediction
 

@@ -1,0 +1,129 @@
+"""Journals: append-only files from which an adaptation can be rebuilt, audited and undone.
+
+A journal is a :class:`fozo.io.Log`: a header that says whose it is, then a line for each batch with what its adaptation
+consisted of. A ``rewind`` line says that the run went back to an earlier batch (a reset is a rewind to 0): what that
+undid stays in the file. One process writes it at a time; anybody may read it meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fozo.errors import FozoError
+from fozo.io import MAX_LINE, Log, decode, open_regular, read_log
+
+KIND = "fozo journal"
+TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}( ({.*)?)?", re.DOTALL)
+"""What a power cut in its very first line may leave of a journal."""
+
+
+@dataclass(frozen=True)
+class JournalFile:
+    """A journal that was read: its header, and which of its lines are still in force."""
+
+    path: Path
+    header: Mapping[str, Any]
+    kept: list[int]
+
+    def __len__(self) -> int:
+        """Count the batches in force."""
+        return len(self.kept)
+
+    def lines(self, batches: int | None = None) -> Iterator[dict[str, Any]]:
+        """Read the lines in force one by one: of the first ``batches`` batches, or of all."""
+        if batches is not None and not 0 <= batches <= len(self):
+            raise FozoError(f"the journal {self.path} holds {len(self)} batches, not {batches}; ask for fewer")
+        kept = iter(self.kept[:batches])
+        wanted = next(kept, None)
+        for number, line in enumerate(read_log(self.path)):
+            if wanted is None:
+                return
+            if number == wanted:
+                yield line
+                wanted = next(kept, None)
+
+    def check(self, header: Mapping[str, object]) -> None:
+        """Refuse a journal of another model, method or config."""
+        differing = [key for key in header if self.header.get(key) != header[key]]
+        if differing:
+            raise FozoError(
+                f"the journal {self.path} is of {self.header.get('model')} and differs in {', '.join(differing)}; "
+                f"use another file for this run"
+            )
+
+
+def read_journal(path: str | os.PathLike[str]) -> JournalFile:
+    """Read a journal's header, and find its lines in force. A torn last line is left out; other damage is an error."""
+    file, kept = Path(path), list[int]()
+    with open_regular(file) as stream:
+        header = decode(stream.readline(MAX_LINE))
+    if header is None or header.get("kind") != KIND:
+        raise FozoError(f"{file} is not a fozo journal, or its header is damaged; give the file that journal= wrote")
+    for number, line in enumerate(read_log(file)):
+        if number == 0:
+            continue
+        index = line.get("rewind", line.get("index"))
+        if type(index) is not int or not 0 <= index <= len(kept):
+            raise FozoError(f"the journal {file} jumps from batch {len(kept)} to {index!r:.20}; it is damaged")
+        del kept[index:]
+        if "rewind" not in line:
+            kept.append(number)
+    return JournalFile(file, header, kept)
+
+
+class Journal:
+    """An open journal. Each line is handed to the operating system before the batch's prediction is returned."""
+
+    def __init__(self, path: str | os.PathLike[str], header: Mapping[str, object]) -> None:
+        """Create the file, or continue it if its header is the same; a torn last line is cut off."""
+        self.path = Path(path)
+        self._refuse_foreign()
+        self._log = Log(self.path)
+        try:
+            if not len(self._log):
+                self._log.append({**header, "kind": KIND})
+            found = read_journal(self.path)
+            found.check(header)
+        except BaseException:
+            self._log.close()
+            raise
+        self.batches = len(found)
+        self._process = os.getpid()
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a file that is no journal before anything is cut off it."""
+        if not self.path.exists():
+            return
+        with open_regular(self.path) as stream:
+            first = stream.readline(MAX_LINE)
+        if first.endswith(b"\n") or not TORN_HEADER.fullmatch(first):
+            read_journal(self.path)
+
+    def append(self, index: int, facts: Mapping[str, object]) -> None:
+        """Record what batch ``index`` did."""
+        if self._process != os.getpid():  # a lock is inherited: both would write
+            raise FozoError(f"the journal {self.path} is the parent process's; give the adapters of a child their own")
+        if index > self.batches:
+            raise FozoError(
+                f"the journal {self.path} ends at batch {self.batches}, but the run is at {index}; "
+                f"restore an earlier state or use a new journal"
+            )
+        self.rewind(index)
+        self._log.append({"index": index, **facts})
+        self.batches += 1
+
+    def rewind(self, index: int) -> None:
+        """Record that the run went back to the state before batch ``index``, if it did."""
+        if index < self.batches:
+            self._log.append({"rewind": index})
+            self.batches = index
+
+    def close(self) -> None:
+        """Make what was written durable and close the file."""
+        self._log.sync()
+        self._log.close()

@@ -1,0 +1,206 @@
+"""Align's journal: replayed exactly, undone to any batch, and refused where it is not what it seems."""
+
+from __future__ import annotations
+
+import base64
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.core.statistics import SourceStatistics
+from fozo.errors import FozoError
+from fozo.io import encode, read_log
+from fozo.methods.align.lesson import Lesson
+from fozo.methods.align.method import AlignConfig
+from fozo.methods.align.retrieval import DomainEstimate, RetrievalConfig
+from fozo.testing import same
+from tests.helpers import random_images, random_vit
+
+CLEAN = [random_images(20, seed=i) for i in range(3)]
+STREAM = [*CLEAN, *(0.3 * batch + 1.0 for batch in CLEAN)]
+Line = dict[str, Any]
+
+
+def close(method: fozo.Align) -> None:
+    """As the end of its process does."""
+    assert method.journal is not None
+    method.journal.close()
+
+
+def test_replay_rebuilds_every_state_bit_for_bit(engine: fozo.Engine, source: SourceStatistics, tmp_path: Path) -> None:
+    path = tmp_path / "camera.journal"
+    config = AlignConfig(passes="auto", retrieval=RetrievalConfig(capacity=50))
+    method = fozo.Align(engine, source, config, journal=path)
+    states = [method.state()]
+    for batch in STREAM:
+        method(batch)
+        states.append(method.state())
+    other = fozo.Align(engine, source, config)
+    for batches, state in enumerate(states):
+        other.replay(path, batches=batches)
+        assert same(other.state(), state)
+    other.replay(path)
+    np.testing.assert_array_equal(other(STREAM[0]), method(STREAM[0]))
+    with pytest.raises(FozoError, match="holds 7 batches, not 8"):
+        other.replay(path, batches=8)
+    with pytest.raises(FozoError, match=r"is of align, not of fozo; give it to that method's replay\(\)"):
+        fozo.replay(path)
+
+
+def test_a_run_is_continued_and_undone_in_its_own_journal(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    path = tmp_path / "camera.journal"
+    first, unbroken = fozo.Align(engine, source, journal=path), fozo.Align(engine, source)
+    for batch in STREAM[:4]:
+        first(batch)
+    close(first)  # the power goes
+    second = fozo.Align(engine, source, journal=path)
+    second.replay(path)
+    for batch in STREAM[:4]:
+        unbroken(batch)
+    np.testing.assert_array_equal(second(STREAM[4]), unbroken(STREAM[4]))
+    before = path.stat().st_size
+    second.replay(path, batches=2)  # something went wrong from the third on
+    assert second.batches == 2 and path.stat().st_size > before
+    second(STREAM[5])
+    close(second)
+    judge = fozo.Align(engine, source)
+    for batch in (*STREAM[:2], STREAM[5]):
+        judge(batch)
+    third = fozo.Align(engine, source)
+    third.replay(path)
+    assert same(third.state(), judge.state())
+
+
+def test_resets_failures_and_healing_are_on_record(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "camera.journal"
+    method = fozo.Align(engine, source, journal=path)
+    method(STREAM[0])
+    method.reset()
+    method(STREAM[4])
+    state = method.state()
+    with monkeypatch.context() as patch:
+        patch.setattr(method, "_record", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            method(STREAM[5])
+    assert same(method.state(), state)
+    with monkeypatch.context() as patch:  # predictions break under any move
+        run = engine.run
+        patch.setattr(
+            engine, "run", lambda batch, *how: {k: v + (np.nan if how else 0) for k, v in run(batch, *how).items()}
+        )
+        method(STREAM[5])
+        assert method.metrics()["healed"] == 3
+    method(STREAM[3])
+    replayed = fozo.Align(engine, source)
+    replayed.replay(path)
+    assert same(replayed.state(), method.state()) and replayed.batches == 3
+
+
+def test_it_is_refused_by_another_model_config_or_statistics(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    path = tmp_path / "camera.journal"
+    method = fozo.Align(engine, source, journal=path)
+    method(STREAM[0])
+    other = fozo.load_engine(random_vit(seed=1))
+    theirs = fozo.calibrate(other, [random_images(8)])
+    again = fozo.calibrate(engine, [random_images(40, seed=9)])
+    for stranger, differing in (
+        (fozo.Align(other, theirs), "fingerprint"),
+        (fozo.Align(engine, source, passes=2), "config"),
+        (fozo.Align(engine, again), "source"),
+    ):
+        before = stranger.state()
+        with pytest.raises(FozoError, match=f"differs in .*{differing}"):
+            stranger.replay(path)
+        assert same(stranger.state(), before)
+
+
+def test_bytes_of_an_image(engine: fozo.Engine, source: SourceStatistics, tmp_path: Path) -> None:
+    """Two bytes a number that is remembered, four thirds of it as text, and little beside."""
+    path = tmp_path / "camera.journal"
+    method = fozo.Align(engine, source, journal=path)
+    for batch in STREAM:
+        method(batch)
+    size = max(len(line) for line in path.read_bytes().splitlines()[1:]) / 20
+    assert size < 4 / 3 * 2 * method.memory.values.shape[1] + 4 / 3 * 8 * (method.descriptor_std.size + 4) + 60
+
+
+def forge(lessons: object = None, **changes: object) -> Callable[[Line], Line]:
+    def change(line: Line) -> Line:
+        return {**line, **changes, **({} if lessons is None else {"lessons": lessons})}
+
+    return change
+
+
+def packed(data: bytes, images: object = 1) -> list[Line]:
+    return [{"images": images, "data": base64.b64encode(zlib.compress(data)).decode()}]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (forge(credit=None), "tells no lessons, or no credit"),
+        (forge(credit=1e9), "tells no lessons, or no credit"),
+        (forge(lessons=5), "tells no lessons, or no credit"),
+        (forge(lessons=[5]), r"cannot be read \(no lesson\)"),
+        (forge(lessons=[{}]), r"cannot be read \('images'\)"),
+        (forge(lessons=packed(b"")), "data of another length"),
+        (forge(lessons=packed(b"\0" * 50_000_000)), "data of another length"),
+        (forge(lessons=packed(b"", images=10**12)), "no number of images"),
+        (forge(lessons=packed(b"", images=True)), "no number of images"),
+        (forge(lessons=[{"images": 1, "data": "?"}]), "cannot be read"),
+        (forge(lessons=[]), "leads elsewhere"),
+        (forge(led_to=5), "leads elsewhere"),
+    ],
+)
+def test_a_forged_line_is_one_sentence_and_changes_nothing(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path, change: Callable[[Line], Line], sentence: str
+) -> None:
+    path = tmp_path / "camera.journal"
+    method = fozo.Align(engine, source, journal=path)
+    method(STREAM[0])
+    header, line = read_log(path)
+    path.write_bytes(encode(header) + encode(change(line)))
+    before = method.state()
+    with pytest.raises(FozoError, match=sentence):
+        method.replay(path)
+    assert same(method.state(), before)
+
+
+def test_numbers_of_a_lesson_have_to_be_finite_and_variances_positive() -> None:
+    good = Lesson(DomainEstimate(*np.ones((3, 2, 4))), np.ones((2, 5), np.float16), np.ones(2))
+    read = Lesson.decode(good.encode(), 4, 5)
+    np.testing.assert_array_equal(read.values, good.values)
+    np.testing.assert_array_equal(read.domains.variance, good.domains.variance)
+    np.testing.assert_array_equal(read.clean, good.clean)
+    empty = Lesson(DomainEstimate(*np.ones((3, 0, 4))), np.ones((0, 5), np.float16), np.ones(0))
+    assert len(Lesson.decode(empty.encode(), 4, 5).values) == 0
+    for which, value in ((1, 0.0), (0, np.nan), (2, np.inf)):
+        parts = np.ones((3, 2, 4))
+        parts[which, 1, 2] = value
+        with pytest.raises(FozoError, match="not finite"):
+            Lesson.decode(Lesson(DomainEstimate(*parts), good.values, good.clean).encode(), 4, 5)
+
+
+def test_a_forked_child_does_not_write_its_parents_journal(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock is inherited, so the file alone would let both write."""
+    method = fozo.Align(engine, source, journal=tmp_path / "camera.journal")
+    method(STREAM[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(FozoError, match="is the parent process's; give the adapters of a child their own"):
+            method(STREAM[1])
+    method(STREAM[1])
