@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -53,12 +55,13 @@ def run_on_ray(
             waiting.append(remote.remote(replace(each, model=model), setup, token))
         try:
             while waiting:
-                (done,), _ = ray.wait(waiting)
+                (done,), waiting = ray.wait(waiting)
                 finished(_result(ray, done))
-                waiting.remove(done)
         finally:
+            # Gently, and none that was seen to end: forced on a task that just ends, Ray may abort this process ("Tried
+            # to complete task that was not pending"). A worker busy in C code ends with the connection.
             for task in waiting:
-                ray.cancel(task, force=True)
+                ray.cancel(task)
 
 
 def _run(experiment: Experiment, setup: Setup, token: str) -> Run:
@@ -121,11 +124,14 @@ def _cluster(address: str | None) -> Iterator[ModuleType]:
             socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         raise FozoError(f"nobody answers at {address} ({error}); give --address of a running Ray cluster") from error
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FozoError(f"cannot reach a Ray cluster at {address or 'this machine'}: {reason}") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray took it, and would end this process with code 15
     try:
         yield ray
     finally:

@@ -64,6 +64,8 @@ def adapt(
         raise FozoError(f"{method} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean")
     if not out.parent.is_dir():
         raise FozoError(f"cannot write {out}: there is no folder {out.parent}; choose a folder that exists")
+    if out.is_dir():
+        raise FozoError(f"{out} is a folder; give a name for the file with the predictions")
     found = open_unlabelled(images)
     calm = None if clean is None else open_unlabelled(clean)
     engine = load_engine(model, load)
@@ -112,10 +114,10 @@ def predict(method: AnyMethod, images: ImageSet, out: Path, progress: Progress, 
                     lines.append([images.samples[int(index)].path, *chain.from_iterable(names)])
                 _write(file, out, lines)
                 done += len(lines)
-        except KeyboardInterrupt as interrupt:
+        except KeyboardInterrupt:
             progress.close()
-            print(f"fozo: interrupted; {out} has the first {done} of {len(images)} predictions", file=sys.stderr)
-            raise typer.Exit(130) from interrupt
+            print(f"fozo: {out} has the first {done} of {len(images)} predictions", file=sys.stderr)
+            raise
 
 
 def _write(file: io.FileIO, path: Path, rows: Sequence[Sequence[object]]) -> None:
@@ -124,7 +126,8 @@ def _write(file: io.FileIO, path: Path, rows: Sequence[Sequence[object]]) -> Non
 
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    data, end = text.getvalue().encode(), file.tell()
+    # An image's name is its bytes, which need not be UTF-8.
+    data, end = text.getvalue().encode("utf-8", "surrogateescape"), file.tell()
     with disk_errors(path):
         try:
             if file.write(data) != len(data):

@@ -105,10 +105,10 @@ def bench(
                 run_on_ray(list(experiments.values()), setup, address=address, finished=finished)
             else:
                 run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)
-        except KeyboardInterrupt as interrupt:
+        except KeyboardInterrupt:
             progress.close()
-            print("fozo: interrupted; the same command goes on where it stopped", file=sys.stderr)
-            raise typer.Exit(130) from interrupt
+            print("fozo: the same command goes on where this one stops", file=sys.stderr)
+            raise
 
 
 def _list() -> None:
