@@ -2,7 +2,7 @@
 
 Every node must see the weights, the images and ``--out`` under the same absolute paths, as a network file system shows
 them: an experiment lives in its folder, so a node that takes over from a dead one goes on from the state saved there.
-A worker that does not find the driver's token in ``--out`` refuses to begin.
+A worker that does not find the driver's token in ``--out`` refuses to begin, and stops when the token goes.
 """
 
 from __future__ import annotations
@@ -53,22 +53,23 @@ def run_on_ray(
         for each in experiments:
             model = each.model if each.model.startswith("timm:") else str(Path(each.model).absolute())
             waiting.append(remote.remote(replace(each, model=model), setup, token))
-        try:
-            while waiting:
-                (done,), waiting = ray.wait(waiting)
-                finished(_result(ray, done))
-        finally:
-            # Gently, and none that was seen to end: forced on a task that just ends, Ray may abort this process ("Tried
-            # to complete task that was not pending"). A worker busy in C code ends with the connection.
-            for task in waiting:
-                ray.cancel(task)
+        while waiting:
+            (done,), waiting = ray.wait(waiting)
+            finished(_result(ray, done))
+        # After an error the other tasks see that the token is gone. None is cancelled through Ray, which may abort this
+        # process where one of them just ends ("Tried to complete task that was not pending"), forced or not.
 
 
 def _run(experiment: Experiment, setup: Setup, token: str) -> Run:
     """On a node: run one experiment. The process is kept for the next ones, and its model with it."""
+
+    def watch(doing: str, done: int, total: int) -> None:
+        if not Path(token).exists():
+            raise FozoError(f"the driver of {setup.out} has ended; give the same command to go on")
+
     if not Path(token).exists():
         raise FozoError(f"{setup.out} on {os.uname().nodename} is not the driver's; give an --out that all nodes share")
-    return run_one(experiment, setup)
+    return run_one(experiment, setup, watch)
 
 
 def _result(ray: ModuleType, task: object) -> Run:
@@ -96,10 +97,12 @@ def _absolute(setup: Setup) -> Setup:
 
 @contextmanager
 def _token(out: Path) -> Iterator[str]:
-    """Leave a file in ``out`` by which workers see that theirs is the same folder."""
+    """Leave a file in ``out`` by which workers see that theirs is the same folder, and that the driver is there."""
     path = out.absolute() / f".ray-{uuid4().hex}"
     with disk_errors(path):
         out.mkdir(parents=True, exist_ok=True)
+        for old in out.glob(".ray-*"):  # of a driver that was killed
+            old.unlink()
         path.touch()
     try:
         yield str(path)

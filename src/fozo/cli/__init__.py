@@ -85,9 +85,7 @@ def explain(error: BaseException) -> int:
         where = "the output" if error.filename is None else os.fsdecode(error.filename)
         return _say(f"cannot use {where}: {error.strerror or error}; check the path, its permissions and space", WRONG)
     if isinstance(error, MemoryError):
-        return _say(
-            f"not enough memory ({error}); give smaller images, smaller batches or fewer workers", WRONG
-        )
+        return _say(f"not enough memory ({error}); give smaller images, smaller batches or fewer workers", WRONG)
     name = f"{type(error).__name__}: {error}".partition("\n")[0]
     return _say(f"a fault of fozo itself ({name}); set {TRACEBACK}=1 to see where, and please report it", BROKEN)
 
