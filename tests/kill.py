@@ -3,7 +3,7 @@
     python tests/kill.py --kills 1000 [--seed 0] [--only bench]
 
 For each command in turn a new folder is made, the command is started in it, killed one to three times and then left to
-finish. Counted are results that differ from the undisturbed ones, continuations that were refused, files left behind
+finish. Four kills of ten come as soon as a temporary file is seen, where most could go wrong. Counted are results that differ from the undisturbed ones, continuations that were refused, files left behind
 that an undisturbed command does not leave (in the folder and where temporary files go), and processes left behind. The
 exit code is 0 if all of these are zero. Commands run in children of one process that has imported everything once.
 """
@@ -177,7 +177,10 @@ def torment(
     for _ in range(times):
         pid = start(command, folder)
         sessions.append(pid)
-        time.sleep(draw.uniform(0, seconds))
+        until = time.monotonic() + draw.uniform(0, seconds)
+        writing = draw.random() < 0.4  # then as soon as something is being written
+        while time.monotonic() < until and not (writing and any(folder.rglob("*.part"))):
+            time.sleep(0.0005)
         os.kill(pid, signal.SIGKILL)  # of a child that has ended this does nothing, as nobody has waited for it yet
         code = wait(pid)
         count.kills += code == -signal.SIGKILL

@@ -91,7 +91,8 @@ def bench(
     if not experiments:
         raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
     folder = out / recipe.name
-    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, shlex.join(["fozo", *sys.argv[1:]]))
+    command = shlex.join(["fozo", *sys.argv[1:]]).encode(errors="backslashreplace").decode()  # names need not be UTF-8
+    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, command)
 
     def finished(run: Run) -> None:
         measures, within = run.measures, run.measures.average_interval

@@ -30,8 +30,6 @@ from fozo.types import installed_version, usable_cpus
 from fozo.workers import worker_pool
 
 QUALITY = 85
-LARGEST_SIDE = 4096
-"""Corrupting an image of this side takes a few gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +118,6 @@ def corrupt_tree(
         check_severity(severity)
     if size < SMALLEST_SIDE:
         raise FozoError(f"the size is {size} px; a corruption needs at least {SMALLEST_SIDE}")
-    if size > LARGEST_SIDE:
-        raise FozoError(f"the size is {size} px; give at most {LARGEST_SIDE}, models read far smaller images")
     if workers is not None and workers < 1:
         raise FozoError(f"the number of workers is {workers}; give 1 or more")
     if out.resolve().is_relative_to(images.resolve()):
@@ -169,7 +165,7 @@ def _run(job: Job, samples: Sequence[Sample], workers: int) -> Generator[Outcome
     if workers == 1:
         yield from map(work, samples)
         return
-    with worker_pool(workers, patient=True) as pool:
+    with worker_pool(min(workers, len(samples)), patient=True) as pool:
         yield from pool.map(work, samples)
 
 
