@@ -94,7 +94,7 @@ def test_where_there_is_no_prctl_the_pipe_does_it() -> None:
 
 def test_workers_of_an_interrupted_command_are_not_waited_for() -> None:
     """An experiment may take hours, and goes on from its files."""
-    with pytest.raises(KeyboardInterrupt), worker_pool(2, patient=False) as pool:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), worker_pool(2, patient=False) as pool:
         tasks = [pool.submit(time.sleep, 3600) for _ in range(2)]
         while not all(task.running() for task in tasks):
             time.sleep(0.01)

@@ -61,7 +61,7 @@ def _not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
         return
     from threading import Timer
 
-    Timer(0.05, signal.raise_signal, unraisable.exc_value.args).start()
+    Timer(0.05, os.kill, (os.getpid(), *unraisable.exc_value.args)).start()
 
 
 if __name__ == "__main__":

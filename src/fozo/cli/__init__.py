@@ -72,6 +72,8 @@ def explain(error: BaseException) -> int:
     while chain is not None:  # an import that Ctrl-C breaks off may call itself failed
         if isinstance(chain, KeyboardInterrupt):
             return _say("interrupted", 128 + (chain.args[0] if chain.args else SIGINT))
+        if isinstance(chain, BrokenPipeError) and not isinstance(error, FozoError):  # rich makes it a SystemExit
+            return 128 + SIGPIPE
         chain = chain.__cause__ or chain.__context__
     if isinstance(error, FozoError):
         return _say(str(error), WRONG)
@@ -79,8 +81,6 @@ def explain(error: BaseException) -> int:
         message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
         # Where a command lacks everything, typer has shown the help and has nothing to say.
         return _say(f"{message}; see {context.command_path if context else 'fozo'} --help", WRONG) if message else WRONG
-    if isinstance(error, BrokenPipeError):
-        return 128 + SIGPIPE
     if isinstance(error, OSError):
         where = "the output" if error.filename is None else os.fsdecode(error.filename)
         return _say(f"cannot use {where}: {error.strerror or error}; check the path, its permissions and space", WRONG)
