@@ -3,10 +3,10 @@
     python tests/kill.py --kills 1000 [--seed 0] [--only bench]
 
 For each command in turn a new folder is made, the command is started in it, killed one to three times and then left to
-finish. Two kills of five wait for the next temporary file to be written, where most could go wrong. Counted are results that
-differ from the undisturbed ones, continuations that were refused, files left behind that an undisturbed command does
-not leave (in the folder and where temporary files go), and processes left behind. The exit code is 0 if all of these
-are zero. Commands run in children of one process that has imported everything once.
+finish. Two kills of five wait for the next temporary file to be written, where most could go wrong. Counted are results
+that differ from the undisturbed ones, continuations that were refused, files left behind that an undisturbed command
+does not leave (in the folder and where temporary files go), and processes left behind. The exit code is 0 if all of
+these are zero. Commands run in children of one process that has imported everything once.
 """
 
 from __future__ import annotations

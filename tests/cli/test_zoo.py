@@ -23,12 +23,9 @@ VALUES = (
     "", " ", "-1", "0", "2.5", "nan", "1e999", "9" * 30, "--", "=", "a=b", "passes=[]", "x" * 5000, "\udcff\udcfe",
     "[red]", "new\nline", "folder", "garbage", "garbage.onnx", "garbage.toml", "missing/missing",
 )  # fmt: skip
-"""Names are relative, to stay in the test's own folder: a command that writes to / or to a device would really do so."""
-LEFT_OUT = [
-    ("passes", "9" * 30),
-    ("workers", "9" * 30),
-    *((name, n) for name in ("mean", "std") for n in ("0", "9" * 30)),
-]
+"""Names are relative, to stay in the test's own folder: a command that may write to / or to a device really does."""
+HUGE = "9" * 30
+LEFT_OUT = [("passes", HUGE), ("workers", HUGE), ("mean", HUGE), ("std", HUGE), ("mean", "0"), ("std", "0")]
 """What takes for ever, and what warns instead of being refused."""
 GOOD: dict[str, tuple[str, ...]] = {
     "demo": ("--images", "0"),

@@ -64,8 +64,6 @@ def adapt(
         raise FozoError(f"{method} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean")
     if not out.parent.is_dir():
         raise FozoError(f"cannot write {out}: there is no folder {out.parent}; choose a folder that exists")
-    if out.is_dir():
-        raise FozoError(f"{out} is a folder; give a name for the file with the predictions")
     found = open_unlabelled(images)
     calm = None if clean is None else open_unlabelled(clean)
     engine = load_engine(model, load)
@@ -126,7 +124,6 @@ def _write(file: io.FileIO, path: Path, rows: Sequence[Sequence[object]]) -> Non
 
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    # An image's name is its bytes, which need not be UTF-8.
     data, end = text.getvalue().encode("utf-8", "surrogateescape"), file.tell()
     with disk_errors(path):
         try:
