@@ -224,6 +224,8 @@ def kill(kills: int, seed: int, only: str, show: Callable[[str], None]) -> dict[
                 one = torment(command, root / "trial", *undisturbed[label], times, draw)
                 total = counts[label]
                 total.kills += one.kills
+                if done // 100 < (done + one.kills) // 100:
+                    show(f"{done + one.kills} kills")
                 done += one.kills
                 for what in ("differing", "refused", "litter", "orphans"):
                     getattr(total, what).extend(getattr(one, what))
