@@ -19,10 +19,12 @@ def main() -> None:
     _answer(heard, _leave)
     from fozo.cli import main as run
 
-    _answer(heard, _stop)
     sys.unraisablehook = _not_lost
     try:
+        _answer(heard, _stop)
         run()
+    except KeyboardInterrupt as stop:  # in the moment before it is seen to there, or once more while that is done
+        _leave(stop.args[0] if stop.args else signal.SIGINT, None)
     finally:
         _answer(heard, signal.SIG_DFL)  # all is done: from here on Python itself would show what it was doing
 
@@ -42,7 +44,7 @@ def _answer(signals: list[signal.Signals], handler: object) -> None:
 
 
 def _leave(number: int, _: FrameType | None) -> None:
-    """While importing there is nothing to be tidied up, and an exception might be swallowed by whoever is imported."""
+    """End at once: while importing, nothing is to be tidied up, and what is imported might swallow an exception."""
     try:
         os.write(2, b"fozo: interrupted\n")
     finally:

@@ -6,6 +6,7 @@ test_ray_executor.py runs this file in a process of its own.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -70,15 +71,17 @@ def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
     run_local(*work(weights, photos, tmp_path / "one"), finished=nothing)
     monkeypatch.setattr(ray_executor, "_run", mortal(tmp_path / "tombstone"))
     done: list[tuple[str, int]] = []
+    on_sigterm, seen = signal.getsignal(signal.SIGTERM), []
+
+    def note(run: Run) -> None:
+        seen.append(signal.getsignal(signal.SIGTERM))
+        done.append((run.experiment.hash, run.experiment.seed))
+
     monkeypatch.chdir(tmp_path)  # paths may be relative to where the driver is
     experiments, setup = work(weights, photos, tmp_path / "two")
     setup = replace(setup, out="two/recipe", paths=replace(setup.paths, imagenet=os.path.relpath(photos)))
-    run_on_ray(
-        experiments,
-        setup,
-        address=cluster,
-        finished=lambda run: done.append((run.experiment.hash, run.experiment.seed)),
-    )
+    run_on_ray(experiments, setup, address=cluster, finished=note)
+    assert set(seen) == {on_sigterm}  # Ray replaces it by one that ends the process with code 15
     assert int((tmp_path / "tombstone").read_text()) != os.getpid() and not ray.is_initialized()
     assert sorted(done) == sorted((experiment.hash, experiment.seed) for experiment in experiments)
     assert timeless(tmp_path / "one") == timeless(tmp_path / "two")

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from contextlib import suppress
-from signal import SIGINT, SIGPIPE
+from signal import SIGINT
 from typing import Annotated
 
 import typer
@@ -16,7 +16,7 @@ from fozo.cli.options import as_command
 from fozo.errors import FozoError
 from fozo.types import installed_version
 
-WRONG, BROKEN = 2, 70
+WRONG, BROKEN, UNREAD = 2, 70, 128 + 13  # the last is SIGPIPE, which Windows has no name for
 TRACEBACK = "FOZO_TRACEBACK"
 """Set this variable of the environment to see where an error came from."""
 CODES = (
@@ -46,8 +46,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # None where the shell closed them
         if hasattr(stream, "reconfigure"):  # what an old locale has no letters for must not end the work
             stream.reconfigure(errors="backslashreplace")
-    command = typer.main.get_command(app)
     try:
+        command = typer.main.get_command(app)
         # Not app(), which has exit codes of its own for interrupts and closed pipes.
         with command.make_context("fozo", sys.argv[1:]) as context:
             command.invoke(context)
@@ -73,7 +73,7 @@ def explain(error: BaseException) -> int:
         if isinstance(chain, KeyboardInterrupt):
             return _say("interrupted", 128 + (chain.args[0] if chain.args else SIGINT))
         if isinstance(chain, BrokenPipeError) and not isinstance(error, FozoError):  # rich makes it a SystemExit
-            return 128 + SIGPIPE
+            return UNREAD
         chain = chain.__cause__ or chain.__context__
     if isinstance(error, FozoError):
         return _say(str(error), WRONG)
