@@ -95,6 +95,11 @@ def test_there_is_no_torch(python: Path, tmp_path: Path) -> None:
     assert where.startswith(str(python.parent.parent))  # the wheel's, not the source tree's
 
 
+def test_the_command_is_installed(python: Path, tmp_path: Path) -> None:
+    done = run(python, python.parent / "fozo", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{metadata.version('fozo')}\n", "")
+
+
 def test_the_demo_runs(python: Path, tmp_path: Path) -> None:
     out = fozo(python, "demo", "--images", "16", cwd=tmp_path)
     assert [len(re.findall(rf"^ *{engine} ", out, re.M)) for engine in sample.MODELS] == [7, 7]

@@ -1,23 +1,22 @@
 """fozo keeps a deployed vision model accurate while its images drift, with forward passes only."""
 
-from typing import TYPE_CHECKING
-
-from fozo.api import adapter
-from fozo.calibration import calibrate
-from fozo.core.statistics import SourceStatistics
-from fozo.errors import FozoError
-from fozo.loading import LoadOptions, load_engine
-from fozo.methods.align import Align
-from fozo.methods.base import Method, MethodInfo
-from fozo.methods.fozo import FOZO, replay
-from fozo.methods.noadapt import NoAdapt
-from fozo.methods.registry import create, list_methods
-from fozo.types import Engine, Knobs, Move, Spec, Tap
+TYPE_CHECKING = False  # type checkers know the name; typing, which it usually comes from, is slow to import
 
 if TYPE_CHECKING:
+    from fozo.api import adapter
+    from fozo.calibration import calibrate
+    from fozo.core.statistics import SourceStatistics
     from fozo.data.sets import open_images
     from fozo.data.streams import Stream
+    from fozo.errors import FozoError
     from fozo.exporting import export
+    from fozo.loading import LoadOptions, load_engine
+    from fozo.methods.align import Align
+    from fozo.methods.base import Method, MethodInfo
+    from fozo.methods.fozo import FOZO, replay
+    from fozo.methods.noadapt import NoAdapt
+    from fozo.methods.registry import create, list_methods
+    from fozo.types import Engine, Knobs, Move, Spec, Tap
 
 __version__ = "0.1.0"
 
@@ -27,13 +26,39 @@ __all__ = [
     "load_engine", "open_images", "replay",
 ]  # fmt: skip
 
-_LAZY = {"Stream": "fozo.data.streams", "export": "fozo.exporting", "open_images": "fozo.data.sets"}
+_HOMES = {
+    "api": ("adapter",),
+    "calibration": ("calibrate",),
+    "core.statistics": ("SourceStatistics",),
+    "data.sets": ("open_images",),
+    "data.streams": ("Stream",),
+    "errors": ("FozoError",),
+    "exporting": ("export",),
+    "loading": ("LoadOptions", "load_engine"),
+    "methods.align": ("Align",),
+    "methods.base": ("Method", "MethodInfo"),
+    "methods.fozo": ("FOZO", "replay"),
+    "methods.noadapt": ("NoAdapt",),
+    "methods.registry": ("create", "list_methods"),
+    "types": ("Engine", "Knobs", "Move", "Spec", "Tap"),
+}
+"""Where the public names live. The imports above are for readers and type checkers."""
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs image libraries only when it is asked for: ``import fozo`` stays light."""
-    if name in _LAZY:
-        import importlib
+    """Import a public name when it is first asked for.
 
-        return getattr(importlib.import_module(_LAZY[name]), name)
+    So ``import fozo`` costs nothing, and the command can see to Ctrl-C before it imports anything that takes time.
+    """
+    import importlib
+
+    for module, names in _HOMES.items():
+        if name in names:
+            globals()[name] = getattr(importlib.import_module(f"fozo.{module}"), name)
+            return globals()[name]
     raise AttributeError(f"module 'fozo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names too, for whoever completes them by Tab."""
+    return sorted({*globals(), *__all__})

@@ -1,105 +1,40 @@
-"""A Ray cluster of two nodes gives the same bytes as one process, also when a worker is killed."""
+"""Running on Ray: what needs no cluster, and ray_cases.py in a process of its own, because Ray may end it."""
 
 from __future__ import annotations
 
-import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fozo.bench import executors, ray_executor
-from fozo.bench.executors import Setup, run_local
 from fozo.bench.plan import Experiment
 from fozo.bench.ray_executor import run_on_ray
+from fozo.bench.resources import Show
 from fozo.bench.store import Run
 from fozo.errors import FozoError
-from tests.bench.test_executors import timeless, work
+from tests.bench.test_executors import work
+from tests.helpers import REPO
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """Two nodes of one processor each, which this process is connected to."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        made.add_node(num_cpus=1)
-        yield made.address
-    finally:
-        made.shutdown()  # type: ignore[no-untyped-call]
-
-
-def mortal(tombstone: Path) -> Callable[[Experiment, Setup, str], Run]:
-    """Make what a node runs instead: the same, but the first process to reach ten images kills itself with SIGKILL."""
-
-    def run(experiment: Experiment, setup: Setup, token: str) -> Run:  # nested: Ray sends its code, not its address
-        import os
-        import signal
-
-        def watch(doing: str, done: int, total: int) -> None:
-            if done == 10 and "seed" in doing:
-                try:
-                    tombstone.open("x").close()
-                except FileExistsError:
-                    return
-                tombstone.write_text(str(os.getpid()))
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        return executors.run_one(experiment, setup, watch)
-
-    return run
+OF_RAY = "You have likely discovered a bug in Ray"
+"""What Ray says before it ends the process that it is used in, with code 1 and without a word of pytest's."""
 
 
 def nothing(run: Run) -> None:
     """Take note of nothing."""
 
 
-def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
-    cluster: str, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ray
-
-    run_local(*work(weights, photos, tmp_path / "one"), finished=nothing)
-    monkeypatch.setattr(ray_executor, "_run", mortal(tmp_path / "tombstone"))
-    done: list[tuple[str, int]] = []
-    monkeypatch.chdir(tmp_path)  # paths may be relative to where the driver is
-    experiments, setup = work(weights, photos, tmp_path / "two")
-    setup = replace(setup, out="two/recipe", paths=replace(setup.paths, imagenet=os.path.relpath(photos)))
-    run_on_ray(
-        experiments,
-        setup,
-        address=cluster,
-        finished=lambda run: done.append((run.experiment.hash, run.experiment.seed)),
-    )
-    assert int((tmp_path / "tombstone").read_text()) != os.getpid() and not ray.is_initialized()
-    assert sorted(done) == sorted((experiment.hash, experiment.seed) for experiment in experiments)
-    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
-
-    with pytest.raises(FozoError, match="threads is 2, but no node of the cluster has more than 1"):
-        run_on_ray(experiments[:1], replace(setup, threads=2), address=cluster, finished=nothing)
-    assert not list(tmp_path.rglob(".ray-*"))
-
-
-def test_a_node_that_does_not_share_the_folder_refuses(
-    cluster: str, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_executor, "_token", lambda out: nullcontext(str(tmp_path / "elsewhere")))
-    experiments, setup = work(weights, photos, tmp_path)
-    with pytest.raises(FozoError, match=r"^[^\n]* give an --out that all nodes share$"):  # not a page of Ray's
-        run_on_ray(experiments[:1], setup, address=cluster, finished=nothing)
-
-
-def test_an_address_where_nobody_answers_is_said_at_once(weights: Path, photos: Path, tmp_path: Path) -> None:
+def test_a_cluster() -> None:
+    """Tried again only where Ray itself broke down; what fails in our tests fails here."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
-    with pytest.raises(FozoError, match=r"nobody answers at 127\.0\.0\.1:1 "):
-        run_on_ray(*work(weights, photos, tmp_path), address="127.0.0.1:1", finished=nothing)
-    assert not list(tmp_path.iterdir())
+    cases = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__).with_name("ray_cases.py"))]
+    for _ in range(3):
+        run = subprocess.run(cases, cwd=REPO, capture_output=True, text=True, timeout=200)
+        said = run.stdout + run.stderr
+        if run.returncode >= 0 and OF_RAY not in said:
+            break
+    assert run.returncode == 0 and "3 passed" in said, said
 
 
 def test_without_ray_one_sentence_says_how_to_install_it(
@@ -108,3 +43,35 @@ def test_without_ray_one_sentence_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(FozoError, match=r"pip install 'fozo\[ray\]'"):
         run_on_ray(*work(weights, photos, tmp_path), finished=nothing)
+
+
+def test_a_worker_stops_when_the_driver_is_gone(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks were cancelled through Ray, which aborted the driver when one of them was just ending."""
+    experiments, setup = work(weights, photos, tmp_path)
+    run_one = executors.run_one
+    with ray_executor._token(Path(setup.out)) as token:
+
+        def leaving(experiment: Experiment, setup: executors.Setup, show: Show) -> Run:
+            def watch(doing: str, done: int, total: int) -> None:
+                if done == 5 and "seed" in doing:
+                    Path(token).unlink()
+                show(doing, done, total)
+
+            return run_one(experiment, setup, watch)
+
+        monkeypatch.setattr(ray_executor, "run_one", leaving)
+        with pytest.raises(FozoError, match=r"the driver of .* has ended"):
+            ray_executor._run(experiments[0], setup, token)
+    (records,) = tmp_path.rglob("records.jsonl")
+    assert len(records.read_bytes().splitlines()) == 5
+    with pytest.raises(FozoError, match="is not the driver's"):
+        ray_executor._run(experiments[0], setup, token)
+
+
+def test_the_token_of_a_killed_driver_is_swept_away(tmp_path: Path) -> None:
+    (tmp_path / ".ray-0123").touch()
+    with ray_executor._token(tmp_path) as token:
+        assert list(tmp_path.glob(".ray-*")) == [Path(token)]
+    assert not list(tmp_path.iterdir())

@@ -120,11 +120,30 @@ def test_bad_input_is_one_sentence_and_code_2(
         (("bench", *given, "--only", "plain", "--only", "Magic"), "no row of the label 'Magic'"),
         (("bench", *given, "--passes", 4), "nothing for --passes to change"),
         (("bench", "table4", "--model", weights), "nothing to run without --imagenet-r"),
+        (("bench", "table1", "--model", weights, "--imagenet", photos, "--passes", 3), "passes, not 3"),
         (("bench", recipe, "--model", "none.safetensors", "--imagenet", photos, "--out", tmp_path / "r"), "none.safe"),
     ):
         code, _, errors = call(*arguments)
         lines = [line for line in errors.splitlines() if "leaving out" not in line]
         assert code == 2 and len(lines) == 1 and sentence in lines[0], (arguments, errors)
+
+
+def test_a_row_that_cannot_run_is_refused_before_any_other_has_run(
+    call: Call, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    """``--passes 3`` ran the rows before FOZO's for 40 seconds."""
+    recipe, runs = tmp_path / "mine.toml", tmp_path / "runs"
+    given = ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", runs)
+    for row, sentence in (
+        ('method = "fozo"\noptions = { passes = 3 }', "an even number of passes"),
+        ('method = "align"\noptions = { speed = 1 }', "align has no option 'speed'"),
+        ('method = "align"\noptions = { preset = "mine" }', "align has no preset 'mine'"),
+        ('method = "magic"', "no method 'magic'"),
+    ):
+        recipe.write_text(f'{RECIPE}[[row]]\nlabel = "last"\n{row}\n')
+        code, out, errors = call(*given)
+        assert (code, out) == (2, "") and sentence in errors and len(errors.splitlines()) == 1
+        assert not runs.exists()
 
 
 def test_a_second_command_in_the_same_folder_is_refused(

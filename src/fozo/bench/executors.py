@@ -6,10 +6,9 @@ A worker that dies (out of memory, killed) takes nothing with it: its experiment
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 
 from fozo.bench.plan import Experiment
@@ -18,6 +17,7 @@ from fozo.bench.run import run_experiment
 from fozo.bench.store import Run, Store
 from fozo.errors import FozoError
 from fozo.loading import LoadOptions
+from fozo.workers import worker_pool
 
 CACHE = "calibration"
 TRIES = 3
@@ -70,18 +70,16 @@ def run_local(
     left, deaths = list(experiments), 0
     while left:
         before = len(left)
-        # Spawned, not forked: a forked child of a process that has used torch's threads may hang.
-        pool = ProcessPoolExecutor(min(workers, before), mp_context=get_context("spawn"))
         try:
-            futures = {pool.submit(run_one, experiment, setup): experiment for experiment in left}
-            for future in as_completed(futures):
-                run = future.result()
-                left.remove(futures[future])
-                finished(run)
+            # Impatient: an experiment takes hours, and goes on from its files wherever it was stopped.
+            with worker_pool(min(workers, before), patient=False) as pool:
+                futures = {pool.submit(run_one, experiment, setup): experiment for experiment in left}
+                for future in as_completed(futures):
+                    run = future.result()
+                    left.remove(futures[future])
+                    finished(run)
         except BrokenProcessPool:
             deaths = deaths + 1 if len(left) == before else 0  # a death now and then in a long run is no reason to stop
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
         if deaths == TRIES:
             raise FozoError(
                 f"worker processes died {TRIES} times in a row, perhaps for lack of memory; "

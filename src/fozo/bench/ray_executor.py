@@ -2,14 +2,16 @@
 
 Every node must see the weights, the images and ``--out`` under the same absolute paths, as a network file system shows
 them: an experiment lives in its folder, so a node that takes over from a dead one goes on from the state saved there.
-A worker that does not find the driver's token in ``--out`` refuses to begin.
+A worker that does not find the driver's token in ``--out`` refuses to begin, and stops when the token goes.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -51,21 +53,23 @@ def run_on_ray(
         for each in experiments:
             model = each.model if each.model.startswith("timm:") else str(Path(each.model).absolute())
             waiting.append(remote.remote(replace(each, model=model), setup, token))
-        try:
-            while waiting:
-                (done,), _ = ray.wait(waiting)
-                finished(_result(ray, done))
-                waiting.remove(done)
-        finally:
-            for task in waiting:
-                ray.cancel(task, force=True)
+        while waiting:
+            (done,), waiting = ray.wait(waiting)
+            finished(_result(ray, done))
+        # After an error the other tasks see that the token is gone. None is cancelled through Ray, which may abort this
+        # process where one of them just ends ("Tried to complete task that was not pending"), forced or not.
 
 
 def _run(experiment: Experiment, setup: Setup, token: str) -> Run:
     """On a node: run one experiment. The process is kept for the next ones, and its model with it."""
+
+    def watch(doing: str, done: int, total: int) -> None:
+        if not Path(token).exists():
+            raise FozoError(f"the driver of {setup.out} has ended; give the same command to go on")
+
     if not Path(token).exists():
         raise FozoError(f"{setup.out} on {os.uname().nodename} is not the driver's; give an --out that all nodes share")
-    return run_one(experiment, setup)
+    return run_one(experiment, setup, watch)
 
 
 def _result(ray: ModuleType, task: object) -> Run:
@@ -93,10 +97,12 @@ def _absolute(setup: Setup) -> Setup:
 
 @contextmanager
 def _token(out: Path) -> Iterator[str]:
-    """Leave a file in ``out`` by which workers see that theirs is the same folder."""
+    """Leave a file in ``out`` by which workers see that theirs is the same folder, and that the driver is there."""
     path = out.absolute() / f".ray-{uuid4().hex}"
     with disk_errors(path):
         out.mkdir(parents=True, exist_ok=True)
+        for old in out.glob(".ray-*"):  # of a driver that was killed
+            old.unlink()
         path.touch()
     try:
         yield str(path)
@@ -121,11 +127,14 @@ def _cluster(address: str | None) -> Iterator[ModuleType]:
             socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         raise FozoError(f"nobody answers at {address} ({error}); give --address of a running Ray cluster") from error
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FozoError(f"cannot reach a Ray cluster at {address or 'this machine'}: {reason}") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray took it, and would end this process with code 15
     try:
         yield ray
     finally:

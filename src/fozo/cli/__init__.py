@@ -1,8 +1,12 @@
-"""The ``fozo`` command: one file a command. Exit code 2 with one sentence for what is wrong, 130 for Ctrl-C."""
+"""The ``fozo`` command: one file a command. However it ends, it says so in one sentence and by its exit code."""
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
+from contextlib import suppress
+from signal import SIGINT
 from typing import Annotated
 
 import typer
@@ -12,7 +16,16 @@ from fozo.cli.options import as_command
 from fozo.errors import FozoError
 from fozo.types import installed_version
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+WRONG, BROKEN, UNREAD = 2, 70, 128 + 13  # the last is SIGPIPE, which Windows has no name for
+TRACEBACK = "FOZO_TRACEBACK"
+"""Set this variable of the environment to see where an error came from."""
+CODES = (
+    f"Exit codes: 0, done; {WRONG}, something given cannot be used or a file cannot be written, as one sentence says; "
+    f"{BROKEN}, a fault of fozo itself ({TRACEBACK}=1 shows where); 128 + n, ended by signal n: 130 by Ctrl-C, 143 by "
+    f"kill, 141 because nobody reads the output any more."
+)
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, epilog=CODES)
 for _file in (demo, bench, report, calibrate, quantise, adapt, methods, corrupt, export):
     app.command()(as_command(vars(_file)[_file.__name__.rpartition(".")[2]]))  # the function is called like its file
 sets = typer.Typer(help="Look at image sets.", no_args_is_help=True)
@@ -29,9 +42,55 @@ def fozo(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 def main() -> None:
-    """Run the command line; a :class:`FozoError` becomes one line on stderr and exit code 2."""
+    """Run the command line and exit. Nobody is shown a traceback who did not ask for it."""
+    for stream in (sys.stdout, sys.stderr):  # None where the shell closed them
+        if hasattr(stream, "reconfigure"):  # what an old locale has no letters for must not end the work
+            stream.reconfigure(errors="backslashreplace")
     try:
-        app()
-    except FozoError as error:
-        print(f"fozo: {error}", file=sys.stderr)
-        sys.exit(2)
+        command = typer.main.get_command(app)
+        # Not app(), which has exit codes of its own for interrupts and closed pipes.
+        with command.make_context("fozo", sys.argv[1:]) as context:
+            command.invoke(context)
+        code = 0
+    except BaseException as error:
+        code = explain(error)
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        code = code or explain(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tries again when it ends
+    sys.exit(code)
+
+
+def explain(error: BaseException) -> int:
+    """Say in one sentence what ended the command, and give the exit code for it."""
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+    chain: BaseException | None = error
+    while chain is not None:  # an import that Ctrl-C breaks off may call itself failed
+        if isinstance(chain, KeyboardInterrupt):
+            return _say("interrupted", 128 + (chain.args[0] if chain.args else SIGINT))
+        if isinstance(chain, BrokenPipeError) and not isinstance(error, FozoError):  # rich makes it a SystemExit
+            return UNREAD
+        chain = chain.__cause__ or chain.__context__
+    if isinstance(error, FozoError):
+        return _say(str(error), WRONG)
+    if hasattr(error, "format_message"):  # typer's own errors, whose class has no public name
+        message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+        # Where a command lacks everything, typer has shown the help and has nothing to say.
+        return _say(f"{message}; see {context.command_path if context else 'fozo'} --help", WRONG) if message else WRONG
+    if isinstance(error, OSError):
+        where = "the output" if error.filename is None else os.fsdecode(error.filename)
+        return _say(f"cannot use {where}: {error.strerror or error}; check the path, its permissions and space", WRONG)
+    if isinstance(error, MemoryError):
+        return _say(f"not enough memory ({error}); give smaller images, smaller batches or fewer workers", WRONG)
+    name = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return _say(f"a fault of fozo itself ({name}); set {TRACEBACK}=1 to see where, and please report it", BROKEN)
+
+
+def _say(sentence: str, code: int) -> int:
+    with suppress(OSError):  # standard error may be full or closed as well
+        print(f"fozo: {sentence}", file=sys.stderr, flush=True)
+    return code

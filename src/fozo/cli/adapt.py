@@ -112,10 +112,10 @@ def predict(method: AnyMethod, images: ImageSet, out: Path, progress: Progress, 
                     lines.append([images.samples[int(index)].path, *chain.from_iterable(names)])
                 _write(file, out, lines)
                 done += len(lines)
-        except KeyboardInterrupt as interrupt:
+        except KeyboardInterrupt:
             progress.close()
-            print(f"fozo: interrupted; {out} has the first {done} of {len(images)} predictions", file=sys.stderr)
-            raise typer.Exit(130) from interrupt
+            print(f"fozo: {out} has the first {done} of {len(images)} predictions", file=sys.stderr)
+            raise
 
 
 def _write(file: io.FileIO, path: Path, rows: Sequence[Sequence[object]]) -> None:
@@ -124,7 +124,7 @@ def _write(file: io.FileIO, path: Path, rows: Sequence[Sequence[object]]) -> Non
 
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    data, end = text.getvalue().encode(), file.tell()
+    data, end = text.getvalue().encode("utf-8", "surrogateescape"), file.tell()
     with disk_errors(path):
         try:
             if file.write(data) != len(data):

@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -50,6 +50,7 @@ def bench(
     from fozo.bench.store import Run, Store
     from fozo.cli.progress import Progress
     from fozo.io import locked
+    from fozo.methods.registry import method_class
 
     recipe = load_recipe(name)
     if passes is not None:
@@ -75,6 +76,11 @@ def bench(
     experiments: dict[str, Experiment] = {}  # by hash: two rows may come to the same
     absent: dict[str, None] = {}
     for experiment in recipe.experiments(setting, seeds=numbers, methods=named, labels=only or ()):
+        row = method_class(experiment.method)
+        own = {
+            name: value for name, value in experiment.options.items() if name not in ("preset", "journal", *row.TAKES)
+        }
+        row.configure(cast("str | None", experiment.options.get("preset")), own)  # refused now, not when its turn comes
         data = experiment.stream.data
         if data not in ("clean", "imagenet-c") and getattr(paths, data.replace("-", "_")) is None:
             absent[data] = None
@@ -85,7 +91,8 @@ def bench(
     if not experiments:
         raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
     folder = out / recipe.name
-    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, shlex.join(["fozo", *sys.argv[1:]]))
+    command = shlex.join(["fozo", *sys.argv[1:]]).encode(errors="backslashreplace").decode()  # names need not be UTF-8
+    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, command)
 
     def finished(run: Run) -> None:
         measures, within = run.measures, run.measures.average_interval
@@ -105,10 +112,10 @@ def bench(
                 run_on_ray(list(experiments.values()), setup, address=address, finished=finished)
             else:
                 run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)
-        except KeyboardInterrupt as interrupt:
+        except KeyboardInterrupt:
             progress.close()
-            print("fozo: interrupted; the same command goes on where it stopped", file=sys.stderr)
-            raise typer.Exit(130) from interrupt
+            print("fozo: the same command goes on where this one stops", file=sys.stderr)
+            raise
 
 
 def _list() -> None:

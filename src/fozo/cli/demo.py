@@ -22,7 +22,8 @@ def demo(
     from fozo.bench.demo import print_table, run_demo
     from fozo.cli.progress import Progress
 
+    command = shlex.join(["fozo", *sys.argv[1:]]).encode(errors="backslashreplace").decode()  # names need not be UTF-8
     with closing(Progress()) as progress:
-        groups = run_demo(out, images=images, seed=seed, command=shlex.join(["fozo", *sys.argv[1:]]), show=progress)
+        groups = run_demo(out, images=images, seed=seed, command=command, show=progress)
     print_table(groups, Console())
     print(f"Curves and conditions: {out}")

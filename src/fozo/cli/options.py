@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -38,8 +37,7 @@ LOADING: dict[str, tuple[type, str]] = {
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
     """Make of a function what typer takes for a command.
 
-    One that takes ``load: LoadOptions`` gets the options of :data:`LOADING` instead. Ctrl-C ends it in one line, with
-    the exit code that shells expect.
+    One that takes ``load: LoadOptions`` gets the options of :data:`LOADING` instead.
     """
     hints = get_type_hints(function, include_extras=True)
     loads = "load" in hints
@@ -49,11 +47,7 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
             load = {name: given.pop(name) for name in LOADING}
             load |= {name: _channels(name, load[name]) for name in ("mean", "std") if load[name] is not None}
             given["load"] = LoadOptions(**load)
-        try:
-            function(**given)
-        except KeyboardInterrupt as interrupt:
-            print("fozo: interrupted", file=sys.stderr)
-            raise typer.Exit(130) from interrupt
+        function(**given)
 
     keywords = [
         parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)

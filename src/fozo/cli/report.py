@@ -22,6 +22,8 @@ def report(
 
     if not runs.is_dir():
         raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out")
+    if not out.name or out.is_dir():
+        raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")
     written, stale = write_report(runs, out)
     for path in stale:
         print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)

@@ -8,13 +8,10 @@ complete, and a file that is there is not made again: an interrupted run continu
 from __future__ import annotations
 
 import io
-import multiprocessing
 import re
-import signal
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +28,7 @@ from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
 from fozo.types import installed_version, usable_cpus
+from fozo.workers import worker_pool
 
 QUALITY = 85
 
@@ -170,22 +168,8 @@ def _run(job: Job, samples: Sequence[Sample], workers: int) -> Generator[Outcome
     if workers == 1:
         yield from map(work, samples)
         return
-    # Spawned, not forked: OpenCV and BLAS threads do not survive a fork.
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
-    try:
+    with worker_pool(min(workers, len(samples)), patient=True) as pool:
         yield from pool.map(work, samples)
-    finally:
-        # After Ctrl-C or an error, let each worker finish the image in its hands and drop the rest.
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, and use one core."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(ImportError):
-        import cv2
-
-        cv2.setNumThreads(1)
 
 
 def _corrupt_image(job: Job, sample: Sample) -> Outcome:

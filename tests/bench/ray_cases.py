@@ -1,0 +1,107 @@
+"""A Ray cluster of two nodes gives the same bytes as one process, also when a worker is killed.
+
+test_ray_executor.py runs this file in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fozo.bench import executors, ray_executor
+from fozo.bench.executors import Setup, run_local
+from fozo.bench.plan import Experiment
+from fozo.bench.ray_executor import run_on_ray
+from fozo.bench.store import Run
+from fozo.errors import FozoError
+from tests.bench.test_executors import timeless, work
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Two nodes of one processor each, which this process is connected to."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        made.add_node(num_cpus=1)
+        yield made.address
+    finally:
+        made.shutdown()  # type: ignore[no-untyped-call]
+
+
+def mortal(tombstone: Path) -> Callable[[Experiment, Setup, str], Run]:
+    """Make what a node runs instead: the same, but the first process to reach ten images kills itself with SIGKILL."""
+
+    def run(experiment: Experiment, setup: Setup, token: str) -> Run:  # nested: Ray sends its code, not its address
+        import os
+        import signal
+
+        def watch(doing: str, done: int, total: int) -> None:
+            if done == 10 and "seed" in doing:
+                try:
+                    tombstone.open("x").close()
+                except FileExistsError:
+                    return
+                tombstone.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return executors.run_one(experiment, setup, watch)
+
+    return run
+
+
+def nothing(run: Run) -> None:
+    """Take note of nothing."""
+
+
+def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
+    cluster: str, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    run_local(*work(weights, photos, tmp_path / "one"), finished=nothing)
+    monkeypatch.setattr(ray_executor, "_run", mortal(tmp_path / "tombstone"))
+    done: list[tuple[str, int]] = []
+    on_sigterm, seen = signal.getsignal(signal.SIGTERM), []
+
+    def note(run: Run) -> None:
+        seen.append(signal.getsignal(signal.SIGTERM))
+        done.append((run.experiment.hash, run.experiment.seed))
+
+    monkeypatch.chdir(tmp_path)  # paths may be relative to where the driver is
+    experiments, setup = work(weights, photos, tmp_path / "two")
+    setup = replace(setup, out="two/recipe", paths=replace(setup.paths, imagenet=os.path.relpath(photos)))
+    run_on_ray(experiments, setup, address=cluster, finished=note)
+    assert set(seen) == {on_sigterm}  # Ray replaces it by one that ends the process with code 15
+    assert int((tmp_path / "tombstone").read_text()) != os.getpid() and not ray.is_initialized()
+    assert sorted(done) == sorted((experiment.hash, experiment.seed) for experiment in experiments)
+    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
+
+    with pytest.raises(FozoError, match="threads is 2, but no node of the cluster has more than 1"):
+        run_on_ray(experiments[:1], replace(setup, threads=2), address=cluster, finished=nothing)
+    assert not list(tmp_path.rglob(".ray-*"))
+
+
+def test_a_node_that_does_not_share_the_folder_refuses(
+    cluster: str, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_executor, "_token", lambda out: nullcontext(str(tmp_path / "elsewhere")))
+    experiments, setup = work(weights, photos, tmp_path)
+    with pytest.raises(FozoError, match=r"^[^\n]* give an --out that all nodes share$"):  # not a page of Ray's
+        run_on_ray(experiments[:1], setup, address=cluster, finished=nothing)
+
+
+def test_an_address_where_nobody_answers_is_said_at_once(weights: Path, photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
+    with pytest.raises(FozoError, match=r"nobody answers at 127\.0\.0\.1:1 "):
+        run_on_ray(*work(weights, photos, tmp_path), address="127.0.0.1:1", finished=nothing)
+    assert not list(tmp_path.iterdir())

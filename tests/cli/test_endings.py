@@ -1,0 +1,222 @@
+"""How the command ends: signals, outputs that cannot be written, faults; a documented code and never a traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fozo import cli
+from fozo.cli import explain
+from fozo.errors import FozoError
+from fozo.methods import registry
+from tests.cli.conftest import Call
+from tests.helpers import REPO
+
+STOPS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+
+
+def program(
+    folder: Path, *arguments: object, before: Callable[[], object] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in ``folder``, whose modules go before all others."""
+    path = os.pathsep.join((str(folder), str(REPO / "src")))
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=folder, env={**os.environ, "PYTHONPATH": path}, text=True,
+        capture_output=True, timeout=120, preexec_fn=before,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_a_signal_while_importing(name: str, tmp_path: Path) -> None:
+    """16 of 59 times that Ctrl-C was pressed early, there was a traceback."""
+    stop = f"import os, signal, time; os.kill(os.getpid(), signal.{name}); time.sleep(60)"
+    (tmp_path / "typer.py").write_text(f"try:\n    {stop}\nexcept BaseException:\n    pass\n")
+    done = program(tmp_path, "-m", "fozo", "methods")
+    assert (done.returncode, done.stdout, done.stderr) == (STOPS[name], "", "fozo: interrupted\n")
+
+
+def test_what_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGHUP); os._exit(7)")
+    before = signal.getsignal(signal.SIGHUP)
+    done = program(tmp_path, "-m", "fozo", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert done.returncode == 7 and signal.getsignal(signal.SIGHUP) is before
+
+
+WORK = """
+import os, signal, sys, time
+from pathlib import Path
+import fozo.methods.registry as registry
+from fozo.__main__ import main
+from fozo.io import atomic_write
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(0.01)  # so that the exception is raised here, where Python has to drop it
+
+def work():
+    with atomic_write(Path("file")):
+        {what}
+        time.sleep(60)
+
+registry.list_methods = work
+sys.argv = ["fozo", "methods"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("SIGHUP", "Late()"), ("SIGINT", "Late()"), ("SIGTERM", "os.kill(os.getpid(), signal.SIGTERM)")]
+)
+def test_a_signal_at_work(name: str, what: str, tmp_path: Path) -> None:
+    """Whatever is being written is removed, also where the signal comes in a destructor."""
+    done = program(tmp_path, "-c", WORK.format(name=name, what=what))
+    assert (done.returncode, done.stdout, done.stderr) == (STOPS[name], "", "fozo: interrupted\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_import_that_an_interrupt_broke_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        try:
+            raise KeyboardInterrupt(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("cannot import half a library") from None
+    except ImportError as error:
+        assert explain(error) == 143
+    assert capsys.readouterr().err == "fozo: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (FozoError("no such thing"), 2, "fozo: no such thing"),
+        (PermissionError(13, "Permission denied", "x.npz"), 2, "fozo: cannot use x.npz: Permission denied; check"),
+        (MemoryError("8 GB"), 2, "fozo: not enough memory (8 GB); give smaller"),
+        (KeyError("a\nb"), 70, r"fozo: a fault of fozo itself (KeyError: 'a\nb'); set FOZO_TRACEBACK=1"),
+        (RecursionError("too deep\nby far"), 70, "fozo: a fault of fozo itself (RecursionError: too deep); set"),
+        (BrokenPipeError(32, "Broken pipe"), 141, ""),
+    ],
+)
+def test_every_error_is_one_sentence_and_a_code(
+    error: Exception, code: int, sentence: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(registry, "list_methods", fail)
+    found, out, errors = call("methods")
+    assert (found, out, errors.count("\n")) == (code, "", bool(sentence)) and errors.startswith(sentence)
+    monkeypatch.setenv("FOZO_TRACEBACK", "1")
+    assert f"in fail\n    raise error\n{type(error).__name__}" in re.sub(r"\n +\^+", "", call("methods")[2]).replace(
+        "fozo.errors.", ""
+    )
+
+
+def test_the_help_tells_the_codes(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    for arguments in (("--help",), ()):
+        code, out, errors = call(*arguments)
+        assert code == (0 if arguments else 2) and errors == "" and cli.CODES.split()[-1] in out
+        for number in (" 0,", " 2,", " 70,", " 130 ", " 141 ", " 143 "):
+            assert number in " ".join(out.split()), number
+
+
+def test_usage_is_one_sentence_too(call: Call) -> None:
+    for arguments, sentence in (
+        (("nonsense",), "fozo: No such command 'nonsense'; see fozo --help\n"),
+        (("bench",), "fozo: Missing argument 'name'; see fozo bench --help\n"),
+        (("data", "check", "a", "b"), "(b); see fozo data check --help\n"),
+        (("adapt", "m", "i", "--seed", "x"), "; see fozo adapt --help\n"),
+    ):
+        code, out, errors = call(*arguments)
+        assert (code, out) == (2, "") and errors.endswith(sentence) and errors.count("\n") == 1
+
+
+class Outputs:
+    """Standard outputs that nobody should have, made anew each time."""
+
+    @staticmethod
+    def closed() -> None:
+        return None  # what Python makes of >&-
+
+    @staticmethod
+    def full() -> io.TextIOWrapper:
+        return open("/dev/full", "w")  # noqa: PTH123
+
+    @staticmethod
+    def unread() -> io.TextIOWrapper:
+        reader, writer = os.pipe()
+        os.close(reader)
+        return os.fdopen(writer, "w")
+
+    @staticmethod
+    def ascii() -> io.TextIOWrapper:
+        return io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(("output", "code"), [("closed", 0), ("full", 2), ("unread", 141), ("ascii", 0)])
+def test_poor_outputs(
+    output: str, code: int, call: Call, photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work is done all the same; a command that could not say so does not claim success."""
+    for name in ("HOME", "LANG", "LC_ALL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "dumb", "COLUMNS": "40", "LC_ALL": "C"}.items():
+        monkeypatch.setenv(name, value)
+    page = tmp_path / "page.html"
+    for arguments in (
+        ("--help",),
+        ("--version",),
+        ("methods",),
+        ("bench", "list"),
+        ("bench", "--help"),
+        ("data", "check", photos),
+        ("corrupt", photos, tmp_path / "out", "--kinds", "contrast", "--size", "32", "--workers", "1"),
+        ("calibrate", weights, photos, "-o", tmp_path / "stats.npz"),
+        ("adapt", weights, photos, "--stats", tmp_path / "stats.npz", "-o", tmp_path / "ä.csv"),
+        *([("demo", "--images", "2", "-o", page)] if output == "full" else []),  # which takes its time
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", getattr(Outputs, output)())
+            found, _, errors = call(*arguments)
+        assert found == code, (arguments, errors)
+        assert errors == {2: "fozo: cannot use the output: No space left on device; check the path, its permissions "
+            "and space\n"}.get(code, ""), arguments  # fmt: skip
+    assert page.exists() == (output == "full") and len((tmp_path / "ä.csv").read_bytes().splitlines()) == 61
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(("output", "code", "said"), [("closed", 0, 0), ("full", 2, 1), ("unread", 141, 0)])
+def test_python_itself_has_nothing_to_add(output: str, code: int, said: int, tmp_path: Path) -> None:
+    """It complains of output that it could not write when it ends, which is seen from outside only."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fozo", "bench", "list"], cwd=tmp_path, stdout=getattr(Outputs, output)(),
+        env={"PYTHONPATH": str(REPO / "src"), "LC_ALL": "C"}, stderr=subprocess.PIPE, text=True, timeout=120,
+        preexec_fn=(lambda: os.close(1)) if output == "closed" else None,
+    )  # fmt: skip
+    assert done.returncode == code and len(done.stderr.splitlines()) == said, done.stderr
+
+
+def test_labels_that_are_not_utf8(call: Call, weights: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_bytes("grün\n".encode("latin-1"))
+    code, out, errors = call("export", weights, "-o", tmp_path / "m.onnx", "--labels", tmp_path / "names.txt")
+    assert (code, out) == (2, "") and "UTF-8" in errors and errors.count("\n") == 1
+
+
+def test_images_whose_names_are_not_utf8(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    """All the work was done, and then there was a traceback and no file."""
+    name = os.fsdecode(b"gr\xfcn.png")
+    (tmp_path / name).write_bytes((photos / "class0" / "image0.png").read_bytes())
+    out = tmp_path / os.fsdecode(b"\xfc.csv")
+    code, said, errors = call("adapt", weights, tmp_path, "--method", "noadapt", "-o", out)
+    assert (code, errors) == (0, "") and said.endswith("udcfc.csv: predictions of 1 images by noadapt\n")
+    assert out.read_bytes().splitlines()[1].startswith(b"gr\xfcn.png,")

@@ -1,0 +1,262 @@
+"""Kill commands by SIGKILL at random moments, give them again, and compare with what an undisturbed command leaves.
+
+    python tests/kill.py --kills 1000 [--seed 0] [--only bench]
+
+For each command in turn a new folder is made, the command is started in it, killed one to three times and then left to
+finish. Two kills of five wait for the next temporary file to be written, where most could go wrong. Counted are results
+that differ from the undisturbed ones, continuations that were refused, files left behind that an undisturbed command
+does not leave (in the folder and where temporary files go), and processes left behind. The exit code is 0 if all of
+these are zero. Commands run in children of one process that has imported everything once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+RECIPE = """
+calibration = 16
+[stream]
+kinds = ["brightness", "contrast"]
+severity = 3
+images = {images}
+batch_size = 4
+[[row]]
+label = "Align"
+method = "align"
+"""
+MODEL, MADE = "{sample}/fashion-float32.onnx", "../prepared"
+BENCH = ("--model", MODEL, "--imagenet", "{sample}/fashion-mnist.npz", "--threads", "1", "--out", "out")
+ADAPT = ("adapt", MODEL, f"{MADE}/photos", "--stats", f"{MADE}/stats.npz", "--batch-size", "4")
+CORRUPT = ("corrupt", f"{MADE}/photos", "out", "--kinds", "brightness,contrast,gaussian_noise", "--size", "32")
+EXPORT = ("export", f"{MADE}/vit_tiny_patch8_32.augreg_random.safetensors", "-o", "model.onnx")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "corrupt": (*CORRUPT, "--severity", "1,5", "--workers", "1"),
+    "corrupt --workers 2": (*CORRUPT, "--severity", "1-5", "--workers", "2"),
+    "adapt": (*ADAPT, "-o", "predictions.csv"),
+    "journal": (*ADAPT, "--method", "fozo", "--option", "journal=journal.log", "-o", "predictions.csv"),
+    "calibrate": ("calibrate", MODEL, f"{MADE}/photos", "--batch-size", "4", "-o", "stats.npz"),
+    "export": EXPORT,
+    "export --int8": (*EXPORT, "--int8", "dynamic"),
+    "bench": ("bench", f"{MADE}/mine.toml", *BENCH),
+    "bench --workers 2": ("bench", f"{MADE}/more.toml", *BENCH, "--seeds", "0,1", "--workers", "2"),
+    "report": ("report", f"{MADE}/out", "-o", "report.html"),
+}
+TIMES = ("costs.jsonl", "conditions.json")
+"""Files that say how long something took; like folders and other programs' temporary files they count by name only."""
+
+
+@dataclass
+class Count:
+    """What became of one command."""
+
+    kills: int = 0
+    differing: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    litter: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+
+    def faults(self) -> list[str]:
+        return [
+            f"{what}: {each}"
+            for what in ("differing", "refused", "litter", "orphans")
+            for each in dict.fromkeys(getattr(self, what))
+        ]
+
+
+def start(command: Iterable[str], folder: Path) -> int:
+    """Run ``fozo ...`` in a child with ``folder`` to itself and a session of its own; return its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        os.setsid()
+        os.chdir(folder)
+        (folder / "tmp").mkdir(exist_ok=True)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
+        said = os.open(folder / "said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        from fozo.__main__ import main
+        from fozo.data import sample
+
+        sys.argv = ["fozo", *(part.format(sample=sample.FOLDER) for part in command)]
+        main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 70
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def wait(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def run(command: Iterable[str], folder: Path) -> None:
+    """Run a command undisturbed."""
+    code = wait(start(command, folder))
+    assert code == 0, (folder / "said.txt").read_text()
+
+
+def prepare(folder: Path) -> None:
+    """Make what commands read: images, weights, statistics, recipes, and results to report."""
+    import numpy as np
+    from PIL import Image
+    from safetensors.numpy import save_file
+
+    from fozo.data import sample
+    from fozo.models.vit import Architecture, ViT
+
+    folder.mkdir()
+    small = Architecture((32, 32), (8, 8), channels=3, dim=64, depth=3, heads=1, hidden=64, classes=6)
+    values = np.random.default_rng(0)
+    shapes = {name: tuple(tensor.shape) for name, tensor in ViT(small).state_dict().items()}
+    weights = {name: values.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(weights, folder / "vit_tiny_patch8_32.augreg_random.safetensors")
+    with np.load(sample.IMAGES) as archive:
+        for number, pixels in enumerate(archive["images"][:24]):
+            path = folder / "photos" / str(number % 3) / f"{number:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).convert("RGB").save(path)
+    (folder / "mine.toml").write_text(RECIPE.format(images=40))
+    (folder / "more.toml").write_text(RECIPE.format(images=160))
+    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.npz"), folder / "stats.npz")
+    run(("bench", "mine.toml", *BENCH), folder)
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """All that lies below a folder, by name, with what should be equal to the undisturbed."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path == folder / "said.txt":
+            continue
+        strange = path.name in TIMES or path.is_dir() or path.is_relative_to(folder / "tmp")
+        content = b"" if strange else path.read_bytes()
+        if path.name == "journal.log":  # says that it went back; what it leads to is what counts
+            from fozo.methods.fozo import replay
+
+            content = replay(path).tobytes()
+        found[path.relative_to(folder).as_posix()] = content
+    return found
+
+
+def left_running(sessions: Iterable[int]) -> list[str]:
+    """Processes that still belong to killed commands, given two seconds to be gone."""
+    deadline, wanted = time.monotonic() + 2, {str(session) for session in sessions}
+    while True:
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                name, _, rest = stat.read_text().rpartition(")")
+            except OSError:
+                continue
+            state, _, _, session = rest.split()[:4]
+            if session in wanted and state != "Z":
+                found.append(name.partition("(")[2])
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def torment(
+    command: tuple[str, ...], folder: Path, whole: dict[str, bytes], seconds: float, times: int, draw: random.Random
+) -> Count:
+    """Kill a command some times in one folder, let it finish, and look at what it left."""
+    count, sessions = Count(), []
+    folder.mkdir()
+    for _ in range(times):
+        pid = start(command, folder)
+        sessions.append(pid)
+        time.sleep(draw.uniform(0, seconds))
+        last = time.monotonic() + draw.choice((0, 0, 0, seconds / 3, seconds / 3))
+        while time.monotonic() < last and not any(folder.rglob("*.part")):
+            time.sleep(0.0005)
+        os.kill(pid, signal.SIGKILL)  # of a child that has ended this does nothing, as nobody has waited for it yet
+        code = wait(pid)
+        count.kills += code == -signal.SIGKILL
+        if code > 0:
+            count.refused.append((folder / "said.txt").read_text().strip())
+    code = wait(start(command, folder))
+    if code:
+        count.refused.append(f"exit code {code}: {(folder / 'said.txt').read_text().strip()}")
+        return count
+    found = results(folder)
+    count.differing += [name for name in whole if found.get(name) != whole[name] and not name.startswith("tmp/")]
+    count.litter += [name for name in found if name not in whole]
+    count.orphans += left_running(sessions)
+    return count
+
+
+def kill(kills: int, seed: int, only: str, show: Callable[[str], None]) -> dict[str, Count]:
+    """Kill the commands in turn until there were enough kills."""
+    draw = random.Random(seed)
+    chosen = {name: command for name, command in COMMANDS.items() if name.startswith(only)}
+    counts = {name: Count() for name in chosen}
+    with tempfile.TemporaryDirectory(prefix="fozo-kill-") as name:
+        root = Path(name)
+        prepare(root / "prepared")
+        undisturbed: dict[str, tuple[dict[str, bytes], float]] = {}
+        for label, command in chosen.items():
+            folder = root / "whole"
+            folder.mkdir()
+            began = time.monotonic()
+            run(command, folder)
+            seconds = time.monotonic() - began
+            undisturbed[label] = results(folder), seconds
+            shutil.rmtree(folder)
+        done = 0
+        while done < kills:
+            for label, command in chosen.items():
+                if done >= kills:
+                    break
+                times = min(draw.choice((1, 1, 2, 3)), kills - done)
+                one = torment(command, root / "trial", *undisturbed[label], times, draw)
+                total = counts[label]
+                total.kills += one.kills
+                if done // 100 < (done + one.kills) // 100:
+                    show(f"{done + one.kills} kills")
+                done += one.kills
+                for what in ("differing", "refused", "litter", "orphans"):
+                    getattr(total, what).extend(getattr(one, what))
+                for fault in one.faults():
+                    show(f"{label}: {fault}")
+                shutil.rmtree(root / "trial")
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="commands whose name begins so")
+    options = parser.parse_args()
+    for module in ("fozo.cli", "fozo.bench.run", "fozo.bench.executors", "onnxruntime.quantization", "torch", "onnx"):
+        __import__(module)  # once, before the children are forked
+    from fozo.bench.run import run_experiment
+
+    assert run_experiment.__kwdefaults__ is not None
+    run_experiment.__kwdefaults__["save_seconds"] = 0.05  # so that runs of a second have states to go on from
+    began = time.monotonic()
+    counts = kill(options.kills, options.seed, options.only, lambda line: print(line, flush=True))
+    heads = ("command", "kills", "differing", "refused", "litter", "orphans")
+    print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(*heads))
+    for label, each in counts.items():
+        numbers = [len(part) for part in (each.differing, each.refused, each.litter, each.orphans)]
+        print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(label, each.kills, *numbers))
+    print(f"{sum(each.kills for each in counts.values())} kills in {time.monotonic() - began:.0f} s")
+    sys.exit(any(each.faults() for each in counts.values()))
+
+
+if __name__ == "__main__":
+    main()

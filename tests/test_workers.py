@@ -1,0 +1,111 @@
+"""Workers end with the process that started them, and the same command then goes on at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fozo import workers
+from fozo.data import sample
+from fozo.workers import worker_pool
+
+RECIPE = """
+calibration = 16
+[stream]
+kinds = ["brightness", "contrast"]
+images = 300
+batch_size = 2
+[[row]]
+label = "Align"
+method = "align"
+"""
+PROC = Path("/proc")
+
+
+def command(name: str, folder: Path) -> tuple[list[str], str]:
+    """A command with two workers, and the files that show that they work."""
+    if name == "bench":
+        (folder / "mine.toml").write_text(RECIPE)
+        given = ["--model", str(sample.MODELS["float32"]), "--imagenet", str(sample.IMAGES), "--seeds", "0,1"]
+        return ["bench", "mine.toml", *given, "--threads", "1", "--workers", "2"], "runs/mine/*/records.jsonl"
+    noise: np.ndarray = np.random.default_rng(0).integers(0, 256, (40, 96, 96, 3), np.uint8)
+    for number, pixels in enumerate(noise):
+        path = folder / "photos" / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    kinds = ["--kinds", "gaussian_noise,contrast,brightness", "--severity", "1-5", "--size", "96"]
+    return ["corrupt", "photos", "out", *kinds, "--workers", "2"], "out/*/*/*/*.JPEG"
+
+
+def of_session(session: int) -> list[str]:
+    """Processes of a session that are still alive."""
+    found = []
+    for stat in PROC.glob("[0-9]*/stat"):
+        try:
+            state, _, _, own = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # it has just ended
+            continue
+        if own == str(session) and state != "Z":
+            found.append(stat.parent.name)
+    return found
+
+
+@pytest.mark.skipif(not PROC.is_dir(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("name", ["corrupt", "bench"])
+def test_a_killed_command_takes_its_workers_along(name: str, tmp_path: Path) -> None:
+    """They wrote on and slept, or held the locks of the experiments, so that the same command was refused."""
+    arguments, files = command(name, tmp_path)
+    program = [sys.executable, "-m", "fozo", *arguments]
+    first = subprocess.Popen(program, cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 100
+    while len(list(tmp_path.glob(files))) < 2 and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert len(of_session(first.pid)) >= 3
+    os.kill(first.pid, signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL, "it had ended before it was killed"
+    again = subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while of_session(first.pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert of_session(first.pid) == []
+    said, errors = again.communicate(timeout=200)
+    assert (again.returncode, errors) == (0, "") and len(said.splitlines()) == (2 if name == "bench" else 1)
+
+
+def test_where_there_is_no_prctl_the_pipe_does_it() -> None:
+    context = get_context("spawn")
+    watched, held = context.Pipe(duplex=False)
+    worker = context.Process(target=workers._watch, args=(watched,))
+    worker.start()
+    watched.close()
+    held.close()  # as the system does when the parent dies
+    worker.join()
+    assert worker.exitcode == 1
+
+
+def test_workers_of_an_interrupted_command_are_not_waited_for() -> None:
+    """An experiment may take hours, and goes on from its files."""
+    with pytest.raises(KeyboardInterrupt), worker_pool(2, patient=False) as pool:
+        tasks = [pool.submit(time.sleep, 3600) for _ in range(2)]
+        while not all(task.running() for task in tasks):
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+
+def test_workers_do_not_hear_control_c(tmp_path: Path) -> None:
+    """A terminal sends it to all; each worker of ``fozo bench`` showed a traceback."""
+    with worker_pool(1, patient=True) as pool:
+        pid = pool.submit(os.getpid).result()
+        os.kill(pid, signal.SIGINT)
+        assert pool.submit(os.getpid).result() == pid
+        assert pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result() >= {signal.SIGINT}
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
