@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fozo.engines.images import check_images
 from fozo.errors import FozoError
 from fozo.models.vit import Block, Linear, ViT
 from fozo.types import (
@@ -34,8 +35,6 @@ from fozo.types import (
     Tap,
     Taps,
     check_classes,
-    check_images,
-    refuse_broken,
 )
 
 CPU_TOKENS = 1600
@@ -142,6 +141,7 @@ class TorchEngine:
             vit = _restricted(vit, classes)
         weight = vit.cls_token
         self.vit = vit
+        self._warned: set[str] = set()
         self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
         self.device = str(weight.device)
         self.dtype = weight.dtype
@@ -169,10 +169,8 @@ class TorchEngine:
     @torch.inference_mode()
     def check(self, images: Images) -> TorchBatch:
         """Refuse what the model cannot read, and bring the rest to its device and precision."""
-        check_images(tuple(images.shape), images.dtype, self.spec)
-        batch = torch.as_tensor(images).to(self.device, self.dtype)
-        refuse_broken(batch.flatten(1).isfinite().all(dim=1).cpu().numpy())
-        return TorchBatch(batch, self.vit, self.chunk)
+        check_images(images, self.spec, self._warned)
+        return TorchBatch(torch.as_tensor(images).to(self.device, self.dtype), self.vit, self.chunk)
 
     def head(self) -> TorchHead:
         """Give the head."""
