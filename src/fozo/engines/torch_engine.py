@@ -14,6 +14,7 @@ cache and peak memory does not grow with the batch.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -42,6 +43,11 @@ CPU_TOKENS = 1600
 matrix products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
 GPU_TOKENS = 51200
 """The same for a device that wants large products."""
+
+if hasattr(os, "register_at_fork"):
+    # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had. With one
+    # thread it is not asked. A child that wants more has to be spawned.
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 class TorchBatch:
@@ -117,7 +123,10 @@ def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
 
 
 class TorchEngine:
-    """Runs a :class:`ViT` on a CPU or a GPU. Never trains, never touches torch's global state."""
+    """Runs a :class:`ViT` on a CPU or a GPU. Never trains, never touches torch's global state.
+
+    But for one thing: forked children compute on one thread, because with more they would hang.
+    """
 
     abilities = frozenset({"tokens", "torch", "gradient"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Mapping, Sequence
 
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
@@ -36,10 +37,12 @@ class OpenvinoEngine(GraphEngine):
             "INFERENCE_PRECISION_HINT": "f32",
         }
         self._request = core.compile_model(model, "CPU", settings).create_infer_request()
+        self._lock = threading.Lock()
         super().__init__(spec, chunk)
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""
-        self._request.infer(dict(feeds))
-        # The request's tensors are overwritten by the next call, so what leaves here is a copy.
-        return [self._request.get_tensor(name).data.copy() for name in outputs]
+        with self._lock:  # adapters in several threads may share this engine, and a request serves one at a time
+            self._request.infer(dict(feeds))
+            # The request's tensors are overwritten by the next call, so what leaves here is a copy.
+            return [self._request.get_tensor(name).data.copy() for name in outputs]
