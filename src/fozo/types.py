@@ -222,7 +222,10 @@ class Engine(Protocol):
         """
 
     def check(self, images: Images) -> Batch:
-        """Refuse images that the model cannot read, and convert the others: the only place where that is done."""
+        """Refuse images that the model cannot read, and convert the others: the only place where that is done.
+
+        :func:`fozo.engines.images.check_images` has the rules, which are the same for all engines.
+        """
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run one forward pass of the batch for each candidate, and report the taps asked for."""

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fozo
+from fozo.engines.images import ABSURD, NOISE, USUAL, check_images
 from fozo.errors import FozoError, ImageWarning
 from fozo.testing import same
 from tests.helpers import random_images, random_vit
@@ -85,6 +88,36 @@ def test_noise_is_never_absurd(make: Callable[..., fozo.Engine], options: dict[s
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImageWarning)
         make(**options).check(np.clip(1.6 * random_images(64), -8, 8))
+
+
+@settings(deadline=None)
+@given(
+    mean=st.floats(0, 1),
+    std=st.floats(0.004, 1),
+    pixel=st.floats(width=32, allow_nan=True, allow_infinity=True) | st.floats(-5, 5, width=32),
+    as_torch=st.booleans(),
+)
+def test_the_limits_are_where_they_are_said_to_be(mean: float, std: float, pixel: float, as_torch: bool) -> None:
+    spec = fozo.Spec("m", 1, 8, 2, 1, (4, 4), (4, 4), 8, "f", (mean,), (std,))
+    images = np.full((3, 1, 4, 4), (0.5 - mean) / std)
+    images[1, 0, 2, 3] = value = (pixel - mean) / std
+    given = torch.from_numpy(images) if as_torch else images
+    warned: set[str] = set()
+    edge = 1e-6 * (1 + abs(mean / std))  # where rounding decides
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImageWarning)
+        try:
+            check_images(given, spec, warned)
+        except FozoError as error:
+            assert "image 1 of the batch" in str(error) and "\n" not in str(error)
+            inside = ABSURD[0] < pixel < ABSURD[1] or abs(value) < NOISE
+            assert not inside or min(abs(pixel - end) for end in ABSURD) < edge
+        else:
+            assert ABSURD[0] <= pixel <= ABSURD[1] or abs(value) <= NOISE + edge
+            if warned and "un-normalised" not in warned:
+                assert not USUAL[0] + edge < pixel < USUAL[1] - edge
+            elif not warned:
+                assert USUAL[0] - edge <= pixel <= USUAL[1] + edge
 
 
 PREPARED: dict[str, tuple[Callable[[np.ndarray, fozo.Spec], np.ndarray], str, str]] = {

@@ -86,9 +86,19 @@ def while_another_thread_adapts(method: Method[Any], seconds: float) -> None:
     method.step = step  # type: ignore[method-assign]
 
 
+def refused() -> Floats:
+    """What OpenVINO would abort this process for is said in a sentence instead."""
+    try:
+        on_sample(runtime="openvino")
+    except fozo.FozoError:
+        return np.zeros(1)
+    return np.ones(1)
+
+
 KINDS: dict[str, Callable[[], Method[Any]]] = {
     "onnxruntime": lambda: on_sample(threads=2, chunk=2),
     "openvino": lambda: on_sample(threads=2, chunk=2, runtime="openvino"),
+    "openvino again": lambda: on_sample(runtime="openvino"),
     "torch": lambda: on_torch("align", group_size=64),
     "gradient": lambda: on_torch("tent"),
     "under way": lambda: on_sample(threads=2),
@@ -105,9 +115,11 @@ def main(kind: str, folder: str) -> None:
     if kind == "stuck":
         _fork.WAIT = 0.1
         while_another_thread_adapts(method, seconds=2 * LIMIT)
-    found = forked(lambda: method(images), Path(folder))
+    found = forked(refused if kind == "openvino again" else lambda: method(images), Path(folder))
     if isinstance(found, str):
         print(found)
+    elif kind == "openvino again":
+        print(found[0])
     elif kind == "stuck":
         print(0.0)  # here it goes on without the batch that was given up
     else:

@@ -57,8 +57,8 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
     mean, std = np.asarray(spec.mean), np.asarray(spec.std)
     if not ((low * std + mean).min() >= USUAL[0] and (high * std + mean).max() <= USUAL[1]):
         _object(low, high, spec, warned)
-    elif low.min() == 0 and 0.5 < high.max() <= 1 and (mean / std).min() > 0.5:
-        # Exactly 0 is black, and frequent, before normalisation; after it black is below -0.5, and 0 next to no pixel.
+    elif low.min() == 0 and 0.5 < high.max() <= 1 and (mean / std).min() > 0.1:
+        # Exactly 0 is black, and frequent, before normalisation; after it black is below 0, and 0 next to no pixel.
         _warn(f"the batch lies within [0, 1]: it looks un-normalised; {_advice(spec)}", "un-normalised", warned)
 
 
