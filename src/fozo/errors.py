@@ -1,4 +1,4 @@
-"""The one exception fozo raises on purpose."""
+"""The one exception fozo raises on purpose, and the one warning."""
 
 
 class FozoError(ValueError):
@@ -6,4 +6,11 @@ class FozoError(ValueError):
 
     The command line prints it and exits with code 2. Whatever raised it left files and
     adapters as they were.
+    """
+
+
+class ImageWarning(UserWarning):
+    """Images that can be read, but were probably not meant so; said once by an engine for each likely cause.
+
+    ``warnings.simplefilter("error", fozo.errors.ImageWarning)`` has them refused.
     """

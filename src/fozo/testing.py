@@ -43,6 +43,7 @@ def bad_images(spec: Spec) -> dict[str, npt.NDArray[Any]]:
     broken[2, 0, 0, 0] = np.nan
     return {
         "a NaN": broken,
+        "a value that no pixel has": np.where(np.isnan(broken), np.float32(1e20), broken),
         "an infinite value": np.where(np.isnan(broken), np.float32(np.inf), broken),
         "no images": broken[:0],
         "another size": random_images(spec, 2)[:, :, :-1],

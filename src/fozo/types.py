@@ -57,6 +57,18 @@ class Spec:
     labels: tuple[str, ...] | None = None
     """Names of the classes in the order of the logits, where they are known."""
 
+    def __post_init__(self) -> None:
+        """Refuse a mean and std that no model has: pixels are in [0, 1] (for one that reads 0..255, std is 1/255)."""
+        for name, values, least, most in (("mean", self.mean, -1.0, 2.0), ("std", self.std, 1e-6, 4.0)):
+            if values is not None and len(values) != self.channels:
+                raise FozoError(f"{self.name} was given {len(values)} values of {name} for {self.channels} channels")
+            for value in values or ():
+                if not least <= value <= most:  # nor is NaN
+                    looks = (
+                        "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "is no pixel's in [0, 1]"
+                    )
+                    raise FozoError(f"the {name} of {self.name} is {value:g}, which {looks}")
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Shape of one image as the model reads it: channels, height, width."""
@@ -210,34 +222,16 @@ class Engine(Protocol):
         """
 
     def check(self, images: Images) -> Batch:
-        """Refuse images that the model cannot read, and convert the others: the only place where that is done."""
+        """Refuse images that the model cannot read, and convert the others: the only place where that is done.
+
+        :func:`fozo.engines.images.check_images` has the rules, which are the same for all engines.
+        """
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run one forward pass of the batch for each candidate, and report the taps asked for."""
 
     def head(self) -> Affine:
         """Give the head, for methods that change what it reads or replace it."""
-
-
-def check_images(shape: tuple[int, ...], dtype: object, spec: Spec) -> None:
-    """Refuse a batch that the model cannot read, saying what it was given."""
-    want = f"float images of shape [B, {', '.join(map(str, spec.image_shape))}]"
-    if len(shape) != 4 or tuple(shape[1:]) != spec.image_shape:
-        raise FozoError(f"{spec.name} reads {want}, but the batch has shape {list(shape)}; resize the images")
-    if shape[0] == 0:
-        raise FozoError("the batch has no images; give at least one")
-    if "float" not in str(dtype):
-        raise FozoError(
-            f"{spec.name} reads {want}, but the batch holds {dtype}; use engine.spec.normalise on uint8 pixels"
-        )
-
-
-def refuse_broken(finite: npt.NDArray[np.bool_]) -> None:
-    """Raise naming the first image with a NaN or an infinite value; ``finite`` has one flag an image."""
-    if not finite.all():
-        broken = np.flatnonzero(~finite)
-        more = f" ({len(broken)} such images in the batch)" if len(broken) > 1 else ""
-        raise FozoError(f"image {broken[0]} of the batch holds NaN or infinite values{more}; leave it out")
 
 
 def check_classes(classes: Sequence[int], total: int) -> list[int]:

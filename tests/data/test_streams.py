@@ -382,7 +382,7 @@ def test_what_does_not_go_together(plant: Plant, make_spec: MakeSpec) -> None:
     with pytest.raises(FozoError, match="mean and std of tiny are unknown"):
         Stream(source, replace(spec_for(), mean=None), Continual(kinds=TWO))
     with pytest.raises(FozoError, match="images of 4 channels; streams make gray or RGB"):
-        Stream(source, replace(spec_for(), channels=4), Continual(kinds=TWO))
+        Stream(source, replace(spec_for(), channels=4, mean=(0.5,) * 4, std=(0.5,) * 4), Continual(kinds=TWO))
     tree = open_images(plant(f"fog/5/{label}/0.png" for label in "abc"))
     with pytest.raises(FozoError, match="gradual scenario needs fog/1"):
         Stream(tree, make_spec(3), Gradual(kinds=("fog",)))

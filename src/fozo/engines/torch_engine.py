@@ -14,6 +14,7 @@ cache and peak memory does not grow with the batch.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fozo.engines.images import check_images
 from fozo.errors import FozoError
 from fozo.models.vit import Block, Linear, ViT
 from fozo.types import (
@@ -34,8 +36,6 @@ from fozo.types import (
     Tap,
     Taps,
     check_classes,
-    check_images,
-    refuse_broken,
 )
 
 CPU_TOKENS = 1600
@@ -43,6 +43,11 @@ CPU_TOKENS = 1600
 matrix products too small, more leave the cache; ``benchmarks/engine.py --chunk`` measures it."""
 GPU_TOKENS = 51200
 """The same for a device that wants large products."""
+
+if hasattr(os, "register_at_fork"):
+    # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had. With one
+    # thread it is not asked. A child that wants more has to be spawned.
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 class TorchBatch:
@@ -118,7 +123,10 @@ def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
 
 
 class TorchEngine:
-    """Runs a :class:`ViT` on a CPU or a GPU. Never trains, never touches torch's global state."""
+    """Runs a :class:`ViT` on a CPU or a GPU. Never trains, never touches torch's global state.
+
+    But for one thing: forked children compute on one thread, because with more they would hang.
+    """
 
     abilities = frozenset({"tokens", "torch", "gradient"})
 
@@ -142,6 +150,7 @@ class TorchEngine:
             vit = _restricted(vit, classes)
         weight = vit.cls_token
         self.vit = vit
+        self._warned: set[str] = set()
         self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
         self.device = str(weight.device)
         self.dtype = weight.dtype
@@ -169,10 +178,8 @@ class TorchEngine:
     @torch.inference_mode()
     def check(self, images: Images) -> TorchBatch:
         """Refuse what the model cannot read, and bring the rest to its device and precision."""
-        check_images(tuple(images.shape), images.dtype, self.spec)
-        batch = torch.as_tensor(images).to(self.device, self.dtype)
-        refuse_broken(batch.flatten(1).isfinite().all(dim=1).cpu().numpy())
-        return TorchBatch(batch, self.vit, self.chunk)
+        check_images(images, self.spec, self._warned)
+        return TorchBatch(torch.as_tensor(images).to(self.device, self.dtype), self.vit, self.chunk)
 
     def head(self) -> TorchHead:
         """Give the head."""

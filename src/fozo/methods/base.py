@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ import numpy as np
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import Form, load_arrays, save_arrays
+from fozo.methods._fork import LOCKS
 from fozo.types import Batch, Engine, Floats, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ class Method(ABC, Generic[C]):
         self._source = source
         self._metrics: dict[str, float] = {}
         self._lock = threading.RLock()
+        LOCKS.append(weakref.ref(self._lock, LOCKS.remove))
         self.prepare()
         self.begin()
 
@@ -143,8 +146,9 @@ class Method(ABC, Generic[C]):
     def __call__(self, images: ImagesT) -> ImagesT:
         """Adapt to normalised images ``[B, channels, height, width]`` and return their logits ``[B, classes]``.
 
-        NumPy in, NumPy out; torch in, torch out. May be called from many threads: batches are taken one at a time.
-        If it raises, the method is as it was before the call.
+        NumPy in, NumPy out; torch in, torch out. If it raises, the method is as it was before the call. May be called
+        from many threads: batches are taken one at a time. A fork waits for the batch under way, and the child has a
+        copy that goes on by itself.
         """
         with self._lock:
             batch = self.engine.check(images)
@@ -197,7 +201,8 @@ class Method(ABC, Generic[C]):
 
     def metrics(self) -> dict[str, float]:
         """Tell what the latest batch showed, by name: a loss, a step size; or nothing."""
-        return dict(self._metrics)
+        with self._lock:  # half of a batch has none
+            return dict(self._metrics)
 
     @property
     def parameters(self) -> int:

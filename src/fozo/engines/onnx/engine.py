@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from fozo.engines.images import check_images
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.errors import FozoError
 from fozo.types import (
@@ -34,8 +35,6 @@ from fozo.types import (
     Tap,
     Taps,
     check_classes,
-    check_images,
-    refuse_broken,
     usable_cpus,
 )
 
@@ -104,6 +103,7 @@ class GraphEngine(ABC):
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
         self.spec = spec
+        self._warned: set[str] = set()
         blank = np.zeros((1, *spec.image_shape), dtype=np.float32)
         feeds = {IMAGES: blank, **_feeds(NO_KNOBS, spec, slice(0, 1), slice(0, 1))}
         self._head = Affine(*self.execute(feeds, (HEAD_WEIGHT, HEAD_BIAS)))
@@ -132,12 +132,9 @@ class GraphEngine(ABC):
 
     def check(self, images: Images) -> GraphBatch:
         """Refuse what the model cannot read, and bring the rest to float32."""
-        check_images(tuple(images.shape), images.dtype, self.spec)
+        check_images(images, self.spec, self._warned)
         array = images if isinstance(images, np.ndarray) else images.detach().cpu().float().numpy()
-        with np.errstate(over="ignore"):  # what overflows float32 is refused in the next line, by image
-            batch = np.ascontiguousarray(array, dtype=np.float32)
-        refuse_broken(np.all(np.isfinite(batch), axis=(1, 2, 3)))
-        return GraphBatch(batch)
+        return GraphBatch(np.ascontiguousarray(array, dtype=np.float32))
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run every candidate over the batch."""

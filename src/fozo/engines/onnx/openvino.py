@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
 from fozo.engines.onnx.schema import METADATA, read_spec
@@ -12,7 +14,13 @@ from fozo.errors import FozoError
 
 
 class OpenvinoEngine(GraphEngine):
-    """Runs a file of ``fozo export`` on the CPU."""
+    """Runs a file of ``fozo export`` on the CPU.
+
+    In a forked child, an engine that the parent made goes on, but OpenVINO aborts a child that makes another.
+    """
+
+    _process: ClassVar[int | None] = None
+    """The process that made the first engine."""
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
         """Open a model; the arguments are those of :class:`~fozo.engines.onnx.ort.OnnxEngine`."""
@@ -21,6 +29,12 @@ class OpenvinoEngine(GraphEngine):
         except ImportError as error:
             raise FozoError("this engine needs OpenVINO; install it with pip install 'fozo[openvino]'") from error
         file = model_path(path)
+        if OpenvinoEngine._process not in (None, os.getpid()):
+            raise FozoError(
+                "OpenVINO cannot open a model in a forked child of a process that has used it; open it before, "
+                "spawn the child, or use runtime='onnxruntime'"
+            )
+        OpenvinoEngine._process = os.getpid()
         core = openvino.Core()
         try:
             model = core.read_model(os.fspath(file))
@@ -36,10 +50,12 @@ class OpenvinoEngine(GraphEngine):
             "INFERENCE_PRECISION_HINT": "f32",
         }
         self._request = core.compile_model(model, "CPU", settings).create_infer_request()
+        self._lock = threading.Lock()
         super().__init__(spec, chunk)
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""
-        self._request.infer(dict(feeds))
-        # The request's tensors are overwritten by the next call, so what leaves here is a copy.
-        return [self._request.get_tensor(name).data.copy() for name in outputs]
+        with self._lock:  # adapters in several threads may share this engine, and a request serves one at a time
+            self._request.infer(dict(feeds))
+            # The request's tensors are overwritten by the next call, so what leaves here is a copy.
+            return [self._request.get_tensor(name).data.copy() for name in outputs]

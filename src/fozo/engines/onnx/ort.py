@@ -40,8 +40,8 @@ class OnnxEngine(GraphEngine):
             raise unreadable(file, error) from error
         metadata = self._session.get_modelmeta().custom_metadata_map
         spec = read_spec(file, metadata, {value.name for value in self._session.get_inputs()})
-        workers = thread_count(threads)
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="fozo-onnx") if workers > 1 else None
+        self._threads = thread_count(threads)
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
         super().__init__(spec, chunk)
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
@@ -51,8 +51,12 @@ class OnnxEngine(GraphEngine):
 
     def each(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
         """Make as many calls at a time as there are threads; ONNX Runtime lets go of Python's lock meanwhile."""
-        if self._pool is None or len(parts) == 1:
+        if self._threads == 1 or len(parts) == 1:
             super().each(call, parts)
             return
-        for _ in self._pool.map(call, parts):
+        process = os.getpid()
+        pool = self._pool
+        if pool is None or pool[0] != process:  # threads do not survive a fork: a child makes its own
+            self._pool = pool = process, ThreadPoolExecutor(self._threads, thread_name_prefix="fozo-onnx")
+        for _ in pool[1].map(call, parts):
             pass  # which raises what a call raised

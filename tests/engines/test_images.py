@@ -1,0 +1,196 @@
+"""What engines refuse to read, and what they warn of: limits, sentences, and that nothing has changed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fozo
+from fozo.engines.images import ABSURD, NOISE, USUAL, check_images
+from fozo.errors import FozoError, ImageWarning
+from fozo.testing import same
+from tests.helpers import random_images, random_vit
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+HALF = {"mean": 0.5, "std": 0.5}
+CAFFE = {"mean": 0.4, "std": 1 / 255}
+UNKNOWN: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module", params=["torch", "onnx"])
+def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., fozo.Engine]:
+    """Makes an engine of each kind with a given mean and std."""
+    file: Path | None = None
+    if request.param == "onnx":
+        file = tmp_path_factory.mktemp("images") / "model.onnx"
+        fozo.export(fozo.load_engine(random_vit()), file)
+    return lambda **options: fozo.load_engine(file or random_vit(), **options)
+
+
+def photographs(count: int = 8, seed: int = 0) -> np.ndarray:
+    """Pixels in [0, 1] with black and white among them, channels first."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (count, 3, 16, 16)).astype(np.float32)
+    pixels[:, :, 0, 0], pixels[:, :, 0, 1] = 0, 255
+    return pixels / 255
+
+
+def normalised(pixels: np.ndarray, spec: fozo.Spec) -> np.ndarray:
+    assert spec.mean is not None and spec.std is not None
+    mean, std = (np.array(values, dtype=np.float32)[:, None, None] for values in (spec.mean, spec.std))
+    return (pixels - mean) / std
+
+
+def quiet(engine: fozo.Engine, images: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.check(images)
+
+
+@pytest.mark.parametrize("options", [IMAGENET, HALF, CAFFE, {"mean": 0.0, "std": 1.0}])
+def test_images_and_their_overshoots_are_fine(make: Callable[..., fozo.Engine], options: dict[str, Any]) -> None:
+    engine = make(**options)
+    for pixels in (photographs(), 1.4 * photographs() - 0.2, np.zeros((1, 3, 16, 16)), np.full((2, 3, 16, 16), 0.7)):
+        images = normalised(pixels, engine.spec)
+        quiet(engine, images)
+        quiet(engine, images.astype(np.float64))
+        quiet(engine, torch.from_numpy(images).bfloat16().requires_grad_())
+    quiet(engine, np.zeros((2, 3, 16, 16)))  # what engines are warmed up with
+
+
+def test_unknown_means_any_usual_normalisation_is_fine(make: Callable[..., fozo.Engine]) -> None:
+    engine = make()
+    for other in (IMAGENET, HALF, {"mean": 0.44, "std": 0.12}):
+        quiet(engine, normalised(photographs(), make(**other).spec))
+    quiet(engine, photographs())
+    quiet(engine, 3 * random_images(8))
+    with pytest.warns(ImageWarning, match="looks like 0..255"):
+        engine.check(255 * photographs())
+    with pytest.raises(FozoError, match=r"image 1 of the batch holds -1e\+20 in channel 2, where vit reads -20 to 20"):
+        engine.check(spoiled(photographs(), -1e20))
+
+
+def spoiled(images: np.ndarray, value: float, image: int = 1) -> np.ndarray:
+    images = images.copy()
+    images[image, 2, 5, 5] = value
+    return images
+
+
+@pytest.mark.parametrize("options", [IMAGENET, HALF, {"mean": 0.0, "std": 1.0}, UNKNOWN])
+def test_noise_is_never_absurd(make: Callable[..., fozo.Engine], options: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImageWarning)
+        make(**options).check(np.clip(1.6 * random_images(64), -8, 8))
+
+
+@settings(deadline=None)
+@given(
+    mean=st.floats(0, 1),
+    std=st.floats(0.004, 1),
+    pixel=st.floats(width=32, allow_nan=True, allow_infinity=True) | st.floats(-5, 5, width=32),
+    as_torch=st.booleans(),
+)
+def test_the_limits_are_where_they_are_said_to_be(mean: float, std: float, pixel: float, as_torch: bool) -> None:
+    spec = fozo.Spec("m", 1, 8, 2, 1, (4, 4), (4, 4), 8, "f", (mean,), (std,))
+    images = np.full((3, 1, 4, 4), (0.5 - mean) / std)
+    images[1, 0, 2, 3] = value = (pixel - mean) / std
+    given = torch.from_numpy(images) if as_torch else images
+    warned: set[str] = set()
+    edge = 1e-6 * (1 + abs(mean / std))  # where rounding decides
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImageWarning)
+        try:
+            check_images(given, spec, warned)
+        except FozoError as error:
+            assert "image 1 of the batch" in str(error) and "\n" not in str(error)
+            inside = ABSURD[0] < pixel < ABSURD[1] or abs(value) < NOISE
+            assert not inside or min(abs(pixel - end) for end in ABSURD) < edge
+        else:
+            assert ABSURD[0] <= pixel <= ABSURD[1] or abs(value) <= NOISE + edge
+            if warned and "un-normalised" not in warned:
+                assert not USUAL[0] + edge < pixel < USUAL[1] - edge
+            elif not warned:
+                assert USUAL[0] - edge <= pixel <= USUAL[1] + edge
+
+
+PREPARED: dict[str, tuple[Callable[[np.ndarray, fozo.Spec], np.ndarray], str, str]] = {
+    "bytes as floats": (lambda pixels, spec: 255 * pixels, "refused", "image 0 .*8 such images.*looks like 0..255; "),
+    "not divided": (
+        lambda pixels, spec: normalised(255 * pixels, spec), "refused",
+        "looks like 0..255, normalised without dividing by 255",
+    ),
+    "twice": (lambda pixels, spec: normalised(normalised(pixels, spec), spec), "warned", "looks normalised twice"),
+    "not at all": (lambda pixels, spec: pixels, "warned", "looks un-normalised"),
+    "one pixel": (lambda pixels, spec: spoiled(normalised(pixels, spec), 1e4, 6), "refused", "image 6 .*holds 1e"),
+    "one large pixel": (
+        lambda pixels, spec: spoiled(normalised(pixels, spec), 6.5, 3), "warned", "image 3 .*holds 6.5 in .* damaged",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", PREPARED)
+@pytest.mark.parametrize("options", [IMAGENET, HALF])
+def test_the_likely_cause_is_named(make: Callable[..., fozo.Engine], wrong: str, options: dict[str, Any]) -> None:
+    engine = make(**options)
+    prepare, outcome, sentence = PREPARED[wrong]
+    images = prepare(photographs(), engine.spec)
+    if outcome == "refused":
+        with pytest.raises(FozoError, match=sentence):
+            engine.check(images)
+        return
+    with pytest.warns(ImageWarning, match=sentence) as seen:
+        for _ in range(3):
+            engine.check(images)
+    assert len(seen) == 1  # once for an engine
+    with pytest.warns(ImageWarning, match=sentence):
+        make(**options).check(images)
+
+
+def test_where_warnings_are_errors_every_batch_is_refused(make: Callable[..., fozo.Engine]) -> None:
+    engine = make(**IMAGENET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ImageWarning)
+        for _ in range(2):
+            with pytest.raises(ImageWarning):
+                engine.check(photographs())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"mean": 123.675, "std": 0.5}, "mean of vit is 123.675, which looks like 0..255 units: divide it by 255"),
+        ({"mean": 0.5, "std": 58.4}, "std of vit is 58.4, which looks like 0..255 units: divide it by 255"),
+        ({"mean": 0.5, "std": 0.0}, "std of vit is 0, which"),
+        ({"mean": 0.5, "std": (0.5, -0.5, 0.5)}, "std of vit is -0.5"),
+        ({"mean": float("nan"), "std": 0.5}, "mean of vit is nan"),
+        ({"mean": 0.5, "std": float("inf")}, "std of vit is inf"),
+        ({"mean": -1e30}, "mean of vit is -1e"),
+    ],
+)
+def test_an_absurd_mean_or_std_is_refused(
+    make: Callable[..., fozo.Engine], options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(FozoError, match=sentence):
+        make(**options)
+
+
+def test_one_absurd_frame_changes_nothing(make: Callable[..., fozo.Engine]) -> None:
+    """FINDINGS A1: one frame of 1e20 in a batch of eight had every later batch refused."""
+    engine = make(**HALF)
+    batches = [normalised(photographs(seed=i), engine.spec) for i in range(6)]
+    source = fozo.calibrate(engine, batches[:3])
+    method, twin = fozo.Align(engine, source), fozo.Align(engine, source)
+    method(batches[3]), twin(batches[3])
+    before = method.state(), method.metrics()
+    with pytest.raises(FozoError, match=r"image 1 of the batch holds 1e\+20"):
+        method(spoiled(batches[4], 1e20))
+    assert same(method.state(), before[0]) and method.metrics() == before[1]
+    for images in batches[3:]:
+        assert np.array_equal(method(images), twin(images))

@@ -1,0 +1,130 @@
+"""Forks an adapter after a call, in a process of its own: ``python forking.py KIND FOLDER``.
+
+Prints ``hung``, ``died`` or how far the child's logits are from the parent's, which goes on from the same state.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fozo
+from fozo.data import sample
+from fozo.methods import _fork
+from fozo.methods.base import Method
+from fozo.types import Batch, Floats
+
+LIMIT = 60.0
+"""Seconds after which a child is said to hang, and killed."""
+SAMPLE = sample.MODELS["float32"]
+
+
+def forked(work: Callable[[], Floats], folder: Path) -> Floats | str:
+    """What ``work`` returns in a forked child."""
+    file = folder / "child.npy"
+    child = os.fork()
+    if child == 0:
+        try:
+            np.save(file, work())
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    until = time.monotonic() + LIMIT
+    while time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return "died" if status else np.asarray(np.load(file))
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hung"
+
+
+def images_for(spec: fozo.Spec, count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, *spec.image_shape)).astype(np.float32)
+
+
+def on_sample(**options: Any) -> Method[Any]:
+    return fozo.Align(fozo.load_engine(SAMPLE, **options), sample.source(SAMPLE))
+
+
+def on_torch(name: str, **options: Any) -> Method[Any]:
+    """On a model large enough that torch cuts its work into threads."""
+    import torch
+
+    from fozo.models.vit import Architecture, ViT
+
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    vit = ViT(Architecture((16, 16), (4, 4), channels=3, dim=96, depth=4, heads=3, hidden=384, classes=7))
+    engine = fozo.load_engine(vit, chunk=64)
+    return fozo.create(name, engine, fozo.calibrate(engine, [images_for(engine.spec, 32, 9)]), **options)
+
+
+def while_another_thread_adapts(method: Method[Any], seconds: float) -> None:
+    """Return in the middle of a batch, which takes so long."""
+    step, inside = method.step, threading.Event()
+
+    def slow(batch: Batch) -> Floats:
+        inside.set()
+        time.sleep(seconds)
+        return step(batch)
+
+    method.step = slow  # type: ignore[method-assign]
+    threading.Thread(target=lambda: method(images_for(method.engine.spec, 8, 5)), daemon=True).start()
+    inside.wait()
+    method.step = step  # type: ignore[method-assign]
+
+
+def refused() -> Floats:
+    """What OpenVINO would abort this process for is said in a sentence instead."""
+    try:
+        on_sample(runtime="openvino")
+    except fozo.FozoError:
+        return np.zeros(1)
+    return np.ones(1)
+
+
+KINDS: dict[str, Callable[[], Method[Any]]] = {
+    "onnxruntime": lambda: on_sample(threads=2, chunk=2),
+    "openvino": lambda: on_sample(threads=2, chunk=2, runtime="openvino"),
+    "openvino again": lambda: on_sample(runtime="openvino"),
+    "torch": lambda: on_torch("align", group_size=64),
+    "gradient": lambda: on_torch("tent"),
+    "under way": lambda: on_sample(threads=2),
+    "stuck": lambda: on_sample(threads=2),
+}
+
+
+def main(kind: str, folder: str) -> None:
+    method = KINDS[kind]()
+    images = images_for(method.engine.spec, 64, 1)
+    method(images)
+    if kind == "under way":
+        while_another_thread_adapts(method, seconds=0.5)
+    if kind == "stuck":
+        _fork.WAIT = 0.1
+        while_another_thread_adapts(method, seconds=2 * LIMIT)
+    found = forked(refused if kind == "openvino again" else lambda: method(images), Path(folder))
+    if isinstance(found, str):
+        print(found)
+    elif kind == "openvino again":
+        print(found[0])
+    elif kind == "stuck":
+        print(0.0)  # here it goes on without the batch that was given up
+    else:
+        print(float(np.abs(found - method(images)).max()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,163 @@
+"""One adapter from many threads, and many adapters on one engine: FINDINGS A2."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.data import sample
+from fozo.methods.base import Method, MethodInfo
+from fozo.testing import same
+from fozo.types import Batch, Floats, State
+from tests.helpers import random_images, random_vit
+
+THREADS = 4
+SAMPLE = sample.MODELS["float32"]
+
+
+@dataclass(frozen=True)
+class NoConfig:
+    """Nothing to choose."""
+
+
+class Chain(Method[NoConfig]):
+    """Answers with what it has seen so far, which reveals the order; it lets others run wherever it could be cut."""
+
+    info = MethodInfo("chain", "tells the order", "0", "a sum", "none")
+    PRESETS: ClassVar = {"default": NoConfig()}
+
+    def begin(self) -> None:
+        self.count, self.value = 0, 0.0
+
+    def step(self, batch: Batch) -> Floats:
+        count, value = self.count, self.value
+        pause = threading.Event()
+        pause.wait(0.001)
+        self.count = count + 1
+        pause.wait(0.001)
+        self.value = value * 1.5 + float(batch.images[0, 0, 0, 0])
+        self.report(count=float(self.count))
+        return np.full((len(batch), self.engine.spec.classes), self.value)
+
+    def variables(self) -> State:
+        return {"count": np.array(self.count), "value": np.array(self.value)}
+
+    def assign(self, variables: State) -> None:
+        self.count, self.value = int(variables["count"]), float(variables["value"])
+
+
+def in_threads(work: Callable[[int], object], count: int = THREADS) -> None:
+    """Run work(0), work(1), ... at once; raises what one of them raised."""
+    together = threading.Barrier(count)
+
+    def each(number: int) -> None:
+        together.wait()
+        work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(each, range(count)))
+
+
+def test_results_are_those_of_a_serial_order(engine: fozo.Engine, tmp_path: Path) -> None:
+    method, answers = Chain(engine), list[tuple[float, float]]()
+    reports, states = list[dict[str, float]](), list[State]()
+
+    def work(number: int) -> None:
+        for i in range(10):
+            if number == THREADS:  # one thread only watches and saves
+                reports.append(method.metrics())
+                states.append(method.state())
+                method.save(tmp_path / "state.npz")
+                continue
+            mark = float(1 + number + THREADS * i) / 100
+            images = np.full((1, *engine.spec.image_shape), mark, dtype=np.float32)
+            answers.append((float(method(images)[0, 0]), float(images[0, 0, 0, 0])))
+
+    method(np.zeros((1, *engine.spec.image_shape), dtype=np.float32))
+    in_threads(work, THREADS + 1)
+    values = {0: 0.0}  # the sum after each batch of the one order that explains all answers
+    left = list(answers)
+    for count in range(1, 10 * THREADS + 1):
+        value, mark = next((v, m) for v, m in left if v == values[count - 1] * 1.5 + m)
+        values[count] = value
+        left.remove((value, mark))
+    assert method.count == 1 + 10 * THREADS and method.value == values[10 * THREADS]
+    assert all(report.get("count", 0) >= 1 for report in reports)  # never those of half a batch
+    assert all(float(state["value"]) == values[int(state["count"]) - 1] for state in states)
+    with np.load(tmp_path / "state.npz") as saved:
+        assert float(saved["value"]) == values[int(saved["count"]) - 1]
+
+
+def test_reset_and_restore_come_between_batches(engine: fozo.Engine, tmp_path: Path) -> None:
+    method = Chain(engine)
+    images = np.ones((1, *engine.spec.image_shape), dtype=np.float32)
+    method(images)
+    method.save(tmp_path / "one.npz")
+    serial = [1.0]  # after the first, second, ... batch since the last reset
+    for _ in range(200):
+        serial.append(serial[-1] * 1.5 + 1)
+    answers: list[float] = []
+
+    def work(number: int) -> None:
+        for _ in range(15):
+            if number == 0:
+                method.reset()
+            elif number == 1:
+                method.restore(tmp_path / "one.npz")
+            else:
+                answers.append(float(method(images)[0, 0]))
+
+    in_threads(work)
+    assert set(answers) <= set(serial) and method.value == ([0.0, *serial])[method.count]
+
+
+def test_the_bundled_model_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = fozo.load_engine(SAMPLE, threads=2, chunk=4)
+    batches = [0.7 * np.random.default_rng(i).random((8, 1, 28, 28), dtype=np.float32) for i in range(5 * THREADS)]
+    method, order, answers = fozo.Align(engine, sample.source(SAMPLE)), list[int](), dict[int, np.ndarray]()
+    step = method.step
+
+    def noting(batch: Batch) -> Floats:
+        order.append(next(i for i, images in enumerate(batches) if np.array_equal(images, batch.images)))
+        return step(batch)
+
+    def work(number: int) -> None:
+        for i in range(number, len(batches), THREADS):
+            answers[i] = method(batches[i])
+            method.metrics(), method.state()
+
+    monkeypatch.setattr(method, "step", noting)
+    in_threads(work)
+    serial = fozo.Align(engine, sample.source(SAMPLE))
+    assert sorted(order) == list(range(len(batches)))
+    for i in order:
+        assert np.array_equal(serial(batches[i]), answers[i])
+    assert same(serial.state(), method.state())
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])
+def test_adapters_in_threads_may_share_an_engine(runtime: str, tmp_path: Path, source: fozo.SourceStatistics) -> None:
+    """OpenVINO's one request was busy."""
+    engine = fozo.load_engine(random_vit())
+    if runtime != "torch":
+        pytest.importorskip(runtime)
+        fozo.export(engine, tmp_path / "model.onnx")
+        engine = fozo.load_engine(tmp_path / "model.onnx", runtime=runtime, threads=2, chunk=2)
+    batches = [random_images(8, seed=i) for i in range(10)]
+    methods: list[Method[Any]] = [fozo.Align(engine, source) for _ in range(THREADS)]
+    alone = fozo.Align(engine, source)
+    expected = [alone(images) for images in batches]
+
+    def work(number: int) -> None:
+        for images, logits in zip(batches, expected, strict=True):
+            assert np.array_equal(methods[number](images), logits)
+
+    in_threads(work)
