@@ -150,7 +150,7 @@ def soak(out: Path, batches: int, every: int, seed: int = 0, longest: int = 200,
     with locked(out):
         remove_temporary_files(out)
         log = Log(out / "soak.log")
-        records = read_log(out / "soak.log")
+        records = list(read_log(out / "soak.log"))
         if not records:
             log.append({"settings": settings, "model": engine.spec.fingerprint, "fozo": fozo.__version__})
         elif records[0]["settings"] != settings:
@@ -226,7 +226,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def report(out: Path, rows: int = 20) -> str:
     """Write the picture, and return the tables of what is in ``out``."""
-    records = read_log(out / "soak.log")[1:]
+    records = list(read_log(out / "soak.log"))[1:]
     names = [domain.name for domain in DOMAINS]
     parts = [part for part in np.array_split(np.arange(len(records)), min(rows, len(records))) if len(part)]
     lines = []
