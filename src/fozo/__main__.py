@@ -17,8 +17,11 @@ def main() -> None:
     _open_standard_files()
     heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores some
     _answer(heard, _leave)
-    from fozo.cli import main as run
-
+    try:
+        from fozo.cli import main as run
+    except ImportError as error:
+        print(f"fozo: cannot import what it needs ({error}); install it again", file=sys.stderr)
+        sys.exit(70)
     sys.unraisablehook = _not_lost
     try:
         _answer(heard, _stop)

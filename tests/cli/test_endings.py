@@ -43,6 +43,13 @@ def test_a_signal_while_importing(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (STOPS[name], "", "fozo: interrupted\n")
 
 
+def test_a_broken_installation_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import no_such_module")
+    done = program(tmp_path, "-m", "fozo", "methods")
+    assert (done.returncode, done.stdout) == (70, "") and "No module named 'no_such_module'" in done.stderr
+    assert done.stderr.startswith("fozo: cannot import") and done.stderr.count("\n") == 1
+
+
 def test_what_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGHUP); os._exit(7)")
     before = signal.getsignal(signal.SIGHUP)
