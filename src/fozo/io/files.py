@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal, overload
 
 from fozo.errors import FozoError
 
@@ -31,6 +31,8 @@ SLOTS = 8
 """Processes that may write one file at the same time; the last to finish wins."""
 MAX_TEXT = 64 << 20
 """Bytes of a text file (labels, lists, recipes) that are read."""
+MAX_READ = 1 << 20
+"""Bytes that a parser of containers reads at a time."""
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)
 _OWN = _BINARY | getattr(os, "O_NOFOLLOW", 0)
@@ -48,16 +50,36 @@ def _refuse_special(mode: int, doing: str, path: object) -> None:
         raise FozoError(f"cannot {doing} {path}: it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}; give a regular file")
 
 
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+class Bounded(io.FileIO):
+    """A file as parsers of containers see it: no single read may ask for more than they have reason to.
+
+    Zip and tar headers say how long the next header is. A parser that believed a forged length would allocate it.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read what a header may well have; a longer one is an error."""
+        data = super().read(MAX_READ + 1 if size is None or size < 0 else min(size, MAX_READ + 1)) or b""
+        if len(data) > MAX_READ:
+            raise ValueError(f"a header asks for more than {MAX_READ} bytes")
+        return data
+
+
+@overload
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]: ...
+@overload
+def open_regular(path: str | os.PathLike[str], *, bounded: Literal[True]) -> Bounded: ...
+def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes] | Bounded:
     """Open a file to read it; anything but a regular file is refused, without waiting for it."""
     try:
         _refuse_special(os.stat(path).st_mode, "read", os.fspath(path))  # noqa: PTH116 - path may be a str
         descriptor = os.open(path, os.O_RDONLY | _CAREFUL)
     except FileNotFoundError as error:
         raise FozoError(f"there is no file {os.fspath(path)}; check the path") from error
+    except FozoError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise FozoError(f"cannot read {os.fspath(path)}: {_reason(error)}; check the path") from error
-    file = os.fdopen(descriptor, "rb")
+    file = Bounded(descriptor) if bounded else os.fdopen(descriptor, "rb")
     try:
         _refuse_special(os.fstat(descriptor).st_mode, "read", os.fspath(path))  # it may have been replaced since
     except FozoError:
@@ -86,40 +108,6 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return read_bytes(path, MAX_TEXT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise FozoError(f"{os.fspath(path)} is no text in UTF-8 ({error}); save it as UTF-8") from error
-
-
-class BoundedReader(io.RawIOBase):
-    """A file as parsers of containers see it: no single read may ask for more than they have reason to.
-
-    Zip and tar headers say how long the next header is. A parser that believed a forged length would allocate it.
-    """
-
-    def __init__(self, file: IO[bytes], limit: int = 1 << 20) -> None:
-        """Wrap an open file; ``limit`` is of one read, in bytes."""
-        self.file, self.limit = file, limit
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
-        return self.file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Say where it is."""
-        return self.file.tell()
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Read what a header may well have; a longer one is an error."""
-        data = self.file.read(self.limit + 1 if size < 0 else min(size, self.limit + 1))
-        if len(data) > self.limit:
-            raise ValueError(f"a header asks for more than {self.limit} bytes")
-        return data
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
@@ -215,11 +203,18 @@ def _claim(target: Path, folder: bool = False) -> tuple[Path, int]:
             continue
         while own is None:
             try:
-                descriptor = _create(part, folder)
+                if folder:
+                    part.mkdir()
+                    descriptor = os.open(os.devnull if sys.platform == "win32" else part, os.O_RDONLY | _BINARY)
+                else:
+                    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OWN, 0o666)
             except FileExistsError:
                 if not _sweep(part):
                     break  # a living process has it
                 continue
+            if sys.platform != "win32":
+                with suppress(OSError):  # a file system without locks: nothing is ever swept there
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_still(part, descriptor):
                 own = part, descriptor
             else:  # swept before it was locked
@@ -227,19 +222,6 @@ def _claim(target: Path, folder: bool = False) -> tuple[Path, int]:
     if own is None:
         raise OSError(errno.EBUSY, f"{SLOTS} other processes are writing it")
     return own
-
-
-def _create(part: Path, folder: bool) -> int:
-    """Create and lock."""
-    if folder:
-        part.mkdir()
-        descriptor = os.open(os.devnull if sys.platform == "win32" else part, os.O_RDONLY | _BINARY)
-    else:
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OWN, 0o666)
-    if sys.platform != "win32":
-        with suppress(OSError):  # a file system without locks: nothing is ever swept there
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
 
 
 def _is_still(part: Path, descriptor: int) -> bool:

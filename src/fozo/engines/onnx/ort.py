@@ -39,7 +39,7 @@ class OnnxEngine(GraphEngine):
         except Exception as error:  # its exceptions share no class of their own
             raise unreadable(file, error) from error
         metadata = self._session.get_modelmeta().custom_metadata_map
-        spec = read_spec(file, metadata, {value.name for value in self._session.get_inputs()})
+        spec = read_spec(file, metadata, {value.name: value.shape for value in self._session.get_inputs()})
         workers = thread_count(threads)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="fozo-onnx") if workers > 1 else None
         super().__init__(spec, chunk)
