@@ -109,3 +109,14 @@ def test_two_commands_on_one_file_leave_each_other_alone(weights: Path, photos: 
     finally:
         slow.kill()
         slow.communicate()
+
+
+def test_labels_in_another_encoding_are_a_sentence(call: Call, weights: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_bytes("Möwe\n".encode("latin-1") * 10)
+    code, _, errors = call("export", weights, "-o", tmp_path / "model.onnx", "--labels", labels)
+    assert code == 2 and "labels.txt is no text in UTF-8" in errors and len(errors.splitlines()) == 1
+    labels.unlink()
+    os.mkfifo(labels)
+    code, _, errors = call("export", weights, "-o", tmp_path / "model.onnx", "--labels", labels)
+    assert code == 2 and "it is a FIFO" in errors

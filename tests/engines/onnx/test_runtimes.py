@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from onnxruntime import quantization
 
 import fozo
+from fozo.data import sample
 from fozo.engines.onnx import export as module
 from fozo.engines.onnx.engine import GraphEngine
 from fozo.engines.onnx.ort import OnnxEngine
@@ -454,3 +455,14 @@ def test_edited_weights_beside_a_model_are_noticed_too(tmp_path: Path, monkeypat
     content[100] ^= 1
     data.write_bytes(content)
     assert fozo.load_engine(path).spec.fingerprint.startswith(f"{spec.fingerprint}-edited-")
+
+
+def test_the_bundled_models_are_checked_too(tmp_path: Path) -> None:
+    for path in sample.MODELS.values():
+        whole = path.read_bytes()
+        weights = onnx.load(path).graph.initializer[0].raw_data
+        place = whole.index(weights) + len(weights) // 2
+        edited = tmp_path / path.name
+        edited.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        before, after = (fozo.load_engine(each, threads=1).spec.fingerprint for each in (path, edited))
+        assert after.startswith(f"{before}-")
