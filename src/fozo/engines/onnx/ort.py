@@ -33,7 +33,7 @@ class OnnxEngine(GraphEngine):
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 3  # errors are raised anyhow; warnings about the graph help nobody who runs it
+        options.log_severity_level = 4  # errors are raised anyhow; warnings about the graph help nobody who runs it
         try:
             self._session = onnxruntime.InferenceSession(os.fspath(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its exceptions share no class of their own
