@@ -15,7 +15,6 @@ import io
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,8 +22,12 @@ from typing import IO, Literal, overload
 
 from fozo.errors import FozoError
 
-if sys.platform != "win32":
+try:
     import fcntl
+
+    LOCKS = True
+except ImportError:  # Windows
+    LOCKS = False
 
 LOCK = ".lock"
 SLOTS = 8
@@ -160,7 +163,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(descriptor)
-            if sys.platform == "win32":  # which renames no open file
+            if not LOCKS:  # Windows, which renames no open file
                 stream.close()
             part.replace(target)  # while it is open, and so locked: until then nobody else may sweep it away
         finally:
@@ -202,31 +205,44 @@ def _claim(target: Path, folder: bool = False) -> tuple[Path, int]:
             _sweep(part)
             continue
         while own is None:
+            descriptor = -1
             try:
                 if folder:
                     part.mkdir()
-                    descriptor = os.open(os.devnull if sys.platform == "win32" else part, os.O_RDONLY | _BINARY)
+                    with suppress(FileNotFoundError):  # already swept
+                        descriptor = os.open(part if LOCKS else os.devnull, os.O_RDONLY | _BINARY)
                 else:
                     descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OWN, 0o666)
+                if descriptor >= 0 and _lock(descriptor) and _is_still(part, descriptor):
+                    own = part, descriptor
+                elif descriptor >= 0:  # swept before it was locked; and by now it may be somebody else's
+                    os.close(descriptor)
             except FileExistsError:
                 if not _sweep(part):
                     break  # a living process has it
-                continue
-            if sys.platform != "win32":
-                with suppress(OSError):  # a file system without locks: nothing is ever swept there
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_still(part, descriptor):
-                own = part, descriptor
-            else:  # swept before it was locked
-                os.close(descriptor)
+            except BaseException:  # Ctrl-C, at any moment
+                if descriptor >= 0:
+                    os.close(descriptor)
+                _sweep(part)
+                raise
     if own is None:
         raise OSError(errno.EBUSY, f"{SLOTS} other processes are writing it")
     return own
 
 
+def _lock(descriptor: int) -> bool:
+    """Lock without waiting. Where the file system has no locks nothing is ever swept, so nothing need be locked."""
+    try:
+        if LOCKS:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+
+
 def _is_still(part: Path, descriptor: int) -> bool:
     """Whether a name still means the file that was opened under it."""
-    if sys.platform == "win32":
+    if not LOCKS:
         return True
     try:
         return os.path.samestat(part.lstat(), os.fstat(descriptor))
@@ -236,7 +252,7 @@ def _is_still(part: Path, descriptor: int) -> bool:
 
 def _sweep(part: Path) -> bool:
     """Remove a temporary file or folder unless its writer lives; say whether it is gone."""
-    if sys.platform == "win32":
+    if not LOCKS:
         return not part.exists()
     try:
         descriptor = os.open(part, os.O_RDONLY | _CAREFUL | _OWN)
@@ -290,7 +306,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
 
     Where another process has it, raise, or ``wait`` for it.
     """
-    if sys.platform == "win32":
+    if not LOCKS:
         raise FozoError("this needs the file locks of Linux or macOS; run it there")
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
