@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from fozo.engines.images import check_images
 from fozo.engines.onnx import engine as graph
 from fozo.engines.onnx.ort import OnnxEngine
 from fozo.errors import FozoError
-from fozo.io import atomic_write
+from fozo.io import atomic_write, files
 from fozo.methods.base import Method
 from fozo.testing import check_engine
 from fozo.types import installed_version
@@ -167,13 +168,27 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
 def test_an_interrupt_right_after_the_file_is_made_leaves_no_litter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: Path, mode: str) -> None:
-        self.touch()
+    make, lock = os.open, files._lock
+
+    def interrupted(path: Path, *how: int) -> int:
+        descriptor = make(path, *how)
+        if how[0] & os.O_CREAT:
+            os.close(descriptor)
+            raise KeyboardInterrupt
+        return descriptor
+
+    def interrupted_later(descriptor: int) -> bool:
+        lock(descriptor)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "open", interrupted)
+    for owner, name, instead in ((os, "open", interrupted), (files, "_lock", interrupted_later)):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(owner, name, instead)
+            with atomic_write(tmp_path / "file"):
+                pass
+    assert not list(tmp_path.iterdir())
     with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "file"):
-        pass
+        raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from fozo.data.sets import CLEAN, open_images
 from fozo.data.sources import Stored
 from fozo.errors import FozoError
+from fozo.io import check_output
 from fozo.types import Engine, Floats, Spec
 
 INT8 = ("dynamic", "static")
@@ -62,8 +63,7 @@ def _check(target: Path, engine: Engine, int8: str | None, calibration: str | os
     """Refuse what cannot work before the work begins."""
     if target.suffix != ".onnx":
         raise FozoError(f"the exported file must end in .onnx, not {target.name!r}; engines are chosen by that ending")
-    if not target.parent.is_dir():
-        raise FozoError(f"there is no folder {target.parent} to write {target.name} to; make it first")
+    check_output(target)
     if int8 is not None and int8 not in INT8:
         raise FozoError(f"int8 must be 'dynamic' or 'static', not {int8!r}")
     if int8 == "static" and calibration is None:

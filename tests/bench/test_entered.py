@@ -8,8 +8,9 @@ from collections import Counter
 
 from tests.helpers import REPO
 
-MOST = 140
-"""Before the rebuild benchmarks/entered.py counted 155, 59 of them in bench and cli."""
+MOST = 134
+"""Before the rebuild benchmarks/entered.py counted 155, 59 of them in bench and cli. Those of io come on top: it judges
+every file that is read or written, whatever is done with it."""
 
 
 def test_the_way_to_the_first_batch_gets_no_longer() -> None:
@@ -19,4 +20,5 @@ def test_the_way_to_the_first_batch_gets_no_longer() -> None:
     functions = [line for line in run.stdout.splitlines() if ".py: " in line]
     rooms = Counter(line.split("/")[0].split(".")[0] for line in functions)
     assert rooms["bench"] + rooms["cli"] <= 40, rooms
-    assert len(functions) <= MOST, rooms
+    assert rooms["io"] <= 26, rooms
+    assert len(functions) - rooms["io"] <= MOST, rooms

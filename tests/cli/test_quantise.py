@@ -27,7 +27,7 @@ def test_scales_for_calibrate_and_adapt(call: Call, weights: Path, photos: Path,
     code, _, errors = call("adapt", weights, photos, "--stats", stats, "-o", out)
     assert code == 2 and "collect them again" in errors  # statistics of the quantised model are not the plain one's
     code, _, errors = call("quantise", weights, photos, "-o", tmp_path / "no" / "scales.npz")
-    assert code == 2 and errors.startswith("fozo: there is no folder")
+    assert code == 2 and ": there is no folder" in errors
     code, _, errors = call("quantise", weights, photos, "--count", 0, "-o", scales)
     assert code == 2 and "count is 0" in errors
 

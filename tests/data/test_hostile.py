@@ -185,3 +185,24 @@ def test_an_array_that_lies_about_its_length(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fog.npy")
     with pytest.raises(FozoError, match="it is a FIFO"):
         open_images(tmp_path, "cifar-c")
+
+
+def test_folders_nested_by_the_hundred_are_a_sentence(tmp_path: Path) -> None:
+    here, deep = Path.cwd(), tmp_path / "set"
+    deep.mkdir()
+    try:
+        os.chdir(deep)
+        for _ in range(1500):
+            os.mkdir("a")  # noqa: PTH102 - relative, for the whole path would be too long to walk each time
+            os.chdir("a")
+    finally:
+        os.chdir(here)
+    with pytest.raises(FozoError, match="nested by the hundred"):
+        open_images(deep, "folder")
+    try:  # pytest's own clean-up cannot take it down
+        os.chdir(deep / "/".join("a" * 1500))
+        for _ in range(1500):
+            os.chdir("..")
+            os.rmdir("a")  # noqa: PTH106
+    finally:
+        os.chdir(here)

@@ -174,3 +174,33 @@ def test_any_name_can_be_written(tmp_path: Path) -> None:
             stream.write(name)
         assert path.read_bytes() == name
     assert len(list(tmp_path.iterdir())) == 3
+
+
+RACER = """
+import sys
+from fozo.io import atomic_write, temporary_folder
+target, kind = sys.argv[1:]
+for _ in range(300):
+    with (atomic_write if kind == "file" else temporary_folder)(target) as made:
+        if kind == "file":
+            made.write(b"whole")
+        else:
+            (made / "a").write_bytes(b"whole")
+            assert (made / "a").read_bytes() == b"whole"
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_writers_that_race_for_one_name_all_get_through(tmp_path: Path, kind: str) -> None:
+    """Each makes, locks, sweeps and removes as fast as it can; none may wait for ever or lose what it has."""
+    command = [sys.executable, "-c", RACER, str(tmp_path / "out"), kind]
+    racers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    try:
+        for racer in racers:
+            _, errors = racer.communicate(timeout=200)
+            assert racer.returncode == 0, errors
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.wait()
+    assert [path.name for path in tmp_path.iterdir()] == (["out"] if kind == "file" else [])

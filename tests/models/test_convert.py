@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -341,3 +342,47 @@ def test_a_config_without_a_classifier_is_refused() -> None:
 
     with pytest.raises(FozoError, match="Odd is not supported"):
         fozo.load_engine(Odd())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"blocks.999999999999.mlp.fc1.weight": torch.zeros(1)},
+        {"blocks.x.mlp.fc1.weight": torch.zeros(1)},
+        {"blocks.": torch.zeros(1)},
+        {"patch_embed.proj.weight": torch.zeros(24)},
+        {"patch_embed.proj.weight": torch.zeros(24, 3, 0, 4)},
+        {"pos_embed": torch.zeros(17, 24)},
+        {"head.weight": torch.zeros(7)},
+        {"head.weight": torch.zeros(0, 24)},
+        {"cls_token": torch.zeros(())},
+        {"reg_token": torch.zeros(3)},
+        {"norm.weight": torch.zeros(())},
+        {"blocks.0.mlp.fc1.weight": torch.zeros(())},
+        {"blocks.0.ls1.gamma": torch.zeros(())},
+        {"blocks.0.ls1.gamma": torch.zeros(5)},
+        {"extra.weight": torch.zeros(())},
+    ],
+)
+def test_tensors_of_odd_shapes_are_one_sentence(tmp_path: Path, change: dict[str, torch.Tensor]) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "vit.safetensors"
+    safetensors.save_file({**random_vit().state_dict(), **change}, path)
+    with pytest.raises(FozoError):
+        fozo.load_engine(path, heads=3)
+
+
+def test_a_tensor_without_all_of_its_numbers_is_refused(tmp_path: Path) -> None:
+    """A terabyte of zeros in a kilobyte: strides of nothing."""
+    state = random_vit().state_dict()
+    path = tmp_path / "vit.pt"
+    torch.save({**state, "pos_embed": torch.zeros(1).expand(1, 10**6, 10**6)}, path)
+    with pytest.raises(FozoError, match="'pos_embed' without all of its numbers"):
+        fozo.load_engine(path, heads=3)
+    torch.save({**state, "norm.weight": torch.eye(24).to_sparse()}, path)
+    with pytest.raises(FozoError, match=r"norm\.weight"):
+        fozo.load_engine(path, heads=3)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FozoError, match="it is a FIFO"):
+        fozo.load_engine(path)

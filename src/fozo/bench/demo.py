@@ -6,7 +6,6 @@ measured on the spot. No PyTorch, no network, nothing to be given.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from fozo.bench.store import Group, Run, Store, describe
 from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
 from fozo.data.sets.base import ImageSet
-from fozo.io import atomic_write, disk_errors
+from fozo.io import atomic_write, check_output, disk_errors, temporary_folder
 from fozo.loading import LoadOptions
 from fozo.types import Engine, usable_cpus
 
@@ -65,11 +64,12 @@ def run_demo(
     """Run every row on both engines and write the page to ``out``; return the runs by engine."""
     plan = recipe(images)
     groups: dict[str, Group] = {}
-    with tempfile.TemporaryDirectory(prefix="fozo-demo-") as name:
-        store = Store(Path(name))
+    check_output(out)
+    with temporary_folder(out) as folder:
+        store = Store(folder)
         for engine, model in sample.MODELS.items():
             # One for each engine, so that memory holds one model at a time.
-            resources = SampleResources(Paths(imagenet=str(sample.IMAGES)), LoadOptions(), Path(name))
+            resources = SampleResources(Paths(imagenet=str(sample.IMAGES)), LoadOptions(), folder)
             experiments = plan.experiments(Setting(str(model)), seeds=(seed,))
             runs = tuple(
                 run_experiment(each, resources, store, threads=usable_cpus(), command=command, show=show)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import math
 import pkgutil
 import re
 import sys
@@ -319,21 +318,19 @@ def _check(facts: Mapping[str, Any], known: Mapping[str, type], what: str) -> Ma
         form = known[name]
         if isinstance(value, bool) or not isinstance(value, (int, float) if form is float else form):
             raise FozoError(f"{name} of {what} is {value!r}; give {FORMS[form]}")
+        numbers = [value]
         if isinstance(value, dict) and name != "stream":
-            scalars = (int, float, str) if name == "options" else (int, float)  # a truth value is an int
-            odd = [each for each in value.values() if not isinstance(each, scalars) or _endless(each)]
+            odd = [
+                each
+                for each in value.values()
+                if not isinstance(each, (int, float, str) if name != "paper" else (int, float))
+            ]
             if odd:
-                raise FozoError(f"{name} of {what} has the value {odd[0]!r}; give plain values, and finite numbers")
-        elif _endless(value):
-            raise FozoError(f"{name} of {what} is {value!r}; give a finite number")
+                raise FozoError(f"{name} of {what} has the value {odd[0]!r}; give plain values")
+            numbers = list(value.values())
+        if any(not abs(each) < 2**64 for each in numbers if isinstance(each, (int, float))):
+            raise FozoError(f"{name} of {what} is not finite; give a finite number")
     return facts
-
-
-def _endless(value: object) -> bool:
-    """Whether a number is too large for anything, or none."""
-    if isinstance(value, int):
-        return abs(value) >= 2**64
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def read_recipe(facts: Mapping[str, Any], name: str) -> Recipe:

@@ -51,6 +51,7 @@ def adapt(
     from fozo.cli.folder import open_unlabelled, read_batches
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
+    from fozo.io import check_output
     from fozo.methods.eata import measure_fisher
     from fozo.methods.registry import create
 
@@ -62,8 +63,7 @@ def adapt(
         raise FozoError(f"{method} needs the Fisher information of clean images; give a folder of them as --clean")
     if "source" in wanted and stats is None and clean is None:
         raise FozoError(f"{method} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean")
-    if not out.parent.is_dir():
-        raise FozoError(f"cannot write {out}: there is no folder {out.parent}; choose a folder that exists")
+    check_output(out)
     found = open_unlabelled(images)
     calm = None if clean is None else open_unlabelled(clean)
     engine = load_engine(model, load)
@@ -85,20 +85,19 @@ def adapt(
 def predict(method: AnyMethod, images: ImageSet, out: Path, progress: Progress, *, batch_size: int = 64) -> None:
     """Adapt to images in order, and write a line for each as soon as its batch is done: class and probability x 5.
 
-    Whatever ends it early, the file holds whole lines. Classes are named where the model knows their names.
+    Whatever ends it early, the file holds whole lines. Classes are named where the model knows their names. The file is
+    in UTF-8, but the name of an image that is not has there the bytes that it has on the disk.
     """
     import numpy as np
 
     from fozo.cli.folder import read_batches
-    from fozo.io import disk_errors
+    from fozo.io import open_output
 
     spec = method.engine.spec
     top = min(TOP, spec.classes)
     heads = ["image", *(f"{what}{place}" for place in range(1, top + 1) for what in ("class", "probability"))]
     done = 0
-    with disk_errors(out):
-        file = out.open("wb", buffering=0)
-    with file:
+    with open_output(out) as file:
         _write(file, out, [heads])
         try:
             for batch in read_batches(images, method.engine, progress, "adapting", batch_size=batch_size):

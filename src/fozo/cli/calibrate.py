@@ -30,8 +30,9 @@ def calibrate(
     from fozo.cli.folder import open_unlabelled, read_batches
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
-    from fozo.io import disk_errors
+    from fozo.io import check_output, disk_errors
 
+    check_output(out)  # said before the work, not after it
     found = open_unlabelled(images)
     engine = load_engine(model, load)
     mixed = None if blend is None else SourceStatistics.load(blend)

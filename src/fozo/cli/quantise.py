@@ -28,11 +28,10 @@ def quantise(
 
     from fozo.cli.folder import open_unlabelled, read_batches
     from fozo.cli.progress import Progress
-    from fozo.io import disk_errors
+    from fozo.io import check_output, disk_errors
     from fozo.quant import ptq4vit
 
-    if not out.parent.is_dir():  # said before the work, not after it
-        raise FozoError(f"there is no folder {out.parent} to write {out.name} to; make it first")
+    check_output(out)  # said before the work, not after it
     if count < 1:
         raise FozoError(f"count is {count}; give a whole number from 1 up")
     found = open_unlabelled(images)

@@ -92,17 +92,18 @@ class SourceStatistics:
             parts[name] = replace(mixed, mean=expected + believed * (few.mean - expected))
         return replace(self, content=replace(self.content, mean=own.content.mean), **parts)
 
-    def check(self, fingerprint: str, model: str) -> None:
-        """Refuse to serve a model other than the one these statistics were collected from."""
+    def check(self, fingerprint: str, model: str, spec: Spec | None = None) -> None:
+        """Refuse to serve a model other than the one these statistics were collected from.
+
+        With its ``spec``, also one that has the fingerprint and yet another form.
+        """
         if fingerprint != self.fingerprint:
             raise FozoError(
                 f"these source statistics are of {self.model or 'another model'} ({self.fingerprint[:12]}), not of "
                 f"{model} ({fingerprint[:12]}); collect them again with this model"
             )
-
-    def check_model(self, spec: Spec) -> None:
-        """Refuse to serve another model, also one that only bears the right fingerprint."""
-        self.check(spec.fingerprint, spec.name)
+        if spec is None:
+            return
         features = spec.channels * (1 + half_octaves(*spec.image_size))
         own = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
         if own != ((spec.depth, spec.dim), (spec.head_width,), (features,)):

@@ -10,7 +10,6 @@ dataclass that they should be. Whatever a file holds, its reader gives a valid o
 from fozo.io.arrays import Form, load_arrays, read_form, read_npz, save_arrays
 from fozo.io.facts import as_dataclass
 from fozo.io.files import (
-    BoundedReader,
     atomic_write,
     check_output,
     disk_errors,
@@ -26,7 +25,6 @@ from fozo.io.logs import MAX_LINE, Log, decode, encode, parse_json, read_json, r
 
 __all__ = [
     "MAX_LINE",
-    "BoundedReader",
     "Form",
     "Log",
     "as_dataclass",

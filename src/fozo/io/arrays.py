@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.io.files import BoundedReader, atomic_write, open_regular
+from fozo.io.files import atomic_write, open_regular
 from fozo.io.logs import parse_json
 
 HEADER = "__header__"
@@ -35,12 +35,9 @@ class Form(NamedTuple):
 
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
-    fortran: bool = False
-
-    @property
-    def bytes(self) -> int:
-        """How much memory the array takes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    fortran: bool
+    bytes: int
+    """How much memory the array takes."""
 
 
 def save_arrays(path: str | os.PathLike[str], header: Mapping[str, object], arrays: Arrays) -> None:
@@ -103,9 +100,9 @@ def read_npz(
         ratio: how much longer than the file its arrays may be in all.
         spare: bytes that they may have in any case.
     """
-    with open_regular(path) as file:
+    with open_regular(path, bounded=True) as file:
         room = ratio * os.fstat(file.fileno()).st_size + spare
-        with zipfile.ZipFile(BoundedReader(file)) as archive:
+        with zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             declared = sum(info.file_size for info in archive.infolist())
             if len(members) != len(archive.infolist()) or declared > room:
@@ -140,4 +137,4 @@ def read_form(stream: IO[bytes], kinds: str = KINDS) -> Form:
         raise ValueError(f"it holds {dtype}")
     if not all(type(side) is int and side >= 0 for side in shape) or len(shape) > 8:
         raise ValueError(f"its shape is {shape}")
-    return Form(dtype, shape, fortran)
+    return Form(dtype, shape, fortran, math.prod(shape) * dtype.itemsize)

@@ -15,22 +15,27 @@ import io
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal, overload
 
 from fozo.errors import FozoError
 
-if sys.platform != "win32":
+try:
     import fcntl
+
+    LOCKS = True
+except ImportError:  # Windows
+    LOCKS = False
 
 LOCK = ".lock"
 SLOTS = 8
 """Processes that may write one file at the same time; the last to finish wins."""
 MAX_TEXT = 64 << 20
 """Bytes of a text file (labels, lists, recipes) that are read."""
+MAX_READ = 1 << 20
+"""Bytes that a parser of containers reads at a time."""
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)
 _OWN = _BINARY | getattr(os, "O_NOFOLLOW", 0)
@@ -48,16 +53,36 @@ def _refuse_special(mode: int, doing: str, path: object) -> None:
         raise FozoError(f"cannot {doing} {path}: it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}; give a regular file")
 
 
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+class Bounded(io.FileIO):
+    """A file as parsers of containers see it: no single read may ask for more than they have reason to.
+
+    Zip and tar headers say how long the next header is. A parser that believed a forged length would allocate it.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read what a header may well have; a longer one is an error."""
+        data = super().read(MAX_READ + 1 if size is None or size < 0 else min(size, MAX_READ + 1)) or b""
+        if len(data) > MAX_READ:
+            raise ValueError(f"a header asks for more than {MAX_READ} bytes")
+        return data
+
+
+@overload
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]: ...
+@overload
+def open_regular(path: str | os.PathLike[str], *, bounded: Literal[True]) -> Bounded: ...
+def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes] | Bounded:
     """Open a file to read it; anything but a regular file is refused, without waiting for it."""
     try:
         _refuse_special(os.stat(path).st_mode, "read", os.fspath(path))  # noqa: PTH116 - path may be a str
         descriptor = os.open(path, os.O_RDONLY | _CAREFUL)
     except FileNotFoundError as error:
         raise FozoError(f"there is no file {os.fspath(path)}; check the path") from error
+    except FozoError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise FozoError(f"cannot read {os.fspath(path)}: {_reason(error)}; check the path") from error
-    file = os.fdopen(descriptor, "rb")
+    file = Bounded(descriptor) if bounded else os.fdopen(descriptor, "rb")
     try:
         _refuse_special(os.fstat(descriptor).st_mode, "read", os.fspath(path))  # it may have been replaced since
     except FozoError:
@@ -86,40 +111,6 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return read_bytes(path, MAX_TEXT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise FozoError(f"{os.fspath(path)} is no text in UTF-8 ({error}); save it as UTF-8") from error
-
-
-class BoundedReader(io.RawIOBase):
-    """A file as parsers of containers see it: no single read may ask for more than they have reason to.
-
-    Zip and tar headers say how long the next header is. A parser that believed a forged length would allocate it.
-    """
-
-    def __init__(self, file: IO[bytes], limit: int = 1 << 20) -> None:
-        """Wrap an open file; ``limit`` is of one read, in bytes."""
-        self.file, self.limit = file, limit
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
-        return self.file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Say where it is."""
-        return self.file.tell()
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Read what a header may well have; a longer one is an error."""
-        data = self.file.read(self.limit + 1 if size < 0 else min(size, self.limit + 1))
-        if len(data) > self.limit:
-            raise ValueError(f"a header asks for more than {self.limit} bytes")
-        return data
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
@@ -172,7 +163,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(descriptor)
-            if sys.platform == "win32":  # which renames no open file
+            if not LOCKS:  # Windows, which renames no open file
                 stream.close()
             part.replace(target)  # while it is open, and so locked: until then nobody else may sweep it away
         finally:
@@ -214,37 +205,44 @@ def _claim(target: Path, folder: bool = False) -> tuple[Path, int]:
             _sweep(part)
             continue
         while own is None:
+            descriptor = -1
             try:
-                descriptor = _create(part, folder)
+                if folder:
+                    part.mkdir()
+                    with suppress(FileNotFoundError):  # already swept
+                        descriptor = os.open(part if LOCKS else os.devnull, os.O_RDONLY | _BINARY)
+                else:
+                    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OWN, 0o666)
+                if descriptor >= 0 and _lock(descriptor) and _is_still(part, descriptor):
+                    own = part, descriptor
+                elif descriptor >= 0:  # swept before it was locked; and by now it may be somebody else's
+                    os.close(descriptor)
             except FileExistsError:
                 if not _sweep(part):
                     break  # a living process has it
-                continue
-            if _is_still(part, descriptor):
-                own = part, descriptor
-            else:  # swept before it was locked
-                os.close(descriptor)
+            except BaseException:  # Ctrl-C, at any moment
+                if descriptor >= 0:
+                    os.close(descriptor)
+                _sweep(part)
+                raise
     if own is None:
         raise OSError(errno.EBUSY, f"{SLOTS} other processes are writing it")
     return own
 
 
-def _create(part: Path, folder: bool) -> int:
-    """Create and lock."""
-    if folder:
-        part.mkdir()
-        descriptor = os.open(os.devnull if sys.platform == "win32" else part, os.O_RDONLY | _BINARY)
-    else:
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OWN, 0o666)
-    if sys.platform != "win32":
-        with suppress(OSError):  # a file system without locks: nothing is ever swept there
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+def _lock(descriptor: int) -> bool:
+    """Lock without waiting. Where the file system has no locks nothing is ever swept, so nothing need be locked."""
+    try:
+        if LOCKS:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
 
 
 def _is_still(part: Path, descriptor: int) -> bool:
     """Whether a name still means the file that was opened under it."""
-    if sys.platform == "win32":
+    if not LOCKS:
         return True
     try:
         return os.path.samestat(part.lstat(), os.fstat(descriptor))
@@ -254,7 +252,7 @@ def _is_still(part: Path, descriptor: int) -> bool:
 
 def _sweep(part: Path) -> bool:
     """Remove a temporary file or folder unless its writer lives; say whether it is gone."""
-    if sys.platform == "win32":
+    if not LOCKS:
         return not part.exists()
     try:
         descriptor = os.open(part, os.O_RDONLY | _CAREFUL | _OWN)
@@ -304,8 +302,6 @@ def _reason(error: Exception) -> str:
 
 def keep_to_oneself(descriptor: int, path: Path) -> None:
     """Keep an open file to whoever opened it until it is closed, however that comes about."""
-    if sys.platform == "win32":
-        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -320,7 +316,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
 
     Where another process has it, raise, or ``wait`` for it.
     """
-    if sys.platform == "win32":
+    if not LOCKS:
         raise FozoError("this needs the file locks of Linux or macOS; run it there")
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

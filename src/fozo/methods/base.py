@@ -118,7 +118,7 @@ class Method(ABC, Generic[C]):
             if need in self.info.needs & lacking:
                 raise FozoError(f"{self.info.name} needs {NEEDS[need]}")
         if source is not None:
-            source.check_model(engine.spec)
+            source.check(engine.spec.fingerprint, engine.spec.name, engine.spec)
         self.engine, self.config, self.seed = engine, config, seed
         self._source = source
         self._metrics: dict[str, float] = {}

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fozo.errors import FozoError
+from fozo.io import open_regular
 from fozo.models.names import Hints
 from fozo.models.vit import Architecture, ViT
 
@@ -32,6 +33,12 @@ PROBE_TOLERANCE = 1e-3
 
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 """Heads of the published models (So400m, Huge, giant, gigantic) that do not have one for every 64 of their width."""
+
+DIMENSIONS = {
+    "patch_embed.proj.weight": 4, "cls_token": 3, "reg_token": 3, "pos_embed": 3, "norm.weight": 1, "head.weight": 2,
+    "blocks.0.mlp.fc1.weight": 2,
+}  # fmt: skip
+"""Dimensions of the tensors that an architecture is read off."""
 
 REFUSED = {
     "head_dist.": "is a distilled model that averages two heads over two tokens; fozo reads one head on CLS",
@@ -57,9 +64,16 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
         if name not in state:
             raise FozoError(f"{hints.name} has no {name!r}; a ViT classifier with a class token is needed")
 
+    for name, sides in DIMENSIONS.items():
+        if name in state and (state[name].dim() != sides or (0 in state[name].shape and name != "reg_token")):
+            raise FozoError(
+                f"{hints.name} is not a plain ViT: {name!r} is {list(state[name].shape)}; use another model"
+            )
     dim, channels, *patch = state["patch_embed.proj.weight"].shape
     patch_size = (patch[0], patch[1])
-    depth = 1 + max((int(n.split(".")[1]) for n in state if n.startswith("blocks.")), default=-1)
+    numbers = [name.split(".")[1] for name in state if name.startswith("blocks.")]
+    # A block is made for each number up to the highest, so that one is not taken at its word.
+    depth = len({number for number in numbers if number.isascii() and number.isdecimal()})
     if depth == 0 or "blocks.0.mlp.fc1.weight" not in state:
         raise FozoError(f"{hints.name} has no blocks named blocks.0.mlp.fc1 and so on; use timm's names")
     heads = hints.heads or HEADS.get(dim, dim // 64)
@@ -74,7 +88,7 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     positions, image_size = _positions(state["pos_embed"], 1 + registers, patch_size, hints)
     state["pos_embed"] = positions
     # Layers without a bias get one of zeros: qkv_bias=False, and CLIP's patch embedding.
-    for name in [n for n in state if n.endswith(".weight")]:
+    for name in [n for n in state if n.endswith(".weight") and state[n].dim()]:
         state.setdefault(name.removesuffix("weight") + "bias", state[name].new_zeros(len(state[name])))
     _fold_layer_scale(state, depth)
 
@@ -154,9 +168,11 @@ def _fold_layer_scale(state: Weights, depth: int) -> None:
     """Multiply layer scales into the projections before them."""
     for i in range(depth):
         for scale, layer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
-            gamma = state.pop(f"blocks.{i}.{scale}", None)
-            if gamma is not None:
-                weight, bias = f"blocks.{i}.{layer}.weight", f"blocks.{i}.{layer}.bias"
+            gamma = state.get(f"blocks.{i}.{scale}")
+            weight, bias = f"blocks.{i}.{layer}.weight", f"blocks.{i}.{layer}.bias"
+            # What does not fit stays, and is then named as what a plain ViT does not have.
+            if gamma is not None and weight in state and gamma.shape == state[weight].shape[:-1] == state[bias].shape:
+                del state[f"blocks.{i}.{scale}"]
                 state[weight] = state[weight] * gamma[:, None]
                 state[bias] = state[bias] * gamma
 
@@ -166,14 +182,14 @@ def _fold_layer_scale(state: Weights, depth: int) -> None:
 
 def state_from_file(path: Path) -> Weights:
     """Read a state dict without ever unpickling code: safetensors, or ``torch.load(weights_only=True)``."""
-    if not path.is_file():
-        raise FozoError(f"there is no file {path}; check the path")
+    open_regular(path).close()  # which refuses FIFOs, devices and folders
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+            loaded: Any = load_file(path)
+        else:
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except ImportError:
         raise
     except Exception as error:  # torch and safetensors raise many kinds; all mean an unreadable file
@@ -183,6 +199,11 @@ def state_from_file(path: Path) -> Weights:
             loaded = loaded[key]
     if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
         raise FozoError(f"{path} holds no state dict; save model.state_dict()")
+    for name, tensor in loaded.items():
+        plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+        # A tensor that repeats a few stored numbers a billion times would be written out by the first copy of it.
+        if not plain or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise FozoError(f"{path} holds {name!r:.80} without all of its numbers; save model.state_dict() again")
     return {str(name).removeprefix("module."): tensor for name, tensor in loaded.items()}
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from fozo.engines.onnx.engine import Float32
 from fozo.engines.onnx.export import build_graph, write_model
 from fozo.engines.onnx.schema import IMAGES, MOVES, PROMPTS
 from fozo.engines.torch_engine import TorchEngine
+from fozo.io import temporary_folder
 from fozo.quant.fragile import fragile_layers
 from fozo.types import Floats, Spec
 
@@ -37,8 +37,8 @@ def write_int8(engine: TorchEngine, spec: Spec, target: Path, calibration: Itera
     """
     fragile = fragile_layers(engine.vit, spec)
     # The quantizer reads and writes files; they live beside the target, where there is room for it.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        plain = Path(folder) / "float32.onnx"
+    with temporary_folder(target) as folder:
+        plain = folder / "float32.onnx"
         # The graph is written as the quantizer likes it; saying so spares its advice to preprocess it.
         write_model(build_graph(engine), spec, plain, {"onnx.quant.pre_process": "onnxruntime.quant"})
         model = quantised(plain, calibration, spec, fragile)

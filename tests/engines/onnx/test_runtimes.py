@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from onnxruntime import quantization
 
 import fozo
+from fozo.data import sample
 from fozo.engines.onnx import export as module
 from fozo.engines.onnx.engine import GraphEngine
 from fozo.engines.onnx.ort import OnnxEngine
@@ -385,3 +386,83 @@ def test_a_model_that_a_user_quantised_is_one_of_its_own(
     source = fozo.calibrate(plain, [random_images(4)])
     with pytest.raises(FozoError, match="collect them again with this model"):
         fozo.Align(fozo.load_engine(files[0], runtime=runtime), source)
+
+
+ODD: dict[str, list[object]] = {
+    "name": [5, None],
+    "depth": [0, -1, 3, 10**12, 4.0, "4", True, None],
+    "dim": [0, 25, 10**9, None],
+    "classes": [0, 8, 10**12, "7"],
+    "channels": [0, 1, 10**6],
+    "image_size": [[16], 16, [16, 16, 16], [0, 16], [10**9, 16], ["16", "16"], None],
+    "patch_size": [[0, 4], [32, 32], None],
+    "head_width": [0, 25, 10**12],
+    "fingerprint": [None, 5],
+    "mean": [[0.5], ["a", "b", "c"], 0.5, [1e999, 0.5, 0.5]],
+    "std": [[0.5, 0.5, 0.0], [-1, 1, 1], []],
+    "subset": [[1], "0123456", [-1, 0, 1, 2, 3, 4, 5]],
+    "labels": [["a"], [1, 2, 3, 4, 5, 6, 7], {"a": 1}],
+}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_odd_metadata_is_one_sentence(exported: Callable[[str], Path], tmp_path: Path, runtime: str) -> None:
+    if runtime == "openvino":
+        pytest.importorskip("openvino")
+    path = tmp_path / "model.onnx"
+    model = onnx.load(exported("plain"))
+    metadata = json.loads(model.metadata_props[0].value)
+    texts = ["", "[]", "5", "{", "[" * 100_000, '{"format": true, "spec": {}}', '{"format": "1", "spec": {}}']
+    for name, values in ODD.items():
+        texts += [json.dumps({**metadata, "spec": {**metadata["spec"], name: value}}) for value in values]
+    texts += [json.dumps({**metadata, "data": name}) for name in ("../up", "/etc/passwd", "gone.data")]
+    for text in texts if runtime == "onnxruntime" else texts[::5]:
+        helper.set_model_props(model, {METADATA: text})
+        path.write_bytes(model.SerializeToString())
+        with pytest.raises(FozoError, match=r"damaged metadata|without fozo's prompt inputs|the head of vit is"):
+            fozo.load_engine(path, runtime=runtime, threads=1)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("int8", [None, "dynamic"])
+def test_edited_weights_are_another_model(tmp_path: Path, runtime: str, int8: str | None) -> None:
+    """Whoever trains an exported model on keeps its metadata; statistics of the old weights must be refused."""
+    if runtime == "openvino":
+        pytest.importorskip("openvino")
+    path = tmp_path / "model.onnx"
+    spec = fozo.export(fozo.load_engine(random_vit()), path, int8=int8)
+    assert fozo.load_engine(path, runtime=runtime).spec == spec
+    source = fozo.calibrate(fozo.load_engine(path), [random_images(8)])
+    model = onnx.load(path)
+    onnx.save(model, path)  # written anew, but not edited
+    assert fozo.load_engine(path, runtime=runtime).spec == spec
+    weights = next(t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT and len(t.raw_data) > 400)
+    weights.raw_data = (np.frombuffer(weights.raw_data, np.float32) * np.float32(1.01)).tobytes()
+    onnx.save(model, path)
+    edited = fozo.load_engine(path, runtime=runtime)
+    assert edited.spec.fingerprint.startswith(f"{spec.fingerprint}-")
+    with pytest.raises(FozoError, match="collect them again with this model"):
+        fozo.Align(edited, source)
+
+
+def test_edited_weights_beside_a_model_are_noticed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ONE_FILE_BYTES", 1000)
+    path = tmp_path / "large.onnx"
+    spec = fozo.export(fozo.load_engine(random_vit()), path)
+    assert fozo.load_engine(path).spec == spec
+    (data,) = tmp_path.glob("*.data")
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    data.write_bytes(content)
+    assert fozo.load_engine(path).spec.fingerprint.startswith(f"{spec.fingerprint}-edited-")
+
+
+def test_the_bundled_models_are_checked_too(tmp_path: Path) -> None:
+    for path in sample.MODELS.values():
+        whole = path.read_bytes()
+        weights = max((tensor.raw_data for tensor in onnx.load(path).graph.initializer), key=len)
+        place = whole.index(weights) + len(weights) // 2
+        edited = tmp_path / path.name
+        edited.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        before, after = (fozo.load_engine(each, threads=1).spec.fingerprint for each in (path, edited))
+        assert after.startswith(f"{before}-")

@@ -361,7 +361,8 @@ def test_auto_passes_twice_where_a_domain_begins_and_keeps_its_budget(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"passes": 0}, "from 1 up, or 'auto', not 0"),
+        ({"passes": 0}, "from 1 to 1000, or 'auto', not 0"),
+        ({"passes": 10**30}, "from 1 to 1000, or 'auto', not 1000000"),
         ({"passes": "much"}, "not 'much'"),
         ({"passes": True}, "not True"),
         ({"mean_strength": 1.5}, "mean_strength is 1.5"),

@@ -14,7 +14,7 @@ from fozo.bench.plan import AVERAGE
 from fozo.bench.report.charts import Series, bar_chart, line_chart
 from fozo.bench.report.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, table_of
 from fozo.bench.store import Group, collect, stores
-from fozo.io import atomic_write, disk_errors
+from fozo.io import atomic_write, check_output, disk_errors
 
 COLOURS = 13
 COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
@@ -24,6 +24,7 @@ CLOSE = 1.0
 
 def write_report(root: Path, out: Path) -> tuple[list[Path], list[str]]:
     """Write the page to ``out`` and the tables beside it; return these files, and the stale runs below ``root``."""
+    check_output(out)
     groups = collect(root)
     tables = [table_of(group) for group in groups]
     stale = [str(path.relative_to(root)) for store in stores(root) for path in store.stale()]

@@ -42,7 +42,10 @@ def entries(folder: Path) -> tuple[list[str], list[str]]:
 
 def scan(root: Path) -> dict[str, list[str]]:
     """Map every class folder to the paths of its images (``class/file``), all sorted."""
-    return {name: _below(root / name, f"{name}/") for name in entries(root)[0]}
+    try:
+        return {name: _below(root / name, f"{name}/") for name in entries(root)[0]}
+    except RecursionError as error:
+        raise FozoError(f"{root} has folders nested by the hundred; give a folder of classes") from error
 
 
 def _below(folder: Path, prefix: str) -> list[str]:

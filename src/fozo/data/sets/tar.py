@@ -12,7 +12,7 @@ from fozo.data.images import MAX_BYTES, Pixels, header_size, read_image
 from fozo.data.sets.base import Domain, ImageSet, Sample, ready_size
 from fozo.data.sets.folder import is_image, some
 from fozo.errors import FozoError
-from fozo.io import BoundedReader, open_regular
+from fozo.io import open_regular
 
 MOST_CLASSES = 100_000
 """That are counted up to where nobody names them: four times ImageNet-21k's."""
@@ -56,7 +56,7 @@ def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, i
     """Note the image and the label of every key in one tar, in the tar's order."""
     try:
         # "r:" refuses compression: a compressed tar cannot be read at an offset.
-        with open_regular(tar) as stream, tarfile.open(fileobj=BoundedReader(stream), mode="r:") as archive:
+        with open_regular(tar, bounded=True) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
             for entry in archive:
                 folder, slash, file = entry.name.removeprefix("./").rpartition("/")
                 stem, _, extension = file.partition(".")

@@ -106,7 +106,18 @@ class GraphEngine(ABC):
         self._warned: set[str] = set()
         blank = np.zeros((1, *spec.image_shape), dtype=np.float32)
         feeds = {IMAGES: blank, **_feeds(NO_KNOBS, spec, slice(0, 1), slice(0, 1))}
-        self._head = Affine(*self.execute(feeds, (HEAD_WEIGHT, HEAD_BIAS)))
+        try:
+            weight, bias = self.execute(feeds, (HEAD_WEIGHT, HEAD_BIAS))
+        except Exception as error:  # whatever a runtime raises
+            raise FozoError(
+                f"the graph of {spec.name} does not run ({type(error).__name__}); export it again"
+            ) from error
+        if (weight.shape, bias.shape) != ((spec.head_width, spec.classes), (spec.classes,)):
+            raise FozoError(
+                f"the head of {spec.name} is {list(weight.shape)}, not {[spec.head_width, spec.classes]} as its "
+                f"metadata says; export it again"
+            )
+        self._head = Affine(weight, bias)
 
     @abstractmethod
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:

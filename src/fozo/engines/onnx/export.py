@@ -10,17 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import onnx
 
-from fozo.engines.onnx.schema import METADATA, write_spec
+from fozo.engines.onnx.schema import METADATA, graph_hash, read_graph, write_spec
 from fozo.engines.onnx.vit import ViTGraph
 from fozo.engines.torch_engine import TorchEngine
-from fozo.io import atomic_write
+from fozo.io import atomic_write, check_output, temporary_folder
 from fozo.types import Spec
 
 ONE_FILE_BYTES = (2 << 30) - (1 << 20)
@@ -37,10 +36,11 @@ def write_model(
     model: onnx.ModelProto, spec: Spec, target: Path, properties: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Write a graph with its spec, so that a reader sees the old model or the new one, never half of one."""
-    onnx.helper.set_model_props(model, {METADATA: write_spec(spec), **properties})
+    target = check_output(target)
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= ONE_FILE_BYTES:
         with atomic_write(target) as stream:
-            stream.write(model.SerializeToString())
+            weights = graph_hash(model.graph.SerializeToString()).hexdigest()
+            stream.write(_with_spec(model, properties, write_spec(spec, weights)))
         return
     # A graph names its data file, and each export has one of its own: the new data can arrive before the new graph
     # without the old graph ever reading it.
@@ -48,11 +48,19 @@ def write_model(
     for tensor in model.graph.initializer:
         digest.update(tensor.raw_data)
     data = f"{target.name}.{digest.hexdigest()[:8]}.data"
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        part = Path(folder) / target.name
+    with temporary_folder(target) as folder:
+        part = folder / target.name
         onnx.save_model(model, os.fspath(part), save_as_external_data=True, location=data, size_threshold=1024)
+        part.write_bytes(_with_spec(model, properties, write_spec(spec, read_graph(part, data)[1], data)))
         shutil.move(part.with_name(data), target.with_name(data))
         part.replace(target)
     for old in target.parent.glob(f"{target.name}.*.data"):
         if old.name != data:
             old.unlink()
+
+
+def _with_spec(model: onnx.ModelProto, properties: Mapping[str, str], spec: str) -> bytes:
+    """Put in the metadata, which no digest is of, and serialise."""
+    onnx.helper.set_model_props(model, {METADATA: spec, **properties})
+    data: bytes = model.SerializeToString()
+    return data

@@ -42,7 +42,11 @@ class OpenvinoEngine(GraphEngine):
             raise unreadable(file, error) from error
         stored = ["framework", METADATA]  # where its ONNX reader keeps a model's metadata
         metadata = {METADATA: str(model.get_rt_info(stored).astype(str))} if model.has_rt_info(stored) else {}
-        spec = read_spec(file, metadata, {value.any_name for value in model.inputs})
+        shapes = {
+            value.any_name: [side.get_length() if side.is_static else None for side in value.partial_shape]
+            for value in model.inputs
+        }
+        spec = read_spec(file, metadata, shapes)
         settings = {
             "INFERENCE_NUM_THREADS": thread_count(threads),
             "PERFORMANCE_HINT": "LATENCY",

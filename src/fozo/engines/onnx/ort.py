@@ -33,13 +33,13 @@ class OnnxEngine(GraphEngine):
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 3  # errors are raised anyhow; warnings about the graph help nobody who runs it
+        options.log_severity_level = 4  # errors are raised anyhow; warnings about the graph help nobody who runs it
         try:
             self._session = onnxruntime.InferenceSession(os.fspath(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its exceptions share no class of their own
             raise unreadable(file, error) from error
         metadata = self._session.get_modelmeta().custom_metadata_map
-        spec = read_spec(file, metadata, {value.name for value in self._session.get_inputs()})
+        spec = read_spec(file, metadata, {value.name: value.shape for value in self._session.get_inputs()})
         self._threads = thread_count(threads)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         super().__init__(spec, chunk)

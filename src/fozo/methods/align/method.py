@@ -40,6 +40,8 @@ from fozo.methods.registry import register
 from fozo.types import Array, Batch, Engine, Floats, Knobs, State, Tap
 
 AUTO = "auto"
+MOST_PASSES = 1000
+"""Each costs as much as the first, and from the third on they change nothing."""
 ESS_THRESHOLD = 8.0
 """``auto`` makes a second pass where fewer effective samples than this have been retrieved."""
 BURST = 16.0
@@ -77,8 +79,10 @@ class AlignConfig:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        if self.passes != AUTO and (type(self.passes) is not int or self.passes < 1):
-            raise FozoError(f"align takes a whole number of passes from 1 up, or 'auto', not {self.passes!r}")
+        if self.passes != AUTO and (type(self.passes) is not int or not 1 <= self.passes <= MOST_PASSES):
+            raise FozoError(
+                f"align takes a whole number of passes from 1 to {MOST_PASSES}, or 'auto', not {self.passes!r}"
+            )
         for name in ("mean_strength", "std_strength", "cls_strength", "equaliser_strength", "content_strength"):
             if not 0 <= getattr(self, name) <= 1:
                 raise FozoError(f"align: {name} is {getattr(self, name)}; give a part from 0 (none) to 1 (all the way)")

@@ -1,0 +1,1 @@
+"""The tests are a package, so that their scripts find each other: site-packages may hold another ``tests``."""
