@@ -302,6 +302,8 @@ def _reason(error: Exception) -> str:
 
 def keep_to_oneself(descriptor: int, path: Path) -> None:
     """Keep an open file to whoever opened it until it is closed, however that comes about."""
+    if not LOCKS:
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
