@@ -33,9 +33,11 @@ Pairs: TypeAlias = Sequence[tuple[Run, Run]]
 """Runs of a method, each beside NoAdapt's over the same batches."""
 
 
-def pairs(group: Group, label: str) -> dict[str, Pairs]:
+def pairs(group: Group, label: str, base_label: str = BASE) -> dict[str, Pairs]:
     """Find a row's runs by column: a pair for each seed that both sides have finished."""
-    base = {(run.experiment.column, run.experiment.seed): run for run in group.runs if run.experiment.label == BASE}
+    base = {
+        (run.experiment.column, run.experiment.seed): run for run in group.runs if run.experiment.label == base_label
+    }
     found: dict[str, list[tuple[Run, Run]]] = {}
     for run in group.runs:
         key = (run.experiment.column, run.experiment.seed)
@@ -73,19 +75,19 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def narrow_table(group: Group) -> str:
+def narrow_table(group: Group, base: str = BASE) -> str:
     """One row a method: on average, by corruption, and in the group of classes that it does worst on."""
     kinds = [name.split("/")[0] for name in group.runs[0].measures.domains]
-    heads = ["", "groups", "Avg", f"less {BASE} (95 %)", *(SHORT.get(kind, kind) for kind in kinds), "worst group",
+    heads = ["", "groups", "Avg", f"less {base} (95 %)", *(SHORT.get(kind, kind) for kind in kinds), "worst group",
              f"groups below {BELOW}", "surely"]  # fmt: skip
     rows: list[list[object]] = []
     for label in group.labels:
-        found = pairs(group, label)
+        found = pairs(group, label, base)
         everything = [pair for each in found.values() for pair in each]
         if not everything:
             continue
         cells: list[object] = [label, len(found), f"{average(own for own, _ in everything):.2f}"]
-        if label == BASE:
+        if label == base:
             rows.append([*cells, *["-"] * (len(heads) - len(cells))])
             continue
         gains = {column: gain(each) for column, each in found.items()}
@@ -120,31 +122,33 @@ def held_out_table(groups: Sequence[Group]) -> str:
     return table(heads, rows)
 
 
-def page(groups: Sequence[Group]) -> str:
-    """All tables that finished runs give."""
+def page(groups: Sequence[Group], base: str = BASE) -> str:
+    """All tables that finished runs give; those by group of classes against the row ``base``."""
     named = {
         name: [each for each in groups if each.recipe.name.split("-")[0] == name]
         for name in ("narrow", "content", "held_out")
     }
     by_group = (*named["narrow"], *named["content"])
-    parts = [f"### {each.recipe.title}\n\n{each.setting}\n\n{narrow_table(each)}" for each in by_group]
+    parts = [f"### {each.recipe.title}\n\n{each.setting}\n\n{narrow_table(each, base)}" for each in by_group]
     if named["held_out"]:
         settings = "\n".join(f"- {each.setting}" for each in named["held_out"])
         title = named["held_out"][0].recipe.title
         parts.append(f"### {title}\n\n{settings}\n\n{held_out_table(named['held_out'])}")
     if not parts:
         raise FozoError("there are no finished runs of narrow, content or held_out; run fozo bench narrow first")
-    alone = [each for each in chain(*named.values()) if BASE not in each.labels]
+    alone = [each for each in chain(*named.values()) if base not in each.labels]
     if alone:
-        raise FozoError(f"{alone[0].recipe.name} has no finished run of {BASE} to compare with; run it as well")
+        raise FozoError(f"{alone[0].recipe.name} has no finished run of {base} to compare with; run it as well")
     return "\n\n".join(parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="the --out of fozo bench, or a folder above several")
+    parser.add_argument("--base", default=BASE, help="the row that others are compared with, such as Align")
+    given = parser.parse_args()
     try:
-        print(page(collect(parser.parse_args().runs)))
+        print(page(collect(given.runs), given.base))
     except FozoError as error:
         print(f"narrow: {error}", file=sys.stderr)
         sys.exit(2)
