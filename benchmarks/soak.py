@@ -159,9 +159,9 @@ def soak(out: Path, batches: int, every: int, seed: int = 0, longest: int = 200,
             )
         method = fozo.Align(engine, sample.source(MODEL))
         done = records[-1]["batches"] if len(records) > 1 else 0
-        if done:
-            method.restore(out / f"state-{done}.npz")
         if done < batches:
+            if done:
+                method.restore(out / f"state-{done}.npz")
             _run(method, Material(engine, images), log, out, range(done, batches), settings)
         log.close()
 
