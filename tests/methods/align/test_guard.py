@@ -44,6 +44,7 @@ class Lenient:
 
 
 GARBAGE: dict[str, Callable[[Single], Single]] = {
+    "NaN": lambda x: np.full_like(x, np.nan),
     "huge": lambda x: np.full_like(x, 1e20),
     "huge and negative": lambda x: np.full_like(x, -3e38),
     "large": lambda x: 1e8 * x,
