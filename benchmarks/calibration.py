@@ -1,6 +1,7 @@
 """How many clean images Align needs: mixed ones of all classes, and own ones of the camera.
 
     python -m benchmarks.calibration WEIGHTS IMAGES [--images 48] [--clean 2000] [--seed 0]
+    python -m benchmarks.calibration WEIGHTS IMAGES --images 118 --clean 512 --own 8,32,128 --cameras dogs
 
 WEIGHTS is a file that ``fozo.load_engine`` takes, IMAGES a folder of ImageNet validation images. Prints two tables in
 Markdown:
@@ -10,6 +11,8 @@ Markdown:
   extra corruptions. *Not conditioned* are the same statistics without what content says about them.
 * Own images: statistics of a few clean images of the stream's own group alone, blended into those of mixed images, and
   the mixed ones alone. Every domain begins afresh. Own images are neither in the stream nor among the mixed ones.
+
+With ``--own`` only the second is made, for these numbers of own images.
 
 Half of each class is kept for calibration, the other half for streams. Differences are to the unadapted model on the
 same images. Their intervals are of 95 %, over images: the domains of one image are averaged first, for an image that is
@@ -193,15 +196,16 @@ class Bench:
             ("all classes", f"{len(TUNING)} narrow groups"), kinds, strict=True))]  # fmt: skip
         return table(heads, rows)
 
-    def own_table(self, count: int) -> str:
+    def own_table(self, count: int, sizes: Sequence[int] = OWN, cameras: Collection[str] = tuple(CAMERAS)) -> str:
         """``count`` images of each group and domain."""
         size = max(n for n in self.mixed if n <= max(BLENDED, min(self.mixed)))
         mixed, rows, behind = self.mixed[size], list[list[object]](), list[tuple[float, str]]()
-        for camera, classes in CAMERAS.items():
+        for camera in cameras:
+            classes = CAMERAS[camera]
             streamed = of_classes(self.rest, classes)[:count]
             left = of_classes([*self.clean[size:], *(each for each in self.rest if each not in streamed)], classes)
             title = f"statistics of {camera}"
-            own = instalments(self.engine, self.images, left[: self.most], OWN, title)
+            own = instalments(self.engine, self.images, left[: self.most], sizes, title)
             sources = {"mixed": mixed, **{f"own {n}": source for n, source in own.items()}}
             sources |= {f"blend {n}": mixed.blend(source) for n, source in own.items()}
             hits = self.play(contenders(self.engine, sources), streamed, OWN_SCENARIO, camera)
@@ -225,11 +229,15 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=48, help="of each group and domain; twice as many for own images")
     parser.add_argument("--clean", type=int, default=MIXED[-1], help="images to calibrate on, at most")
     parser.add_argument("--seed", type=int, default=0, help="of which images are drawn, and their order")
+    parser.add_argument("--own", help="numbers of own images, joined by commas: then only the second table is made")
+    parser.add_argument("--cameras", default=",".join(CAMERAS), help="of the second table, joined by commas")
     a = parser.parse_args()
+    sizes, cameras = [int(text) for text in (a.own or "").split(",") if text], a.cameras.split(",")
     engine = fozo.load_engine(a.weights)
     bench = Bench(engine, fozo.open_images(a.folder), a.clean, a.seed)
-    print(f"### Mixed clean images\n\n{bench.mixed_table(a.images)}\n", flush=True)
-    print(f"### Own clean images\n\n{bench.own_table(2 * a.images)}\n", flush=True)
+    if not sizes:
+        print(f"### Mixed clean images\n\n{bench.mixed_table(a.images)}\n", flush=True)
+    print(f"### Own clean images\n\n{bench.own_table(2 * a.images, sizes or OWN, cameras)}\n", flush=True)
     print(f"{engine.spec.name}, severity {SEVERITY}, batches of {BATCH}, seed {a.seed}")
 
 
