@@ -23,9 +23,13 @@ from tests.helpers import REPO
 STOPS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
-def program(
-    folder: Path, *arguments: object, before: Callable[[], object] | None = None
-) -> subprocess.CompletedProcess[str]:
+def hear() -> None:
+    """Hear all signals, whatever nohup, or the shell that put this in the background, has these tests ignore."""
+    for name in STOPS:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+
+def program(folder: Path, *arguments: object, before: Callable[[], object] = hear) -> subprocess.CompletedProcess[str]:
     """Run Python in ``folder``, whose modules go before all others."""
     path = os.pathsep.join((str(folder), str(REPO / "src")))
     return subprocess.run(
