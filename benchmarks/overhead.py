@@ -189,7 +189,9 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
             float(in_a_process("overhead", "--peak", folder, model, kind, method, *options))
             for method in ("plain", "align")
         )
-        print(f"peak memory, {kind}, batches of {largest}: {own / plain_peak:.3f}x ({own:.0f} and {plain_peak:.0f} MiB)")
+        print(
+            f"peak memory, {kind}, batches of {largest}: {own / plain_peak:.3f}x ({own:.0f} and {plain_peak:.0f} MiB)"
+        )
     file = folder / "state.npz"
     align.save(file)
     print(f"saved state, full: {file.stat().st_size / 1e6:.1f} MB", flush=True)

@@ -38,7 +38,14 @@ def energy_deficit(spectra: Spectra, domains: DomainEstimate, descriptor_std: Ar
 
 
 def equalise(spectra: Spectra, coefficients: Single, deficit: Array, strength: float) -> npt.NDArray[np.float32]:
-    """Return the images of ``coefficients`` with the ``deficit`` of their bands (``[B or 1, ...]``) given back."""
-    gain = np.exp(spectra.interpolate(np.minimum(strength * deficit / 2, MAX_LOG_GAIN)))
-    gain[..., 0, 0] = 1  # the mean is no detail
-    return spectra.inverse(coefficients * gain)
+    """Return the images of ``coefficients`` with the ``deficit`` of their bands (``[B or 1, ...]``) given back.
+
+    The images take the place of the coefficients in memory.
+    """
+    logarithm = np.minimum(strength * deficit / 2, MAX_LOG_GAIN)
+    for image, row in enumerate(logarithm):
+        gain = np.exp(spectra.interpolate(row))
+        gain[..., 0, 0] = 1  # the mean is no detail
+        some = coefficients if len(logarithm) == 1 else coefficients[image]
+        np.multiply(some, gain, out=some)
+    return spectra.inverse(coefficients)
