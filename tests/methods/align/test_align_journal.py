@@ -140,7 +140,13 @@ def test_bytes_of_an_image(engine: fozo.Engine, source: SourceStatistics, tmp_pa
 
 def forge(lessons: object = None, **changes: object) -> Callable[[Line], Line]:
     def change(line: Line) -> Line:
-        return {**line, **changes, **({} if lessons is None else {"lessons": lessons})}
+        if lessons is not None:
+            line = {
+                **line,
+                "lessons": lessons,
+                "treatments": [False] * len(lessons if isinstance(lessons, list) else []),
+            }
+        return {**line, **changes}
 
     return change
 
@@ -163,6 +169,13 @@ def packed(data: bytes, images: object = 1) -> list[Line]:
         (forge(lessons=packed(b"", images=True)), "no number of images"),
         (forge(lessons=[{"images": 1, "data": "?"}]), "cannot be read"),
         (forge(lessons=[]), "leads elsewhere"),
+        (forge(treatments=[]), "tells no treatments"),
+        (forge(treatments=None), "tells no treatments"),
+        (forge(left=-1), "tells no treatments"),
+        (forge(left=True), "tells no treatments"),
+        (forge(treatments=["?"] * 3), "an estimate of the journal cannot be read"),
+        (forge(treatments=[base64.b64encode(b"\0" * 7).decode()] * 3), "an estimate of the journal cannot be read"),
+        (forge(treatments=[base64.b64encode(np.zeros(200)).decode()] * 3), "an estimate of the journal cannot be read"),
         (forge(led_to=5), "leads elsewhere"),
     ],
 )
@@ -210,3 +223,27 @@ def test_a_forked_child_does_not_write_its_parents_journal(
         with pytest.raises(FozoError, match="is the parent process's; give the adapters of a child their own"):
             method(STREAM[1])
     method(STREAM[1])
+
+
+def test_a_treatment_kept_over_batches_is_replayed_and_saved_too(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    """Single images are treated alike for a while; whoever takes over in between goes on with the same numbers."""
+    path, drifted = tmp_path / "camera.journal", 0.3 * random_images(60, seed=3) + 1.0
+    method = fozo.Align(engine, source, journal=path)
+    kept = 0
+    for i in range(50):
+        method(drifted[i : i + 1])
+        kept += method.planned == [True]
+    assert 20 < kept < 50
+    assert method.treatment is not None and method.treatment.left > 0
+    replayed, restored = fozo.Align(engine, source), fozo.Align(engine, source)
+    replayed.replay(path)
+    method.save(tmp_path / "state.npz")
+    restored.restore(tmp_path / "state.npz")
+    for other in (replayed, restored):
+        assert same(other.state(), method.state())
+    for i in range(50, 60):
+        wanted = method(drifted[i : i + 1])
+        np.testing.assert_array_equal(replayed(drifted[i : i + 1]), wanted)
+        np.testing.assert_array_equal(restored(drifted[i : i + 1]), wanted)

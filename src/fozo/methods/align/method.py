@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from fozo.methods.align.equaliser import energy_deficit, equalise
 from fozo.methods.align.lesson import Lesson
 from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Retrieved, Stored
 from fozo.methods.align.targets import REFERENCE_IMAGES, Reference, Targets
+from fozo.methods.align.treatment import Treatment, treatment_of, treatment_state
 from fozo.methods.base import Method, positive
 from fozo.methods.journal import Journal, read_journal
 from fozo.methods.registry import register
@@ -148,12 +149,14 @@ class Align(Method[AlignConfig]):
         """Begin with an empty memory."""
         self._forget()
         self.credit, self.batches = BURST, 0
+        self.planned = []
         self.passes_per_image = 1.0
         self._rewind()
 
     def _forget(self) -> None:
         self.memory = self._empty()
         self.reference = self.targets.no_reference(self.engine.spec.dim)
+        self.treatment: Treatment | None = None
 
     def _empty(self) -> Memory:
         return Memory(self.descriptor_std.size, self.form, self.config.retrieval)
@@ -165,6 +168,7 @@ class Align(Method[AlignConfig]):
             descriptors = self.spectra.describe(coefficients)
         sound = self.spectra.sound(descriptors)
         self.lessons: list[Lesson | None] = []
+        self.planned: list[DomainEstimate | bool] = []
         self.passes_per_image = 1.0
         if sound.all():
             logits = self._adapt(batch, coefficients, descriptors)
@@ -195,11 +199,11 @@ class Align(Method[AlignConfig]):
         domains = self.config.retrieval.estimate(descriptors, self.memory.latest(self.config.retrieval.context))
         logits, spent, samples, start = list[Floats](), 0, 0.0, 0
         while start < len(batch):
-            some, retrieved = self._next(domains, start)
-            group, passes = self._group(batch.part(some), coefficients[some], domains.part(some), retrieved)
+            some, treatment = self._next(domains, start)
+            samples = float(treatment.samples.mean())
+            group, passes = self._group(batch.part(some), coefficients[some], domains.part(some), treatment)
             logits.append(group)
             spent += passes * len(group)
-            samples = float(retrieved.effective_sample_size.mean())
             start = some.stop
         self.passes_per_image = spent / len(batch)
         # About 1 for clean images, whatever the size of the batch.
@@ -207,8 +211,8 @@ class Align(Method[AlignConfig]):
         self.report(shift=shift, effective_sample_size=samples)
         return logits[0] if len(logits) == 1 else np.concatenate(logits)
 
-    def _next(self, domains: DomainEstimate, start: int) -> tuple[slice, Retrieved]:
-        """Choose the images that go through the model next, and find the memories of their domains.
+    def _next(self, domains: DomainEstimate, start: int) -> tuple[slice, Treatment]:
+        """Choose the images that go through the model next, and decide their treatment.
 
         Early images of a domain teach the next ones, so groups are small. Where the memory is rich for all, they are
         large.
@@ -216,12 +220,26 @@ class Align(Method[AlignConfig]):
         count = len(domains.mean)
         few = slice(start, min(start + self.config.group_size, count))
         many = slice(start, min(start + max(LARGEST_GROUP, self.config.group_size), count))
+        if self.treatment is not None and self.treatment.serves(domains.part(many)):
+            self.planned.append(True)
+            return many, self.treatment
         retrieved = self.memory.retrieve(domains.part(few))
         if few != many and retrieved.effective_sample_size.min() >= RICH:
             all_of_them = self.memory.retrieve(domains.part(many))
             if all_of_them.effective_sample_size.min() >= RICH:
-                return many, all_of_them
-        return few, retrieved
+                few, retrieved = many, all_of_them
+        return few, self._treat(domains.part(few).distinct(), retrieved)
+
+    def _treat(self, domains: DomainEstimate, retrieved: Retrieved) -> Treatment:
+        """Decide what is done to images of ``domains``, and keep it for more of them if there is but one."""
+        posterior = self.config.retrieval.posterior(domains, retrieved)
+        drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
+        deficit = drifted[:, None, None] * energy_deficit(self.spectra, posterior, self.descriptor_std)
+        knobs = self._plan(retrieved, drifted)
+        made = Treatment(drifted, deficit, knobs, retrieved.effective_sample_size, domains)
+        self.treatment = made.kept() if self.config.passes == 1 else None
+        self.planned.append(domains if self.treatment is not None else False)
+        return made
 
     def _plain(self, batch: Batch) -> Floats:
         """Predict images as if nothing had been adapted; what is not finite even then is refused."""
@@ -241,27 +259,26 @@ class Align(Method[AlignConfig]):
         return logits
 
     def _group(
-        self, batch: Batch, coefficients: Single, domains: DomainEstimate, retrieved: Retrieved
+        self, batch: Batch, coefficients: Single, domains: DomainEstimate, treatment: Treatment
     ) -> tuple[Floats, int]:
         """Move, predict and remember a few images. Return logits and passes."""
-        before = self.memory.mark()
-        posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
-        drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
-        plain, batch = batch, self._equalised(batch, coefficients, posterior, drifted)
-        passes = self._passes(len(batch), float(retrieved.effective_sample_size.mean()))
+        before, knobs = self.memory.mark(), treatment.knobs
+        plain, batch = batch, self._equalised(batch, coefficients, treatment.deficit)
+        passes = self._passes(len(batch), float(treatment.samples.mean()))
         for again in range(passes):
             if again:
-                retrieved = self.memory.retrieve(domains)
-            knobs = self._plan(retrieved, drifted)
+                knobs = self._plan(self.memory.retrieve(domains), treatment.drifted)
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
                 return self._heal(plain), again + 2
-            lesson = self._lesson(domains, block_updates(taps, knobs), logits, 1 - drifted)
+            lesson = self._lesson(domains, block_updates(taps, knobs), logits, 1 - treatment.drifted)
             self.memory.back(before)  # what the pass before saw of these images is out of date
             self.memory.add(lesson.domains, lesson.stored)
         self._learn_reference(lesson)
         self.lessons.append(lesson)
+        if self.treatment is not None:
+            self.treatment = self.treatment.used(len(batch))
         return logits, passes
 
     def _lesson(self, domains: DomainEstimate, updates: TokenStatistics, logits: Floats, clean: Array) -> Lesson:
@@ -283,9 +300,8 @@ class Align(Method[AlignConfig]):
             residual = self.targets.residuals(self.targets.decode(vectors), offset)
             self.reference = self.reference.learn(offset, residual, np.array([weight]))
 
-    def _equalised(self, batch: Batch, coefficients: Single, domains: DomainEstimate, drifted: Array) -> Batch:
+    def _equalised(self, batch: Batch, coefficients: Single, deficit: Array) -> Batch:
         """Give images back the detail that their domains lack."""
-        deficit = drifted[:, None, None] * energy_deficit(self.spectra, domains, self.descriptor_std)
         if not self.config.equaliser_strength or not deficit.any():
             return batch
         return batch.with_images(equalise(self.spectra, coefficients, deficit, self.config.equaliser_strength))
@@ -335,12 +351,13 @@ class Align(Method[AlignConfig]):
 
     def checkpoint(self) -> Callable[[], None]:
         """Mark where the memory is, instead of copying it."""
-        memory, reference, credit, batches = self.memory, self.reference, self.credit, self.batches
+        memory, before = self.memory, (self.reference, self.treatment, self.credit, self.batches)
         memory.settle()
 
         def undo() -> None:
             memory.back(0)
-            self.memory, self.reference, self.credit, self.batches = memory, reference, credit, batches
+            self.memory = memory
+            self.reference, self.treatment, self.credit, self.batches = before
             self._rewind()
 
         return undo
@@ -349,12 +366,17 @@ class Align(Method[AlignConfig]):
         """The memory, the camera's reference, and the token bucket of ``auto``."""
         return {
             **self.memory.state(),
+            **self._treatment_state(),
             "reference_images": np.array(self.reference.images),
             "reference_offset": self.reference.offset,
             "reference_residual": self.reference.residual,
             "credit": np.array(self.credit),
             "batches": np.array(self.batches),
         }
+
+    def _treatment_state(self) -> State:
+        spec, bands = self.engine.spec, (self.spectra.channels, self.spectra.bands)
+        return treatment_state(self.treatment, spec.depth, spec.dim, self.descriptor_std.size, bands)
 
     def assign(self, variables: State) -> None:
         """Continue from a memory."""
@@ -364,9 +386,9 @@ class Align(Method[AlignConfig]):
                 f"the state's reference rests on {reference_images:g} images, of {REFERENCE_IMAGES:g} at most; "
                 f"save the state again"
             )
-        memory = self._empty()
+        memory, treatment = self._empty(), treatment_of(variables, NEGLIGIBLE)
         memory.load(variables)
-        self.memory = memory
+        self.memory, self.treatment = memory, treatment
         self.reference = Reference(
             reference_images,
             variables["reference_offset"].astype(np.float64),
@@ -387,13 +409,21 @@ class Align(Method[AlignConfig]):
         return {**self._owner(), "model": self.engine.spec.name, "source": crc}
 
     def _record(self) -> dict[str, object]:
-        """Make a journal's line of the latest batch."""
+        """Make a journal's line of the latest batch: of each group its lesson, and where its treatment comes from.
+
+        That is an estimate of its domain, where the treatment was made for it and kept, else whether one was kept from
+        before.
+        """
         lessons = [None if lesson is None else lesson.encode() for lesson in self.lessons]
-        return {"lessons": lessons, "credit": self.credit, "led_to": self._checksum()}
+        treatments = [each if isinstance(each, bool) else each.encode() for each in self.planned]
+        left = 0 if self.treatment is None else self.treatment.left
+        facts = {"lessons": lessons, "treatments": treatments, "left": left, "credit": self.credit}
+        return {**facts, "led_to": self._checksum()}
 
     def _checksum(self) -> int:
         """CRC-32 of what is learnt beyond the memory, which is told by the lessons themselves."""
-        return zlib.crc32(self.reference.offset.tobytes() + self.reference.residual.tobytes())
+        learnt = (self.reference.offset, self.reference.residual, *self._treatment_state().values())
+        return zlib.crc32(b"".join(array.tobytes() for array in learnt))
 
     def replay(self, journal: str | os.PathLike[str], batches: int | None = None) -> None:
         """Continue from where a journal leads, exactly, without any image: after all its batches, or the first few.
@@ -409,16 +439,26 @@ class Align(Method[AlignConfig]):
 
     def _follow(self, line: Mapping[str, object], what: str) -> None:
         """Learn again what a line of a journal says."""
-        lessons, credit = line.get("lessons"), line.get("credit")
+        lessons, treatments = line.get("lessons"), line.get("treatments")
+        credit, left = line.get("credit"), line.get("left")
         if not isinstance(lessons, list) or type(credit) is not float or not 0 <= credit <= BUCKET:
             raise FozoError(f"{what} tells no lessons, or no credit; use a copy from before")
-        for each in lessons:
+        if not isinstance(treatments, list) or len(treatments) != len(lessons) or type(left) is not int or left < 0:
+            raise FozoError(f"{what} tells no treatments; use a copy from before")
+        for each, origin in zip(lessons, treatments, strict=True):
+            if isinstance(origin, str):
+                domains = DomainEstimate.decode(origin, self.descriptor_std.size)
+                self._treat(domains, self.memory.retrieve(domains))
+            elif origin is not True:
+                self.treatment = None
             if each is None:
                 self._forget()
             else:
                 lesson = Lesson.decode(each, self.descriptor_std.size, self.form)
                 self.memory.add(lesson.domains, lesson.stored)
                 self._learn_reference(lesson)
+        self.memory.settle()
+        self.treatment = None if self.treatment is None or not left else replace(self.treatment, left=left)
         self.credit, self.batches = credit, self.batches + 1
         if line.get("led_to") != self._checksum():
             raise FozoError(f"replaying {what} leads elsewhere; use the NumPy version of the original run")

@@ -16,6 +16,7 @@ A batch of one domain has t = 0: its images share one sharp estimate. In a batch
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,8 +67,9 @@ class Stored:
         """Average by ``shares`` ``[m, n]``: vectors ``[m, layers, d]`` and contents ``[m, k]``."""
         parts = shares.astype(np.float32)
         vectors = np.empty((len(parts), *self.codes.shape[1:]), dtype=np.float32)
+        numbers = np.empty((self.codes.shape[0], self.codes.shape[2]), dtype=np.float32)
         for layer in range(self.codes.shape[1]):  # one after the other, to stay in the cache; einsum wakes no threads
-            numbers = self.codes[:, layer].astype(np.float32)
+            numbers[...] = self.codes[:, layer]
             np.einsum("mn,nd->md", parts * self.scales[:, layer], numbers, out=vectors[:, layer])
         return vectors, np.einsum("mn,nk->mk", parts, self.contents)
 
@@ -83,6 +85,21 @@ class DomainEstimate:
     def part(self, images: slice | npt.NDArray[np.bool_]) -> DomainEstimate:
         """Estimates of some of the images."""
         return DomainEstimate(self.mean[images], self.variance[images], self.descriptor[images])
+
+    def encode(self) -> str:
+        """One domain's mean and variance as text."""
+        return base64.b64encode(np.ascontiguousarray([self.mean[0], self.variance[0]], dtype="<f8").tobytes()).decode()
+
+    @classmethod
+    def decode(cls, text: str, features: int) -> DomainEstimate:
+        """Read what :meth:`encode` made; the mean stands in for the image's own descriptor."""
+        try:
+            mean, variance = np.frombuffer(base64.b64decode(text, validate=True), "<f8").reshape(2, 1, features)
+        except ValueError as error:
+            raise FozoError(f"an estimate of the journal cannot be read ({error}); use a copy from before") from error
+        if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance > 0).all()):
+            raise FozoError("an estimate of the journal is not finite; use a copy from before")
+        return cls(mean.astype(np.float64), variance.astype(np.float64), mean.astype(np.float64))
 
     def distinct(self) -> DomainEstimate:
         """One row if all images share one estimate, else all of them."""
