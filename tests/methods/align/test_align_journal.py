@@ -175,7 +175,10 @@ def packed(data: bytes, images: object = 1) -> list[Line]:
         (forge(left=True), "tells no treatments"),
         (forge(treatments=["?"] * 3), "an estimate of the journal cannot be read"),
         (forge(treatments=[base64.b64encode(b"\0" * 7).decode()] * 3), "an estimate of the journal cannot be read"),
-        (forge(treatments=[base64.b64encode(np.zeros(200)).decode()] * 3), "an estimate of the journal cannot be read"),
+        (
+            forge(treatments=[base64.b64encode(np.zeros(200).tobytes()).decode()] * 3),
+            "an estimate of the journal cannot be read",
+        ),
         (forge(led_to=5), "leads elsewhere"),
     ],
 )

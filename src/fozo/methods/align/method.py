@@ -30,7 +30,7 @@ from fozo.core.descriptor import Single, spectra
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.methods.align.alignment import TokenStatistics, block_updates, plan
-from fozo.methods.align.equaliser import energy_deficit, equalise
+from fozo.methods.align.equaliser import band_gains, energy_deficit, equalise
 from fozo.methods.align.lesson import Lesson
 from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Retrieved, Stored
 from fozo.methods.align.targets import REFERENCE_IMAGES, Reference, Targets
@@ -143,13 +143,14 @@ class Align(Method[AlignConfig]):
         self.descriptor_std = np.maximum(source.descriptor.std, 1e-6)
         self.spectra = spectra(*spec.image_shape)
         self.form = (self.width // spec.dim, spec.dim, self.targets.vectors.shape[1])
+        self._gains: tuple[Array, Single] | None = None
         self._room = np.empty((0, *spec.image_shape), dtype=np.float32)
 
     def begin(self) -> None:
         """Begin with an empty memory."""
         self._forget()
         self.credit, self.batches = BURST, 0
-        self.planned = []
+        self.planned: list[DomainEstimate | bool] = []
         self.passes_per_image = 1.0
         self._rewind()
 
@@ -168,7 +169,7 @@ class Align(Method[AlignConfig]):
             descriptors = self.spectra.describe(coefficients)
         sound = self.spectra.sound(descriptors)
         self.lessons: list[Lesson | None] = []
-        self.planned: list[DomainEstimate | bool] = []
+        self.planned = []
         self.passes_per_image = 1.0
         if sound.all():
             logits = self._adapt(batch, coefficients, descriptors)
@@ -285,7 +286,7 @@ class Align(Method[AlignConfig]):
         """Say what is to be remembered of images; nothing of those whose tokens are beyond belief."""
         clean = np.broadcast_to(clean, len(logits))
         vectors, contents = self.targets.encode(updates), self.targets.offsets(logits)
-        sound = self.targets.plausible(updates)
+        sound = self.targets.plausible(vectors)
         if not sound.all():
             domains, vectors, contents, clean = domains.part(sound), vectors[sound], contents[sound], clean[sound]
         return Lesson(domains, Stored.of(vectors, contents), clean)
@@ -302,9 +303,15 @@ class Align(Method[AlignConfig]):
 
     def _equalised(self, batch: Batch, coefficients: Single, deficit: Array) -> Batch:
         """Give images back the detail that their domains lack."""
-        if not self.config.equaliser_strength or not deficit.any():
+        strength = self.config.equaliser_strength
+        if not strength or not deficit.any():
             return batch
-        return batch.with_images(equalise(self.spectra, coefficients, deficit, self.config.equaliser_strength))
+        if len(deficit) > 1:
+            return batch.with_images(equalise(self.spectra, coefficients, deficit, strength))
+        if self._gains is None or self._gains[0] is not deficit:  # a treatment that is kept has them already
+            self._gains = deficit, band_gains(self.spectra, deficit[0], strength)
+        np.multiply(coefficients, self._gains[1], out=coefficients)
+        return batch.with_images(self.spectra.inverse(coefficients))
 
     def _passes(self, images: int, samples: float) -> int:
         """How many passes the next images get; for ``auto`` by a token bucket."""

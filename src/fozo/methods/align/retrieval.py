@@ -17,6 +17,7 @@ A batch of one domain has t = 0: its images share one sharp estimate. In a batch
 from __future__ import annotations
 
 import base64
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,9 +134,10 @@ class RetrievalConfig:
         count = len(joined)
         if count == 1:  # nothing is known of the domain but this image
             return DomainEstimate(descriptors, np.ones_like(descriptors), descriptors)
-        mean = joined.mean(axis=0)
+        mean = np.add.reduce(joined, axis=0) / count
         # The variance of few images is itself uncertain: what lies within two standard errors of 1 counts as 1.
-        excess = joined.var(axis=0, ddof=1) - 1 - 2 * np.sqrt(2 / (count - 1))
+        spread = np.add.reduce(np.square(joined - mean), axis=0) / (count - 1)
+        excess = spread - 1 - 2 * math.sqrt(2 / (count - 1))
         between = np.maximum(excess, 0)
         share = between / (1 + between)
         posterior = mean + share * (descriptors - mean)
@@ -248,7 +250,8 @@ class Memory:
                 f"the state remembers {count} images, of {capacity} at most, and goes on at place {after}; save the "
                 f"state again"
             )
-        if not ((state["variance"] > 0).all() and (state["scales"] >= 0).all()):
+        variance, scales = state["variance"].astype(np.float64), state["scales"].astype(np.float32)
+        if not ((variance > 0).all() and (scales >= 0).all()):
             raise FozoError("the state remembers variances that are not positive; save the state again")
         for name, array in zip(NAMES, self._arrays(), strict=True):
             array[:count] = state[name]
@@ -282,7 +285,8 @@ class Memory:
     def add(self, domains: DomainEstimate, stored: Stored) -> None:
         """Remember images, forgetting the oldest."""
         capacity = self.config.capacity
-        new = (domains.mean, domains.variance, domains.descriptor, stored.codes, stored.scales, stored.contents)
+        new: list[npt.NDArray[np.generic]]
+        new = [domains.mean, domains.variance, domains.descriptor, stored.codes, stored.scales, stored.contents]
         count = min(len(stored), capacity)
         places = (self._next + np.arange(count)) % capacity
         self._undo.append((self._count, self._next, places, [array[places] for array in self._arrays()]))

@@ -33,7 +33,7 @@ NAMES = ("patch_mean", "patch_log_variance", "cls")
 REFERENCE_IMAGES = 512.0
 """The camera's reference is an average over about this many of its latest clean-looking images."""
 PLAUSIBLE = 1e4
-"""Clean standard deviations that tokens may be away from their average: a black, white or checkered image, or pure
+"""Clean standard deviations that block updates may be away from their average: a black, white or checkered image, or pure
 noise, is below a hundred."""
 
 
@@ -47,7 +47,7 @@ class Reference:
     residual: Array
     """Average difference, flat: ``[width]``."""
 
-    def learn(self, offsets: Array, residuals: Array, weights: Array) -> Reference:
+    def learn(self, offsets: Array, residuals: Floats, weights: Array) -> Reference:
         """Take in images by weight: content offsets ``[B, k]``, residuals ``[B, width]``, weights ``[B]``."""
         added = float(weights.sum())
         if added <= 0:
@@ -88,7 +88,7 @@ class Targets:
         )
         updates = self.average.each(lambda part: np.diff(part, axis=1, prepend=0.0))
         self._centre, self._unit = updates.layers().astype(np.float32), self._scale.astype(np.float32)
-        self._balance = 1 / np.repeat(np.maximum(cut, 1), cut)
+        self._balance = (1 / np.repeat(np.maximum(cut, 1), cut)).astype(np.float32)
         self._known: tuple[Reference | None, Array, Array] = (None, np.zeros(0), np.zeros(0))
 
     def offsets(self, logits: Floats) -> Array:
@@ -114,20 +114,18 @@ class Targets:
         """Read what :meth:`encode` made, or averages of it."""
         return TokenStatistics.of_layers(vectors * self._unit + self._centre, self.depth)
 
-    def residuals(self, updates: TokenStatistics, offsets: Array) -> Array:
+    def residuals(self, updates: TokenStatistics, offsets: Array) -> Floats:
         """How the unmoved tokens of images differ from those of clean images of their content, flat ``[B, width]``."""
         differ = TokenStatistics.unmoved(updates).each(
             lambda tokens, average, shift: tokens - average - shift, self.average, self.shift(offsets)
         )
         return differ.flat()
 
-    def plausible(self, updates: TokenStatistics) -> npt.NDArray[np.bool_]:
-        """Say of each image whether what the blocks added to it can be a picture's: ``[B]``."""
+    def plausible(self, vectors: Single) -> npt.NDArray[np.bool_]:
+        """Say of each image whether what the blocks added to it (:meth:`encode`) can be a picture's: ``[B]``."""
         with np.errstate(over="ignore", invalid="ignore"):
-            off = TokenStatistics.unmoved(updates).layers()
-            off -= self._average
-            off /= self._scale
-            far = np.einsum("nld,nld,l->n", off, off, self._balance) / off.shape[2]
+            layers = np.einsum("nld,nld->nl", vectors, vectors) / np.float32(vectors.shape[2])
+            far = np.einsum("nl,l->n", layers, self._balance)
         within: npt.NDArray[np.bool_] = far <= PLAUSIBLE**2  # NaN is not
         return within
 

@@ -92,6 +92,6 @@ def treatment_of(state: State, negligible: float) -> Treatment | None:
         state["treatment_deficit"][None],  # type: ignore[arg-type]
         knobs,
         np.array([samples]),
-        DomainEstimate(mean, variance, mean),  # type: ignore[arg-type]
+        DomainEstimate(mean, variance, mean),
         int(left),
     )
