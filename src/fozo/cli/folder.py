@@ -35,7 +35,7 @@ def read_batches(
 ) -> Iterator[LabelledBatch]:
     """Read images in order, as the model takes them."""
     # The stream checks labels against the head; without labels there is nothing to check.
-    spec = replace(engine.spec, classes=1, subset=None)
+    spec = replace(engine.spec, classes=1, subset=None, labels=None)
     order = Continual(kinds=(CLEAN.kind,), shuffle=False)
     done = 0
     for batch in Stream(images, spec, order, batch_size=batch_size).batches():
