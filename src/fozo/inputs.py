@@ -48,7 +48,8 @@ KEYS = ("pixel_values", "images", "image")
 def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Images:
     """Turn what a user gives as a batch into float images; whether the model can read them, its engine checks.
 
-    Where the model does not tell its mean and std, pixels are normalised as the ``clean`` images were, if that is known.
+    Where the model does not tell its mean and std, pixels are normalised as the ``clean`` images were, where that is
+    known.
     """
     given = _unwrapped(images)
     if is_array(given):
@@ -149,12 +150,12 @@ def _is_labelled(value: object) -> bool:
 
 def _unwrapped(value: object) -> object:
     """Take the images out of ``(images, labels)`` and out of dictionaries."""
-    if isinstance(value, Mapping) or hasattr(value, "pixel_values"):  # transformers' BatchFeature is no Mapping
-        keys = [key for key in KEYS if key in value]  # type: ignore[operator]
+    if isinstance(value, Mapping):
+        keys = [key for key in KEYS if key in value]
         if not keys:
-            names = ", ".join(map(repr, list(value)[:5])) or "nothing"  # type: ignore[call-overload]
+            names = ", ".join(map(repr, list(value)[:5])) or "nothing"
             raise FozoError(f"a batch has {names}, and no 'pixel_values' or 'images'; give its images alone")
-        return _unwrapped(value[keys[0]])  # type: ignore[index]
+        return _unwrapped(value[keys[0]])
     if not isinstance(value, (list, tuple)) or not value:
         return value
     first, *rest = value

@@ -190,6 +190,8 @@ class TorchEngine:
     def check(self, images: Images) -> TorchBatch:
         """Refuse what the model cannot read, and bring the rest to its device and precision."""
         check_images(images, self.spec, self._warned)
+        if isinstance(images, np.ndarray):  # torch reads neither negative strides nor all of NumPy's types
+            images = np.ascontiguousarray(images, dtype=np.float64 if self.dtype == torch.float64 else np.float32)
         return TorchBatch(torch.as_tensor(images).to(self.device, self.dtype), self.vit, self.chunk)
 
     def head(self) -> TorchHead:
