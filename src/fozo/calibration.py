@@ -22,6 +22,8 @@ def calibrate(engine: Engine, batches: Iterable[Images]) -> SourceStatistics:
     One forward pass an image, memory of one batch. A few hundred images are enough; the paper uses the
     whole ImageNet validation set.
     """
+    if "tokens" not in engine.abilities:
+        return calibrate_black_box(engine, batches)
     gathered: SourceStatistics | None = None
     head = engine.head()
     basis = ContentBasis.of(head)
@@ -43,6 +45,20 @@ def calibrate(engine: Engine, batches: Iterable[Images]) -> SourceStatistics:
             **{name: Moments.of(value) for name, value in values.items()},
         )
         gathered = part if gathered is None else gathered.merge(part)
+    return _enough(gathered)
+
+
+def calibrate_black_box(engine: Engine, batches: Iterable[Images]) -> SourceStatistics:
+    """Describe clean images. A model that shows nothing of its inside is not run at all."""
+    gathered: SourceStatistics | None = None
+    for images in batches:
+        descriptors = describe(engine.check(images).images)
+        part = SourceStatistics.of_images(engine.spec.fingerprint, engine.spec.name, descriptors)
+        gathered = part if gathered is None else gathered.merge(part)
+    return _enough(gathered)
+
+
+def _enough(gathered: SourceStatistics | None) -> SourceStatistics:
     if gathered is None or gathered.images < 2:
         count = 0 if gathered is None else gathered.images
         raise FozoError(f"source statistics need at least two clean images, not {count}; give more batches")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fozo.engines.onnx.schema import ForeignModelError
 from fozo.errors import FozoError
 from fozo.types import Engine
 
 if TYPE_CHECKING:
     import torch
 
+    from fozo.engines.blackbox import BlackBoxEngine
     from fozo.engines.onnx.engine import GraphEngine
     from fozo.engines.torch_engine import TorchEngine
 
@@ -61,14 +64,17 @@ class LoadOptions:
 
 
 def load_engine(
-    model: str | os.PathLike[str] | Engine | torch.nn.Module, options: LoadOptions | None = None, **changes: object
+    model: str | os.PathLike[str] | Engine | torch.nn.Module | Callable[[Any], object],
+    options: LoadOptions | None = None,
+    **changes: object,
 ) -> Engine:
     """Make an engine of a model.
 
     Args:
         model: an ``.onnx`` file written by ``fozo export`` (runs without PyTorch), a torch ViT (fozo's, timm's or
             transformers'), a file of weights with timm's names (``.safetensors``, or ``.pt``/``.pth``/``.bin`` holding
-            tensors only), ``timm:NAME`` with its full tag (fetched by timm), or an engine, returned as it is.
+            tensors only), ``timm:NAME`` with its full tag (fetched by timm), or an engine, returned as it is. Any other
+            module, ``.onnx`` file or function of images is run as a black box (:mod:`fozo.engines.blackbox`).
         options: how to load it.
         changes: fields of :class:`LoadOptions` by name, ``mean=0.5`` say.
     """
@@ -79,10 +85,15 @@ def load_engine(
     options = replace(options or LoadOptions(), **changes)  # type: ignore[arg-type]
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix == ".onnx":
-            return _load_graph(model, options)
+            try:
+                return _load_graph(model, options)
+            except ForeignModelError:
+                return _load_black_box(model, options)
     elif isinstance(model, Engine):
         options.refuse(known, "this is an engine already; give it when the engine is made")
         return model
+    elif callable(model) and not _shows_tokens(model):
+        return _load_black_box(model, options)
     options.refuse(("threads", "runtime"), "it is for .onnx files; this model runs in PyTorch")
     try:
         importlib.import_module("torch")
@@ -97,6 +108,31 @@ def load_engine(
     from fozo.quant import with_scales
 
     return with_scales(engine, options.scales)
+
+
+def _shows_tokens(model: Callable[[Any], object]) -> bool:
+    """Whether a model is a ViT of some kind, or wants to be one: what is wrong with it is told when it is converted."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        return False
+    from fozo.models.convert import looks_like_timm, looks_like_transformers
+    from fozo.models.vit import ViT
+
+    return isinstance(model, ViT) or looks_like_transformers(model) or looks_like_timm(model)
+
+
+def _load_black_box(model: str | os.PathLike[str] | Callable[[Any], object], options: LoadOptions) -> BlackBoxEngine:
+    """Run a model of which nothing is known; ``architecture`` is what it is called."""
+    from fozo.engines.blackbox import black_box
+
+    fixed = ("heads", "classes", "device", "dtype", "chunk", "scales")
+    options.refuse(fixed, "this model is run as a black box, which is used as it is")
+    if options.runtime not in (None, "onnxruntime") or (options.runtime and not isinstance(model, (str, os.PathLike))):
+        raise FozoError(
+            f"runtime={options.runtime!r} cannot run a black box; ONNX files of other programs run on onnxruntime"
+        )
+    size, name = options.image_size, options.architecture
+    return black_box(model, name=name, image_size=size, mean=options.mean, std=options.std, threads=options.threads)
 
 
 def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngine:
@@ -138,7 +174,7 @@ def _from_timm(name: str) -> torch.nn.Module:
     return module
 
 
-def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> TorchEngine:
+def _load_torch(model: object, options: LoadOptions) -> TorchEngine:
     import torch
 
     from fozo.engines.torch_engine import TorchEngine

@@ -36,7 +36,11 @@ State: TypeAlias = dict[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Spec:
-    """The facts about a model that everything else reads instead of assuming."""
+    """The facts about a model that everything else reads instead of assuming.
+
+    Of a black box, which shows no tokens, depth and widths are 0, and the one patch is the image. What it does not tell
+    (the size of its images, the number of classes) is 0 until a batch has told it.
+    """
 
     name: str
     depth: int
@@ -184,6 +188,13 @@ class Affine:
         return logits
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a black box returned that is no logits (boxes, masks): handed to the user as it is."""
+
+    value: object
+
+
 class Batch(Protocol):
     """Images that an engine has checked and converted, once. It belongs to the engine that made it."""
 
@@ -218,7 +229,7 @@ class Engine(Protocol):
         """What it can do beyond images to logits.
 
         ``tokens``: the knobs and taps of a ViT. ``torch``: a torch model, whose LayerNorms a copy may change.
-        ``gradient``: gradients flow through it.
+        ``gradient``: gradients flow through it. A black box has none of them.
         """
 
     def check(self, images: Images) -> Batch:
