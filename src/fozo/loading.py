@@ -196,7 +196,7 @@ def _load_torch(model: object, options: LoadOptions) -> TorchEngine:
     elif isinstance(model, ViT):
         a = model.architecture
         hints = replace(hints, heads=a.heads, norm_epsilon=a.norm_epsilon, activation=a.activation)
-        vit = convert.vit_from_state(model.state_dict(), replace(hints, image_size=a.image_size))
+        vit = convert.vit_from_state(model.state_dict(), replace(hints, image_size=a.image_size, pool=a.pool))
     elif isinstance(model, torch.nn.Module) and convert.looks_like_transformers(model):
         vit, hints = convert.vit_from_transformers(model, hints)
     elif isinstance(model, torch.nn.Module) and convert.looks_like_timm(model):

@@ -320,7 +320,10 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
         _close(alone, moved[Tap.LOGITS][:, 1:2], tolerance, f"an image's own {name} move, alone")
         first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
         assert np.allclose(moved[Tap.PATCH_MEAN][:, :, 0], first), "taps are to be read before the move"
-        assert not np.allclose(moved[Tap.LOGITS], plain), f"the {name} move does nothing"
+        moves = name == "patches" or spec.class_token
+        assert np.allclose(moved[Tap.LOGITS], plain) != moves, (
+            f"the {name} move does nothing, or there is no such token"
+        )
     wrong = np.ones((1, 1, spec.depth, spec.dim + 1))
     for knobs in (Knobs(prompts=prompts[0]), Knobs(prompts=prompts[..., 1:]), Knobs(cls=Move(wrong, wrong))):
         with refused("a knob of the wrong shape"):

@@ -60,6 +60,8 @@ class Spec:
     """Indices of the classes that the head was restricted to (ImageNet-R has 200 of 1000), else ``None``."""
     labels: tuple[str, ...] | None = None
     """Names of the classes in the order of the logits, where they are known."""
+    class_token: bool = True
+    """Whether there is a CLS token; the head of a model without one reads its patch tokens."""
 
     def __post_init__(self) -> None:
         """Refuse a mean and std that no model has: pixels are in [0, 1] (for one that reads 0..255, std is 1/255)."""
@@ -124,6 +126,7 @@ class Knobs:
     prompts: Floats | None = None
     """``[K, p, d]``: tokens inserted after CLS, after the position embedding."""
     cls: Move | None = None
+    """Of the CLS token; it moves nothing where there is none."""
     patches: Move | None = None
 
     def candidates(self) -> int:
@@ -161,9 +164,10 @@ class Tap(str, Enum):
     POOLED = "pooled"
     """``[K, B, h]``: what the head reads. For most models the last layer's ``FEATURES``."""
     CLS = "cls"
-    """``[K, B, L, d]``: the CLS token as it leaves each block, before any move."""
+    """``[K, B, L, d]``: the CLS token as it leaves each block, before any move; the mean patch where there is none."""
     FEATURES = "features"
-    """``[K, B, L, d]``: CLS after the norm that reads it next: the next block's, and the final one for the last."""
+    """``[K, B, L, d]``: CLS after the norm that reads it next: the next block's, and the final one for the last. Where
+    there is none the mean of the patches after that norm, and for the last what the head reads."""
     PATCH_MEAN = "patch_mean"
     """``[K, B, L, d]``: mean over the patch tokens of each image as they enter each block, before any move."""
     PATCH_VARIANCE = "patch_variance"

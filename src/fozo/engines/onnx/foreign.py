@@ -47,16 +47,20 @@ class ForeignGraph:
         self._batch: int | None = batch
         self._last = shape[2] in CHANNELS and shape[0] not in CHANNELS
         self._shape = (shape[2], shape[0], shape[1]) if self._last else (shape[0], shape[1], shape[2])
-        self._outputs = [output.name for output in session.get_outputs()]
+        outputs = session.get_outputs()
+        self._outputs = [output.name for output in outputs]
+        width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
+        self._classes = width if type(width) is int and "float" in outputs[0].type else 0
         self.fingerprint = f"onnx-{_hash(self.path)}"
 
     def facts(self, image_size: tuple[int, int] | None) -> dict[str, Any]:
-        """What the file tells of its images; a size given by the user must not contradict it."""
-        channels, *size = self._shape
-        own = (size[0], size[1]) if size[0] is not None and size[1] is not None else None
+        """What the file tells of its images and classes; a size given by the user must not contradict it."""
+        channels, height, width = self._shape
+        own = (height, width) if height is not None and width is not None else None
         if own is not None and image_size not in (None, own):
             raise FozoError(f"{self.path} takes images of {own}, not of {image_size}; leave image_size= out")
-        return {"image_size": own or image_size, "channels": channels or 3, "takes": "numpy"}
+        size = own or image_size
+        return {"image_size": size, "channels": channels or 3, "classes": self._classes, "takes": "numpy"}
 
     def _session(self) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Give this process's session: threads do not survive a fork, so a child makes its own."""
