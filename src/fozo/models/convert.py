@@ -37,7 +37,8 @@ HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
 DIMENSIONS = {
     "patch_embed.proj.weight": 4, "cls_token": 3, "reg_token": 3, "pos_embed": 3, "norm.weight": 1, "head.weight": 2,
-    "blocks.0.mlp.fc1.weight": 2,
+    "blocks.0.mlp.fc1.weight": 2, "dist_token": 3, "head_dist.weight": 2, "fc_norm.weight": 1, "attn_pool.latent": 3,
+    "attn_pool.q.weight": 2,
 }  # fmt: skip
 """Dimensions of the tensors that an architecture is read off."""
 
@@ -60,15 +61,15 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     for fragment, reason in REFUSED.items():
         if any(fragment in name for name in state):
             raise FozoError(f"{hints.name} {reason}; {BLACK_BOX}")
+    for name, sides in DIMENSIONS.items():
+        shape = state[name].shape if name in state else (1,) * sides
+        if len(shape) != sides or (0 in shape and name not in ("reg_token", "cls_token")):
+            raise FozoError(f"{hints.name} is not a plain ViT: {name!r} is {list(shape)}; {BLACK_BOX}")
     pool = fold_pool(state, hints)
     for name in ("cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight", "head.weight"):
         if name not in state:
             raise FozoError(f"{hints.name} has no {name!r}; a ViT classifier is needed, or {BLACK_BOX}")
 
-    for name, sides in DIMENSIONS.items():
-        empty = 0 in state[name].shape and name not in ("reg_token", "cls_token") if name in state else False
-        if empty or (name in state and state[name].dim() != sides):
-            raise FozoError(f"{hints.name} is not a plain ViT: {name!r} is {list(state[name].shape)}; {BLACK_BOX}")
     dim, channels, *patch = state["patch_embed.proj.weight"].shape
     patch_size = (patch[0], patch[1])
     numbers = [name.split(".")[1] for name in state if name.startswith("blocks.")]

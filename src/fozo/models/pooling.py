@@ -1,6 +1,6 @@
 """What a head reads, found out from the names and shapes of a state dict, and brought to fozo's form.
 
-A head on a class token that nobody reads, two heads that are averaged, a norm after the mean, a query that is computed
+A class token that nobody reads, two heads that are averaged, a norm after the mean, a query that is computed
 from constants: all of them are folded away here, so that the one ViT has a pool by name (:data:`fozo.models.vit.POOLS`)
 and one affine head.
 """
@@ -46,8 +46,8 @@ def _infer(state: dict[str, Tensor]) -> str:
         return "normed mean"
     if "cls_token" not in state or 0 in state["cls_token"].shape:
         return "mean"
-    head, token = state.get("head.weight"), state["cls_token"]
-    return "cls+mean" if head is not None and head.dim() == 2 and head.shape[1] == 2 * token.shape[-1] else "cls"
+    head = state.get("head.weight")
+    return "cls+mean" if head is not None and head.shape[1] == 2 * state["cls_token"].shape[2] else "cls"
 
 
 def _join_heads(state: dict[str, Tensor], hints: Hints) -> None:
@@ -63,21 +63,22 @@ def _join_heads(state: dict[str, Tensor], hints: Hints) -> None:
 
 def _fold_query(state: dict[str, Tensor], hints: Hints) -> None:
     """Compute the query of an attention pool, which is the same for every image."""
-    latent, weight = state.pop(LATENT), state.pop("attn_pool.q.weight", None)
-    bias = state.pop("attn_pool.q.bias", None)
-    if latent.dim() != 3 or latent.shape[:2] != (1, 1):
-        raise FozoError(f"{hints.name} pools with {list(latent.shape)} queries, where fozo has one")
-    if weight is not None and (weight.dim() != 2 or weight.shape[1] != latent.shape[2]):
-        raise FozoError(f"{hints.name} is not a plain ViT: 'attn_pool.q.weight' is {list(weight.shape)}")
-    state["attn_pool.query"] = latent if weight is None else F.linear(latent, weight, bias)
+    latent, weight, bias = (state.pop(name, None) for name in (LATENT, "attn_pool.q.weight", "attn_pool.q.bias"))
+    assert latent is not None
+    if latent.shape[:2] != (1, 1):
+        raise FozoError(f"{hints.name} pools with {latent.shape[1]} queries, where fozo has one")
+    try:
+        state["attn_pool.query"] = latent if weight is None else F.linear(latent, weight, bias)
+    except RuntimeError as error:
+        raise FozoError(f"{hints.name} is not a plain ViT: its attention pool does not fit together") from error
 
 
 def _no_class_token(state: dict[str, Tensor]) -> None:
     """Make a class token that the head does not read a register, which it is."""
-    cls, registers = state.get("cls_token"), state.get("reg_token")
-    tokens = [token for token in (cls, registers) if token is not None]
-    if cls is not None and cls.dim() == 3:
-        state["reg_token"] = torch.cat(tokens, dim=1) if len(tokens) > 1 else cls
-    embedding = state.get("patch_embed.proj.weight")
-    if embedding is not None and embedding.dim():
+    names = ("cls_token", "reg_token")
+    tokens = [state[name] for name in names if name in state]
+    if len({token.shape[2] for token in tokens}) == 1:  # others are refused by their shapes
+        state["reg_token"] = torch.cat(tokens, dim=1)
+    if "patch_embed.proj.weight" in state:
+        embedding = state["patch_embed.proj.weight"]
         state["cls_token"] = embedding.new_zeros(1, 0, len(embedding))
