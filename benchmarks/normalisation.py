@@ -2,10 +2,10 @@
 
     python -m benchmarks.normalisation CLEAN_IMAGES
 
-Images under the 15 corruptions at severity 5, and clean ones, are normalised in four usual ways and held against each: as
-an engine does whose model tells its mean and std, and as an adapter does that knows only what its clean images looked
-like. Once as they come, 8-bit pixels normalised, and once smoothed as floats, as if resized after decoding. It prints how
-many batches were objected to; those prepared as they should be are false alarms.
+Images under the 15 corruptions at severity 5, and clean ones, are normalised in four usual ways and held against each:
+as an engine does whose model tells its mean and std, and as an adapter does that knows only what its clean images looked
+like. Once as they come, 8-bit pixels normalised, and once smoothed as floats, as if resized after decoding. It prints
+how many batches of four were objected to; those prepared as they should be are false alarms.
 """
 
 from __future__ import annotations
@@ -72,9 +72,8 @@ def main() -> None:
                         hits[smooth, False, right, name] += objected(images, way, clean)
     for smooth in (False, True):
         for tells in (True, False):
-            print(
-                f"\n{'floats' if smooth else '8 bits'}, the model {'tells' if tells else 'does not tell'}; of {batches}:"
-            )
+            knows = "tells" if tells else "does not tell"
+            print(f"\n{'floats' if smooth else '8 bits'}, the model {knows}; of {batches} batches:")
             print("| right | " + " | ".join(f"given {name}" for name in WAYS) + " |")
             print("|---" * (len(WAYS) + 1) + "|")
             for right in WAYS:
