@@ -23,7 +23,7 @@ from fozo.methods.align.equaliser import energy_deficit, equalise
 from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig
 from fozo.methods.base import Method
 from fozo.methods.registry import register
-from fozo.types import Answer, Array, Batch, Floats, Images, State, Tap
+from fozo.types import Answer, Array, Batch, Floats, State, Tap
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Equalise(Method[EqualiseConfig]):
     PRESETS: ClassVar = {"default": EqualiseConfig()}
     LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
 
-    def __call__(self, images: Images) -> Any:  # noqa: ANN401 - it is the model that decides
+    def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
         """Adapt to normalised images and return what the model returns for them."""
         return super().__call__(images)
 
