@@ -92,11 +92,12 @@ class Equalise(Method[EqualiseConfig]):
         return deficit, float(retrieved.effective_sample_size.mean())
 
     def _in_range(self, images: Floats) -> Floats:
-        """Keep pixels within what a camera gives, where the normalisation is known: a model may count on it."""
-        spec = self.engine.spec
-        if spec.mean is None or spec.std is None:
+        """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
+        inputs = self.source.inputs
+        told = self.engine.spec.normalisation or (None if inputs is None else inputs.told())
+        if told is None:
             return images
-        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in (spec.mean, spec.std))
+        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in told)
         return np.clip(images, (0 - mean) / std, (1 - mean) / std)
 
     def _run(self, batch: Batch) -> Floats | Answer:
