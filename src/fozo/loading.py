@@ -37,6 +37,8 @@ class LoadOptions:
     """Per-channel mean of the training pixels, where the model does not tell."""
     std: tuple[float, ...] | float | None = None
     """Per-channel standard deviation, likewise."""
+    labels: Sequence[str] | None = None
+    """Names of the classes in the order of the outputs, where the model does not tell, or tells others."""
     classes: Sequence[int] | None = None
     """Keep only these classes of the head (the 200 of ImageNet-R, say); logits have one column each."""
     device: str | None = None
@@ -114,10 +116,8 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
         engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
     else:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {runtime!r}")
-    if (options.mean, options.std, options.classes) == (None, None, None):
-        return engine
     mean, std = (_per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
-    return engine.adjust(mean, std, options.classes)
+    return engine.adjust(mean, std, options.labels, options.classes)
 
 
 def _from_timm(name: str) -> torch.nn.Module:
@@ -177,6 +177,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         name=hints.name,
         mean=_per_channel(options.mean, channels) or hints.mean,
         std=_per_channel(options.std, channels) or hints.std,
+        labels=options.labels or hints.labels,
         classes=options.classes,
         chunk=options.chunk,
     )

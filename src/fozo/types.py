@@ -69,6 +69,16 @@ class Spec:
                     )
                     raise FozoError(f"the {name} of {self.name} is {value:g}, which {looks}")
 
+        for name, given in (("labels", self.labels), ("subset", self.subset)):
+            if given is not None and len(given) != self.classes:
+                raise FozoError(
+                    f"{self.name} was given {len(given)} {name} for {self.classes} classes; give one for each"
+                )
+
+    def label(self, output: int) -> str:
+        """Name an output: its class where that is known, else its number."""
+        return str(int(output)) if self.labels is None else self.labels[output]
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Shape of one image as the model reads it: channels, height, width."""
@@ -232,6 +242,15 @@ class Engine(Protocol):
 
     def head(self) -> Affine:
         """Give the head, for methods that change what it reads or replace it."""
+
+
+def engine_repr(engine: Engine) -> str:
+    """Say in one line what an engine runs, and where."""
+    spec = engine.spec
+    channels, height, width = spec.image_shape
+    return (
+        f"<{type(engine).__name__} {spec.name}: {channels}x{height}x{width} to {spec.classes} classes, {engine.device}>"
+    )
 
 
 def check_classes(classes: Sequence[int], total: int) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fozo.cli.progress import Progress
+from fozo.data.classes import match_classes
 from fozo.data.images import EXTENSIONS
 from fozo.data.scenarios import Continual
 from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
@@ -34,15 +35,18 @@ def open_unlabelled(root: Path) -> ImageSet:
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     """Label the images by the folders that they lie in, where all of these are classes of the model; else ``None``.
 
-    Folders may mean anything, days or cameras say; only if each is called like a class are they taken for classes. A
-    model of ImageNet's 1000 classes whose file names none has the usual order.
+    Folders may mean anything, days or cameras say; only if each is called like a class are they taken for classes, and
+    bare numbers are not. A model of ImageNet's 1000 classes whose file names none has the usual order.
     """
     folders = [sample.path.partition("/")[0] if "/" in sample.path else "" for sample in images.samples]
     names = tuple(sorted(set(folders)))
     ids = imagenet_wnids()
-    if "" in names or (spec.labels is None and not (set(names) <= set(ids) and spec.classes == len(ids))):
+    known = spec.labels or (ids if spec.classes == len(ids) else ())
+    if "" in names or not known or (all(map(str.isdecimal, names)) and not set(names) <= set(known)):
         return None
-    classes = ids if spec.labels is None else names
+    if spec.labels is None and not set(names) <= set(known):
+        return None
+    classes = names if spec.labels else ids
     places = {name: place for place, name in enumerate(classes)}
     samples = tuple(Sample(s.path, places[name]) for s, name in zip(images.samples, folders, strict=True))
     named = replace(images, name="folder", samples=samples, classes=classes)
@@ -57,7 +61,7 @@ def read_batches(
 ) -> Iterator[LabelledBatch]:
     """Read images in order, as the model takes them, from batch number ``start`` on."""
     # The stream checks labels against the head; without labels there is nothing to check.
-    spec = replace(engine.spec, classes=len(images.classes), subset=images.mask)
+    spec = replace(engine.spec, classes=len(images.classes), subset=images.mask, labels=None)
     order = Continual(kinds=(CLEAN.kind,), shuffle=False)
     done = start * batch_size
     for batch in Stream(images, spec, order, batch_size=batch_size).batches(start):

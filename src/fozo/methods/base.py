@@ -26,7 +26,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.methods._fork import LOCKS
-from fozo.types import Batch, Engine, Floats, ImagesT, State, to_type_of
+from fozo.types import Batch, Engine, Floats, Images, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -161,6 +161,11 @@ class Method(ABC, Generic[C]):
                         f"weights, or reset the method"
                     )
             return to_type_of(images, logits)
+
+    def names(self, logits: Images) -> list[str]:
+        """Name the likeliest class of each image; where the model has no names, by its number."""
+        rows = logits if isinstance(logits, np.ndarray) else logits.detach().cpu()
+        return [self.engine.spec.label(int(best)) for best in rows.argmax(1)]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -46,6 +46,8 @@ class Hints:
     activation: str = "gelu"
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    labels: tuple[str, ...] | None = None
+    """Names of the classes, in the order of the head's outputs."""
     antialias: bool = True
     """Whether a position embedding is resampled with antialiasing (timm does, transformers does not)."""
 
