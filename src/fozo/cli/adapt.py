@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from fozo.data.streams import LabelledBatch
     from fozo.types import Floats
 
+
 MAX_STATISTICS = 1 << 30
 """Bytes of a file of statistics, to be told from another by its hash."""
+
+
+def method_names() -> list[str]:
+    """Name the methods, for whoever presses Tab."""
+    from fozo.methods.registry import list_methods
+
+    return list(list_methods())
 
 
 def adapt(
@@ -31,7 +39,7 @@ def adapt(
     clean: Annotated[
         Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA needs it.")
     ] = None,
-    method: Annotated[str, typer.Option(help="See fozo methods.")] = "align",
+    method: Annotated[str, typer.Option(help="See fozo methods.", autocompletion=method_names)] = "align",
     preset: Annotated[str | None, typer.Option(help="Of the method: paper of fozo, say.")] = None,
     passes: Annotated[str | None, typer.Option(help="Forward passes; align also takes auto.")] = None,
     option: Annotated[

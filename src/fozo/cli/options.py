@@ -15,7 +15,11 @@ from fozo.loading import LoadOptions
 from fozo.types import Value
 
 Model = Annotated[
-    str, typer.Argument(help="Weights file, .onnx file, or timm:NAME with its full tag.", show_default=False)
+    str,
+    typer.Argument(
+        help="Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME with its full tag.",
+        show_default=False,
+    ),
 ]
 Clean = Annotated[Path, typer.Argument(help="Folder of clean images, with or without sub-folders.", show_default=False)]
 BatchSize = Annotated[int, typer.Option(help="Images in a batch.")]
