@@ -143,7 +143,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
 
     from fozo.engines.torch_engine import TorchEngine
     from fozo.models import convert
-    from fozo.models.names import hints_from_name
+    from fozo.models.names import hints_from_name, widths_from_name
     from fozo.models.vit import ViT
 
     if options.dtype not in (None, "float32", "float64"):
@@ -169,6 +169,13 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         raise FozoError(
             f"cannot make an engine of {type(model).__name__}; "
             f"give a ViT of fozo, timm or transformers, or a weights file"
+        )
+    widths = widths_from_name(options.architecture or "")
+    if widths and vit.architecture.dim not in widths:
+        raise FozoError(
+            f"{options.architecture} has tokens of width {' or '.join(map(str, widths))}, but these weights are "
+            f"{vit.architecture.dim} wide, so its normalisation need not be theirs; give their own architecture, or "
+            f"mean and std"
         )
     channels = vit.architecture.channels
     vit = vit.to(device=options.device, dtype=getattr(torch, options.dtype) if options.dtype else None)
