@@ -8,6 +8,7 @@ Shapes: K candidates, B images, p prompts, L = depth, d = token width, h = head 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ Images: TypeAlias = "Floats | torch.Tensor"
 ImagesT = TypeVar("ImagesT", bound="Floats | torch.Tensor")
 Value: TypeAlias = bool | int | float | str
 """What an option may be: what TOML, JSON and a command line all can say."""
+LOG = logging.getLogger("fozo")
+"""Where fozo says what it does, if anybody listens: ``logging.basicConfig(level=logging.INFO)``."""
+LOG.addHandler(logging.NullHandler())
 State: TypeAlias = dict[str, npt.NDArray[np.generic]]
 """All that adaptation has changed, as named arrays in their own precision."""
 

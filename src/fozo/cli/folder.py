@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from fozo.cli.progress import Progress
 from fozo.data.classes import match_classes
-from fozo.data.images import EXTENSIONS
 from fozo.data.scenarios import Continual
-from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
+from fozo.data.sets.base import CLEAN, ImageSet, Sample
+from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
 from fozo.data.streams import LabelledBatch, Stream
 from fozo.errors import FozoError
 from fozo.types import Engine, Spec
 
-
-def open_unlabelled(root: Path) -> ImageSet:
-    """List every image below a folder, in the order of their names; folders mean nothing."""
-    if not root.is_dir():
-        raise FozoError(f"{root} is no folder; give a folder of images")
-    paths = sorted(
-        path.relative_to(root).as_posix()
-        for path in root.rglob("*")
-        if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path.is_file()
-    )
-    if not paths:
-        raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
-    images = ImageSet("unlabelled", tuple(Sample(path, 0) for path in paths), ("",), FolderStore({CLEAN: root}))
-    return replace(images, size=ready_size(images))
+__all__ = ["label_by_folder", "open_unlabelled", "read_batches"]
 
 
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:

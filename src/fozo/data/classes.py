@@ -19,7 +19,6 @@ the order of the set.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -29,9 +28,7 @@ from fozo.data.sets.base import ImageSet, Sample
 from fozo.data.sets.folder import some
 from fozo.data.sets.imagenet import WNID, imagenet_r_wnids, imagenet_wnids
 from fozo.errors import FozoError
-from fozo.types import Spec
-
-LOG = logging.getLogger("fozo")
+from fozo.types import LOG, Spec
 
 KNOWN = {
     "n01440764": "tench", "n01443537": "goldfish", "n01518878": "ostrich", "n02099601": "golden retriever",

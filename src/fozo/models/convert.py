@@ -255,7 +255,7 @@ def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         std=hints.std or cfg.get("std"),
         labels=_timm_labels(cfg, model.get_submodule("head")),
     )
-    return _checked(model, model.state_dict(), found), found
+    return checked(model, model.state_dict(), found), found
 
 
 def _timm_labels(cfg: Mapping[str, Any], head: nn.Module) -> tuple[str, ...] | None:
@@ -324,10 +324,10 @@ def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         labels=_config_labels(config),
         antialias=False,
     )
-    return _checked(model, state, found), found
+    return checked(model, state, found), found
 
 
-def _checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
+def checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
     """Convert at the original's own size, compare with it on an image, then resize if the user wants another size."""
     vit = vit_from_state(state, replace(hints, resize_to=None))
     a, generator = vit.architecture, torch.Generator().manual_seed(0)
