@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 import fozo
 from fozo.cli import options, progress
@@ -37,6 +38,18 @@ def test_every_command_that_loads_a_model_takes_all_options_of_loading(
     code, out, _ = call(command, "--help")
     assert code == 0 and all(f"--{name.replace('_', '-')} " in out for name in options.LOADING)
     assert set(options.LOADING) < set(fozo.LoadOptions.__dataclass_fields__)
+
+
+def test_threads_are_pytorchs_too(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    """`--threads` was refused for all but .onnx files."""
+    before = torch.get_num_threads()
+    try:
+        command = ("calibrate", weights, photos, "-o", tmp_path / "stats.npz")
+        assert call(*command, "--threads", 2)[0] == 0 and torch.get_num_threads() == 2
+        code, _, errors = call(*command, "--threads", 0)
+        assert code == 2 and "threads is 0; give a whole number from 1 up" in errors
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_control_c_anywhere_is_130(call: Call, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

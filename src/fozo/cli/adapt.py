@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fozo.cli.options import BatchSize, Model, read_options, read_value
+from fozo.cli.options import BatchSize, Model, load_model, read_options, read_value
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions, load_engine
+from fozo.loading import LoadOptions
 
 if TYPE_CHECKING:
     from fozo.data.streams import LabelledBatch
@@ -79,7 +79,7 @@ def adapt(
         check_output(path)  # said before the work, not after it
     found = open_unlabelled(images)
     calm = None if clean is None else open_unlabelled(clean)
-    engine = load_engine(model, load)
+    engine = load_model(model, load)
     named = label_by_folder(found, engine.spec)
     facts: dict[str, object] = {
         "model": engine.spec.name,
