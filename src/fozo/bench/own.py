@@ -34,6 +34,8 @@ from fozo.methods.journal import TORN_HEADER
 from fozo.methods.registry import AnyMethod
 from fozo.types import Floats, Spec
 
+LARGEST = 1e30
+"""No metric comes near it; beyond, sums of a few would not be finite."""
 KIND, VERSION, LOG = "fozo adapt", 1, ".log"
 TOP = 5
 Z = 1.959964
@@ -59,6 +61,12 @@ class BatchLine:
     """Right predictions, where the folders name the classes."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the method reports of itself: Align's shift, mostly."""
+
+    @property
+    def plausible(self) -> bool:
+        """Whether a batch can have given these numbers."""
+        counts = 0 < self.images < 1 << 31 and 0 <= (self.correct or 0) <= self.images and 0 < self.end < 1 << 62
+        return counts and 0 <= self.confidence <= 1.000001 and all(abs(v) < LARGEST for v in self.metrics.values())
 
 
 @dataclass(frozen=True)
@@ -117,9 +125,8 @@ def read_own(path: Path) -> OwnRun:
             finished = True
             continue
         found = as_dataclass(BatchLine, line, f"line {number + 1} of {path}")
-        before = batches[-1].end if batches else 0
-        whole = found.index == len(batches) and found.images > 0 and found.end > before
-        if finished or not whole or not 0 <= (found.correct or 0) <= found.images:
+        follows = found.index == len(batches) and found.end > (batches[-1].end if batches else 0)
+        if finished or not follows or not found.plausible:
             raise FozoError(f"{path} is damaged in line {number + 1}; run fozo adapt again")
         batches.append(found)
     return OwnRun(path, header, batches, finished)
