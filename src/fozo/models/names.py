@@ -52,6 +52,8 @@ class Hints:
     """The size that the user wants instead: the position embedding is resampled."""
     norm_epsilon: float = 1e-6
     activation: str = "gelu"
+    pool: str | None = None
+    """What the head reads, of :data:`fozo.models.vit.POOLS`."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     labels: tuple[str, ...] | None = None
