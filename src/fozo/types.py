@@ -8,6 +8,7 @@ Shapes: K candidates, B images, p prompts, L = depth, d = token width, h = head 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -30,13 +31,20 @@ Images: TypeAlias = "Floats | torch.Tensor"
 ImagesT = TypeVar("ImagesT", bound="Floats | torch.Tensor")
 Value: TypeAlias = bool | int | float | str
 """What an option may be: what TOML, JSON and a command line all can say."""
+LOG = logging.getLogger("fozo")
+"""Where fozo says what it does, if anybody listens: ``logging.basicConfig(level=logging.INFO)``."""
+LOG.addHandler(logging.NullHandler())
 State: TypeAlias = dict[str, npt.NDArray[np.generic]]
 """All that adaptation has changed, as named arrays in their own precision."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The facts about a model that everything else reads instead of assuming."""
+    """The facts about a model that everything else reads instead of assuming.
+
+    Of a black box, which shows no tokens, depth and widths are 0, and the one patch is the image. What it does not tell
+    (the size of its images, the number of classes) is 0 until a batch has told it.
+    """
 
     name: str
     depth: int
@@ -56,6 +64,8 @@ class Spec:
     """Indices of the classes that the head was restricted to (ImageNet-R has 200 of 1000), else ``None``."""
     labels: tuple[str, ...] | None = None
     """Names of the classes in the order of the logits, where they are known."""
+    class_token: bool = True
+    """Whether there is a CLS token; the head of a model without one reads its patch tokens."""
 
     def __post_init__(self) -> None:
         """Refuse a mean and std that no model has: pixels are in [0, 1] (for one that reads 0..255, std is 1/255)."""
@@ -68,6 +78,21 @@ class Spec:
                         "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "is no pixel's in [0, 1]"
                     )
                     raise FozoError(f"the {name} of {self.name} is {value:g}, which {looks}")
+
+        for name, given in (("labels", self.labels), ("subset", self.subset)):
+            if given is not None and len(given) != self.classes:
+                raise FozoError(
+                    f"{self.name} was given {len(given)} {name} for {self.classes} classes; give one for each"
+                )
+
+    def label(self, output: int) -> str:
+        """Name an output: its class where that is known, else its number."""
+        return str(int(output)) if self.labels is None else self.labels[output]
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and std, where both are known."""
+        return None if self.mean is None or self.std is None else (self.mean, self.std)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -120,6 +145,7 @@ class Knobs:
     prompts: Floats | None = None
     """``[K, p, d]``: tokens inserted after CLS, after the position embedding."""
     cls: Move | None = None
+    """Of the CLS token; it moves nothing where there is none."""
     patches: Move | None = None
 
     def candidates(self) -> int:
@@ -157,9 +183,10 @@ class Tap(str, Enum):
     POOLED = "pooled"
     """``[K, B, h]``: what the head reads. For most models the last layer's ``FEATURES``."""
     CLS = "cls"
-    """``[K, B, L, d]``: the CLS token as it leaves each block, before any move."""
+    """``[K, B, L, d]``: the CLS token as it leaves each block, before any move; the mean patch where there is none."""
     FEATURES = "features"
-    """``[K, B, L, d]``: CLS after the norm that reads it next: the next block's, and the final one for the last."""
+    """``[K, B, L, d]``: CLS after the norm that reads it next: the next block's, and the final one for the last. Where
+    there is none the mean of the patches after that norm, and for the last what the head reads."""
     PATCH_MEAN = "patch_mean"
     """``[K, B, L, d]``: mean over the patch tokens of each image as they enter each block, before any move."""
     PATCH_VARIANCE = "patch_variance"
@@ -184,6 +211,13 @@ class Affine:
         logits: Floats = np.einsum("...h,hc->...c", np.asarray(pooled, dtype=self.weight.dtype), self.weight)
         logits += self.bias
         return logits
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a black box returned that is no logits (boxes, masks): handed to the user as it is."""
+
+    value: object
 
 
 class Batch(Protocol):
@@ -220,7 +254,7 @@ class Engine(Protocol):
         """What it can do beyond images to logits.
 
         ``tokens``: the knobs and taps of a ViT. ``torch``: a torch model, whose LayerNorms a copy may change.
-        ``gradient``: gradients flow through it.
+        ``gradient``: gradients flow through it. A black box has none of them.
         """
 
     def check(self, images: Images) -> Batch:
@@ -234,6 +268,15 @@ class Engine(Protocol):
 
     def head(self) -> Affine:
         """Give the head, for methods that change what it reads or replace it."""
+
+
+def engine_repr(engine: Engine) -> str:
+    """Say in one line what an engine runs, and where."""
+    spec = engine.spec
+    channels, height, width = spec.image_shape
+    return (
+        f"<{type(engine).__name__} {spec.name}: {channels}x{height}x{width} to {spec.classes} classes, {engine.device}>"
+    )
 
 
 def check_classes(classes: Sequence[int], total: int) -> list[int]:

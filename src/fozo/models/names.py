@@ -10,13 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+from fozo.core.normalisation import CLIP, HALF, IMAGENET, Normalisation
 
-HALF: Normalisation = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-CLIP: Normalisation = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-
-NORMALISATION = {
+NORMALISATION: dict[str, Normalisation] = {
     "augreg": HALF, "augreg2": HALF, "orig": HALF, "sam": HALF,
     "fb": IMAGENET, "dino": IMAGENET, "mae": IMAGENET, "lvd142m": IMAGENET,
     "openai": CLIP, "laion2b": CLIP, "laion400m": CLIP, "datacompxl": CLIP, "dfn2b": CLIP, "dfn5b": CLIP,
@@ -31,6 +27,18 @@ NAME = re.compile(
     r"(vit|deit3?)_(?P<size>[a-z]+)_patch\d+(_plus)?(?P<clip>_clip)?(?P<quick>_quickgelu)?((_reg4)?_dinov2|_(?P<image>\d+))"
 )
 
+WIDTHS = {
+    "tiny": (192,), "xsmall": (256,), "small": (384,), "medium": (512,), "betwixt": (640,), "base": (768, 896),
+    "large": (1024,), "huge": (1280,), "giant": (1408, 1536), "gigantic": (1664,),
+}  # fmt: skip
+"""Widths of the tokens by the size in the name (base is wider in the _plus models, giant in DINOv2's)."""
+
+
+def widths_from_name(name: str) -> tuple[int, ...] | None:
+    """Tell which widths a model of this name can have; ``None`` where the name is none that we know."""
+    match = NAME.fullmatch(name.partition(".")[0])
+    return None if match is None else WIDTHS.get(match["size"])
+
 
 @dataclass(frozen=True)
 class Hints:
@@ -44,8 +52,12 @@ class Hints:
     """The size that the user wants instead: the position embedding is resampled."""
     norm_epsilon: float = 1e-6
     activation: str = "gelu"
+    pool: str | None = None
+    """What the head reads, of :data:`fozo.models.vit.POOLS`."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    labels: tuple[str, ...] | None = None
+    """Names of the classes, in the order of the head's outputs."""
     antialias: bool = True
     """Whether a position embedding is resampled with antialiasing (timm does, transformers does not)."""
 
