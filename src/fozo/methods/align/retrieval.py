@@ -237,9 +237,13 @@ class Memory:
         domains, stored = self._domains, self._stored
         return [domains.mean, domains.variance, domains.descriptor, stored.codes, stored.scales, stored.contents]
 
+    def _named(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What a state holds: a black box has neither codes nor contents."""
+        return {name: array for name, array in zip(NAMES, self._arrays(), strict=True) if array.size}
+
     def state(self) -> State:
         """Copies of all by name, in the order in which they are kept: averages depend on it in their last digits."""
-        rows = {name: array[: self._count].copy() for name, array in zip(NAMES, self._arrays(), strict=True)}
+        rows = {name: array[: self._count].copy() for name, array in self._named().items()}
         return {**rows, "next": np.array(self._next)}
 
     def load(self, state: State) -> None:
@@ -250,12 +254,11 @@ class Memory:
                 f"the state remembers {count} images, of {capacity} at most, and goes on at place {after}; save the "
                 f"state again"
             )
-        variance, scales = state["variance"].astype(np.float64), state["scales"].astype(np.float32)
-        if not ((variance > 0).all() and (scales >= 0).all()):
-            raise FozoError("the state remembers variances that are not positive; save the state again")
-        for name, array in zip(NAMES, self._arrays(), strict=True):
+        for name, array in self._named().items():
             array[:count] = state[name]
         self._count, self._next = count, after
+        if not ((self.domains.variance > 0).all() and (self._stored.scales >= 0).all()):
+            raise FozoError("the state remembers variances that are not positive; save the state again")
 
     def latest(self, images: int) -> Array:
         """Descriptors of the latest images, so many at most, the oldest first."""

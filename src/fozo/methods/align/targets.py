@@ -33,8 +33,8 @@ NAMES = ("patch_mean", "patch_log_variance", "cls")
 REFERENCE_IMAGES = 512.0
 """The camera's reference is an average over about this many of its latest clean-looking images."""
 PLAUSIBLE = 1e4
-"""Clean standard deviations that block updates may be away from their average: a black, white or checkered image, or pure
-noise, is below a hundred."""
+"""Clean standard deviations that block updates may be away from their average: a black, white or checkered image, or
+pure noise, is below a hundred."""
 
 
 @dataclass(frozen=True)
