@@ -3,9 +3,9 @@
     python -m benchmarks.normalisation CLEAN_IMAGES
 
 Images under the 15 corruptions at severity 5, and clean ones, are normalised in four usual ways and held against each:
-as an engine does whose model tells its mean and std, and as an adapter does that knows only what its clean images looked
-like. Once as they come, 8-bit pixels normalised, and once smoothed as floats, as if resized after decoding. It prints
-how many batches of four were objected to; those prepared as they should be are false alarms.
+as an engine does whose model tells its mean and std, and as an adapter does that knows only what its clean images
+looked like. Once as they come, 8-bit pixels normalised, and once smoothed as floats, as if resized after decoding. It
+prints how many batches of four were objected to; those prepared as they should be are false alarms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fozo.data.sets import CLEAN, Domain, open_images
 from fozo.data.sources import Corrupting
 from fozo.engines.images import check_images
 from fozo.errors import ImageWarning
-from fozo.inputs import compare
+from fozo.inputs import Watch
 from fozo.types import Floats, Spec
 
 WAYS: dict[str, Normalisation] = {"0..1": NONE, "0.5": HALF, "ImageNet": IMAGENET, "CLIP": CLIP}
@@ -46,7 +46,7 @@ def objected(images: Floats, right: Normalisation, clean: InputRange | None) -> 
             spec = Spec("a model", 1, 8, 2, 3, (SIZE, SIZE), (16, 16), 8, "0", *right)
             check_images(images, spec, set())
         else:
-            compare(images, TELLS_NOT, clean, set())
+            Watch()(images, TELLS_NOT, clean)
     return bool(seen)
 
 
