@@ -32,8 +32,8 @@ CIFAR: Normalisation = ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
 
 def images(way: Normalisation, count: int = 4, seed: int = 0, low: int = 0, high: int = 256) -> np.ndarray:
     pixels = np.random.default_rng(seed).integers(low, high, (count, 32, 32, 3)).astype(np.float32) / np.float32(255)
-    made: np.ndarray = (pixels - np.float32(way[0])) / np.float32(way[1])
-    return made.transpose(0, 3, 1, 2)
+    mean, std = (np.asarray(part, np.float32) for part in way)
+    return np.moveaxis((pixels - mean) / std, 3, 1)
 
 
 def smooth(x: np.ndarray) -> np.ndarray:

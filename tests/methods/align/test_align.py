@@ -54,7 +54,8 @@ def test_it_is_what_adapter_makes_and_costs_one_pass(
         assert isinstance(method, fozo.Align)
         method(BATCHES[0])
         assert method.passes_per_image == 1
-    assert fozo.adapter(engine, source, passes=2).config.passes == 2
+    chosen = fozo.adapter(engine, source, passes=2)
+    assert isinstance(chosen, fozo.Align) and chosen.config.passes == 2
     with pytest.raises(FozoError, match="no option 'speed'"):
         fozo.adapter(engine, source, speed=1)
 
