@@ -427,7 +427,7 @@ REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
     "four channels": (lambda x: np.zeros((2, 4, 16, 16), np.float32), "give images of 3 channels$"),
     "gray bytes": (lambda x: x[..., :1], r"\[16, 16, 1\]; give \[height, width, 3\]: convert gray, RGBA"),
     "flat bytes": (lambda x: x[..., 0], "uint8 images have shape"),
-    "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px, or load"),
+    "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px"),
     "five axes": (lambda x: normalised(x)[None], "give a batch of images, channels first"),
     "two axes": (lambda x: normalised(x)[0, 0], "give a batch of images, channels first"),
     "integers": (lambda x: x.astype(np.int64), "holds int64|has shape"),

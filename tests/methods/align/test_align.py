@@ -252,7 +252,7 @@ def test_a_refused_batch_changes_nothing(engine: fozo.Engine, source: SourceStat
         each(SHIFTED[0])
     broken = SHIFTED[1].copy()
     broken[17, 0, 0, 0] = np.nan
-    for batch, sentence in ((broken, "NaN"), (broken[:0], "no images"), (broken[:, :2], "resize")):
+    for batch, sentence in ((broken, "NaN"), (broken[:0], "no images"), (broken[:, :2], "3 channels")):
         with pytest.raises(FozoError, match=sentence):
             method(batch)
     np.testing.assert_array_equal(method(SHIFTED[1]), untouched(SHIFTED[1]))
