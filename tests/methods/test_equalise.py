@@ -125,7 +125,7 @@ def make(model: Any) -> Equalise:
 
 def test_a_detector_in_two_lines() -> None:
     """What the README promises: any function, clean images from a loader, and what the function returns."""
-    clean = torch.utils.data.DataLoader(torch.from_numpy(scenes(40)), batch_size=16)
+    clean = torch.utils.data.DataLoader(list(scenes(40)), batch_size=16)  # type: ignore[arg-type, var-annotated]
     adapter = fozo.adapter(lambda images: [{"boxes": torch.zeros(0, 4)} for _ in images], clean)
     for batch in (torch.from_numpy(hazy(scenes(8, 2))), hazy(scenes(3, 3))):
         answer = adapter(batch)
