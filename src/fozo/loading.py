@@ -245,7 +245,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
 
     from fozo.engines.torch_engine import TorchEngine
     from fozo.models import convert
-    from fozo.models.names import hints_from_name
+    from fozo.models.names import hints_from_name, widths_from_name
     from fozo.models.preprocessor import normalisation_of
     from fozo.models.torchvision import looks_like_torchvision, vit_from_torchvision
     from fozo.models.vit import ViT
@@ -272,6 +272,13 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         vit, hints = vit_from_torchvision(model, hints)
     else:
         vit, hints = convert.vit_from_timm(model, hints)
+    widths = widths_from_name(options.architecture or "")
+    if widths and vit.architecture.dim not in widths:
+        raise FozoError(
+            f"{options.architecture} has tokens of width {' or '.join(map(str, widths))}, but these weights are "
+            f"{vit.architecture.dim} wide, so its normalisation need not be theirs; give their own architecture, or "
+            f"mean and std"
+        )
     channels = vit.architecture.channels
     try:
         vit = vit.to(device=options.device, dtype=getattr(torch, options.dtype) if options.dtype else None)

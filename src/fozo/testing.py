@@ -48,7 +48,7 @@ def bad_images(spec: Spec) -> dict[str, npt.NDArray[Any]]:
         "no images": broken[:0],
         "another size": random_images(spec, 2)[:, :, :-1],
         "integers": np.zeros((2, *spec.image_shape), dtype=np.int64),
-        "one image without a batch": broken[0],
+        "one channel without an image": random_images(spec, 1)[0, 0],
     }
 
 

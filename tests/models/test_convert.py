@@ -374,6 +374,8 @@ class TestFiles:
         save_file(timm_vit().state_dict(), path)
         with pytest.raises(FozoError, match="patch"):
             fozo.load_engine(path, architecture=TINY, heads=4)
+        with pytest.raises(FozoError, match="has tokens of width 192, but these weights are"):
+            fozo.load_engine(path, architecture="vit_tiny_patch8_32", heads=4)
 
 
 def test_our_own_vit_and_an_engine_are_taken_as_they_are() -> None:
