@@ -26,8 +26,9 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.inputs import Watch, as_batch
 from fozo.io import Form, load_arrays, save_arrays
+from fozo.loading import Model, load_engine
 from fozo.methods._fork import LOCKS
-from fozo.types import Answer, Batch, Engine, Floats, Images, ImagesT, State, to_type_of
+from fozo.types import Answer, Batch, Floats, Images, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -80,8 +81,8 @@ class Method(ABC, Generic[C]):
     """Adapts to normalised images and predicts them.
 
     Args:
-        engine: the frozen model.
-        source: its statistics on clean data, where the method needs them.
+        engine: the frozen model, or what :func:`fozo.load_engine` makes an engine of.
+        source: its statistics on clean data or the file that keeps them, where the method needs them.
         config: all that can be chosen; or else a preset and the fields that should differ from it.
         preset: name of a config of ``PRESETS``; the first by default.
         seed: of what the method draws, if it draws anything.
@@ -101,14 +102,19 @@ class Method(ABC, Generic[C]):
 
     def __init__(
         self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
+        engine: Model,
+        source: SourceStatistics | str | os.PathLike[str] | None = None,
         config: C | None = None,
         *,
         preset: str | None = None,
         seed: int = 0,
         **options: object,
     ) -> None:
+        engine = load_engine(engine)
+        if isinstance(source, (str, os.PathLike)):
+            source = SourceStatistics.load(source)
+        if not isinstance(source, (SourceStatistics, type(None))):
+            raise FozoError(f"{self.info.name} takes {NEEDS['source']}(model, images), not a {type(source).__name__}")
         self.given: dict[str, Any] = {name: options.pop(name, None) for name in self.TAKES}
         if config is None:
             config = self.configure(preset, options)
