@@ -39,7 +39,7 @@ C = TypeVar("C", bound="DataclassInstance")
 NEEDS = {
     "source": "source statistics; make them with fozo.calibrate",
     "fisher": "the Fisher information of clean images",
-    "tokens": "the tokens of a ViT: use an engine that shows them",
+    "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
     "torch": "to change LayerNorm parameters: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
