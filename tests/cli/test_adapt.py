@@ -347,3 +347,32 @@ def test_bad_input_is_one_sentence_and_code_2(
         code, _, errors = call(*arguments)
         assert code == 2 and len(errors.splitlines()) == 1 and sentence in errors, (arguments, errors)
     assert not out.exists()
+
+
+def test_a_foreign_onnx_file_is_adapted_by_its_images_alone(
+    call: Call, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model that shows no tokens, and whose file tells no size."""
+    onnx = pytest.importorskip("onnx")
+    weight = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    sides: list[str | int] = ["n", 3, "h", "w"]
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("ReduceMean", ["images", "axes"], ["colour"], keepdims=0),
+            onnx.helper.make_node("MatMul", ["colour", "weight"], ["logits"]),
+        ],
+        "colours",
+        [onnx.helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, sides)],
+        [onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", 4])],
+        [onnx.numpy_helper.from_array(weight, "weight"), onnx.numpy_helper.from_array(np.array([2, 3]), "axes")],
+    )
+    model, out = tmp_path / "foreign.onnx", tmp_path / "predictions.csv"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), model)
+    command = ("adapt", model, photos, "--clean", photos / "class0", "--mean", 0.5, "--std", 0.5, "-o", out)
+    code, _, errors = call(*command)
+    assert code == 2 and "give --image-size" in errors and not out.exists()
+    code, said, errors = call(*command, "--image-size", 32)
+    assert code == 0 and "60 images by equalise" in said, errors
+    header, rows = table(out)
+    assert header == ["image", *(f"{what}{i}" for i in range(1, 5) for what in ("class", "probability"))]
+    assert len(rows) == 60 and len(rows[0]) == 9
