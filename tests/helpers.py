@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,14 +102,15 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
         x = block(x)
         taps[Tap.CLS].append(x[:, 0].clone() if a.class_token else x[:, first:].mean(dim=1))
     normed = vit.norm(x)
-    pooled = {
+    pools: dict[str, Callable[[], torch.Tensor]] = {
         "cls": lambda: normed[:, 0],
         "cls+mean": lambda: torch.cat([normed[:, 0], normed[:, first:].mean(dim=1)], dim=-1),
         "cls+distilled": lambda: torch.cat([normed[:, 0], normed[:, 1 + extra]], dim=-1),
         "mean": lambda: normed[:, first:].mean(dim=1),
         "normed mean": lambda: vit.norm(x[:, first:].mean(dim=1)),
         "attention": lambda: vit.attn_pool(normed[:, first:]),
-    }[a.pool]()
+    }
+    pooled = pools[a.pool]()
     taps[Tap.FEATURES].append(normed[:, 0] if a.class_token else pooled)
     found: dict[Tap, Floats] = {tap: torch.stack(parts, dim=1).numpy() for tap, parts in taps.items()}
     return found | {Tap.POOLED: pooled.numpy(), Tap.LOGITS: vit.head(pooled).numpy()}

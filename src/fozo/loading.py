@@ -134,14 +134,21 @@ def _load_black_box(model: str | os.PathLike[str] | Callable[[Any], object], opt
     """Run a model of which nothing is known; ``architecture`` is what it is called."""
     from fozo.engines.blackbox import black_box
 
-    fixed = ("heads", "labels", "classes", "device", "dtype", "chunk", "scales")
+    fixed = ("heads", "classes", "device", "dtype", "chunk", "scales")
     options.refuse(fixed, "this model is run as a black box, which is used as it is")
     if options.runtime not in (None, "onnxruntime") or (options.runtime and not isinstance(model, (str, os.PathLike))):
         raise FozoError(
             f"runtime={options.runtime!r} cannot run a black box; ONNX files of other programs run on onnxruntime"
         )
-    size, name = options.image_size, options.architecture
-    return black_box(model, name=name, image_size=size, mean=options.mean, std=options.std, threads=options.threads)
+    return black_box(
+        model,
+        name=options.architecture,
+        image_size=options.image_size,
+        mean=options.mean,
+        std=options.std,
+        labels=options.labels,
+        threads=options.threads,
+    )
 
 
 def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch's wrappers

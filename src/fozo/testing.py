@@ -48,7 +48,7 @@ def bad_images(spec: Spec) -> dict[str, npt.NDArray[Any]]:
         "no images": broken[:0],
         "another size": random_images(spec, 2)[:, :, :-1],
         "integers": np.zeros((2, *spec.image_shape), dtype=np.int64),
-        "one image without a batch": broken[0],
+        "one channel without an image": random_images(spec, 1)[0, 0],
     }
 
 
@@ -185,6 +185,8 @@ def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
         method(images), twin(images)
     unchanged, step = _Unchanged(method), method.step
     for what, wrong in bad_images(method.engine.spec).items():
+        if wrong.ndim == 3:  # an engine refuses it, a method takes it as a batch of one
+            continue
         with refused(what):
             method(wrong)
         unchanged(f"a refused batch ({what})")

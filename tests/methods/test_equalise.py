@@ -85,6 +85,23 @@ def test_contrast_is_given_back_and_clean_images_are_left_alone(
     assert method.metrics()["unlearnt"] == 1 and np.array_equal(seen[-1][3], broken[3])
 
 
+def test_pixels_stay_what_a_camera_gives_where_the_normalisation_is_known() -> None:
+    """A model may turn them into 8 bits, where what is brighter than white would come out dark."""
+    seen: list[np.ndarray] = []
+    for mean, std, least, most in ((0.0, 1.0, 0.0, 1.0), (0.5, 0.25, -2.0, 2.0)):
+        engine = black_box(lambda images: seen.append(images), mean=mean, std=std)
+
+        def images(seed: int, contrast: float, mean: float = mean, std: float = std) -> np.ndarray:
+            pixels: np.ndarray = (np.clip(0.5 + 0.3 * contrast * scenes(32, seed), 0, 1) - mean) / std
+            return pixels.astype(np.float32)
+
+        method = Equalise(engine, calibrate(engine, [images(0, 1.0)]))
+        for seed in (1, 2, 3):
+            method(images(seed, 0.3))
+        assert seen[-1].std() > 1.5 * images(3, 0.3).std()
+        assert seen[-1].min() >= least and seen[-1].max() <= most
+
+
 def test_whatever_the_model_returns_is_returned() -> None:
     given = torch.from_numpy(scenes(3))
     answers: list[Any] = [

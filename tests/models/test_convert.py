@@ -140,7 +140,7 @@ def distilled() -> nn.Module:
     return shake(VisionTransformerDistilled(**SIZES))  # type: ignore[no-untyped-call]
 
 
-POOLED = {
+POOLED: dict[str, Callable[[], nn.Module]] = {
     "average": lambda: timm_vit(global_pool="avg"),
     "distilled": distilled,
     "attention": lambda: timm_vit(global_pool="map", class_token=False),
@@ -168,9 +168,9 @@ def test_align_moves_what_there_is(case: str) -> None:
     source = fozo.calibrate(engine, [images(32).numpy()])
     method, moved = fozo.Align(engine, source), list[Knobs]()
     run = engine.run
-    engine.run = lambda batch, knobs=NO_KNOBS, taps=(): moved.append(knobs) or run(batch, knobs, taps)  # type: ignore[method-assign, assignment, func-returns-value]
+    engine.run = lambda batch, knobs=NO_KNOBS, taps=(): moved.append(knobs) or run(batch, knobs, taps)  # type: ignore[method-assign, func-returns-value]
     for _ in range(4):
-        method(0.3 * images(16).numpy())
+        method(0.1 * images(16).numpy() + 2)
     cls, patches = moved[-1].cls, moved[-1].patches
     assert cls is not None and patches is not None
     assert patches.shift.any() and cls.shift.any() == engine.spec.class_token

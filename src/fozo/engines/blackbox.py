@@ -25,7 +25,7 @@ import numpy as np
 
 from fozo.engines.images import check_images
 from fozo.errors import FozoError
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, engine_repr
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -90,13 +90,22 @@ class BlackBoxEngine:
         classes: int = 0,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
+        labels: Sequence[str] | None = None,
         takes: str | None = None,
         device: str = "cpu",
     ) -> None:
         self.model, self.takes, self.device = model, takes, device
         self._warned: set[str] = set()
         size = image_size or (0, 0)
-        self.spec = Spec(name, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std)
+        names = None if labels is None else tuple(labels)
+        if names is not None and classes not in (0, len(names)):
+            raise FozoError(f"{len(names)} labels were given for the {classes} classes of {name}")
+        classes = classes if names is None else len(names)
+        self.spec = Spec(name, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
+
+    def __repr__(self) -> str:
+        """Say in one line what runs where."""
+        return engine_repr(self)
 
     def check(self, images: Images) -> BlackBatch:
         """Refuse what no image is; the first batch tells the size, where nobody else has."""
@@ -162,11 +171,6 @@ class BlackBoxEngine:
         """There is none to be seen."""
         raise FozoError(f"{self.spec.name} is a black box, whose head cannot be read; use a method that needs none")
 
-    def adjust(self, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> BlackBoxEngine:
-        """Say how images were normalised, where it was found out later. Returns the engine itself."""
-        self.spec = replace(self.spec, mean=mean or self.spec.mean, std=std or self.spec.std)
-        return self
-
 
 def describe_answer(answer: object) -> str:
     """Say what a model returned, in a few words."""
@@ -182,6 +186,7 @@ def black_box(
     channels: int = 3,
     mean: tuple[float, ...] | float | None = None,
     std: tuple[float, ...] | float | None = None,
+    labels: Sequence[str] | None = None,
     takes: str | None = None,
     threads: int | None = None,
 ) -> BlackBoxEngine:
@@ -196,6 +201,7 @@ def black_box(
         channels: of an image; a file tells by itself.
         mean: per-channel mean that pixels in [0, 1] are normalised with before they come here; 0 where they are not.
         std: the same; 1 where they are not.
+        labels: names of the classes, in the order of the logits.
         takes: ``"torch"`` or ``"numpy"``, where a function can read only one of them; by default it gets what came.
         threads: of an ``.onnx`` file; by default every processor that this process may use.
     """
@@ -228,6 +234,7 @@ def black_box(
     if threads is not None and not str(facts["fingerprint"]).startswith("onnx-"):
         raise FozoError("threads= is for .onnx files; this model sets its own")
     each = {"mean": mean, "std": std}
+    facts["labels"] = labels
     for key, value in each.items():
         facts[key] = (float(value),) * facts["channels"] if isinstance(value, (int, float)) else value
     return BlackBoxEngine(model, **facts)

@@ -75,7 +75,9 @@ class Equalise(Method[EqualiseConfig]):
             deficit, samples = self._deficit(domains)
             if self.config.strength and deficit.any():
                 images = np.array(batch.images)
-                images[sound] = equalise(self.spectra, coefficients[sound], deficit, self.config.strength)
+                images[sound] = self._in_range(
+                    equalise(self.spectra, coefficients[sound], deficit, self.config.strength)
+                )
                 batch = batch.with_images(images)
             self.memory.add(domains, np.zeros((len(own), 0), dtype=np.float16))
         self.report(shift=shift, effective_sample_size=samples, unlearnt=float((~sound).sum()))
@@ -88,6 +90,15 @@ class Equalise(Method[EqualiseConfig]):
         drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
         deficit = drifted[:, None, None] * energy_deficit(self.spectra, posterior, self.descriptor_std)
         return deficit, float(retrieved.effective_sample_size.mean())
+
+    def _in_range(self, images: Floats) -> Floats:
+        """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
+        inputs = self.source.inputs
+        told = self.engine.spec.normalisation or (None if inputs is None else inputs.told())
+        if told is None:
+            return images
+        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in told)
+        return np.clip(images, (0 - mean) / std, (1 - mean) / std)
 
     def _run(self, batch: Batch) -> Floats | Answer:
         """Run the model: logits if it returns any, else whatever it returns."""
