@@ -286,10 +286,18 @@ def test_wnid_folders_are_known_to_any_model_of_imagenet(photos: Path, tmp_path:
 
 
 def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
-    header = {"kind": "fozo adapt", "version": 1}
-    line = {"index": 0, "images": 4, "end": 90, "crc": 1, "entropy": 0.5, "confidence": 0.5, "passes": 1.0}
+    header: dict[str, object] = {"kind": "fozo adapt", "version": 1}
+    line: dict[str, object] = {
+        "index": 0,
+        "images": 4,
+        "end": 90,
+        "crc": 1,
+        "entropy": 0.5,
+        "confidence": 0.5,
+        "passes": 1.0,
+    }
     path = tmp_path / "p.csv.log"
-    for lines, sentence in (
+    cases: list[tuple[list[dict[str, object]], str]] = [
         ([], "no log of fozo adapt"),
         ([{"kind": "fozo journal"}], "no log of fozo adapt"),
         ([header, {**line, "index": 1}], "damaged in line 2"),
@@ -297,7 +305,8 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
         ([header, {"finished": True}, line], "damaged in line 3"),
         ([header, line, {**line, "index": 1}], "damaged in line 3"),
         ([header, {**line, "passes": "many"}], "passes"),
-    ):
+    ]
+    for lines, sentence in cases:
         path.write_bytes(b"".join(map(encode, lines)))
         with pytest.raises(FozoError, match=sentence):
             own.read_own(path)

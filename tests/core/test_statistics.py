@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -229,7 +229,8 @@ def test_only_averages_are_blended() -> None:
         np.testing.assert_array_equal(getattr(blended, name).std, getattr(MANY, name).std)
     assert blended.fingerprint == MANY.fingerprint and blended.model == MANY.model and blended.images == 2000
     np.testing.assert_array_equal(blended.content.mean, own.content.mean)
-    assert replace(blended.content, mean=MANY.content.mean) == MANY.content  # W stays
+    rest = [field.name for field in fields(MANY.content) if field.name != "mean"]
+    assert rest and all(getattr(blended.content, name) is getattr(MANY.content, name) for name in rest)  # W stays
     for name, weights in MANY.regression().weights.items():
         np.testing.assert_array_equal(blended.regression().weights[name], weights)
 
