@@ -32,8 +32,7 @@ def pixels(count: int = 12, seed: int = 0, size: tuple[int, int] = (16, 16)) -> 
 
 def normalised(images: np.ndarray, mean: Any = 0.5, std: Any = 0.5) -> np.ndarray:
     """The model's input, as torchvision's ToTensor and Normalize make it."""
-    scaled: np.ndarray = (images.astype(np.float32) / 255 - np.float32(mean)) / np.float32(std)
-    return scaled.transpose(0, 3, 1, 2)
+    return np.moveaxis((images.astype(np.float32) / 255 - np.float32(mean)) / np.float32(std), 3, 1)
 
 
 # --- models --------------------------------------------------------------------------------------------------
@@ -156,8 +155,8 @@ def test_a_name_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
         return timm_vit()
 
     monkeypatch.setattr(timm, "create_model", create)
-    adapter = fozo.adapter("timm:vit_tiny_patch4_16.augreg_in1k", normalised(pixels(20)))
-    assert asked == [("vit_tiny_patch4_16.augreg_in1k", True)] and adapter.engine.spec.mean == (0.5, 0.5, 0.5)
+    adapter = fozo.adapter("timm:vit_mini_patch4_16.augreg_in1k", normalised(pixels(20)))
+    assert asked == [("vit_mini_patch4_16.augreg_in1k", True)] and adapter.engine.spec.mean == (0.5, 0.5, 0.5)
 
 
 def test_a_transformers_folder_brings_labels_normalisation_and_name(tmp_path: Path) -> None:
@@ -428,7 +427,7 @@ REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
     "four channels": (lambda x: np.zeros((2, 4, 16, 16), np.float32), "give images of 3 channels$"),
     "gray bytes": (lambda x: x[..., :1], r"\[16, 16, 1\]; give \[height, width, 3\]: convert gray, RGBA"),
     "flat bytes": (lambda x: x[..., 0], "uint8 images have shape"),
-    "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px, or load"),
+    "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px"),
     "five axes": (lambda x: normalised(x)[None], "give a batch of images, channels first"),
     "two axes": (lambda x: normalised(x)[0, 0], "give a batch of images, channels first"),
     "integers": (lambda x: x.astype(np.int64), "holds int64|has shape"),

@@ -134,6 +134,11 @@ class SourceStatistics:
         if 0 in spec.image_size:
             raise FozoError(f"the size of the images of {spec.name} is not known yet; give image_size=(height, width)")
         features = spec.channels * (1 + half_octaves(*spec.image_size))
+        if self.inputs is not None and self.inputs.low.size != spec.channels:
+            raise FozoError(
+                f"these source statistics are of images of {self.inputs.low.size} channels, where {spec.name} reads "
+                f"{spec.channels}; collect them again with this model"
+            )
         own = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
         if own != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
             raise FozoError(

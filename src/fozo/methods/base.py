@@ -24,7 +24,7 @@ import numpy as np
 
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.inputs import as_batch, compare
+from fozo.inputs import Watch, as_batch
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.methods._fork import LOCKS
 from fozo.types import Answer, Batch, Engine, Floats, Images, ImagesT, State, to_type_of
@@ -122,7 +122,7 @@ class Method(ABC, Generic[C]):
             source.check(engine.spec.fingerprint, engine.spec.name, engine.spec)
         self.engine, self.config, self.seed = engine, config, seed
         self._source = source
-        self._warned: set[str] = set()
+        self._watch = Watch()
         self._metrics: dict[str, float] = {}
         self._lock = threading.RLock()
         LOCKS.append(weakref.ref(self._lock, LOCKS.remove))
@@ -161,7 +161,7 @@ class Method(ABC, Generic[C]):
             clean = None if self._source is None else self._source.inputs
             given = as_batch(images, self.engine.spec, clean)
             batch = self.engine.check(given)
-            compare(given, self.engine.spec, clean, self._warned)
+            self._watch(given, self.engine.spec, clean)
             with self._transaction():
                 self._metrics = {}
                 logits = self.step(batch)
