@@ -129,13 +129,17 @@ def test_widths_that_do_not_go_together_are_refused(
             SourceStatistics.load(path)
 
 
-def test_a_file_of_an_older_fozo_is_refused(
+def test_a_file_of_a_much_older_fozo_is_refused(
     tmp_path: Path, source: SourceStatistics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source.save(tmp_path / "stats.npz")
-    monkeypatch.setattr(SourceStatistics, "VERSION", SourceStatistics.VERSION + 1)
-    with pytest.raises(FozoError, match="collect them again"):
-        SourceStatistics.load(tmp_path / "stats.npz")
+    for version, inputs in ((4, None), (5, None), (6, source.inputs)):
+        monkeypatch.setattr(SourceStatistics, "VERSION", version)
+        replace(source, inputs=inputs).save(tmp_path / f"{version}.npz")
+    monkeypatch.setattr(SourceStatistics, "VERSION", 6)
+    with pytest.raises(FozoError, match="version 4, .*collect them again"):
+        SourceStatistics.load(tmp_path / "4.npz")
+    assert SourceStatistics.load(tmp_path / "5.npz").inputs is None  # the bundled ones are such
+    assert SourceStatistics.load(tmp_path / "6.npz").inputs is not None
 
 
 LAYERS, DIM = 3, 200
