@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -136,7 +136,7 @@ def test_a_file_of_a_much_older_fozo_is_refused(
         monkeypatch.setattr(SourceStatistics, "VERSION", version)
         replace(source, inputs=inputs).save(tmp_path / f"{version}.npz")
     monkeypatch.setattr(SourceStatistics, "VERSION", 6)
-    with pytest.raises(FozoError, match="version 4, .*collect them again"):
+    with pytest.raises(FozoError, match=r"version 4, .*collect them again"):
         SourceStatistics.load(tmp_path / "4.npz")
     assert SourceStatistics.load(tmp_path / "5.npz").inputs is None  # the bundled ones are such
     assert SourceStatistics.load(tmp_path / "6.npz").inputs is not None
