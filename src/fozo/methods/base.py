@@ -24,10 +24,11 @@ import numpy as np
 
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.inputs import as_batch, compare
+from fozo.inputs import Watch, as_batch
 from fozo.io import Form, load_arrays, save_arrays
+from fozo.loading import Model, load_engine
 from fozo.methods._fork import LOCKS
-from fozo.types import Answer, Batch, Engine, Floats, Images, ImagesT, State, to_type_of
+from fozo.types import Answer, Batch, Floats, Images, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,7 +39,7 @@ C = TypeVar("C", bound="DataclassInstance")
 NEEDS = {
     "source": "source statistics; make them with fozo.calibrate",
     "fisher": "the Fisher information of clean images",
-    "tokens": "the tokens of a ViT: use an engine that shows them",
+    "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
     "torch": "to change LayerNorm parameters: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
@@ -80,8 +81,8 @@ class Method(ABC, Generic[C]):
     """Adapts to normalised images and predicts them.
 
     Args:
-        engine: the frozen model.
-        source: its statistics on clean data, where the method needs them.
+        engine: the frozen model, or what :func:`fozo.load_engine` makes an engine of.
+        source: its statistics on clean data or the file that keeps them, where the method needs them.
         config: all that can be chosen; or else a preset and the fields that should differ from it.
         preset: name of a config of ``PRESETS``; the first by default.
         seed: of what the method draws, if it draws anything.
@@ -101,14 +102,19 @@ class Method(ABC, Generic[C]):
 
     def __init__(
         self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
+        engine: Model,
+        source: SourceStatistics | str | os.PathLike[str] | None = None,
         config: C | None = None,
         *,
         preset: str | None = None,
         seed: int = 0,
         **options: object,
     ) -> None:
+        engine = load_engine(engine)
+        if isinstance(source, (str, os.PathLike)):
+            source = SourceStatistics.load(source)
+        if not isinstance(source, (SourceStatistics, type(None))):
+            raise FozoError(f"{self.info.name} takes {NEEDS['source']}(model, images), not a {type(source).__name__}")
         self.given: dict[str, Any] = {name: options.pop(name, None) for name in self.TAKES}
         if config is None:
             config = self.configure(preset, options)
@@ -122,7 +128,7 @@ class Method(ABC, Generic[C]):
             source.check(engine.spec.fingerprint, engine.spec.name, engine.spec)
         self.engine, self.config, self.seed = engine, config, seed
         self._source = source
-        self._warned: set[str] = set()
+        self._watch = Watch()
         self._metrics: dict[str, float] = {}
         self._lock = threading.RLock()
         LOCKS.append(weakref.ref(self._lock, LOCKS.remove))
@@ -161,7 +167,7 @@ class Method(ABC, Generic[C]):
             clean = None if self._source is None else self._source.inputs
             given = as_batch(images, self.engine.spec, clean)
             batch = self.engine.check(given)
-            compare(given, self.engine.spec, clean, self._warned)
+            self._watch(given, self.engine.spec, clean)
             with self._transaction():
                 self._metrics = {}
                 logits = self.step(batch)

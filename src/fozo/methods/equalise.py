@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -48,9 +48,10 @@ class Equalise(Method[EqualiseConfig]):
     PRESETS: ClassVar = {"default": EqualiseConfig()}
     LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
 
-    def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
-        """Adapt to normalised images and return what the model returns for them."""
-        return super().__call__(images)
+    if TYPE_CHECKING:
+
+        def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
+            """Adapt to images and return what the model returns for them."""
 
     def prepare(self) -> None:
         """Read what clean images look like."""

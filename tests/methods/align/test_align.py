@@ -54,7 +54,8 @@ def test_it_is_what_adapter_makes_and_costs_one_pass(
         assert isinstance(method, fozo.Align)
         method(BATCHES[0])
         assert method.passes_per_image == 1
-    assert fozo.adapter(engine, source, passes=2).config.passes == 2
+    chosen = fozo.adapter(engine, source, passes=2)
+    assert isinstance(chosen, fozo.Align) and chosen.config.passes == 2
     with pytest.raises(FozoError, match="no option 'speed'"):
         fozo.adapter(engine, source, speed=1)
 
@@ -249,7 +250,7 @@ def test_a_refused_batch_changes_nothing(engine: fozo.Engine, source: SourceStat
         each(SHIFTED[0])
     broken = SHIFTED[1].copy()
     broken[17, 0, 0, 0] = np.nan
-    for batch, sentence in ((broken, "NaN"), (broken[:0], "no images"), (broken[:, :2], "resize")):
+    for batch, sentence in ((broken, "NaN"), (broken[:0], "no images"), (broken[:, :2], "3 channels")):
         with pytest.raises(FozoError, match=sentence):
             method(batch)
     np.testing.assert_array_equal(method(SHIFTED[1]), untouched(SHIFTED[1]))
