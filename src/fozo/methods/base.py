@@ -9,6 +9,7 @@ that can be saved, restored and refused, and exact resets. A subclass implements
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -26,13 +27,14 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.methods._fork import LOCKS
-from fozo.types import Batch, Engine, Floats, ImagesT, State, to_type_of
+from fozo.types import Array, Batch, Drift, Engine, Floats, ImagesT, Observation, Observer, State, to_type_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from typing_extensions import Self
 
 C = TypeVar("C", bound="DataclassInstance")
+LOG = logging.getLogger(__name__)
 
 NEEDS = {
     "source": "source statistics; make them with fozo.calibrate",
@@ -97,6 +99,9 @@ class Method(ABC, Generic[C]):
 
     passes_per_image: float = 1.0
     """Forward passes that the latest batch cost, as an average over its images."""
+    described: Array | None = None
+    """Descriptors of the latest batch, where the step has measured them: who watches need not do it again."""
+    observer: Observer | None = None
 
     def __init__(
         self,
@@ -153,14 +158,38 @@ class Method(ABC, Generic[C]):
         with self._lock:
             batch = self.engine.check(images)
             with self._transaction():
-                self._metrics = {}
+                self._metrics, self.described = {}, None
                 logits = self.step(batch)
                 if not np.isfinite(logits).all():
                     raise FozoError(
                         f"the logits of {self.info.name} are not all finite; nothing was changed: check the model's "
                         f"weights, or reset the method"
                     )
-            return to_type_of(images, logits)
+            return to_type_of(images, self._watched(batch, logits))
+
+    def watch(self, observer: Observer | None) -> None:
+        """Let somebody look at every batch after it is predicted, :class:`fozo.Monitor` say; ``None`` ends it."""
+        with self._lock:
+            self.observer = observer
+
+    def _watched(self, batch: Batch, logits: Floats) -> Floats:
+        """Show a batch to who watches; should that fail, it is logged, and the predictions stand."""
+        if self.observer is None:
+            return logits
+        try:
+            instead = self.observer.observe(Observation(batch, logits, self.described))
+        except Exception:
+            LOG.exception("the monitor of %s failed; its predictions do not depend on it", self.info.name)
+            return logits
+        return logits if instead is None else instead
+
+    @property
+    def drift(self) -> Drift:
+        """What its monitor says of drift; without one (:class:`fozo.Monitor` makes one) nobody can tell."""
+        if self.observer is None:
+            raise FozoError(f"{self.info.name} has no monitor; make one with fozo.Monitor(adapter, reference)")
+        with self._lock:
+            return self.observer.drift
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -200,9 +229,9 @@ class Method(ABC, Generic[C]):
         self._metrics = metrics
 
     def metrics(self) -> dict[str, float]:
-        """Tell what the latest batch showed, by name: a loss, a step size; or nothing."""
+        """Tell what the latest batch showed, by name: a loss, a step size; and what a monitor says of it."""
         with self._lock:  # half of a batch has none
-            return dict(self._metrics)
+            return dict(self._metrics) | ({} if self.observer is None else self.observer.metrics())
 
     @property
     def parameters(self) -> int:
