@@ -136,8 +136,8 @@ class DriftDetector:
 
     The batch is judged alone, and then with those before it: the last 4, 16 and 64 images (:data:`WINDOWS`) as far as
     these are more. The tests share the rate evenly (Bonferroni), so ``rate`` bounds the part of clean batches with an
-    alarm, whatever their size. A warning is a p-value below the root of the rate. A drift goes on until the most recent
-    images (the batch, or the last 16) give no warning.
+    alarm, whatever their size. A warning is a p-value below the root of the rate. A drift is over when the most recent
+    images (the batch, or the last 16) give no warning and are nearer to clean images than to those of the drift.
     """
 
     def __init__(self, clean: CleanImages, rate: float = 1e-4, content: float = CONTENT) -> None:
@@ -153,6 +153,8 @@ class DriftDetector:
         self.rows = np.zeros((0, self.clean.whitening.matrix.shape[1]))
         self.times = np.zeros(0)
         self.seen = 0
+        self._drifted = np.zeros(self.rows.shape[1])
+        """Where the images of the present drift are, on average."""
         self.drift = Drift()
 
     def update(self, features: Array, time: float = math.nan) -> Drift:
@@ -170,18 +172,27 @@ class DriftDetector:
         warning = math.sqrt(self.rate)
         before = self.drift
         detected = p_value < self.rate
-        if before.drift_detected and not detected:
-            recent = self.rows[-max(RECENT, len(batch)) :]
-            detected = self._test(recent, 1)[0] < warning
+        if before.drift_detected:
+            detected = not self._over(self.rows[-max(RECENT, len(batch)) :])
             if not detected:  # what was before has ended, and is no part of what is now
-                self.rows, self.times = self.rows[-len(recent) :], self.times[-len(recent) :]
+                keep = max(RECENT, len(batch))
+                self.rows, self.times = self.rows[-keep:], self.times[-keep:]
         since, since_time = before.since, before.since_time
         if not detected:
             since, since_time = None, None
         elif not before.drift_detected:
             since, since_time = self._change()
+        if since is not None:
+            drifted = self.rows[-min(self.seen - since + 1, len(self.rows)) :].mean(axis=0)
+            self._drifted = drifted if not before.drift_detected else 0.9 * self._drifted + 0.1 * drifted
         self.drift = Drift(detected, detected or p_value < warning, distance, threshold, p_value, since, since_time)
         return self.drift
+
+    def _over(self, recent: Array) -> bool:
+        """Say whether a drift has ended."""
+        mean = recent.mean(axis=0)
+        nearer = np.square(mean).sum() < np.square(mean - self._drifted).sum()
+        return bool(nearer) and self._test(recent, 1)[0] >= math.sqrt(self.rate)
 
     def _test(self, rows: Array, shares: int) -> tuple[float, float, float]:
         """P-value, distance and threshold of some images, by one of so many tests that share the rate."""

@@ -256,7 +256,7 @@ class Monitor:
             if first:
                 self._told = guess if settled else None
                 self._tell(Event("drift", drift.since, now, self.sentence, self.metrics()))
-            elif settled and guess is not None and other:
+            elif settled and guess is not None and guess.kind != "clean" and other:
                 self._told = guess
                 self._tell(Event("drift changed", self.status.images, now, self.sentence, self.metrics()))
         elif before.drift.drift_detected:
