@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 import fozo
 from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, TEST, Domain, Material
@@ -84,7 +85,7 @@ def streams(clean: CleanImages, rest: Array) -> Iterator[str]:
     yield from table(["images in a batch", "batches in drift, content 0", "content 0.25"], rows)
 
 
-def narrow(clean: CleanImages, rest: Array, labels: Array) -> Iterator[str]:
+def narrow(clean: CleanImages, rest: Array, labels: npt.NDArray[np.int64]) -> Iterator[str]:
     """Streams of one kind of thing: how far clean ones are, and whether they raise an alarm."""
     yield "## Narrow content: clean images of one kind of thing, 1,000 batches each (rate 1e-4)"
     yield ""
@@ -193,8 +194,8 @@ def accuracy(
     parts, cleanly = [], material.logits("test", ("clean", 0), engine, None).argmax(axis=1)
     for domain, indices in material.domains("fit"):
         predicted = domain[1] in (0, *PREDICTED)
-        logits = [material.logits("fit", domain, engine, mode) if predicted else None for mode in (None, adapter)]
-        parts.append(Part(*domain, indices, features["fit"][domain], *logits))
+        both = [material.logits("fit", domain, engine, each) if predicted else None for each in (None, adapter)]
+        parts.append(Part(*domain, indices, features["fit"][domain], *both))
     labels = material.labels("fit", np.arange(len(material.clean)))
     rows: list[list[object]] = []
     details: list[list[object]] = []

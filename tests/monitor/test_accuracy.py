@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from fozo.monitor.accuracy import Evidence, Regression, fit_temperature, shown
 from fozo.monitor.looks import Looker
-from fozo.types import Array, Floats
+from fozo.types import Floats
 from tests.monitor.conftest import Material
 
 CLASSES = 10
 
 
-def predictions(count: int, signal: float, boast: float, seed: int) -> tuple[Floats, Array]:
+def predictions(count: int, signal: float, boast: float, seed: int) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Logits of a model that is right the oftener the stronger the signal, and boasts of it, and the labels."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(CLASSES, size=count)

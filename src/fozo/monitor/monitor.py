@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,8 @@ class Event:
     time: float
     """When it was noticed, in seconds since 1970."""
     text: str
-    facts: dict[str, object] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """What :meth:`Monitor.metrics` said then."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Monitor:
         self.detector = DriftDetector(reference.clean, false_alarms, content)
         self.faults = FaultDetector()
         self.reset()
-        adapter.watch(self)
+        adapter.attach(self)
 
     def reset(self) -> None:
         """Forget the stream: the next image is the first."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fozo.data.classes import match_classes
 from fozo.data.corruptions import KINDS, corrupt
 from fozo.data.images import Pixels
 from fozo.data.sets.base import ImageSet
@@ -92,8 +93,8 @@ class MonitorReference:
 
         Args:
             adapter: what is going to be watched.
-            images: a few hundred clean ones: :func:`fozo.open_images`, whose labels are used if it has as many classes
-                as the model, or ``uint8 [n, height, width, channels]`` at the model's size.
+            images: a few hundred clean ones: :func:`fozo.open_images`, whose labels are used if it has more than one
+                class, or ``uint8 [n, height, width, channels]`` at the model's size.
             labels: for an array, the right columns of the logits, if they are known.
             corruptions: whether to corrupt some of them, which needs the extra ``fozo[bench]``; without, the monitor
                 tells drift, looks and camera faults, but guesses no kind and expects no accuracy.
@@ -101,8 +102,8 @@ class MonitorReference:
         """
         spec = adapter.engine.spec
         if isinstance(images, ImageSet):
-            # Folders that are not the model's classes are no labels of its.
-            if labels is None and images.mask is None and len(images.classes) == spec.classes:
+            if labels is None and len(images.classes) > 1:
+                images = match_classes(images, spec)
                 labels = np.array([sample.label for sample in images.samples])
             pixels = _read(images, spec, progress)
         else:
@@ -209,8 +210,9 @@ class MonitorReference:
                 signatures.check(len(white.mean))
             regressions = {name: _regression(name, arrays) for name in ("adapted", "plain")}
             clean = CleanImages(images, white, length, variance, norm)
-            who = (str(facts[name]) for name in ("fingerprint", "model", "method"))
-            return cls(*who, clean, signatures, regressions["adapted"], regressions["plain"], bool(facts["relative"]))
+            fingerprint, model, method = (str(facts[name]) for name in ("fingerprint", "model", "method"))
+            judged = regressions["adapted"], regressions["plain"], bool(facts["relative"])
+            return cls(fingerprint, model, method, clean, signatures, *judged)
         except FozoError:
             raise
         except (KeyError, TypeError, ValueError) as error:
