@@ -37,12 +37,11 @@ class Material:
 
 @pytest.fixture(scope="session")
 def material() -> Material:
-    model = sample.MODELS["float32"]
-    engine, images = fozo.load_engine(model, threads=1), fozo.open_images(sample.IMAGES)
+    engine, images = fozo.load_engine(sample.MODELS["float32"], threads=1), fozo.open_images(sample.IMAGES)
     order = np.random.default_rng(0).permutation(len(images))
     pixels = np.stack([prepare(images, images.read(int(i)), engine.spec.image_size, 1) for i in order])
     labels = np.array([images.samples[i].label for i in order])
-    adapter = fozo.adapter(engine, sample.source(model))
+    adapter = fozo.adapter(engine, fozo.calibrate(engine, [engine.spec.normalise(pixels[:CALIBRATION])]))
     told: list[int] = []
     reference = fozo.MonitorReference.collect(
         adapter,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,8 @@ from fozo.types import Array, Drift, Floats, Observation, Tap
 LOG = logging.getLogger("fozo.monitor")
 WINDOW = 64
 """Most recent images that looks, guesses and expected accuracies are of."""
+EVENTS = 1000
+"""Most recent events that are kept."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class Monitor:
         self._shown = np.zeros((0, 3))
         self._told: Guess | None = None
         self.status = Status()
-        self.events: list[Event] = []
+        self.events: deque[Event] = deque(maxlen=EVENTS)
 
     @property
     def drift(self) -> Drift:
