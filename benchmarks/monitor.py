@@ -191,17 +191,25 @@ def accuracy(
     """Errors of expected accuracy over all domains, and its values by severity."""
     engine = fozo.load_engine(weights)
     adapter = fozo.adapter(engine, material.source(engine))
+    fitted = [domain for domain, _ in material.domains("fit") if domain[1] in (0, *PREDICTED)]
+    modes = [
+        mode
+        for mode in ("plain", "adapted")
+        if all(material.has_logits("fit", domain, engine, mode) for domain in fitted)
+        and material.has_logits("test", ("clean", 0), engine, mode)
+    ]
+    methods = (None, adapter if "adapted" in modes else None)
     parts, cleanly = [], material.logits("test", ("clean", 0), engine, None).argmax(axis=1)
     for domain, indices in material.domains("fit"):
         predicted = domain[1] in (0, *PREDICTED)
-        both = [material.logits("fit", domain, engine, each) if predicted else None for each in (None, adapter)]
+        both = [material.logits("fit", domain, engine, each) if predicted else None for each in methods]
         parts.append(Part(*domain, indices, features["fit"][domain], *both))
     labels = material.labels("fit", np.arange(len(material.clean)))
     rows: list[list[object]] = []
     details: list[list[object]] = []
     for relative in (False, True):
         reference = MonitorReference.of(adapter, parts, None if relative else labels)
-        for mode in ("plain", "adapted"):
+        for mode in modes:
             regression = getattr(reference, mode)
             truth, found, low, high, confidence = ([] for _ in range(5))
             domains = [domain for domain in DOMAINS if material.has_logits("test", domain, engine, mode)]

@@ -51,7 +51,10 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_camera_is_watched_and_its_drift_told(call: Call, camera: Path, tmp_path: Path) -> None:
+def test_a_camera_is_watched_and_its_drift_told(
+    call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fozo.monitor.reference.SAMPLE", 8)
     reference, events = tmp_path / "monitor.npz", tmp_path / "events.jsonl"
     arguments = ("watch", MODEL, camera / "live", "--stats", camera / "stats.npz")
     arguments = (*arguments, "--reference", reference, "--events", events)

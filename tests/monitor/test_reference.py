@@ -25,7 +25,10 @@ def test_it_is_saved_and_loaded_whole(material: Material, tmp_path: Path) -> Non
     assert path.stat().st_size < 500_000
 
 
-def test_without_labels_it_tells_agreement_and_without_corruptions_drift_only(material: Material) -> None:
+def test_without_labels_it_tells_agreement_and_without_corruptions_drift_only(
+    material: Material, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fozo.monitor.reference.SAMPLE", 10)
     plain = fozo.NoAdapt(material.adapter.engine)
     images = material.images(slice(400, 464))
     drift_only = fozo.MonitorReference.collect(plain, material.pixels[:100], corruptions=False)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fozo.cli.frames import Frame
     from fozo.methods.registry import AnyMethod
     from fozo.monitor import Event, Monitor, MonitorReference, Status
+    from fozo.types import Floats, Spec
 
 
 def watch(
@@ -69,7 +70,7 @@ def watch(
     with open_output(events) if events is not None else nullcontext() as file, live or nullcontext():
         for batch in batches(pictures, batch_size):
             now[0] = batch[-1].time
-            adapter([frame.pixels for frame in batch])
+            adapter(prepared(batch, adapter.engine.spec))
             lines = [{"type": "event", **asdict(event)} for event in told]
             for event in told if live is None else ():
                 print(f"image {event.image:,}: {event.name}: {event.text}", flush=True)
@@ -95,6 +96,16 @@ def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]
             batch = []
     if batch:
         yield batch
+
+
+def prepared(batch: list[Frame], spec: Spec) -> Floats:
+    """Frames as the model reads them: of its size (cropped, unless they have it already), in gray for one channel."""
+    import numpy as np
+
+    from fozo.data.images import fit, luminance
+
+    pixels = [fit(frame.pixels, spec.image_size) for frame in batch]
+    return spec.normalise(np.stack([luminance(one) for one in pixels] if spec.channels == 1 else pixels))
 
 
 def _reference(adapter: AnyMethod, path: Path, clean: Path | None) -> MonitorReference:

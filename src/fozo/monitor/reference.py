@@ -130,7 +130,8 @@ class MonitorReference:
         right = parts[0].plain.argmax(axis=1) if labels is None else np.asarray(labels)
 
         def regression(clean_logits: Floats, logits: Callable[[Part], Floats | None]) -> Regression:
-            temperature = fit_temperature(clean_logits, right)
+            # Against its own predictions any model is best as cold as can be, which tells nothing.
+            temperature = 1.0 if labels is None else fit_temperature(clean_logits, right)
             evidence = []
             for part in parts:
                 found = logits(part)
