@@ -199,7 +199,7 @@ def accuracy(
         and material.has_logits("test", ("clean", 0), engine, mode)
     ]
     methods = (None, adapter if "adapted" in modes else None)
-    parts, cleanly = [], material.logits("test", ("clean", 0), engine, None).argmax(axis=1)
+    parts = []
     for domain, indices in material.domains("fit"):
         predicted = domain[1] in (0, *PREDICTED)
         both = [material.logits("fit", domain, engine, each) if predicted else None for each in methods]
@@ -207,15 +207,15 @@ def accuracy(
     labels = material.labels("fit", np.arange(len(material.clean)))
     rows: list[list[object]] = []
     details: list[list[object]] = []
-    for relative in (False, True):
-        reference = MonitorReference.of(adapter, parts, None if relative else labels)
+    for unlabelled in (False, True):
+        reference = MonitorReference.of(adapter, parts, None if unlabelled else labels)
         for mode in modes:
             regression = getattr(reference, mode)
             truth, found, low, high, confidence = ([] for _ in range(5))
             domains = [domain for domain in DOMAINS if material.has_logits("test", domain, engine, mode)]
             for domain in domains:
                 logits = material.logits("test", domain, engine, None if mode == "plain" else adapter)
-                right = cleanly if relative else material.labels("test", np.arange(TEST))
+                right = material.labels("test", np.arange(TEST))
                 truth.append(float((logits.argmax(axis=1) == right).mean()))
                 clean = reference.clean
                 distance = clean.distance(clean.whitening(features["test"][domain]))
@@ -227,12 +227,12 @@ def accuracy(
             error, plain_error = (100 * (np.array(x) - truth) for x in (found, confidence))
             inside = np.mean((np.array(low) <= truth) & (np.array(truth) <= np.array(high)))
             width = 50 * np.mean(np.array(high) - low)
-            what = "agreement (no labels)" if relative else "accuracy"
+            what = "no" if unlabelled else "yes"
             row: list[object] = [engine.spec.name, mode, what, len(domains)]
             row += [f"{np.abs(error).mean():.2f}", f"{error.mean():+.2f}", f"{np.abs(error).max():.1f}"]
-            row += [f"{100 * inside:.0f} %", f"+- {width:.1f}", "" if relative else f"{np.abs(plain_error).mean():.2f}"]
+            row += [f"{100 * inside:.0f} %", f"+- {width:.1f}", f"{np.abs(plain_error).mean():.2f}"]
             rows.append(row)
-            if not relative:
+            if not unlabelled:
                 for severity in sorted({severity for _, severity in domains}):
                     some = [i for i, domain in enumerate(domains) if domain[1] == severity]
                     shares = [f"{100 * np.array(x)[some].mean():.1f}" for x in (truth, found, confidence)]
@@ -285,7 +285,7 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
     heads = [
         "model",
         "predictions",
-        "of",
+        "labels at calibration",
         "domains",
         "mean |error|",
         "bias",

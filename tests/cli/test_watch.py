@@ -62,7 +62,7 @@ def test_a_camera_is_watched_and_its_drift_told(
     assert code == 2 and "there is no monitor reference" in error and not events.exists()
     code, said, error = call(*arguments, "--clean", camera / "clean")
     assert code == 0, error
-    assert "was made from 72 clean images" in error and not fozo.MonitorReference.load(reference).relative
+    assert "was made from 72 clean images" in error and not fozo.MonitorReference.load(reference).unlabelled
     assert "image 25: drift: " in said and "contrast -" in said
     assert "48 images, " in said and "expected accuracy" in said.splitlines()[-1]
     lines = [json.loads(line) for line in events.read_text().splitlines()]

@@ -35,7 +35,7 @@ def test_accuracy_is_expected_where_confidence_deceives() -> None:
         for kind in range(4):
             logits, labels = predictions(320, 3.0 - 0.7 * level + 0.1 * kind, boast, 10 * level + kind)
             evidence.append(
-                Evidence(f"{kind}/{level}", logits, 0.1 * np.exp(level) - 0.05, logits.argmax(axis=1) == labels)
+                Evidence(f"{kind}/{level}", logits, 0.1 * np.exp(level) - 0.05, 1.0 * (logits.argmax(axis=1) == labels))
             )
     regression = Regression.of(evidence, 1.0)
     errors, deceived, inside = [], [], []
@@ -55,7 +55,7 @@ def test_accuracy_is_expected_where_confidence_deceives() -> None:
 def test_it_holds_for_real_images_and_their_corruptions(material: Material) -> None:
     looker, clean, adapter = Looker(material.adapter.engine.spec), material.reference.clean, material.adapter.clone()
     regression = material.reference.adapted
-    assert regression is not None and not material.reference.relative
+    assert regression is not None and not material.reference.unlabelled
     errors = []
     for kind, severity in (("clean", 0), ("fog", 4), ("gaussian_noise", 4), ("contrast", 2), ("pixelate", 4)):
         some = slice(700, 860)
@@ -73,9 +73,9 @@ def test_it_holds_for_real_images_and_their_corruptions(material: Material) -> N
 
 def test_an_estimate_says_what_it_is_of() -> None:
     logits, labels = predictions(80, 2.0, 1.0, 0)
-    regression = Regression.of([Evidence("clean/0", logits, 0.1, logits.argmax(axis=1) == labels)], 1.0)
-    words = str(regression.estimate(shown(logits, 1.0), 0.1, outside=True, relative=True))
-    assert words.startswith("expected agreement with clean predictions") and "outside what was seen" in words
+    regression = Regression.of([Evidence("clean/0", logits, 0.1, 1.0 * (logits.argmax(axis=1) == labels))], 1.0)
+    words = str(regression.estimate(shown(logits, 1.0), 0.1, outside=True, unlabelled=True))
+    assert "if the model's confidence on clean images is honest, outside what was seen" in words
 
 
 def test_two_classes_and_one_have_margins_too() -> None:

@@ -3,9 +3,9 @@
 Average confidence is no accuracy: models stay confident where they err. So it is learnt at calibration, on clean images
 and on corrupted ones, how often predictions like these are right: a logistic regression of being right on what one
 prediction shows (confidence, margin, entropy, at the temperature that fits the clean images), what those around it
-show on average, and how far the images look from clean ones. Where calibration images have no labels, being right is
-replaced by agreeing with what the plain model says of the same image uncorrupted: the regression then tells how much of
-the clean accuracy is kept.
+show on average, and how far the images look from clean ones. Where calibration images have no labels, the plain model's
+probabilities for the same image uncorrupted stand in for them: a prediction counts as right by what these give to it.
+That is as good as the model's confidence on clean images is; the *change* against clean images depends on it less.
 
 The interval has two parts: chance (a mean of so many predictions, each right or wrong), and the error of the
 regression for a corruption that it has not seen, measured by leaving out one kind after the other.
@@ -37,33 +37,39 @@ class Estimate:
     high: float
     outside: bool = False
     """Whether the images look like nothing seen at calibration: then the interval promises too much."""
-    relative: bool = False
-    """Whether it is the part of predictions that agree with those on clean images, for want of labels."""
+    unlabelled: bool = False
+    """Whether it rests on the plain model's confidence on clean images, for want of labels."""
 
     def __str__(self) -> str:
         """Put it in words."""
-        what = "expected agreement with clean predictions" if self.relative else "expected accuracy"
-        hint = ", outside what was seen at calibration" if self.outside else ""
-        return f"{what} {self.value:.0%} ({self.low:.0%} to {self.high:.0%}{hint})"
+        hint = ", if the model's confidence on clean images is honest" if self.unlabelled else ""
+        hint += ", outside what was seen at calibration" if self.outside else ""
+        return f"expected accuracy {self.value:.0%} ({self.low:.0%} to {self.high:.0%}{hint})"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Predictions of some images of one domain, and whether they were right."""
+    """Predictions of some images of one domain, and whether (or how probably) they were right."""
 
     domain: str
     logits: Floats
     distance: float
     """Of the images from clean ones: :meth:`fozo.monitor.drift.CleanImages.distance`."""
-    right: npt.NDArray[np.bool_]
+    right: Array
+
+
+def probabilities(logits: Floats) -> Array:
+    """Softmax, in double precision."""
+    x = np.asarray(logits, dtype=np.float64)
+    p = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
 def shown(logits: Floats, temperature: float) -> Array:
     """What single predictions show: log-odds of the confidence, margin, entropy: ``[n, 3]``."""
     x = np.asarray(logits, dtype=np.float64) / temperature
     x = x - x.max(axis=1, keepdims=True)
-    p = np.exp(x)
-    p /= p.sum(axis=1, keepdims=True)
+    p = probabilities(x)
     first = np.clip(p.max(axis=1), 1e-4, 1 - 1e-4)
     second = np.sort(x, axis=1)[:, -2] if x.shape[1] > 1 else np.full(len(x), -10.0)
     entropy = -(p * np.log(p + 1e-12)).sum(axis=1)
@@ -86,7 +92,7 @@ class Regression:
         """Learn it."""
         parts = [part for each in evidence for part in _chunks(each)]
         columns = [_columns(shown(part.logits, temperature), part.distance) for part in parts]
-        right = [part.right.astype(np.float64) for part in parts]
+        right = [part.right for part in parts]
         fitted = _fit(np.concatenate(columns), np.concatenate(right))
         kinds = np.array([part.domain.partition("/")[0] for part in parts])
         excess = []
@@ -98,7 +104,7 @@ class Regression:
             for i in np.flatnonzero(kinds == kind):
                 p = _predict(columns[i], *unseen)
                 # What remains of the squared error beyond that of chance is the regression's own.
-                excess.append((p.mean() - right[i].mean()) ** 2 - (p * (1 - p)).sum() / len(p) ** 2)
+                excess.append((p.mean() - right[i].mean()) ** 2 - np.square(p - right[i]).sum() / len(p) ** 2)
         error = float(np.sqrt(max(np.mean(excess), 0.0))) if excess else 0.0
         return cls(temperature, *fitted, error)
 
@@ -106,12 +112,12 @@ class Regression:
         """Probability of being right for each of the predictions of one domain, given what they show."""
         return _predict(_columns(shown, distance), self.centre, self.scale, self.weights)
 
-    def estimate(self, shown: Array, distance: float, *, outside: bool = False, relative: bool = False) -> Estimate:
+    def estimate(self, shown: Array, distance: float, *, outside: bool = False, unlabelled: bool = False) -> Estimate:
         """Estimate the accuracy of predictions of one domain."""
         p = self.probabilities(shown, distance)
         value = float(p.mean())
         half = Z95 * float(np.sqrt(self.error**2 + (p * (1 - p)).sum() / len(p) ** 2))
-        return Estimate(value, max(0.0, value - half), min(1.0, value + half), outside, relative)
+        return Estimate(value, max(0.0, value - half), min(1.0, value + half), outside, unlabelled)
 
 
 def fit_temperature(logits: Floats, labels: npt.NDArray[np.integer]) -> float:

@@ -1,8 +1,8 @@
 """Camera faults: a frozen picture, a covered or black one, an over-exposed one, a camera that was turned away.
 
-Each is read from pixels alone, without a model and without calibration, and counts once it has lasted a few frames. All
-but the first two need what only a fixed camera gives: a scene that stays. In a stream of unrelated images ``turned``
-is never seen, because there is no scene to lose.
+Each is read from pixels alone, without a model and without calibration, and counts once it has lasted a few frames. The
+last needs what only a fixed camera gives, a scene that stays: in a stream of unrelated images it is never seen, because
+there is no scene to lose.
 """
 
 from __future__ import annotations
@@ -123,9 +123,10 @@ class FaultDetector:
 
 def _thumbnail(gray: Floats) -> Array:
     """Means over a grid, with mean 0 and deviation 1; what is flat becomes nothing."""
-    rows = np.array_split(gray, min(GRID, gray.shape[0]), axis=0)
-    small = np.array([[block.mean() for block in np.array_split(row, min(GRID, row.shape[1]), axis=1)] for row in rows])
-    return _standardised(small)
+    rows, columns = (np.arange(0, side, max(1, -(-side // GRID))) for side in gray.shape)
+    sums = np.add.reduceat(np.add.reduceat(gray, rows, axis=0), columns, axis=1)
+    sizes = np.outer(np.diff(rows, append=gray.shape[0]), np.diff(columns, append=gray.shape[1]))
+    return _standardised(np.asarray(sums / sizes, dtype=np.float64))
 
 
 def _standardised(values: Array) -> Array:

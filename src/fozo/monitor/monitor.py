@@ -236,7 +236,7 @@ class Monitor:
         if regression is None or not len(self._shown):
             return None
         outside = guess is not None and not guess.known
-        return regression.estimate(self._shown, distance, outside=outside, relative=self.reference.relative)
+        return regression.estimate(self._shown, distance, outside=outside, unlabelled=self.reference.unlabelled)
 
     def _compare(self, observation: Observation, distance: float) -> Comparison | None:
         """Let the plain model predict some of the images too."""
@@ -286,9 +286,9 @@ class Monitor:
             "camera_faults": float(len(status.faults)),
         }
         if status.accuracy is not None:
-            name = "expected_agreement" if status.accuracy.relative else "expected_accuracy"
-            numbers |= {name: status.accuracy.value, f"{name}_low": status.accuracy.low}
-            numbers |= {f"{name}_high": status.accuracy.high, "outside_calibration": float(status.accuracy.outside)}
+            expected = status.accuracy
+            numbers |= {"expected_accuracy": expected.value, "expected_accuracy_low": expected.low}
+            numbers |= {"expected_accuracy_high": expected.high, "outside_calibration": float(expected.outside)}
         if status.shadow is not None:
             numbers |= {"shadow_pairs": float(status.shadow.pairs), "shadow_agreement": status.shadow.agreement}
             if status.shadow.gain is not None and math.isfinite(status.shadow.gain):

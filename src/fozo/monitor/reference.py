@@ -25,7 +25,7 @@ from fozo.data.sources import prepare
 from fozo.errors import FozoError
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.methods.base import Method
-from fozo.monitor.accuracy import Evidence, Regression, fit_temperature
+from fozo.monitor.accuracy import Evidence, Regression, fit_temperature, probabilities
 from fozo.monitor.drift import CleanImages, Whitening
 from fozo.monitor.looks import LOOKS, Looker
 from fozo.monitor.signatures import SEVERITIES, Signatures
@@ -71,8 +71,8 @@ class MonitorReference:
     """For the predictions of the method."""
     plain: Regression | None
     """For those of the plain model."""
-    relative: bool
-    """Whether the regressions are of agreement with clean predictions, for want of labels."""
+    unlabelled: bool
+    """Whether there were no labels, and the plain model's probabilities on clean images stood in for them."""
 
     KIND = "monitor reference"
     VERSION = 1
@@ -127,19 +127,22 @@ class MonitorReference:
             return made
         corrupted = {(part.kind, part.severity): part.features for part in parts[1:]}
         assert parts[0].plain is not None and parts[0].adapted is not None
-        right = parts[0].plain.argmax(axis=1) if labels is None else np.asarray(labels)
+        if labels is None:
+            truth = probabilities(parts[0].plain)
+        else:
+            truth = np.zeros(parts[0].plain.shape)
+            truth[np.arange(len(labels)), labels] = 1
 
         def regression(clean_logits: Floats, logits: Callable[[Part], Floats | None]) -> Regression:
-            # Against its own predictions any model is best as cold as can be, which tells nothing.
-            temperature = 1.0 if labels is None else fit_temperature(clean_logits, right)
+            temperature = 1.0 if labels is None else fit_temperature(clean_logits, labels)
             evidence = []
             for part in parts:
                 found = logits(part)
                 if found is None:
                     continue
                 distance = clean.distance(clean.whitening(part.features))
-                correct = found.argmax(axis=1) == right[part.indices]
-                evidence.append(Evidence(f"{part.kind}/{part.severity}", found, distance, correct))
+                right = truth[part.indices, found.argmax(axis=1)]
+                evidence.append(Evidence(f"{part.kind}/{part.severity}", found, distance, right))
             return Regression.of(evidence, temperature)
 
         return replace(
@@ -169,7 +172,7 @@ class MonitorReference:
         header: dict[str, object] = {
             "kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model,
             "method": self.method, "images": clean.images, "looks": [look.name for look in LOOKS],
-            "relative": self.relative,
+            "unlabelled": self.unlabelled,
         }  # fmt: skip
         arrays: dict[str, npt.NDArray[np.generic]] = {
             "clean.mean": white.mean, "clean.std": white.std, "clean.centre": white.centre,
@@ -212,7 +215,7 @@ class MonitorReference:
             regressions = {name: _regression(name, arrays) for name in ("adapted", "plain")}
             clean = CleanImages(images, white, length, variance, norm)
             fingerprint, model, method = (str(facts[name]) for name in ("fingerprint", "model", "method"))
-            judged = regressions["adapted"], regressions["plain"], bool(facts["relative"])
+            judged = regressions["adapted"], regressions["plain"], bool(facts["unlabelled"])
             return cls(fingerprint, model, method, clean, signatures, *judged)
         except FozoError:
             raise
