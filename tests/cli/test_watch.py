@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 import fozo
+from fozo.bench.report.timeline import write_timeline
 from fozo.cli.frames import Frame, frames
 from fozo.cli.watch import batches, view
 from fozo.data import sample
@@ -71,7 +73,38 @@ def test_a_camera_is_watched_and_its_drift_told(
     assert [line["drift"] for line in readings] == [0, 0, 0, 1, 1, 1]
     told = next(line for line in lines if line["type"] == "event")
     assert told["name"] == "drift" and told["image"] == 25 and told["time"] > 1e9
+    page = tmp_path / "timeline.html"
+    code, said, error = call("report", events, "-o", page)
+    assert code == 0 and said.strip() == str(page), error
+    text = page.read_text()
+    assert "Expected accuracy" in text and ">drift</td>" in text and text.count("<svg") == 3
     assert call(*arguments)[0] == 0  # the reference is there now
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no reading"),
+        ("no json\n", "line 1 of .* is none of fozo watch's"),
+        ('{"type": "reading"}\n', "names no image or no time"),
+        ('{"type": "event", "image": 1, "time": 1}\n', "no name or no text"),
+        ('{"type": "else"}\n', "no reading and no event"),
+    ],
+)
+def test_what_is_no_events_file_is_refused(call: Call, tmp_path: Path, text: str, message: str) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_text(text)
+    code, _, error = call("report", events, "-o", tmp_path / "page.html")
+    assert code == 2 and re.search(message, error) and not (tmp_path / "page.html").exists()
+
+
+def test_a_torn_last_line_is_left_out_and_text_is_escaped(tmp_path: Path) -> None:
+    events = tmp_path / "<b>.jsonl"
+    event = {"type": "event", "image": 3, "time": 0, "name": "<i>", "text": "a < b"}
+    reading = {"type": "reading", "image": 8, "time": 0, "drift_distance": 1.0, "drift_threshold": 2.0}
+    events.write_text("".join(json.dumps(line) + "\n" for line in (reading, event, reading)) + '{"type": "rea')
+    text = write_timeline(events, tmp_path / "page.html").read_text()
+    assert "<i>" not in text and "&lt;i&gt;" in text and "a &lt; b" in text and "8 images, 1 events" in text
 
 
 def test_frames_come_from_folders_that_grow(
