@@ -180,7 +180,7 @@ def test_methods_run_on_any_engine_with_what_they_need_and_the_others_say_why_no
 
 
 def test_the_list_can_be_cut_by_what_is_not_there() -> None:
-    assert set(fozo.list_methods(without={"torch"})) == {"align", "foa", "fozo", "lame", "noadapt", "t3a"}
+    assert set(fozo.list_methods(without={"torch"})) == {"align", "equalise", "foa", "fozo", "lame", "noadapt", "t3a"}
     assert "zoa" in fozo.list_methods(without={"gradient"}) and "tent" not in fozo.list_methods(without={"gradient"})
     assert set(fozo.list_methods(without={"source", "torch", "tokens"})) == {"noadapt"}
     with pytest.raises(fozo.FozoError, match="no method can need 'gpu'"):

@@ -1,4 +1,4 @@
-"""``fozo report``: what ``fozo bench`` measured, or ``fozo watch`` saw, as a page."""
+"""``fozo report``: what ``fozo bench`` measured, as a page and as tables; or how ``fozo adapt`` or ``watch`` went."""
 
 from __future__ import annotations
 
@@ -12,22 +12,29 @@ from fozo.errors import FozoError
 
 
 def report(
-    runs: Annotated[Path, typer.Argument(help="Folder that fozo bench wrote, or file of fozo watch --events.")],
+    runs: Annotated[
+        Path, typer.Argument(help="Folder of fozo bench, .log of fozo adapt, or .jsonl of fozo watch --events.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; tables are written beside it.")] = Path(
         "report.html"
     ),
 ) -> None:
-    """Write the results as one HTML page, and as Markdown, CSV and LaTeX tables beside it; or a camera's timeline."""
+    """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
+    from fozo.bench.report.own import write_own_report
     from fozo.bench.report.page import write_report
     from fozo.bench.report.timeline import write_timeline
 
     if not out.name or out.is_dir():
         raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")
     if runs.is_file():
-        print(write_timeline(runs, out))
+        if runs.suffix == ".jsonl":
+            write_timeline(runs, out)
+        else:
+            write_own_report(runs, out)
+        print(out)
         return
     if not runs.is_dir():
-        raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out")
+        raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out, or the log of fozo adapt")
     written, stale = write_report(runs, out)
     for path in stale:
         print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)
