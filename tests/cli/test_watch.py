@@ -58,8 +58,8 @@ def test_a_camera_is_watched_and_its_drift_told(
 ) -> None:
     monkeypatch.setattr("fozo.monitor.reference.SAMPLE", 8)
     reference, events = tmp_path / "monitor.npz", tmp_path / "events.jsonl"
-    arguments = ("watch", MODEL, camera / "live", "--stats", camera / "stats.npz")
-    arguments = (*arguments, "--reference", reference, "--events", events)
+    given = ("watch", MODEL, camera / "live", "--stats", camera / "stats.npz")
+    arguments = (*given, "--reference", reference, "--events", events)
     code, _, error = call(*arguments)
     assert code == 2 and "there is no monitor reference" in error and not events.exists()
     code, said, error = call(*arguments, "--clean", camera / "clean")

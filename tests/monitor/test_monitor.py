@@ -96,7 +96,7 @@ def test_the_guard_returns_plain_predictions_while_adaptation_hurts(material: Ma
 
     def spoil(batch: Any) -> Floats:
         """An adaptation gone wrong: nearly flat predictions, all wrong ones."""
-        return np.asarray(-0.2 * honest(adapter, batch))
+        return np.asarray(-0.2 * np.asarray(honest(adapter, batch)))
 
     adapter.step = spoil  # type: ignore[method-assign]
     run(adapter, spoilt)
