@@ -217,19 +217,15 @@ class Monitor:
         return clean.distance(clean.whitening(self._features)) if len(self._features) else 0.0
 
     def _guess(self, drift: Drift) -> Guess | None:
-        if self.reference.signatures is None or not drift.drift_detected:
-            return None
-        return self.reference.signatures.guess(
-            self._features[-max(RECENT, 1) :] if self._changing() else self._features
-        )
-
-    def _changing(self) -> bool:
-        """Whether the latest images look unlike those before them: then only they say what it is like now."""
+        """Say what the drift looks like; where the latest images look like something else, what they do."""
         signatures = self.reference.signatures
-        if signatures is None or len(self._features) < 2 * RECENT:
-            return False
-        late, all_ = signatures.guess(self._features[-RECENT:]), signatures.guess(self._features)
-        return late.known and late.kind not in (all_.kind, *all_.alike)
+        if signatures is None or not drift.drift_detected:
+            return None
+        guess = signatures.guess(self._features)
+        if len(self._features) < 2 * RECENT:
+            return guess
+        late = signatures.guess(self._features[-RECENT:])
+        return late if late.known and late.kind not in (guess.kind, *guess.alike) else guess
 
     def _estimate(self, distance: float, guess: Guess | None) -> Estimate | None:
         regression = self.reference.adapted
