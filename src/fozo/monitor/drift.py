@@ -36,7 +36,7 @@ FEWEST = 16
 """Clean images below which nothing can be said about how clean images vary."""
 CONTENT = 0.25
 """Squared shift that narrow content may have (as in Align's retrieval): of 20 groups of ImageNet's classes the farthest
-is at 0.19; the 15 corruptions begin at 0.5."""
+is at 0.19; the 15 corruptions begin at 0.4, but for one (docs/monitoring.md)."""
 WINDOWS = (4, 16, 64)
 """Images that are judged together, where batches are smaller."""
 RECENT = 16
