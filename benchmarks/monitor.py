@@ -281,8 +281,8 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
     yield f"## Expected accuracy over clean images and 15 corruptions x 5 severities, {TEST} images each"
     yield ""
     yield (
-        f"Errors are absolute, in points; the adapted model begins anew in each domain, batches of {BATCH}. *By chance*: "
-        f"what the mean error of a perfect estimate would be, for {TEST} predictions that are each right or wrong."
+        f"Errors are absolute, in points; the adapted model begins anew in each domain, batches of {BATCH}. "
+        f"*By chance*: what the mean error of a perfect estimate would be, for {TEST} predictions that are each right or wrong."
     )
     yield ""
     heads = [
