@@ -282,8 +282,8 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
     yield ""
     yield (
         f"Errors are absolute, in points; the adapted model begins anew in each domain, batches of {BATCH}. "
-        f"*By chance*: what the mean error of a perfect estimate would be, for {TEST} predictions that are each right or "
-        f"wrong."
+        f"*By chance*: what the mean error of a perfect estimate would be, for {TEST} predictions that are each right "
+        f"or wrong."
     )
     yield ""
     heads = [
