@@ -9,6 +9,7 @@ been run with the same folder first. No model runs here: it takes about a minute
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +18,15 @@ import numpy.typing as npt
 
 import fozo
 from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, TEST, Domain, Material
+from fozo.core.descriptor import describe
 from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
 from fozo.data.groups import TEXT, TUNING, parse
 from fozo.io import atomic_write
 from fozo.monitor import CleanImages, DriftDetector, MonitorReference
 from fozo.monitor.accuracy import shown
+from fozo.monitor.faults import FaultDetector
+from fozo.monitor.looks import Looker
 from fozo.monitor.reference import PREDICTED, Part
 from fozo.monitor.signatures import Signatures
 from fozo.types import Array, Floats
@@ -185,6 +189,26 @@ def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
     yield from table(["images", "severity", "right", "truth named", "called known"], summary)
 
 
+def faults_and_cost(material: Material) -> Iterator[str]:
+    """Camera faults seen in unrelated photographs, and what looking at an image costs beside its descriptor."""
+    spec, (domain, indices) = material.spec, material.domains("rest")[0]
+    pixels, looker, detector = material.pixels("rest", domain, indices), Looker(spec), FaultDetector()
+    found, seconds = [], []
+    for start in range(0, len(pixels) - BATCH + 1, BATCH):
+        images = spec.normalise(pixels[start : start + BATCH])
+        descriptors = describe(images)
+        before = time.process_time()
+        looker(images, descriptors)
+        found += detector.update(looker.pixels(images))
+        seconds.append(time.process_time() - before)
+    yield "## Camera faults and cost"
+    yield ""
+    yield f"In {len(seconds) * BATCH:,} unrelated clean photographs: {len(found)} faults."
+    yield ""
+    yield f"Looks and faults take {1000 * np.median(seconds) / BATCH:.1f} ms of processor time an image (median)."
+    yield ""
+
+
 def accuracy(
     material: Material, weights: Path, features: dict[str, dict[Domain, Array]]
 ) -> tuple[list[list[object]], list[list[object]]]:
@@ -271,6 +295,7 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
     yield from delays(clean, features["test"], rest)
     corrupted = {domain: rows for domain, rows in features["fit"].items() if domain[1]}
     yield from guesses(Signatures.of(features["fit"]["clean", 0], corrupted), features["test"])
+    yield from faults_and_cost(material)
     if not weights:
         return
     rows, details = [], []

@@ -46,6 +46,12 @@ class Material:
         self.clean, self.test = clean_and_test(folder, CLEAN, TEST)
         cache.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def spec(self) -> fozo.Spec:
+        """Of any model whose mean and std are 0.5."""
+        half = (0.5,) * 3
+        return fozo.Spec("any", 1, 1, 1, 3, (SIDE, SIDE), (SIDE, SIDE), 1, "", half, half)
+
     @cached_property
     def rest(self) -> ImageSet:
         """The images that are in neither group."""
@@ -87,11 +93,9 @@ class Material:
         """Looks and descriptors, as of a model whose mean and std are 0.5."""
         path = self.cache / f"features-{group}-{domain[0]}-{domain[1]}.npy"
         if not path.exists():
-            half = (0.5,) * 3
-            spec = fozo.Spec("any", 1, 1, 1, 3, (SIDE, SIDE), (SIDE, SIDE), 1, "", half, half)
-            pixels, looker = self.pixels(group, domain, indices), Looker(spec)
+            pixels, looker = self.pixels(group, domain, indices), Looker(self.spec)
             parts = [pixels[start : start + BATCH] for start in range(0, len(pixels), BATCH)]
-            _keep(path, np.concatenate([looker(spec.normalise(part)) for part in parts]))
+            _keep(path, np.concatenate([looker(self.spec.normalise(part)) for part in parts]))
         return np.asarray(np.load(path))
 
     def has_logits(self, group: str, domain: Domain, engine: fozo.Engine, mode: str) -> bool:
