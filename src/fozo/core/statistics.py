@@ -53,6 +53,8 @@ class SourceStatistics:
 
     KIND = "source statistics"
     VERSION = 6
+    READ = (5, VERSION)
+    """Versions that are read; the fifth had no ``inputs``, which may be absent from the sixth too."""
     PARTS = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
     CONDITIONED = ("cls", "patch_mean", "patch_log_variance", "descriptor")
 
@@ -206,7 +208,7 @@ class SourceStatistics:
         cls, path: str | os.PathLike[str], header: Mapping[str, object], forms: Mapping[str, Form]
     ) -> None:
         """Refuse another version, missing arrays, and widths that do not go together, before an array is read."""
-        if header.get("version") != cls.VERSION:
+        if header.get("version") not in cls.READ:
             raise FozoError(
                 f"{os.fspath(path)} holds source statistics of version {header.get('version')}, but this fozo reads "
                 f"version {cls.VERSION}; collect them again"

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -39,12 +39,12 @@ C = TypeVar("C", bound="DataclassInstance")
 NEEDS = {
     "source": "source statistics; make them with fozo.calibrate",
     "fisher": "the Fisher information of clean images",
-    "tokens": "the tokens of a ViT: use an engine that shows them",
+    "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
     "torch": "to change LayerNorm parameters: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
 """What a method may need, in words."""
-STATE_VERSION = 2
+STATE_VERSION = 3
 LARGEST = 1e30
 """No number that adaptation leads to comes near it; beyond, products of two would not be finite."""
 
@@ -188,13 +188,17 @@ class Method(ABC, Generic[C]):
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Put everything back to where it was if the body raises."""
-        before, metrics, passes = self.variables(), self._metrics, self.passes_per_image
+        undo, metrics, passes = self.checkpoint(), self._metrics, self.passes_per_image
         try:
             yield
         except BaseException:
-            self.assign(before)
+            undo()
             self._metrics, self.passes_per_image = metrics, passes
             raise
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Return what puts everything back to where it is now, by all variables; a method may know a cheaper way."""
+        return partial(self.assign, self.variables())
 
     def prepare(self) -> None:
         """Derive from engine, source and config what adaptation does not change."""
@@ -252,7 +256,7 @@ class Method(ABC, Generic[C]):
         with self._lock:
             self._check_forms(state)
             for name, value in state.items():
-                if not (np.abs(value.astype(np.float64)) <= LARGEST).all():
+                if value.dtype.kind == "f" and not (np.abs(value.astype(np.float64)) <= LARGEST).all():
                     raise FozoError(
                         f"the state's {name!r} has values that are not finite; give a state that was saved whole"
                     )
