@@ -16,7 +16,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, overload
 
@@ -28,6 +28,7 @@ from fozo.inputs import Watch, as_batch
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.loading import Model, load_engine
 from fozo.methods._fork import LOCKS
+from fozo.methods._options import with_options
 from fozo.types import Answer, Batch, Floats, Images, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class Method(ABC, Generic[C]):
         name = next(iter(cls.PRESETS)) if preset is None else preset
         if name not in cls.PRESETS:
             raise FozoError(f"{cls.info.name} has no preset {name!r}; choose from {', '.join(cls.PRESETS)}")
-        return cast("C", _with_options(cls.info.name, "", cls.PRESETS[name], options))
+        return cast("C", with_options(cls.info.name, "", cls.PRESETS[name], options))
 
     @overload
     def __call__(self, images: ImagesT) -> ImagesT: ...
@@ -347,36 +348,6 @@ class Stateless(Method[C]):
 
     def assign(self, variables: State) -> None:
         """Nothing is adapted."""
-
-
-def _with_options(method: str, prefix: str, config: DataclassInstance, options: Mapping[str, object]) -> object:
-    """Apply options to a config, dotted ones to the configs inside it."""
-    inner: dict[str, dict[str, object]] = {}
-    flat: dict[str, object] = {}
-    known = {field.name: field for field in fields(config)}
-    for key, value in options.items():
-        name, dot, rest = key.partition(".")
-        if name not in known or (dot and not is_dataclass(getattr(config, name))):
-            raise FozoError(f"{method} has no option {prefix + key!r}; its options are {', '.join(known)}")
-        if dot:
-            inner.setdefault(name, {})[rest] = value
-            continue
-        usual = getattr(config, name)
-        # A field that takes several types says so itself and checks them itself.
-        if "|" not in str(known[name].type) and not _like(value, usual):
-            raise FozoError(f"{method}: {prefix}{name} is {value!r}; give a value like {usual!r}")
-        flat[name] = value
-    for name, values in inner.items():
-        flat[name] = _with_options(method, f"{prefix}{name}.", getattr(config, name), values)
-    return replace(config, **flat)
-
-
-def _like(value: object, usual: object) -> bool:
-    if isinstance(usual, bool) or isinstance(value, bool):
-        return isinstance(usual, bool) and isinstance(value, bool)
-    if isinstance(usual, float):
-        return isinstance(value, (int, float)) and not math.isnan(value)
-    return isinstance(value, type(usual))
 
 
 def plain(config: DataclassInstance) -> dict[str, object]:
