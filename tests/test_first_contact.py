@@ -526,11 +526,24 @@ def test_an_unknown_model_normalises_bytes_as_the_clean_images_were() -> None:
         fozo.adapter(random_vit(), [random_images(20)])(pixels(3))
 
 
+def test_methods_take_models_and_files(tmp_path: Path) -> None:
+    """FINDINGS B4: these were raw exceptions."""
+    path = kept(tmp_path, fozo.load_engine(random_vit(), **HALF), pixels(20))
+    make: Any = fozo.FOZO
+    assert make(random_vit(), path, passes=2)(normalised(pixels(2))).shape == (2, 7)
+    with pytest.raises(FozoError, match=r"fozo takes source statistics; make them with fozo.calibrate.*, not a list"):
+        make(random_vit(), [normalised(pixels(2))])
+    with pytest.raises(FozoError, match="NoneType cannot be called"):
+        fozo.NoAdapt(None)  # type: ignore[arg-type]
+
+
 def test_clean_images_of_0_to_1_for_an_unknown_model_are_warned_of() -> None:
-    with pytest.warns(
-        ImageWarning, match="vit does not tell its mean and std; the clean images look like pixels of 0 to 1"
-    ):
+    with pytest.warns(ImageWarning, match="look like pixels of 0 to 1 .*, which few models read: normalise them"):
         fozo.calibrate(random_vit(), [normalised(pixels(20), 0.0, 1.0)])
+    with pytest.warns(
+        ImageWarning, match="vit does not tell its mean and std; the clean images .* ImageNet's mean and std, and"
+    ):
+        fozo.calibrate(random_vit(), [normalised(pixels(20), *IMAGENET)])
 
 
 # --- habits --------------------------------------------------------------------------------------------------
