@@ -224,12 +224,14 @@ class Align(Method[AlignConfig]):
         if self.treatment is not None and self.treatment.serves(domains.part(many)):
             self.planned.append(True)
             return many, self.treatment
-        retrieved = self.memory.retrieve(domains.part(few))
+        own = domains.part(few).alike()
+        retrieved = self.memory.retrieve(own)
         if few != many and retrieved.effective_sample_size.min() >= RICH:
-            all_of_them = self.memory.retrieve(domains.part(many))
-            if all_of_them.effective_sample_size.min() >= RICH:
-                few, retrieved = many, all_of_them
-        return few, self._treat(domains.part(few).distinct(), retrieved)
+            all_of_them = domains.part(many).alike()
+            theirs = self.memory.retrieve(all_of_them)
+            if theirs.effective_sample_size.min() >= RICH:
+                few, own, retrieved = many, all_of_them, theirs
+        return few, self._treat(own, retrieved)
 
     def _treat(self, domains: DomainEstimate, retrieved: Retrieved) -> Treatment:
         """Decide what is done to images of ``domains``, and keep it for more of them if there is but one."""
@@ -268,7 +270,7 @@ class Align(Method[AlignConfig]):
         passes = self._passes(len(batch), float(treatment.samples.mean()))
         for again in range(passes):
             if again:
-                knobs = self._plan(self.memory.retrieve(domains), treatment.drifted)
+                knobs = self._plan(self.memory.retrieve(domains.alike()), treatment.drifted)
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
