@@ -166,7 +166,7 @@ class Align(Method[AlignConfig]):
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
             coefficients = self.spectra.transform(batch.images, self._space(len(batch)))
-            descriptors = self.spectra.describe(coefficients)
+            descriptors = self.described = self.spectra.describe(coefficients)
         sound = self.spectra.sound(descriptors)
         self.lessons: list[Lesson | None] = []
         self.planned = []
@@ -182,7 +182,7 @@ class Align(Method[AlignConfig]):
                 logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
         learnt = [len(lesson) for lesson in self.lessons if lesson is not None]
         unlearnt, healed = len(batch) - sum(learnt), len(self.lessons) - len(learnt)
-        self.report(**self.metrics(), unlearnt=float(unlearnt), healed=float(healed))
+        self.report(**self._metrics, unlearnt=float(unlearnt), healed=float(healed))
         if self.journal is not None:
             self.journal.append(self.batches, self._record())  # if it cannot be recorded, the transaction undoes all
         self.batches += 1
