@@ -298,7 +298,7 @@ class Align(Method[AlignConfig]):
         weight = float(lesson.clean.sum())
         if self.config.own_reference and weight > NEGLIGIBLE:
             # All is linear in what is remembered, so the average image has the average residual.
-            vectors, contents = lesson.stored.average(lesson.clean[None] / weight)
+            vectors, contents = lesson.stored.mean(lesson.clean / weight)
             offset = contents.astype(np.float64)
             residual = self.targets.residuals(self.targets.decode(vectors), offset)
             self.reference = self.reference.learn(offset, residual, np.array([weight]))
