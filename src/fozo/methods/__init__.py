@@ -1,5 +1,8 @@
 """The methods: one file or package each. Importing this package registers them all."""
 
-from fozo.methods import align, deyo, eata, foa, fozo, lame, noadapt, sar, t3a, tent, zoa
+from fozo.methods import align, cazo, deyo, eata, foa, fozo, gain, lame, neo, noadapt, pea, sar, t3a, tent, zoa
 
-__all__ = ["align", "deyo", "eata", "foa", "fozo", "lame", "noadapt", "sar", "t3a", "tent", "zoa"]
+__all__ = [
+    "align", "cazo", "deyo", "eata", "foa", "fozo", "gain", "lame", "neo", "noadapt", "pea", "sar", "t3a", "tent",
+    "zoa",
+]  # fmt: skip
