@@ -33,7 +33,7 @@ def adapt(
     load: LoadOptions,
     stats: Annotated[Path | None, typer.Option(help="What fozo calibrate wrote.")] = None,
     clean: Annotated[
-        Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA needs it.")
+        Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA and PEA need it.")
     ] = None,
     method: Annotated[str, typer.Option(help="See fozo methods.")] = "align",
     preset: Annotated[str | None, typer.Option(help="Of the method: paper of fozo, say.")] = None,
@@ -52,15 +52,18 @@ def adapt(
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.io import check_output
-    from fozo.methods.eata import measure_fisher
+    from fozo.methods.base import NEEDS
+    from fozo.methods.measured import MEASURED
     from fozo.methods.registry import create
 
     options: dict[str, Any] = {"seed": seed, "preset": preset, "batch_size": batch_size, **read_options(option or [])}
     if passes is not None:
         options["passes"] = read_value(passes)
     wanted = needs(method, options)
-    if "fisher" in wanted and clean is None:
-        raise FozoError(f"{method} needs the Fisher information of clean images; give a folder of them as --clean")
+    for need in sorted(wanted & MEASURED.keys()):
+        if clean is None:
+            what = NEEDS[need].partition(";")[0]
+            raise FozoError(f"{method} needs {what}; give a folder of them as --clean")
     if "source" in wanted and stats is None and clean is None:
         raise FozoError(f"{method} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean")
     check_output(out)
@@ -76,8 +79,7 @@ def adapt(
 
         if "source" in wanted:
             options["source"] = calibrate(engine, batches()) if stats is None else SourceStatistics.load(stats)
-        if "fisher" in wanted:
-            options["fisher"] = measure_fisher(engine, batches())
+        options |= {need: MEASURED[need].measure(engine, batches()) for need in sorted(wanted & MEASURED.keys())}
         predict(create(method, engine, **options), found, out, progress, batch_size=batch_size)
     print(f"{out}: predictions of {len(found)} images by {method}")
 

@@ -115,7 +115,9 @@ class Method(ABC, Generic[C]):
             config = self.configure(preset, options)
         elif preset is not None or options:
             raise FozoError(f"{self.info.name} was given config= and {preset or next(iter(options))}; give one of them")
-        lacking = {"tokens", "gradient", "torch", "blocks"} - engine.abilities | ({"source"} if source is None else set())
+        lacking = {"tokens", "gradient", "torch", "blocks"} - engine.abilities | (
+            {"source"} if source is None else set()
+        )
         for need in ("source", "tokens", "gradient", "torch", "blocks"):  # gradient before torch: the better advice
             if need in self.info.needs & lacking:
                 raise FozoError(f"{self.info.name} needs {NEEDS[need]}")

@@ -93,7 +93,7 @@ class PEAConfig:
 
 @register(
     "pea", passes="2, or 2 for each of up to 4 views", adapts="statistics of all tokens of every block",
-    paper="PEA, ICLR 2026", needs={"blocks", "covariances"},
+    paper="PEA, ICLR 2026", needs={"tokens", "blocks", "covariances"},
 )  # fmt: skip
 class PEA(Method[PEAConfig]):
     """All tokens of every block brought to the source's mean and covariance.
