@@ -56,15 +56,17 @@ ROWS: Methods = {
     "NEO": ("neo", {}),
     "NEO-Cont": ("neo", {"preset": "continual"}),
     "GAIN": ("gain", {}),
+    "GAIN, raw": ("gain", {"preset": "raw"}),
     "PEA": ("pea", {}),
     "CAZO": ("cazo", {}),
 }
 """Every method with its published constants, and those of ``GRID`` that did best on the four extra corruptions."""
 GRID: Methods = {
     "NoAdapt": ("noadapt", {}),
-    **{f"NEO, rate {rate}": ("neo", {"average": "ema", "rate": rate}) for rate in (0.02, 0.05, 0.1, 0.2, 0.5)},
+    **{f"NEO, rate {rate}": ("neo", {"average": "ema", "rate": rate}) for rate in (0.1, 0.2, 0.5, 0.8, 1.0)},
     "NEO, over images": ("neo", {}),
-    **{f"GAIN, kappa {kappa:g}": ("gain", {"kappa": kappa}) for kappa in (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)},
+    **{f"GAIN, kappa {kappa:g}": ("gain", {"kappa": kappa}) for kappa in (1.0, 3.0, 10.0, 30.0, 100.0)},
+    **{f"GAIN, raw, kappa {kappa:g}": ("gain", {"preset": "raw", "kappa": kappa}) for kappa in (3.0, 300.0)},
     **{
         f"PEA, momentum {momentum}, gamma {gamma:g}": ("pea", {"momentum": momentum, "gamma": gamma})
         for momentum, gamma in ((0.02, 4.0), (0.1, 4.0), (0.3, 4.0), (0.1, INFINITE), (0.3, INFINITE))
@@ -119,7 +121,8 @@ def run(a: argparse.Namespace) -> None:
 
     def make(label: str) -> AnyMethod:
         name, options = rows[label]
-        return fozo.create(name, inner if name == "cazo" else engine, source, **given.get(name, {}), **options)
+        everything: dict[str, Any] = {**given.get(name, {}), **options}
+        return fozo.create(name, inner if name == "cazo" else engine, source, **everything)
 
     methods = {(label, scenario): make(label) for label in chosen for scenario in a.scenarios.split(",")}
     pixels, labels = Corrupting(test, engine.spec.image_size), test.labels

@@ -18,7 +18,7 @@ from tests.methods.rival_traces import close, engine, pixels
 class Slow:
     """The equations in plain Python: no array is wider than a number. ``lambda`` is found by trying 10,001 of them."""
 
-    def __init__(self, weight: Any, kappa: float = 3.0, floor: float = 1e-3) -> None:
+    def __init__(self, weight: Any, kappa: float = 3.0, floor: float = 1e-6) -> None:
         self.c, self.k0, self.floor = [[float(x) for x in row] for row in weight], kappa, floor
         self.K, self.D = len(self.c), len(self.c[0])
         self.n, self.nhat, self.Q = ([0.0] * self.K for _ in range(3))
@@ -80,7 +80,7 @@ class Slow:
 
 def test_it_is_its_equations() -> None:
     """On the golden model and stream, with features scaled so that qhat is no certainty and strengths lie inside."""
-    method = GAIN(engine())
+    method = GAIN(engine(), preset="raw")
     method.prototypes = method.prototypes * 0.1
     slow = Slow(method.prototypes)
     inside = 0
@@ -100,8 +100,8 @@ def test_it_is_its_equations() -> None:
     means, counts, variance, prior = method.gaussians()
     slow.n, slow.nhat, slow.Q = method.mass.tolist(), method.total.tolist(), method.squares.tolist()
     slow.U, slow.V = method.first.tolist(), method.second.tolist()
-    for ours, theirs in zip((means, counts, variance, np.exp(prior)), slow.gaussians(), strict=True):
-        close(ours, theirs, "Gaussians from the same sums")
+    for own, other in zip((means, counts, variance, np.exp(prior)), slow.gaussians(), strict=True):
+        close(own, np.array(other), "Gaussians from the same sums")
 
 
 class _Fixed:
@@ -116,7 +116,7 @@ class _Fixed:
 
 def test_one_image_by_hand() -> None:
     """Two classes in one dimension at +1 and -1, one image at z = 1 of which the source is 90 % sure."""
-    method = GAIN(engine())
+    method = GAIN(engine(), preset="raw")
     method.prototypes = np.array([[1.0], [-1.0]])
     method.begin()
     s = np.array([[0.9, 0.1]])
@@ -146,6 +146,22 @@ def test_one_image_by_hand() -> None:
     close(got[0, 0], expected, "the prediction")
 
 
+def test_unit_length_is_of_features_and_weight_rows() -> None:
+    """Scaling features or head changes nothing then, and without it does."""
+    images = pixels("stream")[:24]
+    unit, raw = GAIN(engine()), GAIN(engine(), preset="raw")
+    close(np.linalg.norm(unit.prototypes, axis=1), np.ones(10), "lengths of the weight rows")
+    taps = run(engine(), images)
+    features, logits = taps[Tap.POOLED][0], taps[Tap.LOGITS][0]
+    for method, equal in ((unit, True), (raw, False)):
+        found = []
+        for scale in (1.0, 3.0):
+            method.reset()
+            method.engine = _Fixed(scale * features, logits)  # type: ignore[assignment]
+            found.append([method.step(None) for _ in range(2)][1])  # type: ignore[arg-type]
+        assert np.allclose(*found, atol=1e-9) == equal
+
+
 def test_the_strength_is_none_where_the_evaluator_sides_with_the_source() -> None:
     """qbar = s: no tilt towards qhat is worth it; qbar = qhat: all of it is."""
     s, qhat = np.array([[0.7, 0.2, 0.1]]), np.array([[0.1, 0.3, 0.6]])
@@ -156,6 +172,6 @@ def test_the_strength_is_none_where_the_evaluator_sides_with_the_source() -> Non
 
 
 @pytest.mark.parametrize("bad", [{"kappa": 0.0}, {"floor": -1.0}])
-def test_refuses_a_prior_of_nothing(bad: dict[str, float]) -> None:
+def test_refuses_a_prior_of_nothing(bad: dict[str, Any]) -> None:
     with pytest.raises(fozo.FozoError, match=r"^gain: .* must be above 0"):
         fozo.create("gain", engine(), **bad)

@@ -27,7 +27,6 @@ def covariances(as_published: bool = True) -> Covariances:
 class Watched(PEA):
     """PEA that remembers what a step came to before it was forgotten."""
 
-    PRESETS = PEA.PRESETS  # type: ignore[misc]
     seen: dict[str, Any]
 
     def weights(self, views: list[Any]) -> Array:

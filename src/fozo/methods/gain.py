@@ -6,9 +6,11 @@ go, an evaluator qbar (the same, widened where a class has hardly been seen) say
 maximises lambda E_qbar[xi] - log E_s[exp(lambda xi)] with xi = log(qhat / s), which is concave. The prediction is the
 source's softmax s, tilted: p ~ s exp(lambda xi). One pass, no source data.
 
-There is no public program and so no trace: this is made from the paper's equations (6-16 and 74-88) and tested against
-a slow implementation of them. The first batch is predicted by the model alone, as in the paper. The paper says that the
-variance has a floor and not which; ``floor`` is ours.
+There is no public program and so no trace: this is made from a transcript of the paper's equations (6-16 and 74-88) and
+tested against a slow implementation of them. The first batch is predicted by the model alone, as in the paper. What the
+transcript does not say: the variance's ``floor``, and whether features and weight rows are of unit length. A model's
+raw features may be a hundred times as long as its weight rows; then the first classes to be seen leave the others
+behind at the origin and take every later image. So ``unit_length`` is the default; the preset ``raw`` goes without.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.errors import FozoError
 from fozo.methods.base import Method, positive
@@ -33,8 +36,10 @@ class GAINConfig:
 
     kappa: float = 3.0
     """kappa_0: how many images a class's weight row, the variance of 1 and the uniform prior count as."""
-    floor: float = 1e-3
+    floor: float = 1e-6
     """The least variance."""
+    unit_length: bool = True
+    """Whether features and weight rows are scaled to length 1 before Gaussians see them."""
 
     def __post_init__(self) -> None:
         """Refuse a prior of nothing."""
@@ -54,12 +59,18 @@ def log_softmax(scores: Array) -> Array:
 class GAIN(Method[GAINConfig]):
     """Class Gaussians learned from the stream, with a strength for each image."""
 
-    PRESETS: ClassVar = {"paper": GAINConfig()}
+    PRESETS: ClassVar = {"paper": GAINConfig(), "raw": GAINConfig(unit_length=False)}
     SUMS: ClassVar = ("mass", "total", "squares", "first", "second")
 
     def prepare(self) -> None:
         """The prototypes are the head's weight rows."""
-        self.prototypes: Array = np.asarray(self.engine.head().weight.T, dtype=np.float64)
+        self.prototypes: Array = self._scaled(self.engine.head().weight.T)
+
+    def _scaled(self, rows: Floats) -> Array:
+        """Features or weight rows as Gaussians see them."""
+        exact = np.asarray(rows, dtype=np.float64)
+        length = np.linalg.norm(exact, axis=1, keepdims=True)
+        return exact / np.maximum(length, 1e-12) if self.config.unit_length else exact
 
     def begin(self) -> None:
         """Nothing seen."""
@@ -107,10 +118,10 @@ class GAIN(Method[GAINConfig]):
     def _strength(source: Array, xi: Array, goal: Array) -> Array:
         """Find where E_p(lambda)[xi], which grows with lambda, meets ``goal``; the nearer end where it does not."""
 
-        def short(strength: Array) -> Array:
+        def short(strength: Array) -> npt.NDArray[np.bool_]:
             """Whether a larger strength is better still."""
             tilted = np.exp(log_softmax(source + strength[:, None] * xi))
-            further: Array = (tilted * xi).sum(axis=1) < goal
+            further: npt.NDArray[np.bool_] = (tilted * xi).sum(axis=1) < goal
             return further
 
         low, high = np.zeros(len(goal)), np.ones(len(goal))
@@ -126,7 +137,7 @@ class GAIN(Method[GAINConfig]):
         """Correct the batch by what was learned before it, then learn from it."""
         taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
         logits = taps[Tap.LOGITS][0]
-        features = np.asarray(taps[Tap.POOLED][0], dtype=np.float64)
+        features = self._scaled(taps[Tap.POOLED][0])
         if not np.isfinite(logits).all():  # an infinite feature must not enter the sums
             raise FozoError("the model's logits are not finite; nothing was changed: check its weights")
         source = log_softmax(logits.astype(np.float64))

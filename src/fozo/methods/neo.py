@@ -76,7 +76,8 @@ class NEO(Method[NEOConfig]):
         self.count += new
         weight = self.config.rate if self.config.average == "ema" else new / self.count
         self.mean = (1 - weight) * self.mean + weight * (logits.mean(axis=0, dtype=np.float64) - self.bias)
-        return (logits - self.mean).astype(logits.dtype)
+        centred: Floats = (logits - self.mean).astype(logits.dtype)
+        return centred
 
     def variables(self) -> State:
         """The mean, and what it is a mean of."""

@@ -162,7 +162,8 @@ class PEA(Method[PEAConfig]):
 
     def weights(self, views: list[Batch]) -> Array:
         """First pass: how far each block is from the source, ``[L]`` in [0, 1]."""
-        distance = sum(self.distances(views))
+        means, variances = self.distances(views)
+        distance = means + variances
         spread = distance.max() - distance.min()
         return (distance - distance.min()) / spread if spread > 0 else np.ones_like(distance)
 
@@ -198,7 +199,8 @@ class PEA(Method[PEAConfig]):
             logits = self.blocks.walk(together, lambda layer, seen: self._move(layer, seen, float(weights[layer])))
             found.append(logits[Tap.LOGITS][0].reshape(len(part), len(part[0]), -1))
         stacked = np.concatenate(found)
-        return stacked.mean(axis=0, dtype=np.float64).astype(stacked.dtype)
+        average: Floats = stacked.mean(axis=0, dtype=np.float64).astype(stacked.dtype)
+        return average
 
     def _move(self, layer: int, seen: TokenMoments, weight: float) -> MatrixMove | None:
         """Take a block's tokens into its statistics, and say how to move them."""
