@@ -1,17 +1,17 @@
 """The newest rivals (NEO, PEA, GAIN, CAZO) beside NoAdapt and Align: top-1 on corrupted images, never reset and reset.
 
-    python -m benchmarks.newest run WEIGHTS IMAGES --tune --out tuning.jsonl
-    python -m benchmarks.newest run WEIGHTS IMAGES --out newest.jsonl [--only Align --only PEA]
-    python -m benchmarks.newest run WEIGHTS IMAGES --only NoAdapt --only Align --only CAZO --images 64 \\
-        --kinds gaussian_noise,defocus_blur,fog,jpeg_compression --out cazo.jsonl
+    python -m benchmarks.newest run WEIGHTS IMAGES --work DIR --tune --images 96 --out tuning.jsonl
+    python -m benchmarks.newest run WEIGHTS IMAGES --work DIR --out newest.jsonl [--only Align --only PEA]
+    python -m benchmarks.newest run WEIGHTS IMAGES --work DIR --only NoAdapt --only Align --only CAZO \\
+        --images 32 --kinds gaussian_noise,defocus_blur,fog,jpeg_compression --scenarios continual --out cazo.jsonl
     python -m benchmarks.newest table newest.jsonl ...
 
 WEIGHTS is a file that fozo.load_engine reads, IMAGES a folder of clean images with one folder for each class. ``run``
 goes through 15 corruptions (``--tune``: the four extra ones, with every choice of constants in ``GRID``) and appends a
-line for each method, scenario and corruption; ``table`` prints Markdown. All methods see the identical batches, each
-corrupted once; what the plain model says of a batch is computed once for all that ask. 64 images of each corruption
-are about 9 passes an image: 4 minutes a model on one core, and ``--seed 1`` goes on with another draw of images. CAZO
-makes 41 and runs only where it is asked for.
+line for each method, scenario and corruption; ``table`` prints Markdown. All methods see the identical batches, which
+DIR keeps for the next run; what the plain model says of a batch is computed once for all that ask. 64 images of each
+corruption are about 9 passes an image: 5 minutes a model on one core; ``--seed 1`` goes on with another draw of images.
+CAZO makes 41 and runs only where it is asked for.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ from rich.progress import track
 import fozo
 from benchmarks.common import clean_and_test, clean_batches
 from fozo.bench.plan import Methods
+from fozo.core.covariances import Covariances
 from fozo.data.corruptions import EXTRA_KINDS, KINDS
-from fozo.data.sets import Domain
+from fozo.data.sets import Domain, ImageSet
 from fozo.data.sources import Corrupting
 from fozo.engines.torch_engine import TorchBatch, TorchEngine
+from fozo.io import atomic_write
 from fozo.methods.pea import measure_covariances
 from fozo.methods.registry import AnyMethod
 from fozo.types import NO_KNOBS, Array, Batch, Floats, Images, Knobs, Tap, Taps
@@ -58,6 +60,9 @@ ROWS: Methods = {
     "GAIN": ("gain", {}),
     "GAIN, raw": ("gain", {"preset": "raw"}),
     "PEA": ("pea", {}),
+    "NEO, tuned": ("neo", {"average": "ema", "rate": 0.5}),
+    "GAIN, tuned": ("gain", {"kappa": 30.0}),
+    "PEA, tuned": ("pea", {"momentum": 0.1, "gamma": INFINITE}),
     "CAZO": ("cazo", {}),
 }
 """Every method with its published constants, and those of ``GRID`` that did best on the four extra corruptions."""
@@ -104,6 +109,17 @@ def confidences(logits: Floats, right: npt.NDArray[np.bool_]) -> Array:
     return np.stack([np.bincount(place, weights, BINS) for weights in (np.ones(len(sure)), sure, right)], axis=1)
 
 
+def corrupted(test: ImageSet, kind: str, a: argparse.Namespace, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Corrupt all images, or read how that was done before."""
+    path = a.work / f"{kind}-{a.severity}-{size[0]}-{a.images}-{a.seed}.npy"
+    if not path.exists():
+        made = Corrupting(test, size)
+        with atomic_write(path) as file:
+            np.save(file, np.stack([made.load(Domain(kind, a.severity), i) for i in range(len(test))]))
+    found: npt.NDArray[np.uint8] = np.load(path)
+    return found
+
+
 def run(a: argparse.Namespace) -> None:
     """Stream the images through every row in every scenario, and append what came of it."""
     torch.set_num_threads(1)
@@ -114,10 +130,18 @@ def run(a: argparse.Namespace) -> None:
     chosen = a.only or [label for label, (method, _) in rows.items() if method != "cazo"]
     kinds = EXTRA_KINDS if a.tune else tuple(a.kinds.split(","))
     clean, test = clean_and_test(a.folder, CALIBRATION, a.images, a.seed)
-    source = fozo.calibrate(engine, clean_batches(clean, engine.spec))
     given: dict[str, dict[str, Any]] = {}
+    source = None
+    if {rows[label][0] for label in chosen} & {"align", "cazo"}:
+        path = a.work / f"source-{engine.spec.name}-{a.images}-{a.seed}.npz"
+        if not path.exists():
+            fozo.calibrate(engine, clean_batches(clean, engine.spec)).save(path)
+        source = fozo.SourceStatistics.load(path)
     if any(rows[label][0] == "pea" for label in chosen):
-        given["pea"] = {"covariances": measure_covariances(engine, clean_batches(clean, engine.spec))}
+        path = a.work / f"covariances-{engine.spec.name}-{a.images}-{a.seed}.npz"
+        if not path.exists():
+            measure_covariances(engine, clean_batches(clean, engine.spec)).save(path)
+        given["pea"] = {"covariances": Covariances.load(path)}
 
     def make(label: str) -> AnyMethod:
         name, options = rows[label]
@@ -125,10 +149,11 @@ def run(a: argparse.Namespace) -> None:
         return fozo.create(name, inner if name == "cazo" else engine, source, **everything)
 
     methods = {(label, scenario): make(label) for label in chosen for scenario in a.scenarios.split(",")}
-    pixels, labels = Corrupting(test, engine.spec.image_size), test.labels
+    labels = test.labels
     starts = range(0, len(test), a.batch)
     steps = iter(track(range(len(kinds) * len(starts)), "streaming"))
     for kind in kinds:
+        pixels = corrupted(test, kind, a, engine.spec.image_size)
         right: dict[tuple[str, str], list[Any]] = {key: [] for key in methods}
         bins = {key: np.zeros((BINS, 3)) for key in methods}
         passes = dict.fromkeys(methods, 0.0)
@@ -137,7 +162,7 @@ def run(a: argparse.Namespace) -> None:
         for start in starts:
             next(steps)
             part = range(start, min(start + a.batch, len(test)))
-            images = engine.spec.normalise(np.stack([pixels.load(Domain(kind, a.severity), i) for i in part]))
+            images = engine.spec.normalise(pixels[part.start : part.stop])
             for key, method in methods.items():
                 logits = method(images)
                 hits = logits.argmax(axis=1) == labels[part.start : part.stop]
@@ -228,6 +253,7 @@ def main() -> None:
     runs.add_argument("weights", type=Path)
     runs.add_argument("folder", type=Path, metavar="IMAGES")
     runs.add_argument("--out", type=Path, required=True, help="file to append records to")
+    runs.add_argument("--work", type=Path, required=True, help="folder for corrupted images and statistics")
     runs.add_argument("--tune", action="store_true", help="the grid of constants on the four extra corruptions")
     runs.add_argument("--only", action="append", help="a row; give it again for more")
     runs.add_argument("--kinds", default=",".join(KINDS))

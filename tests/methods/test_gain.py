@@ -159,7 +159,7 @@ def test_unit_length_is_of_features_and_weight_rows() -> None:
             method.reset()
             method.engine = _Fixed(scale * features, logits)  # type: ignore[assignment]
             found.append([method.step(None) for _ in range(2)][1])  # type: ignore[arg-type]
-        assert np.allclose(*found, atol=1e-9) == equal
+        assert np.allclose(found[0], found[1], atol=1e-9) == equal
 
 
 def test_the_strength_is_none_where_the_evaluator_sides_with_the_source() -> None:
