@@ -108,6 +108,7 @@ def invented_source(contents: Array, statistics: Mapping[str, Array], model: str
         fingerprint=f"fingerprint of {model}",
         content=ContentMoments.of(ContentBasis(np.zeros(k), np.eye(k)), contents, conditioned),
         model=model,
+        inputs=None,
         **{name: Moments.of(statistics[name]) for name in fozo.SourceStatistics.PARTS},
     )
 

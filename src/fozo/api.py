@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
+from fozo.calibration import calibrate
 from fozo.core.statistics import SourceStatistics
-from fozo.loading import load_engine
+from fozo.loading import LoadOptions, Model, load_engine
 from fozo.methods.align import Align
-from fozo.types import Engine
-
-if TYPE_CHECKING:
-    import torch
 
 
-def adapter(
-    model: Engine | torch.nn.Module | str | os.PathLike[str],
-    source: SourceStatistics | str | os.PathLike[str],
-    **options: object,
-) -> Align:
+def adapter(model: Model, source: object, **options: object) -> Align:
     """Make the recommended method for a model: ``adapter(images)`` adapts to a batch and predicts it.
 
+    >>> adapter = fozo.adapter(model, clean_loader)
+    >>> logits = adapter(batch)
+
     Args:
-        model: an engine, or anything that :func:`fozo.load_engine` makes one of.
-        source: the model's statistics on clean images, from :func:`fozo.calibrate`, or the file that keeps them.
-        options: fields of :class:`fozo.methods.align.AlignConfig`.
+        model: an engine, or anything that :func:`fozo.load_engine` makes one of: a ViT of timm, transformers or
+            torchvision, a file of weights, an ``.onnx`` file, a folder of transformers', ``timm:NAME``.
+        source: clean images to calibrate on now, in any form that :func:`fozo.calibrate` takes (a ``DataLoader``, a
+            folder, a list of PIL images), or what it gave, or the ``.npz`` file that keeps that.
+        options: fields of :class:`fozo.LoadOptions` (``mean=0.5``) and of :class:`fozo.methods.align.AlignConfig`
+            (``passes=2``), and ``journal=``.
     """
-    statistics = source if isinstance(source, SourceStatistics) else SourceStatistics.load(source)
-    return Align(load_engine(model), statistics, Align.configure(None, options))
+    load: dict[str, Any] = {
+        field.name: options.pop(field.name) for field in fields(LoadOptions) if field.name in options
+    }
+    engine = load_engine(model, **load)
+    return Align(engine, _statistics(engine, source), **options)  # type: ignore[arg-type]
+
+
+def _statistics(engine: Model, source: object) -> SourceStatistics:
+    if isinstance(source, SourceStatistics):
+        return source
+    if isinstance(source, (str, os.PathLike)) and not Path(source).is_dir() and Path(source).suffix != ".tar":
+        return SourceStatistics.load(source)
+    return calibrate(engine, source)

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+import warnings
 
 import numpy as np
 
 from fozo.core.content import ContentBasis, ContentMoments, contents
 from fozo.core.descriptor import describe
 from fozo.core.moments import Moments, log_variance
+from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import SourceStatistics
-from fozo.errors import FozoError
-from fozo.types import Array, Engine, Images, Tap
+from fozo.errors import FozoError, ImageWarning
+from fozo.inputs import batches
+from fozo.loading import Model, load_engine
+from fozo.types import LOG, Array, Spec, Tap
+
+TELL_SECONDS = 5.0
+"""Between two lines of the log."""
 
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 
-def calibrate(engine: Engine, batches: Iterable[Images]) -> SourceStatistics:
-    """Run the plain model once over clean batches ``[B, channels, height, width]``, normalised.
+def calibrate(model: Model, source: object) -> SourceStatistics:
+    """Run the plain model once over clean images.
 
-    One forward pass an image, memory of one batch. A few hundred images are enough; the paper uses the
-    whole ImageNet validation set.
+    One forward pass an image, memory of one batch. A few hundred images are enough, of which
+    ``itertools.islice(loader, 8)`` takes eight batches; the paper uses the whole ImageNet validation set.
+
+    Args:
+        model: an engine, or anything that :func:`fozo.load_engine` makes one of.
+        source: clean images: a ``DataLoader``, a ``Dataset`` or another iterable of batches or of single images, an
+            array of all of them, a folder, a tar, or what :func:`fozo.open_images` opened. :mod:`fozo.inputs` has the
+            forms of a batch.
     """
+    engine = load_engine(model)
     gathered: SourceStatistics | None = None
     head = engine.head()
+    own = None if engine.spec.mean is None or engine.spec.std is None else (engine.spec.mean, engine.spec.std)
     basis = ContentBasis.of(head)
     vectors = basis.vectors(head)
-    for images in batches:
+    began = told = time.monotonic()
+    for images in batches(source, engine.spec):
         batch = engine.check(images)
         taps = engine.run(batch, taps=TAPS)
         values: dict[str, Array] = {
@@ -40,10 +56,34 @@ def calibrate(engine: Engine, batches: Iterable[Images]) -> SourceStatistics:
             fingerprint=engine.spec.fingerprint,
             content=ContentMoments.of(basis, contents(taps[Tap.LOGITS][0], vectors), conditioned),
             model=engine.spec.name,
+            inputs=InputRange.of(batch.images, own),
             **{name: Moments.of(value) for name, value in values.items()},
         )
         gathered = part if gathered is None else gathered.merge(part)
+        if (now := time.monotonic()) - told > TELL_SECONDS:
+            told = now
+            LOG.info("calibrating %s: %d images in %.0f s", engine.spec.name, gathered.images, now - began)
     if gathered is None or gathered.images < 2:
         count = 0 if gathered is None else gathered.images
         raise FozoError(f"source statistics need at least two clean images, not {count}; give more batches")
+    _tell(gathered, engine.spec)
     return gathered
+
+
+def _tell(statistics: SourceStatistics, spec: Spec) -> None:
+    """Say how the clean images were normalised, where the model does not: wrong for it, it costs many points."""
+    LOG.info("calibrated: %r", statistics)
+    if (spec.mean is not None and spec.std is not None) or statistics.inputs is None:
+        return
+    told = statistics.inputs.told()
+    if told is None:
+        looks = "look like none of the usual ones, so that only their range can be held against later images"
+    else:
+        looks = f"look like {name_of(told)}, which later images are held against"
+    sentence = f"{spec.name} does not tell its mean and std; the clean images {looks}"
+    LOG.warning(sentence)
+    if told is not None and told == common(spec.channels)[0]:  # few models read these
+        warnings.warn(
+            f"{sentence}; if it was trained on normalised images, normalise these too, or name mean= and std= and give "
+            f"uint8 pixels", ImageWarning, stacklevel=3,
+        )  # fmt: skip

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fozo.errors import FozoError
+from fozo.io import read_json
 from fozo.types import Engine
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from fozo.engines.torch_engine import TorchEngine
 
 TIMM = "timm:"
+Model: TypeAlias = "Engine | torch.nn.Module | Callable[[Any], object] | str | os.PathLike[str]"
+"""What :func:`load_engine` takes."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class LoadOptions:
     """Per-channel mean of the training pixels, where the model does not tell."""
     std: tuple[float, ...] | float | None = None
     """Per-channel standard deviation, likewise."""
+    labels: Sequence[str] | None = None
+    """Names of the classes in the order of the outputs, where the model does not tell, or tells others."""
     classes: Sequence[int] | None = None
     """Keep only these classes of the head (the 200 of ImageNet-R, say); logits have one column each."""
     device: str | None = None
@@ -61,14 +67,18 @@ class LoadOptions:
 
 
 def load_engine(
-    model: str | os.PathLike[str] | Engine | torch.nn.Module, options: LoadOptions | None = None, **changes: object
+    model: Model,
+    options: LoadOptions | None = None,
+    **changes: object,
 ) -> Engine:
     """Make an engine of a model.
 
     Args:
-        model: an ``.onnx`` file written by ``fozo export`` (runs without PyTorch), a torch ViT (fozo's, timm's or
-            transformers'), a file of weights with timm's names (``.safetensors``, or ``.pt``/``.pth``/``.bin`` holding
-            tensors only), ``timm:NAME`` with its full tag (fetched by timm), or an engine, returned as it is.
+        model: an ``.onnx`` file written by ``fozo export`` (runs without PyTorch), a torch ViT (fozo's, timm's,
+            transformers' or torchvision's, also inside ``torch.compile``, ``DataParallel`` and its like), a file of
+            weights with timm's names (``.safetensors``, or ``.pt``/``.pth``/``.bin`` holding tensors only), a folder
+            that transformers saved a model to, ``timm:NAME`` with its full tag (fetched by timm), or an engine,
+            returned as it is.
         options: how to load it.
         changes: fields of :class:`LoadOptions` by name, ``mean=0.5`` say.
     """
@@ -77,12 +87,14 @@ def load_engine(
     if unknown:
         raise FozoError(f"load_engine has no option {unknown[0]!r}; its options are {', '.join(known)}")
     options = replace(options or LoadOptions(), **changes)  # type: ignore[arg-type]
+    if isinstance(model, Engine):
+        options.refuse(known, "this is an engine already; give it when the engine is made")
+        return model
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix == ".onnx":
             return _load_graph(model, options)
-    elif isinstance(model, Engine):
-        options.refuse(known, "this is an engine already; give it when the engine is made")
-        return model
+    elif not is_module(model):
+        return _load_black_box(model, options)
     options.refuse(("threads", "runtime"), "it is for .onnx files; this model runs in PyTorch")
     try:
         importlib.import_module("torch")
@@ -91,12 +103,90 @@ def load_engine(
     if isinstance(model, str) and model.startswith(TIMM):
         name = model.removeprefix(TIMM)
         model, options = _from_timm(name), replace(options, architecture=options.architecture or name)
+    elif isinstance(model, (str, os.PathLike)):
+        if Path(model).is_dir():
+            model, options = _from_transformers(Path(model), options)
+    else:
+        model = _unwrapped(model)
+        if not _is_vit(model):
+            return _load_black_box(model, options)
     engine = _load_torch(model, options)
     if options.scales is None:
         return engine
     from fozo.quant import with_scales
 
     return with_scales(engine, options.scales)
+
+
+def is_module(model: object) -> bool:
+    """Whether it is a torch module; where torch was never imported, nothing is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _load_black_box(model: object, options: LoadOptions) -> Engine:
+    """Say what can be done with a model that shows no tokens."""
+    raise FozoError(
+        f"cannot make an engine of {type(model).__name__}; give a ViT of fozo, timm, transformers or torchvision, a "
+        f"weights file, a transformers folder, an .onnx file that fozo export wrote, or timm:NAME"
+    )
+
+
+def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch's wrappers
+    """Take a module out of torch.compile, DataParallel and DistributedDataParallel, which share its weights."""
+    import torch
+
+    while True:
+        inner = getattr(model, "_orig_mod", None)  # what torch.compile keeps
+        if inner is None and isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+            inner = model.module
+        if inner is None:
+            break
+        model = inner
+    if isinstance(model, torch.jit.ScriptModule):
+        raise FozoError(
+            f"{getattr(model, 'original_name', 'this model')} is a ScriptModule, whose blocks cannot be read; give the "
+            f"model that it was made of, or the file of its weights"
+        )
+    module: torch.nn.Module = model
+    return module
+
+
+def _is_vit(model: torch.nn.Module) -> bool:
+    """Whether a module is a ViT of some kind, or means to be; converting it tells what is wrong with it."""
+    from fozo.models import convert
+    from fozo.models.torchvision import looks_like_torchvision
+    from fozo.models.vit import ViT
+
+    looks = (convert.looks_like_transformers, convert.looks_like_timm, looks_like_torchvision)
+    return isinstance(model, ViT) or any(looks_like(model) for looks_like in looks)
+
+
+def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Module, LoadOptions]:
+    """Load what ``save_pretrained`` wrote to a folder; nothing is fetched and no code of the folder is run."""
+    if not (folder / "config.json").is_file():
+        raise FozoError(
+            f"{folder} holds no config.json, so it is no transformers model; give a file of weights, or .onnx"
+        )
+    try:
+        transformers = importlib.import_module("transformers")
+    except (ImportError, RuntimeError) as error:
+        raise FozoError(f"cannot import transformers ({error}); install it with pip install 'fozo[torch]'") from error
+    read_json(folder / "config.json")  # which refuses what is no regular file of a bearable size
+    try:
+        model, info = transformers.AutoModelForImageClassification.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        )
+    except Exception as error:  # transformers raises nearly anything on a folder that it did not write
+        reason = str(error).partition("\n")[0]
+        raise FozoError(
+            f"{folder} cannot be loaded by transformers ({type(error).__name__}: {reason}); save the model there with "
+            f"save_pretrained"
+        ) from error
+    missing = sorted(info["missing_keys"])
+    if missing:  # which transformers would have drawn at random
+        raise FozoError(f"{folder} holds no weights for {missing[0]!r}; give a model that was trained to classify")
+    return model.eval(), replace(options, architecture=options.architecture or folder.resolve().name)
 
 
 def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngine:
@@ -114,10 +204,8 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
         engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
     else:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {runtime!r}")
-    if (options.mean, options.std, options.classes) == (None, None, None):
-        return engine
     mean, std = (_per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
-    return engine.adjust(mean, std, options.classes)
+    return engine.adjust(mean, std, options.labels, options.classes)
 
 
 def _from_timm(name: str) -> torch.nn.Module:
@@ -144,6 +232,8 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     from fozo.engines.torch_engine import TorchEngine
     from fozo.models import convert
     from fozo.models.names import hints_from_name
+    from fozo.models.preprocessor import normalisation_of
+    from fozo.models.torchvision import looks_like_torchvision, vit_from_torchvision
     from fozo.models.vit import ViT
 
     if options.dtype not in (None, "float32", "float64"):
@@ -161,22 +251,27 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         a = model.architecture
         hints = replace(hints, heads=a.heads, norm_epsilon=a.norm_epsilon, activation=a.activation)
         vit = convert.vit_from_state(model.state_dict(), replace(hints, image_size=a.image_size))
-    elif isinstance(model, torch.nn.Module) and convert.looks_like_transformers(model):
-        vit, hints = convert.vit_from_transformers(model, hints)
-    elif isinstance(model, torch.nn.Module) and convert.looks_like_timm(model):
-        vit, hints = convert.vit_from_timm(model, hints)
+    elif convert.looks_like_transformers(model):
+        mean, std = normalisation_of(model) or (hints.mean, hints.std)
+        vit, hints = convert.vit_from_transformers(model, replace(hints, mean=mean, std=std))
+    elif looks_like_torchvision(model):
+        vit, hints = vit_from_torchvision(model, hints)
     else:
-        raise FozoError(
-            f"cannot make an engine of {type(model).__name__}; "
-            f"give a ViT of fozo, timm or transformers, or a weights file"
-        )
+        vit, hints = convert.vit_from_timm(model, hints)
     channels = vit.architecture.channels
-    vit = vit.to(device=options.device, dtype=getattr(torch, options.dtype) if options.dtype else None)
+    try:
+        vit = vit.to(device=options.device, dtype=getattr(torch, options.dtype) if options.dtype else None)
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise FozoError(
+            f"device={options.device!r} cannot be used here ({reason}); leave it out, or give 'cpu'"
+        ) from error
     return TorchEngine(
         vit,
         name=hints.name,
         mean=_per_channel(options.mean, channels) or hints.mean,
         std=_per_channel(options.std, channels) or hints.std,
+        labels=options.labels or hints.labels,
         classes=options.classes,
         chunk=options.chunk,
     )

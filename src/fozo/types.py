@@ -8,6 +8,7 @@ Shapes: K candidates, B images, p prompts, L = depth, d = token width, h = head 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ Images: TypeAlias = "Floats | torch.Tensor"
 ImagesT = TypeVar("ImagesT", bound="Floats | torch.Tensor")
 Value: TypeAlias = bool | int | float | str
 """What an option may be: what TOML, JSON and a command line all can say."""
+LOG = logging.getLogger("fozo")
+"""Where fozo says what it does, if anybody listens: ``logging.basicConfig(level=logging.INFO)``."""
+LOG.addHandler(logging.NullHandler())
 State: TypeAlias = dict[str, npt.NDArray[np.generic]]
 """All that adaptation has changed, as named arrays in their own precision."""
 
@@ -68,6 +72,16 @@ class Spec:
                         "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "is no pixel's in [0, 1]"
                     )
                     raise FozoError(f"the {name} of {self.name} is {value:g}, which {looks}")
+
+        for name, given in (("labels", self.labels), ("subset", self.subset)):
+            if given is not None and len(given) != self.classes:
+                raise FozoError(
+                    f"{self.name} was given {len(given)} {name} for {self.classes} classes; give one for each"
+                )
+
+    def label(self, output: int) -> str:
+        """Name an output: its class where that is known, else its number."""
+        return str(int(output)) if self.labels is None else self.labels[output]
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -284,6 +298,15 @@ class BlockEngine(Engine, Protocol):
 
         After each block ``visit`` is told the moments of all tokens of all images, and answers with a move or none.
         """
+
+
+def engine_repr(engine: Engine) -> str:
+    """Say in one line what an engine runs, and where."""
+    spec = engine.spec
+    channels, height, width = spec.image_shape
+    return (
+        f"<{type(engine).__name__} {spec.name}: {channels}x{height}x{width} to {spec.classes} classes, {engine.device}>"
+    )
 
 
 def check_classes(classes: Sequence[int], total: int) -> list[int]:

@@ -216,7 +216,7 @@ class Resources:
 
     def _batches(self, engine: Engine, images: ImageSet, show: Show) -> Iterator[Floats]:
         """Stream clean images in their own order; no labels are looked at, so any classes will do."""
-        spec = replace(engine.spec, subset=images.mask, classes=len(images.classes))
+        spec = replace(engine.spec, subset=images.mask, classes=len(images.classes), labels=None)
         order = Continual(kinds=("clean",), shuffle=False)
         stream = Stream(images, spec, order, batch_size=CALIBRATION_BATCH, workers=self.load.threads)
         done = 0

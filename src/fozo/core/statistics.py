@@ -17,6 +17,7 @@ import numpy as np
 from fozo.core.content import ContentBasis, ContentMoments, ContentRegression
 from fozo.core.descriptor import half_octaves
 from fozo.core.moments import Moments
+from fozo.core.normalisation import InputRange, name_of
 from fozo.errors import FozoError
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.types import Spec
@@ -45,9 +46,11 @@ class SourceStatistics:
     descriptor: Moments
     content: ContentMoments
     model: str = field(default="", compare=False)
+    inputs: InputRange | None = None
+    """The range of the images' values and how they were normalised; ``None`` for statistics that were not collected."""
 
     KIND = "source statistics"
-    VERSION = 5
+    VERSION = 6
     PARTS = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
     CONDITIONED = ("cls", "patch_mean", "patch_log_variance", "descriptor")
 
@@ -63,7 +66,8 @@ class SourceStatistics:
         parts = {name: one.merge(two) for name, (one, two) in pairs.items()}
         differences = {name: pairs[name][1].mean - pairs[name][0].mean for name in self.CONDITIONED}
         content = self.content.merge(other.content, differences)
-        return SourceStatistics(self.fingerprint, content=content, model=self.model, **parts)
+        inputs = None if self.inputs is None or other.inputs is None else self.inputs.merge(other.inputs)
+        return SourceStatistics(self.fingerprint, content=content, model=self.model, inputs=inputs, **parts)
 
     def regression(self) -> ContentRegression:
         """Learn how the activations follow from what an image shows."""
@@ -90,7 +94,14 @@ class SourceStatistics:
             chance = np.square(few.std / scale).mean(axis=-1, keepdims=True) / few.count
             believed = np.maximum(1 - chance / np.maximum(deviation, 1e-300), 0)
             parts[name] = replace(mixed, mean=expected + believed * (few.mean - expected))
-        return replace(self, content=replace(self.content, mean=own.content.mean), **parts)
+        inputs = None if self.inputs is None or own.inputs is None else self.inputs.merge(own.inputs)
+        return replace(self, content=replace(self.content, mean=own.content.mean), inputs=inputs, **parts)
+
+    def __repr__(self) -> str:
+        """Say in one line whose they are."""
+        told = None if self.inputs is None else self.inputs.told()
+        how = "" if told is None else f", {name_of(told)}"
+        return f"<SourceStatistics of {self.model or 'a model'} ({self.fingerprint[:12]}): {self.images} images{how}>"
 
     def check(self, fingerprint: str, model: str, spec: Spec | None = None) -> None:
         """Refuse to serve a model other than the one these statistics were collected from.
@@ -129,6 +140,8 @@ class SourceStatistics:
         arrays |= {"content.centre": content.basis.centre, "content.directions": content.basis.directions}
         arrays |= {"content.mean": content.mean, "content.products": content.products}
         arrays |= {f"content.{name}": cross for name, cross in content.cross.items()}
+        if self.inputs is not None:
+            arrays |= {f"inputs.{name}": array for name, array in self.inputs.arrays().items()}
         save_arrays(path, header, arrays)
 
     @classmethod
@@ -154,7 +167,9 @@ class SourceStatistics:
                 values["content.products"],
                 {name: values[f"content.{name}"] for name in cls.CONDITIONED},
             )
-            return cls(str(header["fingerprint"]), content=content, model=str(header["model"]), **parts)
+            own = {name.removeprefix("inputs."): array for name, array in values.items() if name.startswith("inputs.")}
+            inputs = InputRange.of_arrays(own) if own else None
+            return cls(str(header["fingerprint"]), content=content, model=str(header["model"]), inputs=inputs, **parts)
         except FozoError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -182,6 +197,10 @@ class SourceStatistics:
             shapes |= {"content.centre": (pooled,), "content.directions": (pooled, contents)}
             shapes |= {"content.mean": (contents,), "content.products": (contents, contents)}
             shapes |= {f"content.{name}": (contents, *wanted[name]) for name in cls.CONDITIONED}
+            if any(name.startswith("inputs.") for name in forms):
+                (channels,) = forms["inputs.low"].shape
+                shapes |= {f"inputs.{name}": (channels,) for name in ("low", "high")}
+                shapes["inputs.normalisation"] = (2 if forms["inputs.normalisation"].shape[0] else 0, channels)
             for name in shapes.keys() | forms.keys():
                 if forms[name].shape != shapes[name] or forms[name].dtype.kind != "f":
                     raise ValueError(f"{name} is {forms[name].dtype} of shape {list(forms[name].shape)}")

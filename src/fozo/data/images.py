@@ -121,6 +121,17 @@ def _refuse_huge(image: Image.Image, name: str) -> None:
         )
 
 
+def picture_pixels(image: Image.Image, name: str) -> Pixels:
+    """Give the pixels of an image that somebody else opened; ``name`` is what to call it in an error."""
+    _refuse_huge(image, name)
+    try:
+        return _to_rgb(image, name)
+    except FozoError:
+        raise
+    except Exception as error:  # Pillow decodes when the pixels are asked for
+        raise FozoError(f"{name} is damaged or truncated ({error}); leave it out") from error
+
+
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
     """Convert whatever Pillow opened to three 8-bit channels."""
     rows = max(1, STRIP // image.width)

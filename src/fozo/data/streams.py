@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fozo.data.classes import match_classes
 from fozo.data.scenarios import SCENARIOS, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, Stored
@@ -98,6 +99,8 @@ class Stream:
         if isinstance(source, ImageSet):
             kind = Stored if source.corrupted else Corrupting
             source = kind(source, spec.image_size, channels=spec.channels)
+        if isinstance(source, (Stored, Corrupting)):
+            source = replace(source, images=match_classes(source.images, spec))
         self.source, self.spec, self.scenario = source, spec, scenario
         self.batch_size, self.seed, self.workers, self.ahead = batch_size, seed, workers, ahead
         self.waited = 0.0
@@ -121,7 +124,8 @@ class Stream:
         if len(images.classes) != spec.classes:
             raise FozoError(
                 f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}, so "
-                f"labels and outputs would not match; open the set with classes= in the order of the outputs"
+                f"labels and outputs would not match; open the set with classes= in the order of the outputs, or name "
+                f"the outputs with labels= when loading the model"
             )
         absent = [domain for domain in self._used if domain not in offered]
         if absent:

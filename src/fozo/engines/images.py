@@ -15,6 +15,9 @@ beyond              refused, unless within 8 of zero after normalisation: no sta
 
 Where they are not known, normalised values beyond 20 are suspicious (no usual mean and std lead there) and beyond 1020
 refused (the same -3 to 4 for a model that reads 0..255).
+
+Within these bounds, :mod:`fozo.core.normalisation` tells by the grid of 8-bit pixels whether images were normalised for
+another model, or not at all; that is suspicious too.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import warnings
 
 import numpy as np
 
+from fozo.core.normalisation import name_of, recognise, sample
 from fozo.errors import FozoError, ImageWarning
 from fozo.types import Array, Images, Spec
 
@@ -38,12 +42,13 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
     want = f"float images of shape [B, {', '.join(map(str, spec.image_shape))}]"
     shape = tuple(images.shape)
     if len(shape) != 4 or shape[1:] != spec.image_shape:
-        raise FozoError(f"{spec.name} reads {want}, but the batch has shape {list(shape)}; resize the images")
+        raise FozoError(f"{spec.name} reads {want}, but the batch has shape {list(shape)}; {_reshape(shape, spec)}")
     if shape[0] == 0:
         raise FozoError("the batch has no images; give at least one")
     if "float" not in str(images.dtype):
         raise FozoError(
-            f"{spec.name} reads {want}, but the batch holds {images.dtype}; use engine.spec.normalise on uint8 pixels"
+            f"{spec.name} reads {want}, but the batch holds {images.dtype}; give normalised floats, or pixels of "
+            f"0..255 as uint8 to an adapter or to engine.spec.normalise"
         )
     # Two reductions and no copy. Both hand a NaN on, and comparisons with NaN fail, so nothing else looks for one.
     if isinstance(images, np.ndarray):
@@ -55,11 +60,32 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
             _object(low, high, spec, warned)
         return
     mean, std = np.asarray(spec.mean), np.asarray(spec.std)
-    if not ((low * std + mean).min() >= USUAL[0] and (high * std + mean).max() <= USUAL[1]):
+    own = spec.mean, spec.std
+    if not ((low * std + mean).min() >= ABSURD[0] and (high * std + mean).max() <= ABSURD[1]):
+        _object(low, high, spec, warned)
+    elif (found := recognise(sample(images), own)) not in (None, own):
+        looks = name_of(found)
+        _warn(f"the batch looks like {looks}, but {spec.name} reads {name_of(own)}; {_advice(spec)}", looks, warned)
+    elif not ((low * std + mean).min() >= USUAL[0] and (high * std + mean).max() <= USUAL[1]):
         _object(low, high, spec, warned)
     elif low.min() == 0 and 0.5 < high.max() <= 1 and (mean / std).min() > 0.1:
         # Exactly 0 is black, and frequent, before normalisation; after it black is below 0, and 0 next to no pixel.
         _warn(f"the batch lies within [0, 1]: it looks un-normalised; {_advice(spec)}", "un-normalised", warned)
+
+
+def _reshape(shape: tuple[int, ...], spec: Spec) -> str:
+    """Say what makes a batch of another shape readable."""
+    channels, *size = spec.image_shape
+    if len(shape) == 3:
+        return "one image is a batch of one: images[None]"
+    if len(shape) == 4 and shape[1:] == (*size, channels):
+        return "put the channels first: images.transpose(0, 3, 1, 2), or permute in torch"
+    if len(shape) == 4 and shape[1] != channels and list(shape[2:]) == size:
+        gray = ", by repeating the gray channel say" if shape[1] == 1 and channels == 3 else ""
+        return f"give images of {channels} channels{gray}"
+    if len(shape) == 4 and shape[1] == channels:
+        return f"resize the images to {size[0]}x{size[1]} px, or load the model with image_size="
+    return "give a batch of images, channels first"
 
 
 def _object(low: Array, high: Array, spec: Spec, warned: set[str]) -> None:

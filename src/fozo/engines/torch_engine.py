@@ -38,6 +38,7 @@ from fozo.types import (
     Taps,
     Visit,
     check_classes,
+    engine_repr,
 )
 
 CPU_TOKENS = 1600
@@ -139,16 +140,21 @@ class TorchEngine:
         name: str = "vit",
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
+        labels: Sequence[str] | None = None,
         classes: Sequence[int] | None = None,
         chunk: int | None = None,
     ) -> None:
         """Wrap a frozen model; ``chunk`` bounds how many images go through the blocks together.
 
-        ``classes`` restricts the head to these classes. The fingerprint stays that of the whole model: source
-        statistics do not depend on the head.
+        ``classes`` restricts the head to these classes, and ``labels`` (of all of them) with it. The fingerprint stays
+        that of the whole model: source statistics do not depend on the head.
         """
         digest = fingerprint(vit)
+        names = None if labels is None else tuple(labels)
+        if names is not None and len(names) != vit.architecture.classes:
+            raise FozoError(f"{len(names)} labels were given for the {vit.architecture.classes} classes of {name}")
         if classes is not None:
+            names = None if names is None else tuple(names[i] for i in check_classes(classes, len(names)))
             vit = _restricted(vit, classes)
         weight = vit.cls_token
         self.vit = vit
@@ -175,7 +181,12 @@ class TorchEngine:
             mean=mean,
             std=std,
             subset=None if classes is None else tuple(classes),
+            labels=names,
         )
+
+    def __repr__(self) -> str:
+        """Say in one line what runs where."""
+        return engine_repr(self)
 
     @torch.inference_mode()
     def check(self, images: Images) -> TorchBatch:

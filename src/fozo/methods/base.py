@@ -18,15 +18,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, final, overload
 
 import numpy as np
 
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
+from fozo.inputs import as_batch, compare
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.methods._fork import LOCKS
-from fozo.types import Batch, Engine, Floats, ImagesT, State, to_type_of
+from fozo.types import Batch, Engine, Floats, Images, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -125,6 +126,7 @@ class Method(ABC, Generic[C]):
             source.check(engine.spec.fingerprint, engine.spec.name, engine.spec)
         self.engine, self.config, self.seed = engine, config, seed
         self._source = source
+        self._warned: set[str] = set()
         self._metrics: dict[str, float] = {}
         self._lock = threading.RLock()
         LOCKS.append(weakref.ref(self._lock, LOCKS.remove))
@@ -146,16 +148,25 @@ class Method(ABC, Generic[C]):
             raise FozoError(f"{cls.info.name} has no preset {name!r}; choose from {', '.join(cls.PRESETS)}")
         return cast("C", _with_options(cls.info.name, "", cls.PRESETS[name], options))
 
+    @overload
+    def __call__(self, images: ImagesT) -> ImagesT: ...
+    @overload
+    def __call__(self, images: object) -> Images: ...
     @final
-    def __call__(self, images: ImagesT) -> ImagesT:
-        """Adapt to normalised images ``[B, channels, height, width]`` and return their logits ``[B, classes]``.
+    def __call__(self, images: object) -> Images:
+        """Adapt to images and return their logits ``[B, classes]``.
 
-        NumPy in, NumPy out; torch in, torch out. If it raises, the method is as it was before the call. May be called
-        from many threads: batches are taken one at a time. A fork waits for the batch under way, and the child has a
-        copy that goes on by itself.
+        Images are normalised floats ``[B, channels, height, width]`` or ``[channels, height, width]`` of any precision,
+        ``uint8`` pixels, PIL images, a list of these, or what a ``DataLoader`` gives: :mod:`fozo.inputs` has the forms.
+        Tensors in, tensors out, on their device; NumPy for all else. If it raises, the method is as it was before the
+        call. May be called from many threads: batches are taken one at a time. A fork waits for the batch under way,
+        and the child has a copy that goes on by itself.
         """
         with self._lock:
-            batch = self.engine.check(images)
+            clean = None if self._source is None else self._source.inputs
+            given = as_batch(images, self.engine.spec, clean)
+            batch = self.engine.check(given)
+            compare(given, self.engine.spec, clean, self._warned)
             with self._transaction():
                 self._metrics = {}
                 logits = self.step(batch)
@@ -164,7 +175,12 @@ class Method(ABC, Generic[C]):
                         f"the logits of {self.info.name} are not all finite; nothing was changed: check the model's "
                         f"weights, or reset the method"
                     )
-            return to_type_of(images, logits)
+            return to_type_of(given, logits)
+
+    def names(self, logits: Images) -> list[str]:
+        """Name the likeliest class of each image; where the model has no names, by its number."""
+        rows = logits if isinstance(logits, np.ndarray) else logits.detach().cpu()
+        return [self.engine.spec.label(int(best)) for best in rows.argmax(1)]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -306,7 +322,10 @@ class Method(ABC, Generic[C]):
 
     def __repr__(self) -> str:
         """Say in one line what it is."""
-        return f"<{type(self).__name__} on {self.engine.spec.name}, {self.config}>"
+        usual = self.PRESETS[next(iter(self.PRESETS))]
+        chosen = {f.name: getattr(self.config, f.name) for f in fields(self.config)}
+        changed = [f"{name}={value!r}" for name, value in chosen.items() if value != getattr(usual, name)]
+        return f"<{', '.join([f'{type(self).__name__} on {self.engine.spec.name}', *changed])}>"
 
 
 class Stateless(Method[C]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -252,8 +253,26 @@ def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         activation="gelu_tanh" if tanh else ACTIVATIONS[kind],
         mean=hints.mean or cfg.get("mean"),
         std=hints.std or cfg.get("std"),
+        labels=_timm_labels(cfg, model.get_submodule("head")),
     )
-    return _checked(model, model.state_dict(), found), found
+    return checked(model, model.state_dict(), found), found
+
+
+def _timm_labels(cfg: Mapping[str, Any], head: nn.Module) -> tuple[str, ...] | None:
+    """Give the names that a timm model brings, or those of ImageNet-1k, of which timm has a list, by its tag."""
+    classes, names = getattr(head, "out_features", 0), cfg.get("label_names")
+    if names is None and classes == 1000 and str(cfg.get("tag") or "").endswith("in1k") and "timm.data" in sys.modules:
+        names = sys.modules["timm.data"].ImageNetInfo().label_descriptions()
+    return tuple(map(str, names)) if names is not None and len(names) == classes else None
+
+
+def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of transformers, which is not imported
+    """Give a config's ``id2label``, unless it is made up: LABEL_0, LABEL_1, ..."""
+    table: Mapping[Any, Any] = getattr(config, "id2label", None) or {}
+    names = {int(number): str(name) for number, name in table.items()}
+    if sorted(names) != list(range(len(names))) or all(name == f"LABEL_{number}" for number, name in names.items()):
+        return None
+    return tuple(names[number] for number in range(len(names)))
 
 
 # Names of transformers' tensors, new (5.x) and old (4.x), as patterns onto timm's.
@@ -302,12 +321,13 @@ def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         image_size=(size, size) if isinstance(size, int) else (size[0], size[1]),
         norm_epsilon=config.layer_norm_eps,
         activation=ACTIVATIONS.get(config.hidden_act, config.hidden_act),
+        labels=_config_labels(config),
         antialias=False,
     )
-    return _checked(model, state, found), found
+    return checked(model, state, found), found
 
 
-def _checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
+def checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
     """Convert at the original's own size, compare with it on an image, then resize if the user wants another size."""
     vit = vit_from_state(state, replace(hints, resize_to=None))
     a, generator = vit.architecture, torch.Generator().manual_seed(0)

@@ -10,13 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+from fozo.core.normalisation import CLIP, HALF, IMAGENET, Normalisation
 
-HALF: Normalisation = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-CLIP: Normalisation = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-
-NORMALISATION = {
+NORMALISATION: dict[str, Normalisation] = {
     "augreg": HALF, "augreg2": HALF, "orig": HALF, "sam": HALF,
     "fb": IMAGENET, "dino": IMAGENET, "mae": IMAGENET, "lvd142m": IMAGENET,
     "openai": CLIP, "laion2b": CLIP, "laion400m": CLIP, "datacompxl": CLIP, "dfn2b": CLIP, "dfn5b": CLIP,
@@ -46,6 +42,8 @@ class Hints:
     activation: str = "gelu"
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    labels: tuple[str, ...] | None = None
+    """Names of the classes, in the order of the head's outputs."""
     antialias: bool = True
     """Whether a position embedding is resampled with antialiasing (timm does, transformers does not)."""
 

@@ -88,3 +88,18 @@ def from_folders(name: str, root: Path, found: Mapping[str, Sequence[str]], clas
     """Make a clean set of what :func:`scan` found."""
     images = ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root}))
     return replace(images, size=ready_size(images))
+
+
+def open_unlabelled(root: Path) -> ImageSet:
+    """List every image below a folder, in the order of their names; folders mean nothing."""
+    if not root.is_dir():
+        raise FozoError(f"{root} is no folder; give a folder of images")
+    paths = sorted(
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path.is_file()
+    )
+    if not paths:
+        raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
+    images = ImageSet("unlabelled", tuple(Sample(path, 0) for path in paths), ("",), FolderStore({CLEAN: root}))
+    return replace(images, size=ready_size(images))

@@ -35,6 +35,7 @@ from fozo.types import (
     Tap,
     Taps,
     check_classes,
+    engine_repr,
     usable_cpus,
 )
 
@@ -119,6 +120,10 @@ class GraphEngine(ABC):
             )
         self._head = Affine(weight, bias)
 
+    def __repr__(self) -> str:
+        """Say in one line what runs where."""
+        return engine_repr(self)
+
     @abstractmethod
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""
@@ -128,10 +133,16 @@ class GraphEngine(ABC):
         return self._head
 
     def adjust(
-        self, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, classes: Sequence[int] | None
+        self,
+        mean: tuple[float, ...] | None,
+        std: tuple[float, ...] | None,
+        labels: Sequence[str] | None,
+        classes: Sequence[int] | None,
     ) -> Self:
-        """Use another normalisation, or only some classes of the head. Returns the engine itself."""
-        spec = self.spec = replace(self.spec, mean=mean or self.spec.mean, std=std or self.spec.std)
+        """Use another normalisation, other names, or only some classes of the head. Returns the engine itself."""
+        spec = self.spec
+        names = spec.labels if labels is None else tuple(labels)
+        spec = self.spec = replace(spec, mean=mean or spec.mean, std=std or spec.std, labels=names)
         if classes is not None:
             if spec.subset is not None:
                 raise FozoError(f"{spec.name} was exported with {spec.classes} of its classes; leave classes= out")

@@ -1,0 +1,176 @@
+"""Which mean and std images were normalised with, told from their values.
+
+Nearly all images have 8 bits before they are normalised, so their values afterwards lie on a grid:
+``(k / 255 - mean) / std`` for whole numbers k from 0 to 255. A handful of pixels tells whether they lie on the grid of
+one mean and std and not on another's, whatever they show: a foggy, a bright or a noisy image is on the same grid as a
+clean one. So drift is not mistaken for another normalisation, nor the other way round. Images that were resized or
+augmented as floats lie on no grid, and of them only the range tells something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fozo.types import Array, Images
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and std of each channel, for pixels in [0, 1]."""
+
+NONE: Normalisation = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+HALF: Normalisation = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP: Normalisation = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+BYTES: Normalisation = ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255))
+COMMON = {
+    "pixels of 0 to 1 (as if Normalize had been left out)": NONE,
+    "pixels normalised with a mean and std of 0.5": HALF,
+    "pixels normalised with ImageNet's mean and std": IMAGENET,
+    "pixels normalised with CLIP's mean and std": CLIP,
+    "pixels of 0 to 255 (as if they had been neither divided nor normalised)": BYTES,
+}
+"""What is usual, in words."""
+
+ON_GRID = 0.03
+"""How far from a whole number a pixel of 0..255 may come out in single precision; in half precision none is near."""
+MOSTLY = 0.95
+"""Part of the values that have to be on a grid: padding and masks need not be."""
+SELDOM = 0.75
+"""Values of 0..1 are on the grid of 0.5 half of the time; where more than this are, no other grid is believed."""
+DISTINCT = 12
+"""Different values that have to be on a grid: those of a flat image may be there by chance."""
+BEYOND = 0.3
+"""Part of the clean range that values may lie outside of it: sharp resampling overshoots by a fifth."""
+SATURATED = 0.01
+"""How near to black and white the extremes of clean images have to come for their range to tell a normalisation."""
+SIDE = 8
+"""Pixels looked at down and across each image."""
+IMAGES = 4
+"""Images of a batch that are looked at."""
+
+
+def sample(images: Images) -> Array:
+    """Take a few pixels of a few images ``[B, C, H, W]``: ``[C, n]``."""
+    down, across = (max(1, -(-int(side) // SIDE)) for side in images.shape[2:])
+    some: Any = images[:IMAGES, :, down // 2 :: down, across // 2 :: across]
+    if not isinstance(some, np.ndarray):
+        some = some.detach().double().cpu().numpy()
+    values: Array = np.asarray(some, dtype=np.float64).swapaxes(0, 1).reshape(images.shape[1], -1)
+    return values
+
+
+def on_grids(values: Array, normalisations: Sequence[Normalisation]) -> list[int]:
+    """Say of each mean and std how many of the values ``[C, n]`` are on its grid."""
+    mean, std = np.asarray(normalisations).swapaxes(0, 1)[..., None]
+    pixels = 255 * (values * std + mean)
+    whole = np.rint(pixels)
+    fits = (np.abs(pixels - whole) < ON_GRID) & (whole >= 0) & (whole <= 255)
+    return [int(count) for count in np.count_nonzero(fits, axis=(1, 2))]
+
+
+def name_of(normalisation: Normalisation) -> str:
+    """Put a normalisation into words."""
+    for name, usual in COMMON.items():
+        if np.shape(normalisation) == np.shape(usual) and np.allclose(normalisation, usual, rtol=0, atol=1e-6):
+            return name
+    mean, std = (", ".join(f"{value:.4g}" for value in part) for part in normalisation)
+    return f"pixels normalised with mean {mean} and std {std}"
+
+
+def recognise(values: Array, own: Normalisation | None = None) -> Normalisation | None:
+    """Tell the normalisation of values ``[C, n]``: the model's ``own`` or a common one; ``None`` if none is sure."""
+    most = MOSTLY * values.size
+    if own is not None:
+        (count,) = on_grids(values, [own])
+        if count > SELDOM * values.size:
+            return own if count >= most else None
+    usual = common(len(values))
+    sure = [one for one, count in zip(usual, on_grids(values, usual), strict=True) if count >= most]
+    return sure[0] if len(sure) == 1 and len(np.unique(values)) >= DISTINCT else None
+
+
+@lru_cache
+def common(channels: int) -> tuple[Normalisation, ...]:
+    """List the usual normalisations of images of so many channels; those of ImageNet and CLIP are of three."""
+    alike = tuple((mean[:1] * channels, std[:1] * channels) for mean, std in (NONE, HALF, BYTES))
+    return (*alike, IMAGENET, CLIP) if channels == 3 else alike
+
+
+@dataclass(frozen=True, eq=False)
+class InputRange:
+    """The values that clean images had: each channel's least and most, and the normalisation where it can be told."""
+
+    low: Array
+    high: Array
+    normalisation: Normalisation | None
+
+    @classmethod
+    def of(cls, images: Images, own: Normalisation | None) -> InputRange:
+        """Look at a batch ``[B, C, H, W]``; ``own`` is the model's normalisation where that is known."""
+        values = np.asarray(images if isinstance(images, np.ndarray) else images.detach().double().cpu().numpy())
+        low, high = (np.asarray(part, dtype=np.float64) for part in (values.min((0, 2, 3)), values.max((0, 2, 3))))
+        return cls(low, high, recognise(sample(images), own))
+
+    def arrays(self) -> dict[str, Array]:
+        """Give everything as arrays, for a file; a normalisation that nobody told has no rows."""
+        told = np.asarray(self.normalisation) if self.normalisation else np.zeros((0, len(self.low)))
+        return {"low": self.low, "high": self.high, "normalisation": told}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array]) -> InputRange:
+        """Read what :meth:`arrays` gave, refusing what no images can have (``ValueError``)."""
+        low, high, told = (arrays[name] for name in ("low", "high", "normalisation"))
+        if (low > high).any() or (len(told) and told[1].min() <= 0):
+            raise ValueError("inputs has a range or a std below 0")
+        return cls(low, high, (tuple(told[0].tolist()), tuple(told[1].tolist())) if len(told) else None)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal if all numbers are."""
+        if not isinstance(other, InputRange):
+            return NotImplemented
+        own, theirs = self.arrays(), other.arrays()
+        return all(np.array_equal(own[name], theirs[name]) for name in own)
+
+    def merge(self, other: InputRange) -> InputRange:
+        """Of both collections of images; of two different normalisations neither counts."""
+        one, two = self.normalisation, other.normalisation
+        agreed = (one or two) if None in (one, two) or one == two else None
+        return InputRange(np.minimum(self.low, other.low), np.maximum(self.high, other.high), agreed)
+
+    def told(self) -> Normalisation | None:
+        """Give the normalisation, or the only common one under which the range is from black to white."""
+        if self.normalisation is not None:
+            return self.normalisation
+        fits = [one for one in common(len(self.low)) if np.abs(self._ends(one) - [[0], [1]]).max() <= SATURATED]
+        return fits[0] if len(fits) == 1 else None
+
+    def _ends(self, normalisation: Normalisation) -> Array:
+        """The range as pixels under a normalisation, where black is 0 and white is 1: ``[2, C]``."""
+        mean, std = (np.asarray(part) for part in normalisation)
+        ends: Array = np.stack([self.low, self.high]) * std + mean
+        return ends
+
+    def objection(self, images: Images) -> str | None:
+        """Say in a few words why a batch can hardly have been prepared as the clean images were; ``None`` if it may."""
+        values, own = sample(images), self.told()
+        found = recognise(values, own)
+        if found is not None and found != own:
+            ends = self._ends(found)
+            # Where nothing told how the clean images were normalised, their range may still be that of black to white.
+            if own is not None or ends.min() < -BEYOND or ends.max() > 1 + BEYOND or np.ptp(ends) < 1 - BEYOND:
+                clean = "were something else" if own is None else f"were {name_of(own)}"
+                return f"it looks like {name_of(found)}, but the clean images {clean}"
+        if found is not None:
+            return None
+        room = BEYOND * (self.high - self.low)
+        low, high = values.min(axis=1), values.max(axis=1)
+        if (low < self.low - room).any() or (high > self.high + room).any():
+            return (
+                f"it holds values of {values.min():.3g} to {values.max():.3g}, but the clean images had "
+                f"{self.low.min():.3g} to {self.high.max():.3g}"
+            )
+        return None

@@ -1,0 +1,136 @@
+"""Class folders meet a model's outputs by name, or are refused with what differs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fozo
+from fozo.data.classes import KNOWN, match_classes
+from fozo.data.scenarios import Continual
+from fozo.data.sets import CLEAN, ImageSet, Sample, imagenet_wnids, open_images
+from fozo.data.sets.base import FolderStore
+from fozo.data.sets.imagenet import imagenet_r_wnids
+from fozo.data.streams import Stream
+from fozo.errors import FozoError
+from fozo.types import Spec
+
+MakeSpec = Callable[..., Spec]
+
+
+def plant(root: Path, *folders: str) -> ImageSet:
+    """One small image in every folder."""
+    for folder in folders:
+        (root / folder).mkdir(parents=True)
+        Image.fromarray(np.full((16, 16, 3), len(folder), np.uint8)).save(root / folder / "a.png")
+    return open_images(root, "folder")
+
+
+def outputs(images: ImageSet) -> dict[str, int]:
+    return {sample.path.partition("/")[0]: sample.label for sample in images.samples}
+
+
+def listed(classes: tuple[str, ...]) -> ImageSet:
+    """A set in memory with an image of every class."""
+    samples = tuple(Sample(f"{name}/a.png", label) for label, name in enumerate(classes))
+    return ImageSet("imagenet", samples, classes, FolderStore({CLEAN: Path()}))
+
+
+@pytest.mark.parametrize(
+    ("folders", "labels", "expected"),
+    [
+        (("ant", "bee"), ("bee", "ant"), {"ant": 1, "bee": 0}),
+        (("bee",), ("wasp", "bee", "ant"), {"bee": 1}),
+        (
+            ("Golden_Retriever", "school-bus"),
+            ("school bus", "golden retriever"),
+            {"Golden_Retriever": 1, "school-bus": 0},
+        ),
+        (("tench", "goldfish"), ("goldfish, Carassius auratus", "tench, Tinca tinca"), {"tench": 1, "goldfish": 0}),
+        (("n01443537", "n01440764"), ("n01440764", "n01443537"), {"n01440764": 0, "n01443537": 1}),
+        (("n01443537", "n01440764"), ("n01443537 goldfish", "n01440764_tench"), {"n01440764": 1, "n01443537": 0}),
+        (("n01440764_tench",), ("goldfish", "n01440764"), {"n01440764_tench": 1}),
+        (("10", "2"), tuple("abcdefghijkl"), {"10": 10, "2": 2}),
+        (("1", "2"), ("2", "1"), {"1": 1, "2": 0}),
+        (("T-shirt", "t shirt+"), ("t shirt+", "T-shirt"), {"T-shirt": 1, "t shirt+": 0}),
+        (("été", "naïve"), ("NAÏVE", "Été"), {"été": 1, "naïve": 0}),
+    ],
+)
+def test_folders_are_found_by_name(
+    tmp_path: Path, make_spec: MakeSpec, folders: tuple[str, ...], labels: tuple[str, ...], expected: dict[str, int]
+) -> None:
+    images = match_classes(plant(tmp_path, *folders), make_spec(len(labels), labels=labels))
+    assert outputs(images) == expected and images.classes == labels
+
+
+@pytest.mark.parametrize(
+    ("folders", "labels", "sentence"),
+    [
+        (
+            ("ant", "bee", "boat"),
+            ("ant", "bee", "ship"),
+            "1 of 3 classes .* none of tiny's labels: boat; .* images are ship:",
+        ),
+        (("crane",), ("crane, bird", "crane, machine"), "none of tiny's labels: crane"),
+        (("Ant", "ant"), ("ANT", "bee"), "'Ant' and 'ant' are both 'ANT'"),
+        (("0", "5"), ("ant", "bee"), "none of tiny's labels: 5"),
+        (("²", "1"), ("ant", "bee"), "2 of 2 classes"),
+        (("!!!",), ("???", "ant"), "none of tiny's labels: !!!"),
+    ],
+)
+def test_what_is_no_label_is_refused_with_both_lists(
+    tmp_path: Path, make_spec: MakeSpec, folders: tuple[str, ...], labels: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(FozoError, match=sentence):
+        match_classes(plant(tmp_path, *folders), make_spec(len(labels), labels=labels))
+
+
+def test_imagenet_meets_labels_in_words_by_place_and_only_in_its_own_order(make_spec: MakeSpec) -> None:
+    names = tuple(KNOWN.get(wnid, f"thing {i}") for i, wnid in enumerate(imagenet_wnids()))
+    whole = listed(imagenet_wnids())
+    assert match_classes(whole, make_spec(labels=names)) is whole
+    mask = tuple(imagenet_wnids().index(wnid) for wnid in imagenet_r_wnids())
+    some = replace(listed(imagenet_r_wnids()), mask=mask)
+    assert match_classes(some, make_spec(200, labels=tuple(names[i] for i in mask), subset=mask)) is some
+    with pytest.raises(FozoError, match=r"output 0 is n01440764 \(tench\), but tiny calls it 'thing 999'"):
+        match_classes(whole, make_spec(labels=names[::-1]))
+    ids = imagenet_wnids()[::-1]
+    assert match_classes(whole, make_spec(labels=ids)).samples[0].label == 999
+
+
+def test_a_model_without_labels_takes_the_order_and_says_so(
+    tmp_path: Path, make_spec: MakeSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = plant(tmp_path, "bee", "ant")
+    with caplog.at_level(logging.INFO, "fozo"):
+        assert match_classes(images, make_spec(2)) is images
+    assert "tiny does not name its classes; the 2 folders count in sorted order" in caplog.text
+
+
+def test_streams_match_before_they_check(tmp_path: Path, make_spec: MakeSpec) -> None:
+    images = plant(tmp_path, "zebra", "ant")
+    spec = make_spec(4, labels=("zebra", "bee", "ant", "boat"))
+    (batch,) = Stream(images, spec, Continual(kinds=("clean",), shuffle=False)).batches()
+    assert batch.labels.tolist() == [2, 0]
+    with pytest.raises(FozoError, match="name the outputs with labels= when loading"):
+        Stream(images, make_spec(4), Continual(kinds=("clean",)))
+
+
+def test_predictions_carry_names(engine: fozo.Engine) -> None:
+    import torch
+
+    logits = np.eye(7, dtype=np.float32)[[2, 6]]
+    assert fozo.NoAdapt(engine).names(logits) == ["2", "6"]
+    vit = engine.vit  # type: ignore[attr-defined]
+    named = fozo.NoAdapt(fozo.load_engine(vit, labels=list("abcdefg")))
+    assert named.names(torch.from_numpy(logits)) == ["c", "g"]
+    some = fozo.load_engine(vit, labels=list("abcdefg"), classes=[5, 2])
+    assert some.spec.labels == ("f", "c")
+    with pytest.raises(FozoError, match="2 labels were given for the 7 classes"):
+        fozo.load_engine(vit, labels=["a", "b"])
