@@ -1,11 +1,12 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
 #   make demo    watch the bundled ViT being adapted, without PyTorch
 #   make test    lint, layers, types and tests
+# and `make docs` builds the documentation with the API reference into site/.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit docs clean
 
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
@@ -22,6 +23,10 @@ types: $(VENV)/.ready
 
 unit: $(VENV)/.ready
 	$(BIN)/pytest
+
+# Warnings are errors (mkdocs.yml), and nothing is fetched. The variable spares us an advertisement.
+docs: $(VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # The stamp is newer than what it was made from, so a changed pin reinstalls by itself.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -40,4 +45,4 @@ $(VENV)-demo/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-demo build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

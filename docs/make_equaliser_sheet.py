@@ -1,6 +1,9 @@
-"""Render ``docs/equaliser.jpg``: what Align's equaliser makes of corrupted photographs before the model sees them.
+"""Render what Align's equaliser makes of corrupted photographs before the model sees them.
 
     python docs/make_equaliser_sheet.py
+
+``docs/equaliser.jpg`` has six corruptions at two severities, ``docs/before_after.jpg`` the three of them that it helps
+most, at the higher one, for the README.
 
 Needs ``pip install 'fozo[bench]' scikit-image``. Descriptors, clean and of each corruption, are of crops of four
 photographs that scikit-image bundles; the one shown is NASA's portrait of Eileen Collins (public domain).
@@ -22,6 +25,7 @@ from fozo.methods.align import AlignConfig
 from fozo.methods.align.equaliser import energy_deficit, equalise
 
 KINDS = ("fog", "contrast", "defocus_blur", "motion_blur", "jpeg_compression", "gaussian_noise")
+STRIP = ("fog", "contrast", "defocus_blur")
 SIZE, CELL, LABEL, HEADER = 224, 160, 190, 34
 
 
@@ -40,12 +44,34 @@ def normalised(images: list[Pixels]) -> npt.NDArray[np.float32]:
     return np.asarray(np.stack(images).transpose(0, 3, 1, 2) / np.float32(127.5) - 1, dtype=np.float32)
 
 
-def main() -> None:
-    """Write the sheet beside this file."""
-    clean, transform = crops(), spectra(3, SIZE, SIZE)
-    descriptors = transform.describe(transform.transform(normalised(clean)))
-    mean, std = descriptors.mean(axis=0), descriptors.std(axis=0, ddof=1)
-    config = AlignConfig()
+class Equaliser:
+    """Calibrated on the clean crops."""
+
+    def __init__(self) -> None:
+        self.clean, self.transform, self.config = crops(), spectra(3, SIZE, SIZE), AlignConfig()
+        descriptors = self.transform.describe(self.transform.transform(normalised(self.clean)))
+        self.mean, self.std = descriptors.mean(axis=0), descriptors.std(axis=0, ddof=1)
+
+    def before_and_after(self, kind: str, severity: int) -> tuple[Pixels, Pixels]:
+        """The first photograph under a corruption, and what the model gets to see of it."""
+        bad = [corrupt(image, kind, severity, seed=2, image_id=str(i)) for i, image in enumerate(self.clean)]
+        coefficients = self.transform.transform(normalised(bad))
+        standardised = (self.transform.describe(coefficients) - self.mean) / self.std
+        domains = self.config.retrieval.estimate(standardised, np.zeros((0, self.mean.size)))
+        deficit = energy_deficit(self.transform, domains.distinct(), self.std)
+        better = equalise(self.transform, coefficients[:1], deficit[:1], self.config.equaliser_strength)[0]
+        return bad[0], ((better.transpose(1, 2, 0) + 1) * 127.5).clip(0, 255).astype(np.uint8)
+
+
+def save(sheet: Image.Image, name: str) -> None:
+    """Write a picture beside this file."""
+    target = Path(__file__).with_name(name)
+    sheet.save(target, quality=80, optimize=True)
+    print(f"{target.name}: {sheet.width} x {sheet.height}, {target.stat().st_size / 1e6:.2f} MB")
+
+
+def whole_sheet(equaliser: Equaliser) -> Image.Image:
+    """Every corruption in a row, at two severities."""
     sheet = Image.new("RGB", (LABEL + 4 * CELL, HEADER + len(KINDS) * CELL), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(17)
     for column, title in enumerate(["severity 3", "equalised", "severity 5", "equalised"]):
@@ -53,21 +79,33 @@ def main() -> None:
     for row, kind in enumerate(KINDS):
         top = HEADER + row * CELL
         draw.text((LABEL - 12, top + CELL / 2), kind.replace("_", " "), "black", font, anchor="rm")
-        cells = []
-        for severity in (3, 5):
-            bad = [corrupt(image, kind, severity, seed=2, image_id=str(i)) for i, image in enumerate(clean)]
-            coefficients = transform.transform(normalised(bad))
-            standardised = (transform.describe(coefficients) - mean) / std
-            domains = config.retrieval.estimate(standardised, np.zeros((0, mean.size)))
-            deficit = energy_deficit(transform, domains.distinct(), std)
-            better = equalise(transform, coefficients[:1], deficit[:1], config.equaliser_strength)[0]
-            cells += [bad[0], ((better.transpose(1, 2, 0) + 1) * 127.5).clip(0, 255).astype(np.uint8)]
+        cells = [cell for severity in (3, 5) for cell in equaliser.before_and_after(kind, severity)]
         for column, cell in enumerate(cells):
             small = Image.fromarray(cell).resize((CELL - 4, CELL - 4), Image.Resampling.LANCZOS)
             sheet.paste(small, (LABEL + column * CELL + 2, top + 2))
-    target = Path(__file__).with_name("equaliser.jpg")
-    sheet.save(target, quality=80, optimize=True)
-    print(f"{target.name}: {sheet.width} x {sheet.height}, {target.stat().st_size / 1e6:.2f} MB")
+    return sheet
+
+
+def strip(equaliser: Equaliser) -> Image.Image:
+    """What the camera gives above, what the model gets below."""
+    sheet = Image.new("RGB", (LABEL + 3 * SIZE, HEADER + 2 * SIZE), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(17)
+    for row, title in enumerate(["the camera gives", "the model gets"]):
+        draw.text((LABEL - 12, HEADER + (row + 0.5) * SIZE), title, "black", font, anchor="rm")
+    for column, kind in enumerate(STRIP):
+        left = LABEL + column * SIZE
+        draw.text((left + SIZE / 2, HEADER / 2), kind.replace("_", " "), "black", font, anchor="mm")
+        for row, cell in enumerate(equaliser.before_and_after(kind, 5)):
+            small = Image.fromarray(cell).resize((SIZE - 6, SIZE - 6), Image.Resampling.LANCZOS)
+            sheet.paste(small, (left + 3, HEADER + row * SIZE + 3))
+    return sheet
+
+
+def main() -> None:
+    """Write both."""
+    equaliser = Equaliser()
+    save(whole_sheet(equaliser), "equaliser.jpg")
+    save(strip(equaliser), "before_after.jpg")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,12 @@
     fozo export vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors -o model.onnx
     python examples/camera.py model.onnx CLEAN_FRAMES LIVE_FRAMES
 
-CLEAN_FRAMES are a hundred or more frames from when all was well; they are read once, and their statistics kept beside
-the model. The shift score says how far a batch looks from them: about 1 for independent clean frames, more as the world
-drifts. It needs no pass of its own, so all of this costs one forward pass a frame.
+CLEAN_FRAMES is a folder of a few dozen frames of this camera from when all was well; they are read once, and their
+statistics kept beside them. The shift score says how far a batch looks from them: about 1 for independent clean frames,
+more as the world drifts. It needs no pass of its own, so all of this costs one forward pass a frame.
+
+However the loop ends, by Ctrl-C too, what was adapted is saved (LIVE_FRAMES.state.npz), and the next start goes on with
+it. One adapter for each camera: two cameras that share one would adapt to each other's weather.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fozo
-from fozo.data.images import EXTENSIONS, fit, read_image
+from fozo.data.images import EXTENSIONS, read_image
 
 BATCH = 16
 
@@ -36,24 +39,23 @@ def frames(source: Path) -> Iterator[npt.NDArray[np.uint8]]:
         yield np.asarray(frame[:, :, ::-1], dtype=np.uint8)  # OpenCV's blue comes first
 
 
-def batches(source: Path, spec: fozo.Spec) -> Iterator[npt.NDArray[np.float32]]:
-    """Frames as the model reads them, ``BATCH`` at a time; the last batch may be smaller."""
-    cropped = (fit(frame, spec.image_size) for frame in frames(source))
-    while batch := list(islice(cropped, BATCH)):
-        yield spec.normalise(np.stack(batch))
-
-
 def main(model: Path, clean: Path, live: Path) -> None:
     """Calibrate once, then adapt batch by batch."""
     engine = fozo.load_engine(model)
-    kept = model.with_suffix(".statistics.npz")
+    kept, state = clean.with_name(f"{clean.name}.statistics.npz"), live.with_name(f"{live.name}.state.npz")
     if not kept.exists():
-        fozo.calibrate(engine, batches(clean, engine.spec)).save(kept)
+        fozo.calibrate(engine, clean).save(kept)
     adapter = fozo.adapter(engine, kept)
-    for number, images in enumerate(batches(live, engine.spec)):
-        top = int(np.bincount(adapter(images).argmax(axis=1)).argmax())
-        name = engine.spec.labels[top] if engine.spec.labels else f"class {top}"
-        print(f"batch {number}: shift {adapter.metrics()['shift']:7.2f}   {name}", flush=True)
+    if state.exists():
+        adapter.restore(state)
+    source = frames(live)
+    try:
+        for number, batch in enumerate(iter(lambda: list(islice(source, BATCH)), [])):
+            names = adapter.names(adapter(batch))  # pixels of any size: resized, cropped and normalised for the model
+            seen = max(names, key=names.count)
+            print(f"batch {number}: shift {adapter.metrics()['shift']:7.2f}   {seen}", flush=True)
+    finally:
+        adapter.save(state)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import fozo
+from fozo.bench.own import BatchLine, read_own
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
+from fozo.bench.report.own import own_page
 from fozo.bench.report.page import page
 from fozo.bench.report.tables import table_of
 from fozo.bench.store import Store, collect
@@ -27,6 +30,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.data.images import read_image, resize_crop
 from fozo.data.sets import open_images
 from fozo.engines.onnx.schema import METADATA
+from fozo.io import encode
 from fozo.methods.base import Method
 from fozo.methods.eata import Fisher, measure_fisher
 from fozo.quant import Scales, ptq4vit, with_scales
@@ -210,6 +214,21 @@ def journal(folder: Path) -> Reader:
         assert np.isfinite(fozo.replay(path)).all()
 
     return Reader(read, [texts], lines, "copy.journal")
+
+
+@reader
+def own_log(folder: Path) -> Reader:
+    header = {"kind": "fozo adapt", "version": 1, "model": "vit", "labelled": True}
+    batch = BatchLine(0, 4, 90, 7, 0.5, 0.6, 1.0, 3, {"shift": 1.5})
+    facts = [header, *(asdict(replace(batch, index=i, end=90 * (i + 1))) for i in range(3)), {"finished": True}]
+    texts = [encode(each)[9:-1] for each in facts]
+
+    def read(path: Path) -> None:
+        run = read_own(path)
+        if run.batches:
+            assert "<svg" in own_page(run) and run.images > 0
+
+    return Reader(read, [texts], lines, "copy.log")
 
 
 @reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +64,11 @@ VARIANTS = {
     "one_block": replace(SMALL, depth=1),
     "one_block_patch_mean": replace(SMALL, depth=1, pool="cls+mean"),
     "gray_oblong": replace(SMALL, channels=1, image_size=(8, 24), patch_size=(4, 6)),
+    "mean": replace(SMALL, pool="mean"),
+    "normed_mean": replace(SMALL, pool="normed mean", registers=2),
+    "distilled": replace(SMALL, pool="cls+distilled", registers=1),
+    "attention": replace(SMALL, pool="attention", activation="gelu_tanh"),
+    "one_block_mean": replace(SMALL, depth=1, pool="mean"),
     "quick_gelu": replace(SMALL, activation="quick_gelu", norm_epsilon=1e-5),
 }
 
@@ -73,8 +78,10 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
     x = vit.embed(torch.from_numpy(images))
     prompts = knobs.prompts
     if prompts is not None:
-        x = torch.cat([x[:, :1], torch.from_numpy(prompts[k]).float().expand(len(x), -1, -1), x[:, 1:]], dim=1)
-    first = 1 + a.registers + (0 if prompts is None else prompts.shape[1])
+        cls = int(a.class_token)
+        x = torch.cat([x[:, :cls], torch.from_numpy(prompts[k]).float().expand(len(x), -1, -1), x[:, cls:]], dim=1)
+    extra = 0 if prompts is None else prompts.shape[1]
+    first = a.prefix + extra
     taps: dict[Tap, list[torch.Tensor]] = {
         tap: [] for tap in (Tap.CLS, Tap.FEATURES, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
     }
@@ -82,7 +89,7 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
         patches = x[:, first:]
         taps[Tap.PATCH_MEAN].append(patches.mean(dim=1))
         taps[Tap.PATCH_VARIANCE].append(patches.var(dim=1, correction=0))
-        for move, tokens in ((knobs.cls, slice(0, 1)), (knobs.patches, slice(first, None))):
+        for move, tokens in ((knobs.cls, slice(0, int(a.class_token))), (knobs.patches, slice(first, None))):
             if move is not None:
                 scale, shift = (
                     torch.from_numpy(part[k if len(part) > 1 else 0])[:, layer, None]
@@ -90,12 +97,21 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
                 )
                 x[:, tokens] = x[:, tokens] * scale.float() + shift.float()
         if layer:
-            taps[Tap.FEATURES].append(block.norm1(x[:, 0]))  # type: ignore[operator]
+            normed: torch.Tensor = block.norm1(x)  # type: ignore[operator]
+            taps[Tap.FEATURES].append(normed[:, 0] if a.class_token else normed[:, first:].mean(dim=1))
         x = block(x)
-        taps[Tap.CLS].append(x[:, 0].clone())
-    x = vit.norm(x)
-    taps[Tap.FEATURES].append(x[:, 0])
-    pooled = x[:, 0] if a.pool == "cls" else torch.cat([x[:, 0], x[:, first:].mean(dim=1)], dim=-1)
+        taps[Tap.CLS].append(x[:, 0].clone() if a.class_token else x[:, first:].mean(dim=1))
+    normed = vit.norm(x)
+    pools: dict[str, Callable[[], torch.Tensor]] = {
+        "cls": lambda: normed[:, 0],
+        "cls+mean": lambda: torch.cat([normed[:, 0], normed[:, first:].mean(dim=1)], dim=-1),
+        "cls+distilled": lambda: torch.cat([normed[:, 0], normed[:, 1 + extra]], dim=-1),
+        "mean": lambda: normed[:, first:].mean(dim=1),
+        "normed mean": lambda: vit.norm(x[:, first:].mean(dim=1)),
+        "attention": lambda: vit.attn_pool(normed[:, first:]),
+    }
+    pooled = pools[a.pool]()
+    taps[Tap.FEATURES].append(normed[:, 0] if a.class_token else pooled)
     found: dict[Tap, Floats] = {tap: torch.stack(parts, dim=1).numpy() for tap, parts in taps.items()}
     return found | {Tap.POOLED: pooled.numpy(), Tap.LOGITS: vit.head(pooled).numpy()}
 

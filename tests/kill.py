@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "corrupt": (*CORRUPT, "--severity", "1,5", "--workers", "1"),
     "corrupt --workers 2": (*CORRUPT, "--severity", "1-5", "--workers", "2"),
     "adapt": (*ADAPT, "-o", "predictions.csv"),
+    "adapt --resume": (*ADAPT, "--state", "state.npz", "--resume", "-o", "predictions.csv"),
     "journal": (*ADAPT, "--method", "fozo", "--option", "journal=journal.log", "-o", "predictions.csv"),
     "calibrate": ("calibrate", MODEL, f"{MADE}/photos", "--batch-size", "4", "-o", "stats.npz"),
     "export": EXPORT,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import fozo
@@ -34,6 +38,12 @@ def camera(*arguments: Path, without: tuple[str, ...] = ("torch", "onnx")) -> su
     return subprocess.run([sys.executable, "-c", code + script], capture_output=True, text=True, timeout=120)
 
 
+def example(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    """Run one here, where timm can be imported (see conftest.py)."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    runpy.run_path(str(REPO / "examples" / name), run_name="__main__")
+
+
 def test_camera_sees_a_shift_and_names_classes(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     export(fozo.load_engine(random_vit(), mean=0.5, std=0.5), model, labels=[f"thing {i}" for i in range(7)])
@@ -47,8 +57,23 @@ def test_camera_sees_a_shift_and_names_classes(tmp_path: Path) -> None:
         found = [re.fullmatch(r"batch (\d): shift +([\d.]+)   thing [0-6]", line) for line in lines]
         assert [match and match[1] for match in found] == ["0", "1", "2"]
         shifts[name] = [float(match[2]) for match in found if match]
-    assert (tmp_path / "model.statistics.npz").exists()
+    assert (tmp_path / "clean.statistics.npz").exists()
     assert min(shifts["dark"][:2]) > 3 * max(shifts["same"][:2]), shifts
+
+
+def test_camera_goes_on_with_what_it_saved(tmp_path: Path) -> None:
+    model, clean = tmp_path / "model.onnx", write_frames(tmp_path / "clean", 24, seed=0)
+    export(fozo.load_engine(random_vit(), mean=0.5, std=0.5), model)
+    live = write_frames(tmp_path / "live", 16, seed=1, light=0.5)
+    adapter = fozo.adapter(model, clean)
+    for _ in range(2):
+        run = camera(model, clean, live)
+        assert run.returncode == 0, run.stderr
+        adapter([np.asarray(Image.open(path)) for path in sorted(live.iterdir())])
+        restored = fozo.adapter(model, clean)
+        restored.restore(tmp_path / "live.state.npz")
+        for name, value in adapter.state().items():
+            np.testing.assert_array_equal(restored.state()[name], value)
 
 
 def test_camera_reads_a_video(tmp_path: Path) -> None:
@@ -62,4 +87,46 @@ def test_camera_reads_a_video(tmp_path: Path) -> None:
     video.release()
     run = camera(model, clean, tmp_path / "live.avi")
     assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) == 2 and "class " in run.stdout
+    assert len(run.stdout.splitlines()) == 2
+
+
+def test_a_model_of_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    timm = pytest.importorskip("timm")
+    monkeypatch.chdir(tmp_path)
+    made: list[Any] = []
+    create = partial(timm.create_model, depth=2, embed_dim=48, num_heads=3)
+
+    def untrained(name: str, pretrained: bool) -> Any:
+        assert pretrained  # which here would fetch
+        made.append(create(name))
+        return made[0]
+
+    monkeypatch.setattr(timm, "create_model", untrained)
+    clean, live = write_frames(tmp_path / "clean", 24, seed=0), write_frames(tmp_path / "live", 40, seed=1, light=0.4)
+    example("timm_vit.py", monkeypatch, clean, live)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("32 images, shift ") and lines[2].startswith("40 images, shift ") and len(lines) == 3
+    again = fozo.adapter(made[0], clean)
+    again.restore(tmp_path / "adapter.npz")
+    assert again.engine.spec.mean == (0.5, 0.5, 0.5)
+
+
+def test_a_model_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    names = ["ant", "bee", "cat", "dog", "eel"]
+    config = ViTConfig(
+        image_size=32, patch_size=8, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=48,
+        id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)},
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        ViTForImageClassification(config).save_pretrained(tmp_path / "model")
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "model")
+    clean, live = write_frames(tmp_path / "clean", 24, seed=0), write_frames(tmp_path / "live", 20, seed=1)
+    example("transformers_vit.py", monkeypatch, tmp_path / "model", clean, live)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [f"{i:04}.png" for i in range(20)]
+    assert {line.partition(": ")[2] for line in lines} <= set(names)

@@ -56,6 +56,34 @@ def test_importing_fozo_does_not_import_torch_or_other_heavy_packages() -> None:
     assert python(f"import fozo, sys; print([m for m in {names} if m in sys.modules])") == "[]"
 
 
+WINDOWS = """
+import asyncio, importlib, multiprocessing, os, pkgutil, signal, subprocess, sys, tempfile
+import cma, cv2, numpy, onnx, onnxruntime, openvino, PIL.Image, rich.console, rich.progress, scipy.ndimage, torch, typer
+for name in ("fcntl", "grp", "posix", "pwd", "resource", "syslog", "termios", "tty"):
+    sys.modules[name] = None
+for owner, names in (
+    (os, "fork register_at_fork sched_getaffinity getuid geteuid O_NONBLOCK O_NOFOLLOW O_CLOEXEC setsid killpg"),
+    (signal, "SIGHUP SIGKILL SIGPIPE SIGALRM pthread_sigmask"),
+):
+    for name in names.split():
+        if hasattr(owner, name):
+            delattr(owner, name)
+import fozo
+for module in pkgutil.walk_packages(fozo.__path__, "fozo."):
+    if module.name != "fozo.__main__" and "ray_executor" not in module.name:
+        importlib.import_module(module.name)
+from fozo.__main__ import main
+sys.argv = ["fozo", "--help"]
+main()
+"""
+
+
+def test_every_module_is_imported_where_there_is_no_unix() -> None:
+    """What Windows lacks is taken away once other packages, which see to it themselves, are imported."""
+    shown = python(WINDOWS)
+    assert "Usage: fozo" in shown and "adapt" in shown
+
+
 def test_methods_are_classes_of_a_plain_package() -> None:
     assert python("import fozo.methods.noadapt as n, fozo; print(n.NoAdapt.info.name, callable(fozo.methods))") == (
         "noadapt False"

@@ -23,6 +23,7 @@ def main() -> None:
         print(f"fozo: cannot import what it needs ({error}); install it again", file=sys.stderr)
         sys.exit(70)
     sys.unraisablehook = _not_lost
+    _say_warnings()
     try:
         _answer(heard, _stop)
         run()
@@ -30,6 +31,23 @@ def main() -> None:
         _leave(stop.args[0] if stop.args else signal.SIGINT, None)
     finally:
         _answer(heard, signal.SIG_DFL)  # all is done: from here on Python itself would show what it was doing
+
+
+def _say_warnings() -> None:
+    """Show fozo's own warnings as one sentence, without the line of Python that they came from."""
+    import warnings
+
+    from fozo.errors import ImageWarning, PluginWarning
+
+    usual = warnings.showwarning
+
+    def show(message: "Warning | str", category: "type[Warning]", *where: object, **more: object) -> None:
+        if issubclass(category, (ImageWarning, PluginWarning)):
+            print(f"fozo: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *where, **more)  # type: ignore[arg-type]
+
+    warnings.showwarning = show
 
 
 def _open_standard_files() -> None:

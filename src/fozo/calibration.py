@@ -15,7 +15,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError, ImageWarning
 from fozo.inputs import batches
 from fozo.loading import Model, load_engine
-from fozo.types import LOG, Array, Spec, Tap
+from fozo.types import LOG, Array, Engine, Spec, Tap
 
 TELL_SECONDS = 5.0
 """Between two lines of the log."""
@@ -36,9 +36,10 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
             forms of a batch.
     """
     engine = load_engine(model)
+    if "tokens" not in engine.abilities:
+        return _calibrate_black_box(engine, source)
     gathered: SourceStatistics | None = None
     head = engine.head()
-    own = None if engine.spec.mean is None or engine.spec.std is None else (engine.spec.mean, engine.spec.std)
     basis = ContentBasis.of(head)
     vectors = basis.vectors(head)
     began = told = time.monotonic()
@@ -56,24 +57,39 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
             fingerprint=engine.spec.fingerprint,
             content=ContentMoments.of(basis, contents(taps[Tap.LOGITS][0], vectors), conditioned),
             model=engine.spec.name,
-            inputs=InputRange.of(batch.images, own),
+            inputs=InputRange.of(batch.images, engine.spec.normalisation),
             **{name: Moments.of(value) for name, value in values.items()},
         )
         gathered = part if gathered is None else gathered.merge(part)
         if (now := time.monotonic()) - told > TELL_SECONDS:
             told = now
             LOG.info("calibrating %s: %d images in %.0f s", engine.spec.name, gathered.images, now - began)
+    return _finished(gathered, engine.spec)
+
+
+def _calibrate_black_box(engine: Engine, source: object) -> SourceStatistics:
+    """Describe clean images. A model that shows nothing of its inside is not run at all."""
+    gathered: SourceStatistics | None = None
+    for images in batches(source, engine.spec):
+        batch = engine.check(images)
+        spec, inputs = engine.spec, InputRange.of(batch.images, engine.spec.normalisation)
+        part = SourceStatistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs)
+        gathered = part if gathered is None else gathered.merge(part)
+    return _finished(gathered, engine.spec)
+
+
+def _finished(gathered: SourceStatistics | None, spec: Spec) -> SourceStatistics:
     if gathered is None or gathered.images < 2:
         count = 0 if gathered is None else gathered.images
         raise FozoError(f"source statistics need at least two clean images, not {count}; give more batches")
-    _tell(gathered, engine.spec)
+    _tell(gathered, spec)
     return gathered
 
 
 def _tell(statistics: SourceStatistics, spec: Spec) -> None:
     """Say how the clean images were normalised, where the model does not: wrong for it, it costs many points."""
     LOG.info("calibrated: %r", statistics)
-    if (spec.mean is not None and spec.std is not None) or statistics.inputs is None:
+    if spec.normalisation is not None or statistics.inputs is None:
         return
     told = statistics.inputs.told()
     if told is None:

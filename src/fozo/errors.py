@@ -1,4 +1,4 @@
-"""The one exception fozo raises on purpose, and the one warning."""
+"""The one exception fozo raises on purpose, and the warnings."""
 
 
 class FozoError(ValueError):
@@ -14,3 +14,7 @@ class ImageWarning(UserWarning):
 
     ``warnings.simplefilter("error", fozo.errors.ImageWarning)`` has them refused.
     """
+
+
+class PluginWarning(UserWarning):
+    """A method of another package that cannot be loaded, and is left out of a list."""

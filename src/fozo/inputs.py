@@ -48,7 +48,8 @@ KEYS = ("pixel_values", "images", "image")
 def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Images:
     """Turn what a user gives as a batch into float images; whether the model can read them, its engine checks.
 
-    Where the model does not tell its mean and std, pixels are normalised as the ``clean`` images were, if that is known.
+    Where the model does not tell its mean and std, pixels are normalised as the ``clean`` images were, where that is
+    known.
     """
     given = _unwrapped(images)
     if is_array(given):
@@ -62,7 +63,7 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
     array = array[None] if array.ndim == 3 else array
     if not _is_bytes(array):
         return cast("Images", array)
-    told = None if clean is None or _tells(spec) else clean.told()
+    told = None if clean is None or spec.normalisation is not None else clean.told()
     return _from_pixels(array, spec if told is None else replace(spec, mean=told[0], std=told[1]))
 
 
@@ -71,17 +72,13 @@ def compare(images: Images, spec: Spec, clean: InputRange | None, warned: set[st
 
     Where the model tells its mean and std, its engine has held the images against them.
     """
-    if clean is None or _tells(spec) or warned:
+    if clean is None or spec.normalisation is not None or warned:
         return
     objection = clean.objection(images)
     if objection is not None:
         sentence = f"the batch was prepared in another way than the clean images: {objection}; prepare both alike"
         warnings.warn(sentence, ImageWarning, stacklevel=3)
         warned.add(objection)  # after it: where warnings are errors, every such batch is refused
-
-
-def _tells(spec: Spec) -> bool:
-    return spec.mean is not None and spec.std is not None
 
 
 def batches(source: object, spec: Spec) -> Iterator[Images]:
@@ -149,12 +146,12 @@ def _is_labelled(value: object) -> bool:
 
 def _unwrapped(value: object) -> object:
     """Take the images out of ``(images, labels)`` and out of dictionaries."""
-    if isinstance(value, Mapping) or hasattr(value, "pixel_values"):  # transformers' BatchFeature is no Mapping
-        keys = [key for key in KEYS if key in value]  # type: ignore[operator]
+    if isinstance(value, Mapping):
+        keys = [key for key in KEYS if key in value]
         if not keys:
-            names = ", ".join(map(repr, list(value)[:5])) or "nothing"  # type: ignore[call-overload]
+            names = ", ".join(map(repr, list(value)[:5])) or "nothing"
             raise FozoError(f"a batch has {names}, and no 'pixel_values' or 'images'; give its images alone")
-        return _unwrapped(value[keys[0]])  # type: ignore[index]
+        return _unwrapped(value[keys[0]])
     if not isinstance(value, (list, tuple)) or not value:
         return value
     first, *rest = value
@@ -264,6 +261,8 @@ def _read(images: Any, spec: Spec) -> Iterator[Images]:  # noqa: ANN401 - an Ima
     from fozo.data.scenarios import Continual
     from fozo.data.streams import Stream
 
+    if 0 in spec.image_size:
+        raise FozoError(f"the size of the images of {spec.name} is not known yet; give image_size=(height, width)")
     if images.corrupted:
         raise FozoError(f"the {images.name} set holds corrupted images; calibrate on clean ones")
     free = replace(spec, classes=len(images.classes), subset=images.mask, labels=None)

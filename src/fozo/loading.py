@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fozo.engines.onnx.schema import ForeignModelError
 from fozo.errors import FozoError
 from fozo.io import read_json
 from fozo.types import Engine
@@ -17,6 +18,7 @@ from fozo.types import Engine
 if TYPE_CHECKING:
     import torch
 
+    from fozo.engines.blackbox import BlackBoxEngine
     from fozo.engines.onnx.engine import GraphEngine
     from fozo.engines.torch_engine import TorchEngine
 
@@ -78,7 +80,8 @@ def load_engine(
             transformers' or torchvision's, also inside ``torch.compile``, ``DataParallel`` and its like), a file of
             weights with timm's names (``.safetensors``, or ``.pt``/``.pth``/``.bin`` holding tensors only), a folder
             that transformers saved a model to, ``timm:NAME`` with its full tag (fetched by timm), or an engine,
-            returned as it is.
+            returned as it is. Any other module, ``.onnx`` file or function of images is run as a black box
+            (:mod:`fozo.engines.blackbox`).
         options: how to load it.
         changes: fields of :class:`LoadOptions` by name, ``mean=0.5`` say.
     """
@@ -92,7 +95,10 @@ def load_engine(
         return model
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix == ".onnx":
-            return _load_graph(model, options)
+            try:
+                return _load_graph(model, options)
+            except ForeignModelError:
+                return _load_black_box(model, options)
     elif not is_module(model):
         return _load_black_box(model, options)
     options.refuse(("threads", "runtime"), "it is for .onnx files; this model runs in PyTorch")
@@ -108,7 +114,7 @@ def load_engine(
             model, options = _from_transformers(Path(model), options)
     else:
         model = _unwrapped(model)
-        if not _is_vit(model):
+        if isinstance(model, sys.modules["torch"].jit.ScriptModule) or not _is_vit(model):
             return _load_black_box(model, options)
     engine = _load_torch(model, options)
     if options.scales is None:
@@ -124,11 +130,24 @@ def is_module(model: object) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def _load_black_box(model: object, options: LoadOptions) -> Engine:
-    """Say what can be done with a model that shows no tokens."""
-    raise FozoError(
-        f"cannot make an engine of {type(model).__name__}; give a ViT of fozo, timm, transformers or torchvision, a "
-        f"weights file, a transformers folder, an .onnx file that fozo export wrote, or timm:NAME"
+def _load_black_box(model: str | os.PathLike[str] | Callable[[Any], object], options: LoadOptions) -> BlackBoxEngine:
+    """Run a model of which nothing is known; ``architecture`` is what it is called."""
+    from fozo.engines.blackbox import black_box
+
+    fixed = ("heads", "classes", "device", "dtype", "chunk", "scales")
+    options.refuse(fixed, "this model is run as a black box, which is used as it is")
+    if options.runtime not in (None, "onnxruntime") or (options.runtime and not isinstance(model, (str, os.PathLike))):
+        raise FozoError(
+            f"runtime={options.runtime!r} cannot run a black box; ONNX files of other programs run on onnxruntime"
+        )
+    return black_box(
+        model,
+        name=options.architecture,
+        image_size=options.image_size,
+        mean=options.mean,
+        std=options.std,
+        labels=options.labels,
+        threads=options.threads,
     )
 
 
@@ -143,11 +162,6 @@ def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch
         if inner is None:
             break
         model = inner
-    if isinstance(model, torch.jit.ScriptModule):
-        raise FozoError(
-            f"{getattr(model, 'original_name', 'this model')} is a ScriptModule, whose blocks cannot be read; give the "
-            f"model that it was made of, or the file of its weights"
-        )
     module: torch.nn.Module = model
     return module
 
@@ -231,7 +245,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
 
     from fozo.engines.torch_engine import TorchEngine
     from fozo.models import convert
-    from fozo.models.names import hints_from_name
+    from fozo.models.names import hints_from_name, widths_from_name
     from fozo.models.preprocessor import normalisation_of
     from fozo.models.torchvision import looks_like_torchvision, vit_from_torchvision
     from fozo.models.vit import ViT
@@ -250,7 +264,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     elif isinstance(model, ViT):
         a = model.architecture
         hints = replace(hints, heads=a.heads, norm_epsilon=a.norm_epsilon, activation=a.activation)
-        vit = convert.vit_from_state(model.state_dict(), replace(hints, image_size=a.image_size))
+        vit = convert.vit_from_state(model.state_dict(), replace(hints, image_size=a.image_size, pool=a.pool))
     elif convert.looks_like_transformers(model):
         mean, std = normalisation_of(model) or (hints.mean, hints.std)
         vit, hints = convert.vit_from_transformers(model, replace(hints, mean=mean, std=std))
@@ -258,6 +272,13 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         vit, hints = vit_from_torchvision(model, hints)
     else:
         vit, hints = convert.vit_from_timm(model, hints)
+    widths = widths_from_name(options.architecture or "")
+    if widths and vit.architecture.dim not in widths:
+        raise FozoError(
+            f"{options.architecture} has tokens of width {' or '.join(map(str, widths))}, but these weights are "
+            f"{vit.architecture.dim} wide, so its normalisation need not be theirs; give their own architecture, or "
+            f"mean and std"
+        )
     channels = vit.architecture.channels
     try:
         vit = vit.to(device=options.device, dtype=getattr(torch, options.dtype) if options.dtype else None)

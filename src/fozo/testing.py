@@ -25,6 +25,7 @@ import numpy.typing as npt
 from fozo.errors import FozoError
 from fozo.methods.base import NEEDS, Method
 from fozo.types import (
+    Answer,
     Batch,
     BlockEngine,
     Engine,
@@ -60,7 +61,7 @@ def bad_images(spec: Spec) -> dict[str, npt.NDArray[Any]]:
         "no images": broken[:0],
         "another size": random_images(spec, 2)[:, :, :-1],
         "integers": np.zeros((2, *spec.image_shape), dtype=np.int64),
-        "one image without a batch": broken[0],
+        "one channel without an image": random_images(spec, 1)[0, 0],
     }
 
 
@@ -128,9 +129,15 @@ def _check_facts(method: Method[Any]) -> None:
             method.configure(preset, options)
 
 
+def _logits(answer: Floats | Answer) -> Floats:
+    assert not isinstance(answer, Answer), "a method is checked on a model that returns logits"
+    return answer
+
+
 def _check_predictions(factory: Factory, batches: Sequence[Images]) -> None:
     one, other = factory(), factory()
-    classes = one.engine.spec.classes
+    classes = factory()(batches[0]).shape[1]  # which a black box tells then
+    assert classes == one.engine.spec.classes, "logits are not one for each class"
     for images in [*batches, batches[0][:2], batches[0][:1], batches[0], batches[0][:1]]:
         logits = one(images)
         assert isinstance(logits, np.ndarray) and logits.shape == (len(images), classes), "logits have another shape"
@@ -191,15 +198,17 @@ def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
         method(images), twin(images)
     unchanged, step = _Unchanged(method), method.step
     for what, wrong in bad_images(method.engine.spec).items():
+        if wrong.ndim == 3:  # an engine refuses it, a method takes it as a batch of one
+            continue
         with refused(what):
             method(wrong)
         unchanged(f"a refused batch ({what})")
 
     def failing(batch: Batch) -> Floats:
-        raise FozoError(f"after {step(batch).shape}")
+        raise FozoError(f"after {_logits(step(batch)).shape}")
 
     # Both at the end of a step, when everything has changed.
-    for what, broken in (("a step that raised", failing), ("a NaN", lambda batch: step(batch) * np.nan)):
+    for what, broken in (("a step that raised", failing), ("a NaN", lambda batch: _logits(step(batch)) * np.nan)):
         method.step = broken  # type: ignore[method-assign]
         with refused(what):
             method(batches[2])
@@ -216,7 +225,7 @@ def _check_threads(factory: Factory, batches: Sequence[Images]) -> None:
 
     def noting(batch: Batch) -> Floats:
         order.append(next(i for i in range(len(batches)) if np.allclose(batches[i], batch.images)))
-        return step(batch)
+        return _logits(step(batch))
 
     def work(mine: range) -> None:
         for i in mine:
@@ -266,15 +275,21 @@ def check_engine(engine: Engine, tolerance: float = 1e-4) -> None:
     assert len(batch) == 3 and len(batch.part(slice(1, 3))) == 2, "a batch miscounts its images"
     assert np.allclose(batch.images, images) and batch.images.dtype.kind == "f", "a batch shows other images"
     plain = engine.run(batch)
-    assert list(plain) == [Tap.LOGITS] and plain[Tap.LOGITS].shape == (1, 3, spec.classes), "logits come by default"
+    classes = engine.spec.classes  # which a black box may know only now
+    assert list(plain) == [Tap.LOGITS] and plain[Tap.LOGITS].shape == (1, 3, classes), "logits come by default"
     again = engine.run(batch.with_images(images))[Tap.LOGITS]
     assert np.array_equal(plain[Tap.LOGITS], again), "the same images give other logits"
     _close(engine.run(batch.part(slice(1, 2)))[Tap.LOGITS], plain[Tap.LOGITS][:, 1:2], tolerance, "one image alone")
     if "tokens" in engine.abilities:
         _check_taps(engine, batch, tolerance)
         _check_knobs(engine, batch, tolerance)
-    if "blocks" in engine.abilities:
-        _check_walk(engine, batch, tolerance)
+        if "blocks" in engine.abilities:
+            _check_walk(engine, batch, tolerance)
+        return
+    with refused("a tap of tokens that are not shown"):
+        engine.run(batch, taps=(Tap.CLS,))
+    with refused("a knob where there is none"):
+        engine.run(batch, Knobs(prompts=np.zeros((1, 1, 1))))
 
 
 def _close(got: Floats, expected: Floats, tolerance: float, what: str) -> None:
@@ -322,7 +337,10 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
         _close(alone, moved[Tap.LOGITS][:, 1:2], tolerance, f"an image's own {name} move, alone")
         first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
         assert np.allclose(moved[Tap.PATCH_MEAN][:, :, 0], first), "taps are to be read before the move"
-        assert not np.allclose(moved[Tap.LOGITS], plain), f"the {name} move does nothing"
+        moves = name == "patches" or spec.class_token
+        assert np.allclose(moved[Tap.LOGITS], plain) != moves, (
+            f"the {name} move does nothing, or there is no such token"
+        )
     wrong = np.ones((1, 1, spec.depth, spec.dim + 1))
     for knobs in (Knobs(prompts=prompts[0]), Knobs(prompts=prompts[..., 1:]), Knobs(cls=Move(wrong, wrong))):
         with refused("a knob of the wrong shape"):

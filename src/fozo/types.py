@@ -40,7 +40,11 @@ State: TypeAlias = dict[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Spec:
-    """The facts about a model that everything else reads instead of assuming."""
+    """The facts about a model that everything else reads instead of assuming.
+
+    Of a black box, which shows no tokens, depth and widths are 0, and the one patch is the image. What it does not tell
+    (the size of its images, the number of classes) is 0 until a batch has told it.
+    """
 
     name: str
     depth: int
@@ -60,6 +64,8 @@ class Spec:
     """Indices of the classes that the head was restricted to (ImageNet-R has 200 of 1000), else ``None``."""
     labels: tuple[str, ...] | None = None
     """Names of the classes in the order of the logits, where they are known."""
+    class_token: bool = True
+    """Whether there is a CLS token; the head of a model without one reads its patch tokens."""
 
     def __post_init__(self) -> None:
         """Refuse a mean and std that no model has: pixels are in [0, 1] (for one that reads 0..255, std is 1/255)."""
@@ -82,6 +88,11 @@ class Spec:
     def label(self, output: int) -> str:
         """Name an output: its class where that is known, else its number."""
         return str(int(output)) if self.labels is None else self.labels[output]
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and std, where both are known."""
+        return None if self.mean is None or self.std is None else (self.mean, self.std)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -134,6 +145,7 @@ class Knobs:
     prompts: Floats | None = None
     """``[K, p, d]``: tokens inserted after CLS, after the position embedding."""
     cls: Move | None = None
+    """Of the CLS token; it moves nothing where there is none."""
     patches: Move | None = None
 
     def candidates(self) -> int:
@@ -212,9 +224,10 @@ class Tap(str, Enum):
     POOLED = "pooled"
     """``[K, B, h]``: what the head reads. For most models the last layer's ``FEATURES``."""
     CLS = "cls"
-    """``[K, B, L, d]``: the CLS token as it leaves each block, before any move."""
+    """``[K, B, L, d]``: the CLS token as it leaves each block, before any move; the mean patch where there is none."""
     FEATURES = "features"
-    """``[K, B, L, d]``: CLS after the norm that reads it next: the next block's, and the final one for the last."""
+    """``[K, B, L, d]``: CLS after the norm that reads it next: the next block's, and the final one for the last. Where
+    there is none the mean of the patches after that norm, and for the last what the head reads."""
     PATCH_MEAN = "patch_mean"
     """``[K, B, L, d]``: mean over the patch tokens of each image as they enter each block, before any move."""
     PATCH_VARIANCE = "patch_variance"
@@ -237,6 +250,13 @@ class Affine:
         """Apply it: ``[..., h] -> [..., classes]``."""
         logits: Floats = np.asarray(pooled, dtype=self.weight.dtype) @ self.weight + self.bias
         return logits
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a black box returned that is no logits (boxes, masks): handed to the user as it is."""
+
+    value: object
 
 
 class Batch(Protocol):
@@ -273,7 +293,7 @@ class Engine(Protocol):
         """What it can do beyond images to logits.
 
         ``tokens``: the knobs and taps of a ViT. ``torch``: a torch model, whose LayerNorms a copy may change.
-        ``gradient``: gradients flow through it. ``blocks``: it is a :class:`BlockEngine`.
+        ``gradient``: gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
 
     def check(self, images: Images) -> Batch:

@@ -108,7 +108,8 @@ def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["rivals", "streams", "passes", "batches", "narrow"])
 def test_every_method_has_a_row(name: str) -> None:
-    assert {row.method for row in load_recipe(name).rows} == set(list_methods())
+    """But equalise, which is what Align does where there are no tokens."""
+    assert {row.method for row in load_recipe(name).rows} == set(list_methods()) - {"equalise"}
 
 
 def test_a_recipe_of_ones_own(tmp_path: Path) -> None:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import csv
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fozo
+from fozo.bench import own
+from fozo.cli.folder import label_by_folder, open_unlabelled
 from fozo.data.images import read_image
+from fozo.data.sets.imagenet import imagenet_wnids
+from fozo.errors import FozoError
+from fozo.io import encode
 from fozo.methods import eata
 from fozo.methods.registry import AnyMethod, create
 from fozo.types import Batch, Floats
 from tests.cli.conftest import Call
+from tests.helpers import random_vit
 
 
 @pytest.fixture
@@ -49,9 +56,9 @@ def by_hand(method: AnyMethod, photos: Path, rows: list[list[str]], batch_size: 
         some = slice(start, start + batch_size)
         logits = method(method.engine.spec.normalise(pixels[some])).astype(np.float64)
         p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        for row, own in zip(rows[some], p, strict=True):
-            assert [int(value) for value in row[1::2]] == np.argsort(-own)[:5].tolist()
-            assert [float(value) for value in row[2::2]] == pytest.approx(np.sort(own)[::-1][:5], abs=1e-6)
+        for row, odds in zip(rows[some], p, strict=True):
+            assert [int(value) for value in row[1::2]] == np.argsort(-odds)[:5].tolist()
+            assert [float(value) for value in row[2::2]] == pytest.approx(np.sort(odds)[::-1][:5], abs=1e-6)
 
 
 @pytest.mark.parametrize("passes", ["4", "auto"])
@@ -148,8 +155,154 @@ def test_control_c_keeps_the_predictions_that_were_made(
     monkeypatch.setattr(fozo.NoAdapt, "step", impatient)
     code, said, errors = call(*command)
     assert (code, said) == (130, "")
-    assert errors == f"fozo: {out} has the first 32 of 60 predictions\nfozo: interrupted\n"
+    first, last = errors.splitlines()
+    assert first == f"fozo: {out} has the first 32 of 60 predictions; the same command with --resume goes on"
+    assert last == "fozo: interrupted"
     assert out.read_text() == "".join(whole.splitlines(keepends=True)[:33])
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Press Ctrl-C in the batch after so many."""
+    step, done = fozo.Align.step, list[int]()
+
+    def impatient(self: fozo.Align, batch: Batch) -> Floats:
+        if len(done) == after:
+            raise KeyboardInterrupt
+        done.append(len(batch))
+        return step(self, batch)
+
+    monkeypatch.setattr(fozo.Align, "step", impatient)
+
+
+def litter(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("save_seconds", [0.0, 100.0])
+def test_an_interrupted_run_goes_on_to_the_same_bytes(
+    save_seconds: float, call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(own, "SAVE_SECONDS", save_seconds)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+        assert call("adapt", weights, photos / "class0", "--stats", stats, "-o", folder / "first.csv",
+                    "--state", folder / "state.npz")[0] == 0  # fmt: skip
+    said = {}
+    for folder in (whole, cut):
+        monkeypatch.chdir(folder)
+        command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 8, "-o", "p.csv", "--state", "state.npz")
+        if folder == cut:
+            for after in (3, 2, 0):
+                with monkeypatch.context() as patch:
+                    interrupt(patch, after)
+                    assert call(*command, "--resume")[0] == 130
+        said[folder] = call(*command, "--resume")
+        assert said[folder][0] == 0 and litter(folder) == []
+    assert said[whole] == said[cut]
+    for name in ("p.csv", "p.csv.log", "state.npz"):
+        assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
+    before = (cut / "state.npz").read_bytes()
+    assert (
+        call(*command, "--resume") == said[cut] and (cut / "state.npz").read_bytes() == before
+    )  # nothing is left to do
+    assert call(*command)[0] == 0 and (cut / "state.npz").read_bytes() != before  # seen once more
+    assert (cut / "p.csv").read_bytes() != (whole / "p.csv").read_bytes()
+
+
+def test_only_the_same_run_is_continued(
+    call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "SAVE_SECONDS", 0.0)
+    out = tmp_path / "p.csv"
+    command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 8, "-o", out)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 4)
+        assert call(*command)[0] == 130
+    kept = out.read_bytes()
+    for change, what in (
+        (("--option", "doubt=2"), "begun with another config"),
+        (("--method", "noadapt"), "begun with another method"),
+        (("--batch-size", 16), "begun with another batch_size (8, now 16)"),
+        (("--mean", "0.4"), "begun with another mean"),
+        (("--state", tmp_path / "s.npz"), "begun with another state"),
+    ):
+        code, _, errors = call(*command, *change, "--resume")
+        assert code == 2 and what in errors and out.read_bytes() == kept, errors
+    out.write_bytes(kept.replace(b"0.1", b"0.2", 1))
+    code, _, errors = call(*command, "--resume")
+    assert code == 2 and "was changed since" in errors
+    out.write_bytes(kept)
+    assert call(*command, "--resume")[0] == 0 and litter(tmp_path) == []
+
+
+def test_a_file_in_the_place_of_the_log_is_left_alone(
+    call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    out, mine = tmp_path / "p.csv", tmp_path / "p.csv.log"
+    for text in ("my notes", "my notes\n", '00000000 {"kind":"other"}\n'):
+        mine.write_text(text)
+        code, _, errors = call("adapt", weights, photos, "--stats", stats, "-o", out)
+        assert code == 2 and "is in the way" in errors and mine.read_text() == text and not out.exists()
+
+
+def test_folders_called_like_classes_tell_the_accuracy(
+    call: Call, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, model, out = tmp_path / "names.txt", tmp_path / "model.onnx", tmp_path / "predictions.csv"
+    names.write_text("".join(f"Class{i}\n" for i in (3, 1, 0, 2, 5, 4)))
+    assert call("export", weights, "-o", model, "--labels", names)[0] == 0
+    command = ("adapt", model, photos, "--clean", photos / "class1", "--batch-size", 16, "-o", out)
+    code, said, _ = call(*command)
+    _, rows = table(out)
+    right = sum(row[0].split("/")[0] == row[1].lower() for row in rows)
+    assert code == 0 and f"{100 * right / 60:.1f} % right by the folders' names" in said and "shift" in said
+    log = own.read_own(tmp_path / "predictions.csv.log")
+    assert log.correct == right and log.images == 60 and log.finished and len(log.batches) == 4
+    page = tmp_path / "page.html"
+    assert call("report", tmp_path / "predictions.csv.log", "-o", page) == (0, f"{page}\n", "")
+    text = page.read_text()
+    assert f"{100 * right / 60:.1f} % right" in text and text.count("<svg") == 3 and "http" not in text
+    assert call("report", out, "-o", page)[0] == 2 and page.read_text() == text
+    for other in ("monday", "class7", "3"):
+        moved = Path(shutil.copytree(photos, tmp_path / other))
+        (moved / "class0").rename(moved / other)
+        if other == "3":  # numbers may be cameras
+            for name in range(1, 6):
+                (moved / f"class{name}").rename(moved / f"{name + 3}")
+        code, said, _ = call("adapt", model, moved, "--clean", photos / "class1", "-o", out)
+        assert code == 0 and "right" not in said and own.read_own(tmp_path / "predictions.csv.log").correct is None
+
+
+def test_wnid_folders_are_known_to_any_model_of_imagenet(photos: Path, tmp_path: Path) -> None:
+    wnids = imagenet_wnids()
+    for number in (7, 3):
+        shutil.copytree(photos / "class0", tmp_path / wnids[number])
+    spec = fozo.load_engine(random_vit()).spec
+    named = label_by_folder(open_unlabelled(tmp_path), replace(spec, classes=1000))
+    assert named is not None and named.labels.tolist() == [3] * 10 + [7] * 10
+    assert label_by_folder(open_unlabelled(tmp_path), spec) is None  # seven classes, and nobody knows which
+
+
+def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
+    header = {"kind": "fozo adapt", "version": 1}
+    line = {"index": 0, "images": 4, "end": 90, "crc": 1, "entropy": 0.5, "confidence": 0.5, "passes": 1.0}
+    path = tmp_path / "p.csv.log"
+    for lines, sentence in (
+        ([], "no log of fozo adapt"),
+        ([{"kind": "fozo journal"}], "no log of fozo adapt"),
+        ([header, {**line, "index": 1}], "damaged in line 2"),
+        ([header, {**line, "correct": 5}], "damaged in line 2"),
+        ([header, {"finished": True}, line], "damaged in line 3"),
+        ([header, line, {**line, "index": 1}], "damaged in line 3"),
+        ([header, {**line, "passes": "many"}], "passes"),
+    ):
+        path.write_bytes(b"".join(map(encode, lines)))
+        with pytest.raises(FozoError, match=sentence):
+            own.read_own(path)
+    path.write_bytes(encode(header) + encode(line))
+    assert own.read_own(path).images == 4
 
 
 def test_a_full_disk_leaves_whole_lines(

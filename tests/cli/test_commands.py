@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 import fozo
 from fozo.cli import options, progress
@@ -37,6 +38,18 @@ def test_every_command_that_loads_a_model_takes_all_options_of_loading(
     code, out, _ = call(command, "--help")
     assert code == 0 and all(f"--{name.replace('_', '-')} " in out for name in options.LOADING)
     assert set(options.LOADING) < set(fozo.LoadOptions.__dataclass_fields__)
+
+
+def test_threads_are_pytorchs_too(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    """`--threads` was refused for all but .onnx files."""
+    before = torch.get_num_threads()
+    try:
+        command = ("calibrate", weights, photos, "-o", tmp_path / "stats.npz")
+        assert call(*command, "--threads", 2)[0] == 0 and torch.get_num_threads() == 2
+        code, _, errors = call(*command, "--threads", 0)
+        assert code == 2 and "threads is 0; give a whole number from 1 up" in errors
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_control_c_anywhere_is_130(call: Call, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +86,9 @@ class Terminal:
         return self.capsys.readouterr().err
 
 
-def test_progress_is_shown_after_two_seconds_and_on_a_terminal_only(
+def test_a_terminal_is_shown_a_bar_after_two_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(Progress()) as bar:
-        bar("calibrating", 3, 8)
-    assert capsys.readouterr().err == ""
     terminal = Terminal(monkeypatch, capsys)
     with closing(Progress()) as bar:
         bar("calibrating", 3, 8)
@@ -86,6 +96,47 @@ def test_progress_is_shown_after_two_seconds_and_on_a_terminal_only(
         monkeypatch.setattr(progress, "DELAY", 0)
         bar("calibrating", 4, 8)
     assert "calibrating" in terminal.shown()
+
+
+def test_without_a_terminal_there_is_a_plain_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log file said nothing for hours."""
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    shown = []
+    with closing(Progress()) as bar:
+        for seconds in (1, 29, 30, 31, 59, 60, 61):
+            now = float(seconds)
+            bar("calibrating", seconds, 80)
+            shown.append(capsys.readouterr().err)
+    assert [text for text in shown if text] == ["fozo: calibrating, 30 of 80\n", "fozo: calibrating, 60 of 80\n"]
+    assert shown[2] and shown[5]
+    monkeypatch.setattr(Progress, "quiet", True)
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    with closing(Progress()) as bar:
+        bar("calibrating", 1, 80)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_quiet_is_asked_for_before_the_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "quiet", False)
+    assert call("--quiet", "methods")[0] == 0 and Progress.quiet
+    assert call("methods")[0] == 0 and not Progress.quiet
+
+
+def test_tab_completes_commands_options_and_methods(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_FOZO_COMPLETE", "complete_bash")
+    for words, place, wanted in (
+        ("fozo ca", 1, {"calibrate"}),
+        ("fozo adapt --res", 2, {"--resume"}),
+        ("fozo adapt --method al", 3, {"align"}),
+        ("fozo adapt --method ", 3, set(fozo.list_methods())),
+    ):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(place))
+        code, said, errors = call()
+        assert (code, errors) == (0, "") and set(said.split()) == wanted, (words, said)
 
 
 def test_one_bar_serves_one_thing_after_another(

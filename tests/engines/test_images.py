@@ -127,7 +127,7 @@ PREPARED: dict[str, tuple[Callable[[np.ndarray, fozo.Spec], np.ndarray], str, st
         "looks like 0..255, normalised without dividing by 255",
     ),
     "twice": (lambda pixels, spec: normalised(normalised(pixels, spec), spec), "warned", "looks normalised twice"),
-    "not at all": (lambda pixels, spec: pixels, "warned", "looks like pixels of 0 to 1 .as if Normalize had been left out., but"),
+    "not at all": (lambda pixels, spec: pixels, "warned", "of 0 to 1 .as if Normalize had been left out"),
     "one pixel": (lambda pixels, spec: spoiled(normalised(pixels, spec), 1e4, 6), "refused", "image 6 .*holds 1e"),
     "one large pixel": (
         lambda pixels, spec: spoiled(normalised(pixels, spec), 6.5, 3), "warned", "image 3 .*holds 6.5 in .* damaged",

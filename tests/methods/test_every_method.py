@@ -179,7 +179,7 @@ def test_methods_run_on_any_engine_with_what_they_need_and_the_others_say_why_no
 
 
 def test_the_list_can_be_cut_by_what_is_not_there() -> None:
-    forward_only = {"align", "foa", "fozo", "gain", "lame", "neo", "noadapt", "t3a"}
+    forward_only = {"align", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "t3a"}
     assert set(fozo.list_methods(without={"torch", "blocks"})) == forward_only
     assert "zoa" in fozo.list_methods(without={"gradient"}) and "tent" not in fozo.list_methods(without={"gradient"})
     assert set(fozo.list_methods(without={"source", "torch", "tokens"})) == {"neo", "noadapt"}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import fozo
-from fozo.errors import FozoError
+from fozo.errors import FozoError, PluginWarning
 from fozo.methods import registry
 from fozo.methods.base import Stateless
 from fozo.methods.registry import create, method_class, register
@@ -104,3 +106,72 @@ def test_what_only_some_methods_take_is_refused_by_the_others(engine: fozo.Engin
     for name in ("journal", "fisher", "noise"):
         with pytest.raises(FozoError, match=f"noadapt has no option '{name}'"):
             create("noadapt", engine, **{name: None})  # type: ignore[arg-type]
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from typing import ClassVar
+from fozo.methods.noadapt import NoAdapt
+from fozo.methods.registry import register
+
+@register("foreign", passes="1", adapts="nothing", paper="-")
+class Foreign(NoAdapt):
+    '''Somebody else's method.'''
+"""
+
+
+def distribute(folder: Path, package: str, code: str, entries: str) -> None:
+    """Put a package where Python finds it, with the metadata that installing it would have left."""
+    (folder / f"{package}.py").write_text(code)
+    facts = folder / f"{package}-1.2.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    (facts / "entry_points.txt").write_text(f"[fozo.methods]\n{entries}\n")
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder that Python imports from for one test."""
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_method_of_another_package_is_found_by_its_entry_point(engine: fozo.Engine, elsewhere: Path) -> None:
+    distribute(elsewhere, "foreign_package", PLUGIN, "foreign = foreign_package:Foreign")
+    assert "foreign_package" not in sys.modules
+    create("noadapt", engine)
+    assert "foreign_package" not in sys.modules  # nobody asked for it
+    with pytest.raises(FozoError, match=r"no method 'foreing' \(did you mean 'foreign'\?\)"):
+        create("foreing", engine)
+    images = random_images(2)
+    np.testing.assert_array_equal(create("foreign", engine)(images), fozo.NoAdapt(engine)(images))
+    assert fozo.list_methods()["foreign"].summary == "Somebody else's method"
+    sys.modules.pop("foreign_package")
+
+
+@pytest.mark.parametrize(
+    ("code", "entry", "reason"),
+    [
+        ("import no_such_module", "broken_package", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("1 / 0", "broken_package", "ZeroDivisionError: division by zero"),
+        ("", "broken_package:Nothing", "AttributeError"),
+        ("", "broken_package", "registers none of that name"),
+    ],
+)
+def test_a_broken_package_is_one_sentence_and_spoils_no_list(
+    engine: fozo.Engine, elsewhere: Path, code: str, entry: str, reason: str
+) -> None:
+    distribute(elsewhere, "broken_package", code, f"broken = {entry}")
+    with pytest.raises(FozoError, match=r"broken_package 1\.2") as caught:
+        create("broken", engine)
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.warns(PluginWarning, match=r"broken_package 1\.2"):
+        assert "broken" not in fozo.list_methods()
+    create("noadapt", engine)
+    sys.modules.pop("broken_package", None)
+
+
+def test_a_package_cannot_take_the_name_of_one_of_ours(engine: fozo.Engine, elsewhere: Path) -> None:
+    distribute(elsewhere, "taking_package", "raise SystemError", "noadapt = taking_package")
+    assert type(create("noadapt", engine)) is fozo.NoAdapt and "noadapt" in fozo.list_methods()

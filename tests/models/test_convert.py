@@ -20,6 +20,7 @@ import fozo
 from fozo.errors import FozoError
 from fozo.models.convert import vit_from_state
 from fozo.models.names import Hints
+from fozo.types import NO_KNOBS, Knobs
 from tests.helpers import SMALL, TINY, random_images, random_vit
 
 SIZES: dict[str, Any] = {
@@ -71,6 +72,13 @@ TIMM = {
     "deep_and_wide": {"depth": 5, "embed_dim": 96, "mlp_ratio": 2.0},
     "tanh": {"act_layer": "gelu_tanh"},
     "quick": {"act_layer": "quick_gelu"},
+    "average": {"global_pool": "avg"},
+    "average_of_normed": {"global_pool": "avg", "fc_norm": False},
+    "average_without_cls": {"global_pool": "avg", "class_token": False, "no_embed_class": True},
+    "average_with_registers": {"global_pool": "avg", "class_token": False, "reg_tokens": 4},
+    "norm_after_cls": {"fc_norm": True},
+    "attention": {"global_pool": "map", "class_token": False, "act_layer": "gelu_tanh"},
+    "attention_with_cls": {"global_pool": "map"},
 }
 
 
@@ -104,9 +112,8 @@ def test_positions_are_resampled_as_timm_does(size: int | tuple[int, int]) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"global_pool": "avg"}, "global_pool"),
-        ({"global_pool": "map"}, "attention|global_pool"),
-        ({"class_token": False, "global_pool": "avg"}, "global_pool|class token"),
+        ({"global_pool": "max"}, "global_pool='max'"),
+        ({"global_pool": "avg", "pool_include_prefix": True}, "computes other logits"),
         ({"qk_norm": True}, "queries"),
         ({"num_classes": 0}, "head.weight"),
         ({"act_layer": "silu"}, "activation SiLU"),
@@ -115,20 +122,58 @@ def test_positions_are_resampled_as_timm_does(size: int | tuple[int, int]) -> No
     ],
 )
 def test_timm_models_that_are_no_plain_vit_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(FozoError, match=message):
+    with pytest.raises(FozoError, match=rf"{message}.*fozo\.adapter\(lambda images: model\(images\), clean\)"):
         fozo.load_engine(timm_vit(**changes))
 
 
-def test_other_blocks_and_heads_are_refused() -> None:
-    from timm.models.deit import VisionTransformerDistilled
+def test_other_blocks_are_refused_and_other_models_are_black_boxes() -> None:
     from timm.models.vision_transformer import ResPostBlock
 
-    with pytest.raises(FozoError, match="ResPostBlock"):
+    with pytest.raises(FozoError, match=r"ResPostBlock.*use it as a black box"):
         fozo.load_engine(timm_vit(block_fn=ResPostBlock))
-    with pytest.raises(FozoError, match="two heads"):
-        fozo.load_engine(shake(VisionTransformerDistilled(**SIZES)))  # type: ignore[no-untyped-call]
-    with pytest.raises(FozoError, match="cannot make an engine of Linear"):
-        fozo.load_engine(nn.Linear(2, 2))
+    assert fozo.load_engine(nn.Linear(2, 2).eval()).abilities == frozenset()
+
+
+def distilled() -> nn.Module:
+    from timm.models.deit import VisionTransformerDistilled
+
+    return shake(VisionTransformerDistilled(**SIZES))  # type: ignore[no-untyped-call]
+
+
+POOLED: dict[str, Callable[[], nn.Module]] = {
+    "average": lambda: timm_vit(global_pool="avg"),
+    "distilled": distilled,
+    "attention": lambda: timm_vit(global_pool="map", class_token=False),
+}
+
+
+@pytest.mark.parametrize("case", POOLED)
+def test_pools_from_module_file_and_onnx(case: str, tmp_path: Path) -> None:
+    """The two heads of DeiT become one on two tokens, an unread class token a register; a file tells all of it too."""
+    model, batch = POOLED[case](), images()
+    engine = fozo.load_engine(model)
+    assert_equal_logits(model, engine, batch)
+    assert engine.spec.class_token == (case == "distilled")
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    assert_equal_logits(model, fozo.load_engine(tmp_path / "model.safetensors", heads=4), batch)
+    fozo.export(engine, tmp_path / "model.onnx")
+    exported = fozo.load_engine(tmp_path / "model.onnx", threads=1)
+    assert_equal_logits(model, exported, batch)
+    assert exported.spec == engine.spec
+
+
+@pytest.mark.parametrize("case", POOLED)
+def test_align_moves_what_there_is(case: str) -> None:
+    engine = fozo.load_engine(POOLED[case]())
+    source = fozo.calibrate(engine, [images(32).numpy()])
+    method, moved = fozo.Align(engine, source), list[Knobs]()
+    run = engine.run
+    engine.run = lambda batch, knobs=NO_KNOBS, taps=(): moved.append(knobs) or run(batch, knobs, taps)  # type: ignore[method-assign, func-returns-value]
+    for _ in range(4):
+        method(0.1 * images(16).numpy() + 2)
+    cls, patches = moved[-1].cls, moved[-1].patches
+    assert cls is not None and patches is not None
+    assert patches.shift.any() and cls.shift.any() == engine.spec.class_token
 
 
 def test_a_model_that_only_looks_familiar_is_caught_by_the_probe() -> None:
@@ -153,7 +198,10 @@ HF_SIZES: dict[str, Any] = {
 def hf_model(kind: str, **changes: Any) -> nn.Module:
     import transformers
 
-    config = getattr(transformers, f"{kind}Config")(**{**HF_SIZES, **changes})
+    sizes = {**HF_SIZES, **changes}
+    if kind == "Siglip":
+        sizes = {"num_labels": sizes.pop("num_labels"), "vision_config": sizes, "text_config": {"vocab_size": 50_000}}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
     return shake(getattr(transformers, f"{kind}ForImageClassification")(config))
 
 
@@ -166,6 +214,8 @@ def hf_model(kind: str, **changes: Any) -> nn.Module:
         ("DeiT", {}),
         ("Dinov2", {}),
         ("Dinov2", {"layerscale_value": 0.5, "mlp_ratio": 2}),
+        ("Dinov2WithRegisters", {}),
+        ("Siglip", {}),
     ],
 )
 def test_transformers_models(kind: str, changes: dict[str, Any]) -> None:
@@ -217,8 +267,7 @@ def test_dinov2_at_another_size_equals_transformers_own_interpolation() -> None:
     ("make", "message"),
     [
         (lambda: hf_model("Dinov2", use_swiglu_ffn=True), "not a plain ViT|blocks"),
-        (lambda: _with_teacher(), "not supported"),
-        (lambda: hf_model("Beit"), "not supported"),
+        (lambda: hf_model("Beit"), r"tokens of BeitForImageClassification are not known.*use it as a black box"),
     ],
 )
 def test_other_transformers_models_are_refused(make: Callable[[], nn.Module], message: str) -> None:
@@ -226,10 +275,11 @@ def test_other_transformers_models_are_refused(make: Callable[[], nn.Module], me
         fozo.load_engine(make())
 
 
-def _with_teacher() -> nn.Module:
+def test_transformers_distilled_deit() -> None:
     import transformers
 
-    return shake(transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**HF_SIZES)))
+    model = shake(transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**HF_SIZES)))
+    assert_equal_logits(model, fozo.load_engine(model), images())
 
 
 def test_the_probe_leaves_a_training_model_in_training() -> None:
@@ -324,6 +374,8 @@ class TestFiles:
         save_file(timm_vit().state_dict(), path)
         with pytest.raises(FozoError, match="patch"):
             fozo.load_engine(path, architecture=TINY, heads=4)
+        with pytest.raises(FozoError, match="has tokens of width 192, but these weights are"):
+            fozo.load_engine(path, architecture="vit_tiny_patch8_32", heads=4)
 
 
 def test_our_own_vit_and_an_engine_are_taken_as_they_are() -> None:
@@ -340,7 +392,7 @@ def test_a_config_without_a_classifier_is_refused() -> None:
     class Odd(nn.Module):
         config = SimpleNamespace(model_type="vit")
 
-    with pytest.raises(FozoError, match="Odd is not supported"):
+    with pytest.raises(FozoError, match="tokens of Odd are not known"):
         fozo.load_engine(Odd())
 
 
@@ -362,6 +414,12 @@ def test_a_config_without_a_classifier_is_refused() -> None:
         {"blocks.0.ls1.gamma": torch.zeros(())},
         {"blocks.0.ls1.gamma": torch.zeros(5)},
         {"extra.weight": torch.zeros(())},
+        {"fc_norm.weight": torch.zeros(24), "fc_norm.bias": torch.zeros(24)},
+        {"head_dist.weight": torch.zeros(7, 24)},
+        {"head_dist.weight": torch.zeros(6, 24), "head_dist.bias": torch.zeros(6)},
+        {"attn_pool.latent": torch.zeros(24)},
+        {"attn_pool.latent": torch.zeros(1, 1, 24), "attn_pool.q.weight": torch.zeros(24)},
+        {"attn_pool.kv.weight": torch.zeros(24)},
     ],
 )
 def test_tensors_of_odd_shapes_are_one_sentence(tmp_path: Path, change: dict[str, torch.Tensor]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fozo.models.convert import ACTIVATIONS, HEADS
-from fozo.models.names import NAME, Hints, hints_from_name
+from fozo.models.names import NAME, WIDTHS, Hints, hints_from_name, widths_from_name
 
 timm = pytest.importorskip("timm")
 
@@ -43,12 +43,13 @@ def test_whoever_knows_the_architecture_and_the_tag_knows_the_normalisation() ->
 def test_architectures_are_what_their_names_say() -> None:
     """Activation, epsilon and heads are told by nothing in a file of weights, and no probe would notice."""
     architectures = sorted({name.partition(".")[0] for name in known()})
-    assert len(architectures) > 50
+    assert len(architectures) > 50 and len({width for each in WIDTHS.values() for width in each}) == 12
     for name in architectures:
         hints = hints_from_name(name)
         with torch.device("meta"):
             model = timm.create_model(name, depth=1)
         assert type(model) is timm.models.VisionTransformer and model.global_pool == "token", name
+        assert model.embed_dim in (widths_from_name(name) or ()), name
         block = model.blocks[0]
         assert block.norm1.eps == model.norm.eps == hints.norm_epsilon, name
         assert block.attn.num_heads == HEADS.get(model.embed_dim, model.embed_dim // 64), name

@@ -15,20 +15,18 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
+from fozo.bench.checkpoints import SAVE_SECONDS, Checkpoints
 from fozo.bench.environment import environment, forget_peak, peak_memory
 from fozo.bench.measures import BatchRecord, Cost, measure, score
 from fozo.bench.plan import Experiment
 from fozo.bench.resources import Resources, Show, quiet
 from fozo.bench.store import COSTS, EXPERIMENT, RECORDS, Conditions, Run, Store
 from fozo.data.streams import Stream
-from fozo.io import Log, as_dataclass, disk_errors, encode, read_log, write_json
+from fozo.io import Log, as_dataclass, encode, read_log, write_json
 from fozo.methods.registry import AnyMethod
 
 STATES = "state-*.npz"
 """The star is the number of batches that a saved state has seen."""
-SAVE_SECONDS = 2.0
-SAVE_SHARE = 20
-"""A state is saved when this many times the duration of the last saving has passed: FOA's takes 40 MB."""
 
 
 def run_experiment(
@@ -99,8 +97,7 @@ def run_experiment(
         )
         digest = hashlib.sha256(b"".join(encode(record.line()) for record in records)).hexdigest()
         run = folder.finish(facts, measure(records), conditions, digest)
-        for state in folder.path.glob(STATES):
-            state.unlink()
+        Checkpoints(folder.path, STATES).clear()
         return run
 
 
@@ -111,18 +108,15 @@ def _run(
     records: list[BatchRecord] = []
     costs: list[Cost] = []
     with closing(Log(folder / RECORDS)) as record_log, closing(Log(folder / COSTS)) as cost_log:
-        both = min(len(record_log), len(cost_log))
-        states = {int(path.stem[6:]): path for path in folder.glob(STATES) if path.stem[6:].isdigit()}
-        done = max((number for number in states if number <= both), default=0)
+        states = Checkpoints(folder, STATES, save_seconds)
+        done = states.restore(method, min(len(record_log), len(cost_log)))
         record_log.truncate(done)
         cost_log.truncate(done)
         if done:
-            method.restore(states[done])
             records += [BatchRecord.read(line) for line in read_log(folder / RECORDS)]
             costs += [as_dataclass(Cost, line, "a batch's cost") for line in read_log(folder / COSTS)]
         seen, correct = sum(r.images for r in records), sum(r.correct for r in records)
         total = sum(len(segment.domains) for segment in stream.segments) * len(stream.source.images)
-        saved, pause = time.monotonic(), save_seconds
         for batch in stream.batches(done):
             if batch.reset:
                 method.reset()
@@ -138,17 +132,10 @@ def _run(
             costs.append(cost)
             seen, correct = seen + record.images, correct + record.correct
             show(f"{experiment.name} seed {experiment.seed}: {100 * correct / seen:.1f} %", seen, total)
-            if time.monotonic() - saved >= pause:
-                start = time.monotonic()
+            if states.due():
                 record_log.sync()
                 cost_log.sync()
-                path = folder / f"state-{batch.index + 1:06d}.npz"
-                with disk_errors(path):
-                    method.save(path)
-                for old in set(folder.glob(STATES)) - {path}:
-                    old.unlink()
-                saved = time.monotonic()
-                pause = max(save_seconds, SAVE_SHARE * (saved - start) if save_seconds else 0)
+                states.save(method, batch.index + 1)
         record_log.sync()
         cost_log.sync()
     return records, costs

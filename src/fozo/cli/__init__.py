@@ -13,19 +13,22 @@ import typer
 
 from fozo.cli import adapt, bench, calibrate, corrupt, data, demo, export, methods, quantise, report
 from fozo.cli.options import as_command
+from fozo.cli.progress import Progress
 from fozo.errors import FozoError
 from fozo.types import installed_version
 
 WRONG, BROKEN, UNREAD = 2, 70, 128 + 13  # the last is SIGPIPE, which Windows has no name for
 TRACEBACK = "FOZO_TRACEBACK"
 """Set this variable of the environment to see where an error came from."""
+COMPLETE = "_FOZO_COMPLETE"
+"""What a shell sets when Tab is pressed: see ``fozo --install-completion``."""
 CODES = (
     f"Exit codes: 0, done; {WRONG}, something given cannot be used or a file cannot be written, as one sentence says; "
     f"{BROKEN}, a fault of fozo itself ({TRACEBACK}=1 shows where); 128 + n, ended by signal n: 130 by Ctrl-C, 143 by "
     f"kill, 141 because nobody reads the output any more."
 )
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, epilog=CODES)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)
 for _file in (demo, bench, report, calibrate, quantise, adapt, methods, corrupt, export):
     app.command()(as_command(vars(_file)[_file.__name__.rpartition(".")[2]]))  # the function is called like its file
 sets = typer.Typer(help="Look at image sets.", no_args_is_help=True)
@@ -34,11 +37,15 @@ app.add_typer(sets, name="data")
 
 
 @app.callback(invoke_without_command=True)
-def fozo(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Keep a deployed Vision Transformer accurate while its data drifts, with forward passes only."""
+def fozo(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not say how far a command is.")] = False,
+) -> None:
+    """Keep a deployed vision model accurate while its images drift, with forward passes only."""
     if version:
         typer.echo(installed_version())
         raise typer.Exit
+    Progress.quiet = quiet
 
 
 def main() -> None:
@@ -48,6 +55,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         command = typer.main.get_command(app)
+        if COMPLETE in os.environ:  # a shell asks what could come next; typer answers and exits
+            command.main(prog_name="fozo")
         # Not app(), which has exit codes of its own for interrupts and closed pipes.
         with command.make_context("fozo", sys.argv[1:]) as context:
             command.invoke(context)
@@ -75,6 +84,8 @@ def explain(error: BaseException) -> int:
         if isinstance(chain, BrokenPipeError) and not isinstance(error, FozoError):  # rich makes it a SystemExit
             return UNREAD
         chain = chain.__cause__ or chain.__context__
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):  # typer's own end of completion
+        return int(error.code or 0)
     if isinstance(error, FozoError):
         return _say(str(error), WRONG)
     if hasattr(error, "format_message"):  # typer's own errors, whose class has no public name

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import os
+import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fozo.cli.options import BatchSize, Model, read_options, read_value
+from fozo.cli.options import BatchSize, Model, load_model, read_options, read_value
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions, load_engine
+from fozo.loading import LoadOptions
 
 if TYPE_CHECKING:
-    from fozo.cli.progress import Progress
-    from fozo.data.sets.base import ImageSet
-    from fozo.methods.registry import AnyMethod
+    from fozo.data.streams import LabelledBatch
     from fozo.types import Floats
 
-TOP = 5
+
+MAX_STATISTICS = 1 << 30
+"""Bytes of a file of statistics, to be told from another by its hash."""
+
+
+def method_names() -> list[str]:
+    """Name the methods, for whoever presses Tab."""
+    from fozo.methods.registry import list_methods
+
+    return list(list_methods())
 
 
 def adapt(
@@ -35,7 +39,7 @@ def adapt(
     clean: Annotated[
         Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA and PEA need it.")
     ] = None,
-    method: Annotated[str, typer.Option(help="See fozo methods.")] = "align",
+    method: Annotated[str, typer.Option(help="See fozo methods.", autocompletion=method_names)] = "align",
     preset: Annotated[str | None, typer.Option(help="Of the method: paper of fozo, say.")] = None,
     passes: Annotated[str | None, typer.Option(help="Forward passes; align also takes auto.")] = None,
     option: Annotated[
@@ -44,14 +48,22 @@ def adapt(
     seed: Annotated[int, typer.Option(help="Of the method's draws.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the predictions.")] = Path("predictions.csv"),
     batch_size: BatchSize = 64,
+    state: Annotated[
+        Path | None, typer.Option(help="Continue from this file where it exists, and save there at the end.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the same command was interrupted.")] = False,
 ) -> None:
-    """Adapt to a folder of images and write their five likeliest classes with probabilities."""
+    """Adapt to a folder of images and write their five likeliest classes with probabilities.
+
+    A line is written as soon as its batch is done. OUT.log, beside it, is what fozo report makes a page of.
+    """
+    from fozo.bench.own import LOG, adapt_folder
     from fozo.bench.resources import needs
     from fozo.calibration import calibrate
-    from fozo.cli.folder import open_unlabelled, read_batches
+    from fozo.cli.folder import label_by_folder, open_unlabelled, read_batches
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
-    from fozo.io import check_output
+    from fozo.io import check_output, read_bytes
     from fozo.methods.base import NEEDS
     from fozo.methods.measured import MEASURED
     from fozo.methods.registry import create
@@ -66,70 +78,56 @@ def adapt(
             raise FozoError(f"{method} needs {what}; give a folder of them as --clean")
     if "source" in wanted and stats is None and clean is None:
         raise FozoError(f"{method} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean")
-    check_output(out)
+    for path in (out, Path(f"{out}{LOG}"), *([] if state is None else [state])):
+        check_output(path)  # said before the work, not after it
     found = open_unlabelled(images)
     calm = None if clean is None else open_unlabelled(clean)
-    engine = load_engine(model, load)
+    engine = load_model(model, load)
+    named = label_by_folder(found, engine.spec)
+    facts: dict[str, object] = {
+        "model": engine.spec.name,
+        "weights": engine.spec.fingerprint,
+        "mean": list(engine.spec.mean or ()),
+        "std": list(engine.spec.std or ()),
+        "method": method,
+        "images": found.fingerprint,
+        "batch_size": batch_size,
+        "threads": load.threads,
+        "calibrated_on": None,
+    }
     with closing(Progress()) as progress:
 
-        def batches() -> Iterator[Floats]:
+        def clean_batches() -> Iterator[Floats]:
             assert calm is not None
             for batch in read_batches(calm, engine, progress, "calibrating", batch_size=batch_size):
                 yield batch.images
 
+        if calm is not None and wanted:
+            facts["calibrated_on"] = calm.fingerprint
         if "source" in wanted:
-            options["source"] = calibrate(engine, batches()) if stats is None else SourceStatistics.load(stats)
-        options |= {need: MEASURED[need].measure(engine, batches()) for need in sorted(wanted & MEASURED.keys())}
-        predict(create(method, engine, **options), found, out, progress, batch_size=batch_size)
-    print(f"{out}: predictions of {len(found)} images by {method}")
+            options["source"] = calibrate(engine, clean_batches()) if stats is None else SourceStatistics.load(stats)
+        if stats is not None and "source" in wanted:
+            facts["calibrated_on"] = hashlib.sha256(read_bytes(stats, MAX_STATISTICS)).hexdigest()[:16]
+        options |= {need: MEASURED[need].measure(engine, clean_batches()) for need in sorted(wanted & MEASURED.keys())}
+        made = create(method, engine, **options)
+        done = 0
 
+        def batches(start: int) -> Iterator[LabelledBatch]:
+            nonlocal done
+            for batch in read_batches(named or found, engine, progress, "adapting", batch_size=batch_size, start=start):
+                done = batch.index * batch_size
+                yield batch
 
-def predict(method: AnyMethod, images: ImageSet, out: Path, progress: Progress, *, batch_size: int = 64) -> None:
-    """Adapt to images in order, and write a line for each as soon as its batch is done: class and probability x 5.
-
-    Whatever ends it early, the file holds whole lines. Classes are named where the model knows their names. The file is
-    in UTF-8, but the name of an image that is not has there the bytes that it has on the disk.
-    """
-    import numpy as np
-
-    from fozo.cli.folder import read_batches
-    from fozo.io import open_output
-
-    spec = method.engine.spec
-    top = min(TOP, spec.classes)
-    heads = ["image", *(f"{what}{place}" for place in range(1, top + 1) for what in ("class", "probability"))]
-    done = 0
-    with open_output(out) as file:
-        _write(file, out, [heads])
         try:
-            for batch in read_batches(images, method.engine, progress, "adapting", batch_size=batch_size):
-                logits = method(batch.images).astype(np.float64)
-                odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-                probabilities = odds / odds.sum(axis=1, keepdims=True)
-                best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-                lines = []
-                for index, classes, row in zip(batch.samples, best, probabilities, strict=True):
-                    names = ((spec.labels[i] if spec.labels else int(i), f"{row[i]:.6f}") for i in classes)
-                    lines.append([images.samples[int(index)].path, *chain.from_iterable(names)])
-                _write(file, out, lines)
-                done += len(lines)
+            run = adapt_folder(
+                made, named or found, out, batches, {**facts, **made.identity()},
+                labelled=named is not None, resume=resume, state=state,
+            )  # fmt: skip
         except KeyboardInterrupt:
             progress.close()
-            print(f"fozo: {out} has the first {done} of {len(images)} predictions", file=sys.stderr)
+            print(
+                f"fozo: {out} has the first {done} of {len(found)} predictions; the same command with --resume goes on",
+                file=sys.stderr,
+            )
             raise
-
-
-def _write(file: io.FileIO, path: Path, rows: Sequence[Sequence[object]]) -> None:
-    """Append lines, all or, where the disk is full, none."""
-    from fozo.io import disk_errors
-
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    data, end = text.getvalue().encode("utf-8", "surrogateescape"), file.tell()
-    with disk_errors(path):
-        try:
-            if file.write(data) != len(data):
-                raise OSError(0, "no space left on the disk")
-        except BaseException:
-            os.ftruncate(file.fileno(), end)
-            raise
+    print("; ".join(filter(None, [f"{out}: predictions of {run.images} images by {method}", run.said()])))

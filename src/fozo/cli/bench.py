@@ -19,7 +19,10 @@ from fozo.types import usable_cpus
 def bench(
     name: Annotated[str, typer.Argument(help="list, a recipe's name, or a .toml file of your own.")],
     load: LoadOptions,
-    model: Annotated[str | None, typer.Option(help="Weights file, .onnx file, or timm:NAME with its full tag.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME."),
+    ] = None,
     imagenet: Annotated[
         str | None, typer.Option(help="Clean images; corrupted on the fly without --imagenet-c.")
     ] = None,

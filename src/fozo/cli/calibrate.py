@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli.options import BatchSize, Clean, Model
-from fozo.loading import LoadOptions, load_engine
+from fozo.cli.options import BatchSize, Clean, Model, load_model
+from fozo.loading import LoadOptions
 
 
 def calibrate(
@@ -34,7 +34,7 @@ def calibrate(
 
     check_output(out)  # said before the work, not after it
     found = open_unlabelled(images)
-    engine = load_engine(model, load)
+    engine = load_model(model, load)
     mixed = None if blend is None else SourceStatistics.load(blend)
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli.options import Model
+from fozo.cli.options import Model, load_model
 from fozo.io import read_text
-from fozo.loading import LoadOptions, load_engine
+from fozo.loading import LoadOptions
 
 
 def export(
@@ -24,5 +24,5 @@ def export(
     from fozo.exporting import export as write
 
     names = None if labels is None else read_text(labels).splitlines()
-    spec = write(load_engine(model, load), out, int8=int8, calibration=calibration, labels=names)
+    spec = write(load_model(model, load), out, int8=int8, calibration=calibration, labels=names)
     print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")

@@ -6,24 +6,51 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fozo.cli.progress import Progress
+from fozo.data.classes import match_classes
 from fozo.data.scenarios import Continual
-from fozo.data.sets.base import CLEAN, ImageSet
+from fozo.data.sets.base import CLEAN, ImageSet, Sample
 from fozo.data.sets.folder import open_unlabelled
+from fozo.data.sets.imagenet import imagenet_wnids
 from fozo.data.streams import LabelledBatch, Stream
-from fozo.types import Engine
+from fozo.errors import FozoError
+from fozo.types import Engine, Spec
 
-__all__ = ["open_unlabelled", "read_batches"]
+__all__ = ["label_by_folder", "open_unlabelled", "read_batches"]
+
+
+def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
+    """Label the images by the folders that they lie in, where all of these are classes of the model; else ``None``.
+
+    Folders may mean anything, days or cameras say; only if each is called like a class are they taken for classes, and
+    bare numbers are not. A model of ImageNet's 1000 classes whose file names none has the usual order.
+    """
+    folders = [sample.path.partition("/")[0] if "/" in sample.path else "" for sample in images.samples]
+    names = tuple(sorted(set(folders)))
+    ids = imagenet_wnids()
+    known = spec.labels or (ids if spec.classes == len(ids) else ())
+    if "" in names or not known or (all(map(str.isdecimal, names)) and not set(names) <= set(known)):
+        return None
+    if spec.labels is None and not set(names) <= set(known):
+        return None
+    classes = names if spec.labels else ids
+    places = {name: place for place, name in enumerate(classes)}
+    samples = tuple(Sample(s.path, places[name]) for s, name in zip(images.samples, folders, strict=True))
+    named = replace(images, name="folder", samples=samples, classes=classes)
+    try:
+        return match_classes(named, spec)
+    except FozoError:
+        return None
 
 
 def read_batches(
-    images: ImageSet, engine: Engine, progress: Progress, doing: str, *, batch_size: int = 64
+    images: ImageSet, engine: Engine, progress: Progress, doing: str, *, batch_size: int = 64, start: int = 0
 ) -> Iterator[LabelledBatch]:
-    """Read images in order, as the model takes them."""
+    """Read images in order, as the model takes them, from batch number ``start`` on."""
     # The stream checks labels against the head; without labels there is nothing to check.
-    spec = replace(engine.spec, classes=1, subset=None, labels=None)
+    spec = replace(engine.spec, classes=len(images.classes), subset=images.mask, labels=None)
     order = Continual(kinds=(CLEAN.kind,), shuffle=False)
-    done = 0
-    for batch in Stream(images, spec, order, batch_size=batch_size).batches():
+    done = start * batch_size
+    for batch in Stream(images, spec, order, batch_size=batch_size).batches(start):
         yield batch
         done += len(batch.samples)
         progress(doing, done, len(images))

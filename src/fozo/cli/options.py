@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions
-from fozo.types import Value
+from fozo.loading import LoadOptions, load_engine
+from fozo.types import Engine, Value
 
 Model = Annotated[
-    str, typer.Argument(help="Weights file, .onnx file, or timm:NAME with its full tag.", show_default=False)
+    str,
+    typer.Argument(
+        help="Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME with its full tag.",
+        show_default=False,
+    ),
 ]
 Clean = Annotated[Path, typer.Argument(help="Folder of clean images, with or without sub-folders.", show_default=False)]
 BatchSize = Annotated[int, typer.Option(help="Images in a batch.")]
@@ -62,6 +68,17 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     return run
+
+
+def load_model(model: str, load: LoadOptions) -> Engine:
+    """Load a model for a command, which has the process to itself: ``--threads`` are PyTorch's too."""
+    if load.threads is None or model.endswith(".onnx"):
+        return load_engine(model, load)
+    if load.threads < 1:
+        raise FozoError(f"threads is {load.threads}; give a whole number from 1 up")
+    engine = load_engine(model, replace(load, threads=None))
+    sys.modules["torch"].set_num_threads(load.threads)
+    return engine
 
 
 def _channels(name: str, text: str) -> float | tuple[float, ...]:

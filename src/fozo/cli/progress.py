@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from rich.console import Console
@@ -9,14 +10,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 DELAY = 2.0
-"""Seconds of work before anything is shown."""
+"""Seconds of work before a terminal is shown anything."""
+PAUSE = 30.0
+"""Seconds between two plain lines where standard error is no terminal: a log file, a pipe."""
 
 
 class Progress:
-    """A bar on a terminal, once the work has lasted two seconds; nothing at all into a pipe.
+    """A bar on a terminal, once the work has lasted two seconds; elsewhere a plain line every half a minute.
 
-    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is.
+    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is. Either goes to
+    standard error, and neither is shown once :attr:`quiet` is set (``fozo --quiet``).
     """
+
+    quiet = False
+    """Whether all of them keep silent."""
 
     def __init__(self) -> None:
         self._bar = Bar(
@@ -25,11 +32,16 @@ class Progress:
         )  # fmt: skip
         self._task: TaskID | None = None
         self._last = (0, 0)
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         """Show how far it is."""
+        if self.quiet:
+            return
         if not self._bar.console.is_terminal:
+            if time.monotonic() - self._said >= PAUSE:
+                self._said = time.monotonic()
+                print(f"fozo: {doing}, {done} of {total}", file=sys.stderr, flush=True)
             return
         if self._task is not None and (total != self._last[1] or done < self._last[0]):  # something else has begun
             self._bar.remove_task(self._task)

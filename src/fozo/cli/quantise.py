@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli.options import Clean, Model
+from fozo.cli.options import Clean, Model, load_model
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions, load_engine
+from fozo.loading import LoadOptions
 
 
 def quantise(
@@ -35,7 +35,7 @@ def quantise(
     if count < 1:
         raise FozoError(f"count is {count}; give a whole number from 1 up")
     found = open_unlabelled(images)
-    engine = load_engine(model, load)
+    engine = load_model(model, load)
     with closing(Progress()) as progress:
         few = read_batches(found.take(min(count, len(found))), engine, progress, "reading")
         pixels = np.concatenate([batch.images for batch in few])

@@ -1,4 +1,4 @@
-"""``fozo report``: what ``fozo bench`` measured, as a page and as tables."""
+"""``fozo report``: what ``fozo bench`` measured, as a page and as tables; or how ``fozo adapt`` went."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from fozo.errors import FozoError
 
 
 def report(
-    runs: Annotated[Path, typer.Argument(help="Folder that fozo bench wrote.")],
+    runs: Annotated[Path, typer.Argument(help="Folder that fozo bench wrote, or the .log that fozo adapt wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; tables are written beside it.")] = Path(
         "report.html"
     ),
 ) -> None:
-    """Write the results as one HTML page, and as Markdown, CSV and LaTeX tables beside it."""
+    """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
+    from fozo.bench.report.own import write_own_report
     from fozo.bench.report.page import write_report
 
-    if not runs.is_dir():
-        raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out")
     if not out.name or out.is_dir():
         raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")
+    if runs.is_file():
+        write_own_report(runs, out)
+        print(out)
+        return
+    if not runs.is_dir():
+        raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out, or the log of fozo adapt")
     written, stale = write_report(runs, out)
     for path in stale:
         print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)

@@ -93,6 +93,32 @@ def recognise(values: Array, own: Normalisation | None = None) -> Normalisation 
     return sure[0] if len(sure) == 1 and len(np.unique(values)) >= DISTINCT else None
 
 
+def recognise_range(low: Array, high: Array, own: Normalisation | None = None) -> Normalisation | None:
+    """Tell the normalisation of images by their extremes ``[C]``, where all channels reach from black to white."""
+    fits = [one for one in (*common(len(low)), *([own] if own else ())) if _is_black_to_white(low, high, one)]
+    return own if own in fits else fits[0] if len(fits) == 1 else None
+
+
+def _is_black_to_white(low: Array, high: Array, normalisation: Normalisation) -> bool:
+    return float(np.abs(_as_pixels(low, high, normalisation) - [[0], [1]]).max()) <= SATURATED
+
+
+def _as_pixels(low: Array, high: Array, normalisation: Normalisation) -> Array:
+    """Extremes as pixels under a normalisation, where black is 0 and white is 1: ``[2, C]``."""
+    mean, std = (np.asarray(part) for part in normalisation)
+    pixels: Array = np.stack([low, high]) * std + mean
+    return pixels
+
+
+def extremes(images: Images) -> tuple[Array, Array]:
+    """Give the least and the most value of each channel of a batch ``[B, C, H, W]``."""
+    if isinstance(images, np.ndarray):
+        low, high = images.min((0, 2, 3)), images.max((0, 2, 3))
+    else:
+        low, high = (part.detach().double().cpu().numpy() for part in (images.amin((0, 2, 3)), images.amax((0, 2, 3))))
+    return np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+
+
 @lru_cache
 def common(channels: int) -> tuple[Normalisation, ...]:
     """List the usual normalisations of images of so many channels; those of ImageNet and CLIP are of three."""
@@ -111,9 +137,7 @@ class InputRange:
     @classmethod
     def of(cls, images: Images, own: Normalisation | None) -> InputRange:
         """Look at a batch ``[B, C, H, W]``; ``own`` is the model's normalisation where that is known."""
-        values = np.asarray(images if isinstance(images, np.ndarray) else images.detach().double().cpu().numpy())
-        low, high = (np.asarray(part, dtype=np.float64) for part in (values.min((0, 2, 3)), values.max((0, 2, 3))))
-        return cls(low, high, recognise(sample(images), own))
+        return cls(*extremes(images), recognise(sample(images), own))
 
     def arrays(self) -> dict[str, Array]:
         """Give everything as arrays, for a file; a normalisation that nobody told has no rows."""
@@ -143,34 +167,29 @@ class InputRange:
 
     def told(self) -> Normalisation | None:
         """Give the normalisation, or the only common one under which the range is from black to white."""
-        if self.normalisation is not None:
-            return self.normalisation
-        fits = [one for one in common(len(self.low)) if np.abs(self._ends(one) - [[0], [1]]).max() <= SATURATED]
-        return fits[0] if len(fits) == 1 else None
-
-    def _ends(self, normalisation: Normalisation) -> Array:
-        """The range as pixels under a normalisation, where black is 0 and white is 1: ``[2, C]``."""
-        mean, std = (np.asarray(part) for part in normalisation)
-        ends: Array = np.stack([self.low, self.high]) * std + mean
-        return ends
+        return self.normalisation or recognise_range(self.low, self.high)
 
     def objection(self, images: Images) -> str | None:
         """Say in a few words why a batch can hardly have been prepared as the clean images were; ``None`` if it may."""
-        values, own = sample(images), self.told()
-        found = recognise(values, own)
-        if found is not None and found != own:
-            ends = self._ends(found)
-            # Where nothing told how the clean images were normalised, their range may still be that of black to white.
+        own = self.told()
+        found = recognise(sample(images), own)
+        if found is not None and found == own:
+            return None
+        low, high = extremes(images)
+        found = found or recognise_range(low, high, own)
+        if found == own and own is not None:
+            return None
+        if found is not None:
+            ends = _as_pixels(self.low, self.high, found)
+            # Where nothing tells how the clean images were normalised, their range may still be that of black to white.
             if own is not None or ends.min() < -BEYOND or ends.max() > 1 + BEYOND or np.ptp(ends) < 1 - BEYOND:
                 clean = "were something else" if own is None else f"were {name_of(own)}"
                 return f"it looks like {name_of(found)}, but the clean images {clean}"
-        if found is not None:
             return None
         room = BEYOND * (self.high - self.low)
-        low, high = values.min(axis=1), values.max(axis=1)
         if (low < self.low - room).any() or (high > self.high + room).any():
             return (
-                f"it holds values of {values.min():.3g} to {values.max():.3g}, but the clean images had "
+                f"it holds values of {low.min():.3g} to {high.max():.3g}, but the clean images had "
                 f"{self.low.min():.3g} to {self.high.max():.3g}"
             )
         return None

@@ -20,7 +20,7 @@ from fozo.core.moments import Moments
 from fozo.core.normalisation import InputRange, name_of
 from fozo.errors import FozoError
 from fozo.io import Form, load_arrays, save_arrays
-from fozo.types import Spec
+from fozo.types import Array, Spec
 
 LARGEST = 1e30
 """Activations and their squared deviations stay far below; beyond, products of them would not be finite."""
@@ -35,6 +35,8 @@ class SourceStatistics:
     as in :class:`fozo.types.Tap`; ``patch_log_variance`` ``[L, d]`` is the logarithm of ``patch_variance``, and
     ``descriptor`` ``[f]`` is of the images themselves, see :mod:`fozo.core.descriptor`. ``content`` has what the images
     show and how it goes together with the parts named in ``CONDITIONED``, see :mod:`fozo.core.content`.
+
+    A black box shows no tokens: its statistics are those of :meth:`of_images`, all parts but ``descriptor`` are empty.
     """
 
     fingerprint: str
@@ -54,10 +56,22 @@ class SourceStatistics:
     PARTS = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
     CONDITIONED = ("cls", "patch_mean", "patch_log_variance", "descriptor")
 
+    @classmethod
+    def of_images(
+        cls, fingerprint: str, model: str, descriptors: Array, inputs: InputRange | None = None
+    ) -> SourceStatistics:
+        """Statistics of a model that shows nothing of its inside, from the images' descriptors ``[B, f]`` alone."""
+        count, layers, none = len(descriptors), np.zeros((0, 0)), np.zeros(0)
+        parts = {name: Moments(count, layers, layers) for name in cls.PARTS}
+        parts |= {"pooled": Moments(count, none, none), "descriptor": Moments.of(descriptors)}
+        cross = {name: np.zeros((0, *parts[name].mean.shape)) for name in cls.CONDITIONED}
+        content = ContentMoments(ContentBasis(none, layers), count, none, layers, cross)
+        return cls(fingerprint, content=content, model=model, inputs=inputs, **parts)
+
     @property
     def images(self) -> int:
         """Number of clean images seen."""
-        return self.cls.count
+        return self.descriptor.count
 
     def merge(self, other: SourceStatistics) -> SourceStatistics:
         """Statistics of both image collections together, for collecting in parallel or in instalments."""
@@ -88,6 +102,8 @@ class SourceStatistics:
         parts = {}
         for name in self.PARTS:
             mixed, few = getattr(self, name), getattr(own, name)
+            if not mixed.mean.size:  # of a black box
+                continue
             expected = mixed.mean + (regression.shift(name, offset)[0] if name in self.CONDITIONED else 0)
             scale = np.maximum(mixed.std, 1e-9)
             deviation = np.square((few.mean - expected) / scale).mean(axis=-1, keepdims=True)
@@ -115,6 +131,8 @@ class SourceStatistics:
             )
         if spec is None:
             return
+        if 0 in spec.image_size:
+            raise FozoError(f"the size of the images of {spec.name} is not known yet; give image_size=(height, width)")
         features = spec.channels * (1 + half_octaves(*spec.image_size))
         own = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
         if own != ((spec.depth, spec.dim), (spec.head_width,), (features,)):

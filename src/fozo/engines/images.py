@@ -26,7 +26,7 @@ import warnings
 
 import numpy as np
 
-from fozo.core.normalisation import name_of, recognise, sample
+from fozo.core.normalisation import name_of, recognise, recognise_range, sample
 from fozo.errors import FozoError, ImageWarning
 from fozo.types import Array, Images, Spec
 
@@ -45,7 +45,7 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
         raise FozoError(f"{spec.name} reads {want}, but the batch has shape {list(shape)}; {_reshape(shape, spec)}")
     if shape[0] == 0:
         raise FozoError("the batch has no images; give at least one")
-    if "float" not in str(images.dtype):
+    if "float" not in getattr(images.dtype, "name", str(images.dtype)):  # NumPy writes '>f4' for what it names float32
         raise FozoError(
             f"{spec.name} reads {want}, but the batch holds {images.dtype}; give normalised floats, or pixels of "
             f"0..255 as uint8 to an adapter or to engine.spec.normalise"
@@ -63,7 +63,9 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
     own = spec.mean, spec.std
     if not ((low * std + mean).min() >= ABSURD[0] and (high * std + mean).max() <= ABSURD[1]):
         _object(low, high, spec, warned)
-    elif (found := recognise(sample(images), own)) not in (None, own):
+    elif (
+        found := recognise(sample(images), own) or recognise_range(low.min(axis=0), high.max(axis=0), own)
+    ) is not None and found != own:
         looks = name_of(found)
         _warn(f"the batch looks like {looks}, but {spec.name} reads {name_of(own)}; {_advice(spec)}", looks, warned)
     elif not ((low * std + mean).min() >= USUAL[0] and (high * std + mean).max() <= USUAL[1]):

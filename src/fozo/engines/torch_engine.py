@@ -182,6 +182,7 @@ class TorchEngine:
             std=std,
             subset=None if classes is None else tuple(classes),
             labels=names,
+            class_token=a.class_token,
         )
 
     def __repr__(self) -> str:
@@ -192,6 +193,8 @@ class TorchEngine:
     def check(self, images: Images) -> TorchBatch:
         """Refuse what the model cannot read, and bring the rest to its device and precision."""
         check_images(images, self.spec, self._warned)
+        if isinstance(images, np.ndarray):  # torch reads neither negative strides nor all of NumPy's types
+            images = np.ascontiguousarray(images, dtype=np.float64 if self.dtype == torch.float64 else np.float32)
         return TorchBatch(torch.as_tensor(images).to(self.device, self.dtype), self.vit, self.chunk)
 
     def head(self) -> TorchHead:
@@ -259,8 +262,9 @@ class _Chunk:
         self.prompts, self.moves, self.taps = prompts, moves, taps
         self.extra = 0 if prompts is None else prompts.shape[1]
         self.count = len(x)
+        self.cls = int(vit.architecture.class_token)
         # Tokens before the first patch, once prompts have joined.
-        self.prefix = 1 + self.extra + vit.architecture.registers
+        self.prefix = self.extra + vit.architecture.prefix
 
     def run(self, chunk: int) -> None:
         """Run the candidates, several together where the images are too few to fill a chunk."""
@@ -281,7 +285,7 @@ class _Chunk:
         """Run candidates ``ks`` over this chunk and record their taps."""
         blocks: list[Block] = list(self.vit.blocks)  # type: ignore[arg-type]
         group = ks.stop - ks.start
-        self._record_patches(0, ks, self.x[:, 1 + self.vit.architecture.registers :].expand(group, -1, -1, -1))
+        self._record_patches(0, ks, self.x[:, self.vit.architecture.prefix :].expand(group, -1, -1, -1))
         if shared is None:
             x = self._join(self.x.expand(group, *self.x.shape), ks)
             x = self._move(x, 0, ks).flatten(0, 1)
@@ -290,7 +294,7 @@ class _Chunk:
             tokens, qkv = shared
             x = self._join(tokens.expand(group, *tokens.shape), ks).flatten(0, 1)
             added = None if self.prompts is None else blocks[0].attn.qkv(blocks[0].norm1(self.prompts[ks]))
-            q, k, v = blocks[0].attn.split(_insert(qkv.expand(group, *qkv.shape), added).flatten(0, 1))
+            q, k, v = blocks[0].attn.split(_insert(qkv.expand(group, *qkv.shape), added, self.cls).flatten(0, 1))
         last = len(blocks) - 1
         cls_only = self.vit.architecture.pool == "cls"
         if last == 0 and cls_only:
@@ -300,11 +304,11 @@ class _Chunk:
         del q, k, v
         for i in range(1, len(blocks)):
             grouped = self._group(x)
-            self._record(Tap.CLS, i - 1, ks, grouped[:, :, 0])
+            self._record_token(Tap.CLS, i - 1, ks, grouped)
             self._record_patches(i, ks, grouped[:, :, self.prefix :])
             x = self._move(grouped, i, ks).flatten(0, 1)
             normed = blocks[i].norm1(x)
-            self._record(Tap.FEATURES, i - 1, ks, self._group(normed)[:, :, 0])
+            self._record_token(Tap.FEATURES, i - 1, ks, self._group(normed))
             if i == last and cls_only:
                 x = blocks[i].finish(x[:, :1], blocks[i].attn.first(normed))
             else:
@@ -313,12 +317,10 @@ class _Chunk:
 
     def _finish(self, x: Tensor, last: int, ks: slice) -> None:
         """Apply the final norm and record what the head reads."""
-        self._record(Tap.CLS, last, ks, x[:, :, 0])
-        pooled = normed = self.vit.norm(x[:, :, 0])
-        if self.vit.architecture.pool == "cls+mean":
-            patches = self.vit.norm(x[:, :, self.prefix :])
-            pooled = torch.cat([normed, patches.mean(dim=2)], dim=-1)
-        self._record(Tap.FEATURES, last, ks, normed)
+        self._record_token(Tap.CLS, last, ks, x)
+        pooled = self._group(self.vit.pool(x.flatten(0, 1), self.extra))
+        own = self.vit.architecture.pool in ("cls+mean", "cls+distilled")
+        self._record(Tap.FEATURES, last, ks, pooled[..., : x.shape[-1]] if own else pooled)
         if Tap.POOLED in self.taps:
             self.taps[Tap.POOLED][ks, self.images] = to_numpy(pooled)
 
@@ -328,12 +330,12 @@ class _Chunk:
 
     def _join(self, x: Tensor, ks: slice) -> Tensor:
         """Insert the prompts after CLS: ``[g, c, T, d] -> [g, c, T+p, d]``."""
-        return _insert(x, None if self.prompts is None else self.prompts[ks])
+        return _insert(x, None if self.prompts is None else self.prompts[ks], self.cls)
 
     def _move(self, x: Tensor, layer: int, ks: slice, *, joined: bool = True) -> Tensor:
         """Apply the affine moves of a block to ``[g, c, T, d]``, in place."""
         first_patch = self.prefix if joined else self.prefix - self.extra
-        for move, tokens in zip(self.moves, (slice(0, 1), slice(first_patch, None)), strict=True):
+        for move, tokens in zip(self.moves, (slice(0, self.cls), slice(first_patch, None)), strict=True):
             if move is not None:
                 scale, shift = (self._part(tensor, layer, ks) for tensor in move)
                 part = x[:, :, tokens]
@@ -351,6 +353,11 @@ class _Chunk:
         if tap in self.taps:
             self.taps[tap][ks, self.images, layer] = to_numpy(value)
 
+    def _record_token(self, tap: Tap, layer: int, ks: slice, x: Tensor) -> None:
+        """Write the CLS token of ``[g, c, T, d]``, or where there is none the mean patch, if it is wanted."""
+        if tap in self.taps:
+            self._record(tap, layer, ks, x[:, :, 0] if self.cls else x[:, :, self.prefix :].mean(dim=2))
+
     def _record_patches(self, layer: int, ks: slice, patches: Tensor) -> None:
         """Write mean and variance over the patch tokens ``[g, c, patches, d]``, if they are wanted."""
         if Tap.PATCH_MEAN in self.taps or Tap.PATCH_VARIANCE in self.taps:
@@ -359,8 +366,8 @@ class _Chunk:
             self._record(Tap.PATCH_VARIANCE, layer, ks, variance)
 
 
-def _insert(x: Tensor, added: Tensor | None) -> Tensor:
-    """Insert ``added`` ``[g, p, w]`` after the first token of every ``[g, c, T, w]``; without it, copy ``x``."""
+def _insert(x: Tensor, added: Tensor | None, at: int) -> Tensor:
+    """Insert ``added`` ``[g, p, w]`` into the tokens of every ``[g, c, T, w]``; without it, copy ``x``."""
     if added is None:
         return x.clone(memory_format=torch.contiguous_format)
-    return torch.cat([x[:, :, :1], added[:, None].expand(-1, x.shape[1], -1, -1), x[:, :, 1:]], dim=2)
+    return torch.cat([x[:, :, :at], added[:, None].expand(-1, x.shape[1], -1, -1), x[:, :, at:]], dim=2)

@@ -133,8 +133,8 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
-def open_output(path: str | os.PathLike[str]) -> io.FileIO:
-    """Open a file that grows while one works on it, emptied; anything but a regular file is refused."""
+def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
+    """Open a file that grows while one works on it, cut to its first ``keep`` bytes; only a regular one is taken."""
     target = check_output(path)
     with disk_errors(target):
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | _CAREFUL, 0o666)
@@ -142,7 +142,8 @@ def open_output(path: str | os.PathLike[str]) -> io.FileIO:
     try:
         _refuse_special(os.fstat(descriptor).st_mode, "write", target)
         with disk_errors(target):
-            os.ftruncate(descriptor, 0)
+            os.ftruncate(descriptor, keep)
+            file.seek(keep)
     except FozoError:
         file.close()
         raise
@@ -276,10 +277,14 @@ def _sweep(part: Path) -> bool:
         os.close(descriptor)
 
 
-def remove_temporary_files(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder of fozo's own; what is being written stays."""
-    for part in folder.glob(".*.part"):
-        _sweep(part)
+def remove_temporary_files(folder: Path, prefix: str = ".") -> None:
+    """Remove what killed processes left half-written in a folder of fozo's own; what is being written stays.
+
+    In a folder that is not, ``prefix`` says how the names of one's own begin.
+    """
+    for part in list(folder.iterdir()):
+        if part.name.startswith(prefix) and part.name.endswith(".part"):
+            _sweep(part)
 
 
 @contextmanager

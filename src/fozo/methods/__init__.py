@@ -1,8 +1,25 @@
 """The methods: one file or package each. Importing this package registers them all."""
 
-from fozo.methods import align, cazo, deyo, eata, foa, fozo, gain, lame, neo, noadapt, pea, sar, t3a, tent, zoa
+from fozo.methods import (
+    align,
+    cazo,
+    deyo,
+    eata,
+    equalise,
+    foa,
+    fozo,
+    gain,
+    lame,
+    neo,
+    noadapt,
+    pea,
+    sar,
+    t3a,
+    tent,
+    zoa,
+)  # fmt: skip
 
 __all__ = [
-    "align", "cazo", "deyo", "eata", "foa", "fozo", "gain", "lame", "neo", "noadapt", "pea", "sar", "t3a", "tent",
-    "zoa",
+    "align", "cazo", "deyo", "eata", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "pea", "sar", "t3a",
+    "tent", "zoa",
 ]  # fmt: skip

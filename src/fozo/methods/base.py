@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, overload
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from fozo.errors import FozoError
 from fozo.inputs import as_batch, compare
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.methods._fork import LOCKS
-from fozo.types import Batch, Engine, Floats, Images, ImagesT, State, to_type_of
+from fozo.types import Answer, Batch, Engine, Floats, Images, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -152,7 +152,6 @@ class Method(ABC, Generic[C]):
     def __call__(self, images: ImagesT) -> ImagesT: ...
     @overload
     def __call__(self, images: object) -> Images: ...
-    @final
     def __call__(self, images: object) -> Images:
         """Adapt to images and return their logits ``[B, classes]``.
 
@@ -170,6 +169,8 @@ class Method(ABC, Generic[C]):
             with self._transaction():
                 self._metrics = {}
                 logits = self.step(batch)
+                if isinstance(logits, Answer):
+                    return cast("Images", logits.value)  # of a black box: the methods for those say Any
                 if not np.isfinite(logits).all():
                     raise FozoError(
                         f"the logits of {self.info.name} are not all finite; nothing was changed: check the model's "
@@ -201,8 +202,8 @@ class Method(ABC, Generic[C]):
         """Set up everything that adaptation changes, as new."""
 
     @abstractmethod
-    def step(self, batch: Batch) -> Floats:
-        """Adapt to a checked batch and return its logits ``[B, classes]``."""
+    def step(self, batch: Batch) -> Floats | Answer:
+        """Adapt to a checked batch and return its logits ``[B, classes]``, or what a black box returned instead."""
 
     @abstractmethod
     def variables(self) -> State:

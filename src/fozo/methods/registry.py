@@ -1,17 +1,28 @@
-"""The list of methods: a name, what the method needs, and the class that implements it."""
+"""The list of methods: a name, what the method needs, and the class that implements it.
+
+Methods of other packages are found by their entry points, and imported when somebody asks for them by name or for the
+whole list::
+
+    [project.entry-points."fozo.methods"]
+    mine = "my_package.mine"  # the module (or module:Class) whose class is decorated with @register("mine", ...)
+"""
 
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Collection
+from importlib import metadata
 from typing import Any, TypeVar
 
 from fozo.core.statistics import SourceStatistics
-from fozo.errors import FozoError
+from fozo.errors import FozoError, PluginWarning
 from fozo.methods.base import NEEDS, Method, MethodInfo
 from fozo.types import Engine
 
 AnyMethod = Method[Any]
+PLUGINS = "fozo.methods"
+"""The group of entry points that other packages name their methods in."""
 _REGISTRY: dict[str, type[AnyMethod]] = {}
 M = TypeVar("M", bound=type[AnyMethod])
 
@@ -33,21 +44,56 @@ def register(
 
 
 def list_methods(*, without: Collection[str] = ()) -> dict[str, MethodInfo]:
-    """All registered methods by name, but those that need any of ``without`` (``{"torch"}``, say)."""
+    """All registered methods by name, but those that need any of ``without`` (``{"torch"}``, say).
+
+    Those of other packages are among them; one that cannot be imported is left out with a warning.
+    """
     unknown = [need for need in without if need not in NEEDS]
     if unknown:
         raise FozoError(f"no method can need {unknown[0]!r}; choose from {', '.join(NEEDS)}")
+    for name, entry in _plugins().items():
+        try:
+            _load(entry)
+        except FozoError as error:
+            warnings.warn(f"{error}; {name} is left out", PluginWarning, stacklevel=2)
     infos = {name: method.info for name, method in sorted(_REGISTRY.items())}
     return {name: info for name, info in infos.items() if info.needs.isdisjoint(without)}
 
 
 def method_class(name: str) -> type[AnyMethod]:
-    """Find a method by name."""
+    """Find a method by name, in another package too."""
     if name not in _REGISTRY:
-        close = difflib.get_close_matches(name, _REGISTRY, n=1)
+        plugins = _plugins()
+        if name in plugins:
+            _load(plugins[name])
+            return _REGISTRY[name]
+        known = sorted({*_REGISTRY, *plugins})
+        close = difflib.get_close_matches(name, known, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise FozoError(f"there is no method {name!r}{hint}; known are {', '.join(sorted(_REGISTRY))}")
+        raise FozoError(f"there is no method {name!r}{hint}; known are {', '.join(known)}")
     return _REGISTRY[name]
+
+
+def _plugins() -> dict[str, metadata.EntryPoint]:
+    """Entry points of other packages by name, where no method of that name is registered yet."""
+    return {entry.name: entry for entry in metadata.entry_points(group=PLUGINS) if entry.name not in _REGISTRY}
+
+
+def _load(entry: metadata.EntryPoint) -> None:
+    """Import a method of another package; whatever is wrong with it is that package's fault, and said so."""
+    owner = "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    try:
+        entry.load()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise FozoError(
+            f"the method {entry.name!r} of the package {owner} cannot be loaded ({reason}); update or uninstall it"
+        ) from error
+    if entry.name not in _REGISTRY:
+        raise FozoError(
+            f"the package {owner} promises a method {entry.name!r}, but {entry.value} registers none of that name; "
+            f"update or uninstall it"
+        )
 
 
 def create(

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from fozo.errors import FozoError
 from fozo.io import open_regular
 from fozo.models.names import Hints
-from fozo.models.vit import Architecture, ViT
+from fozo.models.pooling import fold_pool
+from fozo.models.vit import POOLS, Architecture, ViT
 
 Weights: TypeAlias = dict[str, Tensor]
 
@@ -37,15 +38,15 @@ HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
 DIMENSIONS = {
     "patch_embed.proj.weight": 4, "cls_token": 3, "reg_token": 3, "pos_embed": 3, "norm.weight": 1, "head.weight": 2,
-    "blocks.0.mlp.fc1.weight": 2,
+    "blocks.0.mlp.fc1.weight": 2, "dist_token": 3, "head_dist.weight": 2, "fc_norm.weight": 1, "attn_pool.latent": 3,
+    "attn_pool.q.weight": 2,
 }  # fmt: skip
 """Dimensions of the tensors that an architecture is read off."""
 
+BLACK_BOX = "use it as a black box: fozo.adapter(lambda images: model(images), clean)"
+"""What can be done with a model that is no plain ViT."""
+
 REFUSED = {
-    "head_dist.": "is a distilled model that averages two heads over two tokens; fozo reads one head on CLS",
-    "dist_token": "has a distillation token with its own head; fozo reads one head on CLS",
-    "fc_norm.": "averages its patch tokens before the head (global_pool='avg'); fozo needs a head on CLS",
-    "attn_pool.": "pools with attention; fozo needs a head on CLS",
     ".q_norm.": "normalises queries and keys, which fozo's ViT does not",
     ".mlp.w12.": "has SwiGLU layers, which fozo's ViT does not",
     ".mlp.gate.": "has gated layers, which fozo's ViT does not",
@@ -60,16 +61,16 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     state = {name: tensor.detach() for name, tensor in weights.items()}
     for fragment, reason in REFUSED.items():
         if any(fragment in name for name in state):
-            raise FozoError(f"{hints.name} {reason}; use another model")
+            raise FozoError(f"{hints.name} {reason}; {BLACK_BOX}")
+    for name, sides in DIMENSIONS.items():
+        shape = state[name].shape if name in state else (1,) * sides
+        if len(shape) != sides or (0 in shape and name not in ("reg_token", "cls_token")):
+            raise FozoError(f"{hints.name} is not a plain ViT: {name!r} is {list(shape)}; {BLACK_BOX}")
+    pool = fold_pool(state, hints)
     for name in ("cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight", "head.weight"):
         if name not in state:
-            raise FozoError(f"{hints.name} has no {name!r}; a ViT classifier with a class token is needed")
+            raise FozoError(f"{hints.name} has no {name!r}; a ViT classifier is needed, or {BLACK_BOX}")
 
-    for name, sides in DIMENSIONS.items():
-        if name in state and (state[name].dim() != sides or (0 in state[name].shape and name != "reg_token")):
-            raise FozoError(
-                f"{hints.name} is not a plain ViT: {name!r} is {list(state[name].shape)}; use another model"
-            )
     dim, channels, *patch = state["patch_embed.proj.weight"].shape
     patch_size = (patch[0], patch[1])
     numbers = [name.split(".")[1] for name in state if name.startswith("blocks.")]
@@ -80,13 +81,9 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     heads = hints.heads or HEADS.get(dim, dim // 64)
     if not hints.heads and dim % 64:
         raise FozoError(f"the number of heads of {hints.name} (width {dim}) cannot be inferred; pass heads=")
-    classes, head_width = state["head.weight"].shape
-    if head_width not in (dim, 2 * dim):
-        raise FozoError(f"the head of {hints.name} reads {head_width} numbers; {dim} or {2 * dim} are needed")
-
     registers = state["reg_token"].shape[1] if "reg_token" in state else 0
     state.setdefault("reg_token", state["cls_token"].new_zeros(1, 0, dim))
-    positions, image_size = _positions(state["pos_embed"], 1 + registers, patch_size, hints)
+    positions, image_size = _positions(state["pos_embed"], state["cls_token"].shape[1], registers, patch_size, hints)
     state["pos_embed"] = positions
     # Layers without a bias get one of zeros: qkv_bias=False, and CLIP's patch embedding.
     for name in [n for n in state if n.endswith(".weight") and state[n].dim()]:
@@ -101,10 +98,10 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
         depth=depth,
         heads=heads,
         hidden=state["blocks.0.mlp.fc1.weight"].shape[0],
-        classes=classes,
+        classes=len(state["head.weight"]),
         registers=registers,
         pre_norm="norm_pre.weight" in state,
-        pool="cls" if head_width == dim else "cls+mean",
+        pool=pool,
         norm_epsilon=hints.norm_epsilon,
         activation=hints.activation,
     )
@@ -116,21 +113,23 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
         if expected.get(key) != given.get(key):
             raise FozoError(
                 f"{hints.name} is not a plain ViT: {key!r} is {given.get(key, 'missing')} where "
-                f"{expected.get(key, 'nothing')} is expected; use another model"
+                f"{expected.get(key, 'nothing')} is expected; {BLACK_BOX}"
             )
     vit.load_state_dict(state, assign=True)
     return vit.eval().requires_grad_(False)
 
 
 def _positions(
-    embedding: Tensor, prefix: int, patch_size: tuple[int, int], hints: Hints
+    embedding: Tensor, cls: int, registers: int, patch_size: tuple[int, int], hints: Hints
 ) -> tuple[Tensor, tuple[int, int]]:
     """Bring a position embedding to [CLS, registers, patches], resampled if another image size is wanted."""
     rows, dim = embedding.shape[1:]
-    grid = _native_grid(rows, prefix, patch_size, hints)
-    patches = grid[0] * grid[1]
-    if patches == rows:  # this model gives CLS and registers no position
-        embedding = torch.cat([embedding.new_zeros(1, prefix, dim), embedding], dim=1)
+    prefix = cls + registers
+    grid = _native_grid(rows, (prefix, 0, cls), patch_size, hints)
+    given = rows - grid[0] * grid[1]  # rows for tokens before the patches; those without a position get one of zeros
+    if given != prefix:
+        zeros = embedding.new_zeros(1, prefix - given, dim)
+        embedding = torch.cat([embedding[:, :given], zeros, embedding[:, given:]], dim=1)
     wanted = hints.resize_to
     if wanted is None:
         return embedding, (grid[0] * patch_size[0], grid[1] * patch_size[1])
@@ -145,11 +144,14 @@ def _positions(
     return embedding, wanted
 
 
-def _native_grid(rows: int, prefix: int, patch_size: tuple[int, int], hints: Hints) -> tuple[int, int]:
-    """Patches down and across that the position embedding was trained for: as named, square, or as wanted."""
+def _native_grid(rows: int, prefixes: tuple[int, ...], patch_size: tuple[int, int], hints: Hints) -> tuple[int, int]:
+    """Patches down and across that the position embedding was trained for: as named, square, or as wanted.
+
+    ``prefixes`` are how many of the rows may be other tokens', the likeliest first.
+    """
     if hints.image_size is not None:
         grid = (hints.image_size[0] // patch_size[0], hints.image_size[1] // patch_size[1])
-        if grid[0] * grid[1] in (rows - prefix, rows):
+        if rows - grid[0] * grid[1] in prefixes:
             return grid
         raise FozoError(
             f"{hints.name} should have images of {hints.image_size}, but its weights have patches of {patch_size} and "
@@ -157,7 +159,7 @@ def _native_grid(rows: int, prefix: int, patch_size: tuple[int, int], hints: Hin
         )
     wanted = hints.resize_to or (0, 0)
     oblong = (wanted[0] // patch_size[0], wanted[1] // patch_size[1])
-    for patches in (rows - prefix, rows):
+    for patches in (rows - prefix for prefix in prefixes):
         side = math.isqrt(max(patches, 0))
         for grid in ((side, side), oblong):
             if grid[0] * grid[1] == patches > 0:
@@ -233,15 +235,22 @@ def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     block: Any = next(iter(model.get_submodule("blocks").children()), None)
     kinds = {type(block).__name__ for block in model.get_submodule("blocks").children()}
     if kinds != {"Block"}:
-        raise FozoError(f"{hints.name} is built of {', '.join(sorted(kinds))}, not of plain pre-norm blocks")
+        raise FozoError(
+            f"{hints.name} is built of {', '.join(sorted(kinds))}, not of plain pre-norm blocks; {BLACK_BOX}"
+        )
     pool = getattr(model, "global_pool", "token")
-    if pool != "token":
-        raise FozoError(f"{hints.name} uses global_pool={pool!r}; fozo needs a head on CLS (global_pool='token')")
+    if pool not in ("token", "avg", "map"):
+        raise FozoError(f"{hints.name} uses global_pool={pool!r}; {BLACK_BOX}")
+    state = model.state_dict()
+    if pool == "avg":
+        pool = "normed mean" if "fc_norm.weight" in state else "mean"
+    elif pool == "token" and "fc_norm.weight" in state:
+        pool = "cls"  # of one token, it is all the same whether a norm comes before or after
     cfg: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
     name = ".".join(str(part) for part in (cfg.get("architecture"), cfg.get("tag")) if part)
     kind = type(block.mlp.act).__name__
     if kind not in ACTIVATIONS:
-        raise FozoError(f"{hints.name} uses the activation {kind}, which fozo's ViT does not; use another model")
+        raise FozoError(f"{hints.name} uses the activation {kind}, which fozo's ViT does not; {BLACK_BOX}")
     tanh = getattr(block.mlp.act, "approximate", "none") == "tanh"
     height, width = model.get_submodule("patch_embed").img_size  # type: ignore[misc]
     found = replace(
@@ -251,11 +260,12 @@ def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         image_size=(height, width),
         norm_epsilon=block.norm1.eps,
         activation="gelu_tanh" if tanh else ACTIVATIONS[kind],
+        pool=pool if pool in POOLS else None,
         mean=hints.mean or cfg.get("mean"),
         std=hints.std or cfg.get("std"),
         labels=_timm_labels(cfg, model.get_submodule("head")),
     )
-    return checked(model, model.state_dict(), found), found
+    return checked(model, state, found), found
 
 
 def _timm_labels(cfg: Mapping[str, Any], head: nn.Module) -> tuple[str, ...] | None:
@@ -277,39 +287,52 @@ def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of 
 
 # Names of transformers' tensors, new (5.x) and old (4.x), as patterns onto timm's.
 TRANSFORMERS_NAMES = [
-    (r"(vit|deit|dinov2)\.", ""),
+    (r"(vit|deit|dinov2|dinov2_with_registers|vision_model)\.", ""),
     (r"embeddings\.cls_token", "cls_token"),
-    (r"embeddings\.distillation_token", "reg_token"),
+    (r"embeddings\.(distillation_token|register_tokens)", "reg_token"),
     (r"embeddings\.position_embeddings", "pos_embed"),
     (r"embeddings\.patch_embeddings\.projection", "patch_embed.proj"),
-    (r"(encoder\.layer|layers)\.(\d+)", r"blocks.\2"),
+    (r"embeddings\.position_embedding\.weight", "pos_embed"),
+    (r"embeddings\.patch_embedding\.", "patch_embed.proj."),
+    (r"(encoder\.layer|encoder\.layers|layers)\.(\d+)", r"blocks.\2"),
     (r"attention\.attention\.(q|k|v)(uery|ey|alue)", r"attn.\1"),
-    (r"attention\.(q|k|v)_proj", r"attn.\1"),
-    (r"attention\.(o_proj|output\.dense)", "attn.proj"),
+    (r"(attention|self_attn)\.(q|k|v)_proj", r"attn.\2"),
+    (r"(attention\.(o_proj|output\.dense)|self_attn\.out_proj)", "attn.proj"),
+    (r"layer_norm(1|2)", r"norm\1"),
     (r"layernorm_before", "norm1"),
     (r"layernorm_after", "norm2"),
     (r"intermediate\.dense", "mlp.fc1"),
     (r"(blocks\.\d+)\.output\.dense", r"\1.mlp.fc2"),
     (r"layer_scale(\d)\.lambda1", r"ls\1.gamma"),
-    (r"^layernorm", "norm"),
-    (r"^classifier", "head"),
+    (r"^(layernorm|post_layernorm)", "norm"),
+    (r"^(classifier|cls_classifier)", "head"),
+    (r"^distillation_classifier", "head_dist"),
 ]
+POOL_OF = {"siglip": "mean"}
+"""What the head of a transformers classifier reads, where its weights do not tell."""
+TRANSFORMERS = (
+    "ViTForImageClassification", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
+    "Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification", "SiglipForImageClassification",
+)  # fmt: skip
 
 
 def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
-    """Convert a transformers ``ViT``, ``DeiT`` or ``Dinov2`` ``ForImageClassification`` model."""
+    """Convert a transformers image classifier, one of :data:`TRANSFORMERS`."""
     config: Any = model.config
-    if config.model_type not in ("vit", "deit", "dinov2") or not hasattr(model, "classifier"):
+    known = ("vit", "deit", "dinov2", "dinov2_with_registers", "siglip")
+    if config.model_type not in known or not (hasattr(model, "classifier") or hasattr(model, "cls_classifier")):
         raise FozoError(
-            f"{type(model).__name__} is not supported; use ViTForImageClassification, DeiTForImageClassification or "
-            f"Dinov2ForImageClassification"
+            f"the tokens of {type(model).__name__} are not known to fozo (those of {', '.join(TRANSFORMERS)} are); "
+            f"{BLACK_BOX}"
         )
+    pool, config = POOL_OF.get(config.model_type), getattr(config, "vision_config", config)
     state: Weights = {}
     for name, tensor in model.state_dict().items():
         for pattern, new in TRANSFORMERS_NAMES:
             name = re.sub(pattern, new, name)
-        if name != "embeddings.mask_token":
-            state[name] = tensor
+        unread = name == "embeddings.mask_token" or re.match(r"head\.\w+\.", name) or name == "head.probe"
+        if not unread:  # a mask is for training, and SigLIP's classifier does not use the pool of its tower
+            state[name] = tensor[None] if name == "pos_embed" and tensor.dim() == 2 else tensor
     for name in [n for n in state if ".attn.q." in n]:
         parts = [state.pop(name.replace("attn.q.", f"attn.{part}.")) for part in "qkv"]
         state[name.replace("attn.q.", "attn.qkv.")] = torch.cat(parts)
@@ -322,6 +345,7 @@ def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         norm_epsilon=config.layer_norm_eps,
         activation=ACTIVATIONS.get(config.hidden_act, config.hidden_act),
         labels=_config_labels(config),
+        pool=pool,
         antialias=False,
     )
     return checked(model, state, found), found
@@ -344,6 +368,6 @@ def checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
     if not difference <= PROBE_TOLERANCE:
         raise FozoError(
             f"{hints.name} computes other logits than a plain ViT with its weights (relative difference "
-            f"{float(difference):.1e}); it has a part that fozo does not know: use another model"
+            f"{float(difference):.1e}); it has a part that fozo does not know: {BLACK_BOX}"
         )
     return vit if hints.resize_to is None else vit_from_state(state, hints)

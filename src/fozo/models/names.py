@@ -27,6 +27,18 @@ NAME = re.compile(
     r"(vit|deit3?)_(?P<size>[a-z]+)_patch\d+(_plus)?(?P<clip>_clip)?(?P<quick>_quickgelu)?((_reg4)?_dinov2|_(?P<image>\d+))"
 )
 
+WIDTHS = {
+    "tiny": (192,), "xsmall": (256,), "small": (384,), "medium": (512,), "betwixt": (640,), "base": (768, 896),
+    "large": (1024,), "huge": (1280,), "giant": (1408, 1536), "gigantic": (1664,),
+}  # fmt: skip
+"""Widths of the tokens by the size in the name (base is wider in the _plus models, giant in DINOv2's)."""
+
+
+def widths_from_name(name: str) -> tuple[int, ...] | None:
+    """Tell which widths a model of this name can have; ``None`` where the name is none that we know."""
+    match = NAME.fullmatch(name.partition(".")[0])
+    return None if match is None else WIDTHS.get(match["size"])
+
 
 @dataclass(frozen=True)
 class Hints:
@@ -40,6 +52,8 @@ class Hints:
     """The size that the user wants instead: the position embedding is resampled."""
     norm_epsilon: float = 1e-6
     activation: str = "gelu"
+    pool: str | None = None
+    """What the head reads, of :data:`fozo.models.vit.POOLS`."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     labels: tuple[str, ...] | None = None

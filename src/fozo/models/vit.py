@@ -23,6 +23,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+POOLS = {
+    "cls": "the class token",
+    "cls+mean": "[CLS, mean of the patch tokens] (DINOv2)",
+    "cls+distilled": "[CLS, distillation token], the one head on each being joined to one on both (DeiT)",
+    "mean": "the mean of the normed patch tokens",
+    "normed mean": "the norm of the mean of the patch tokens (timm's fc_norm)",
+    "attention": "the normed patch tokens, mixed by the attention of one learnt query (SigLIP's MAP)",
+}
+"""What a head may read. A model whose head does not read a class token has none here: if it was trained with one, that
+is a register like any other."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """The shape of a ViT: all that its weights do not say by themselves, and what follows from them."""
@@ -36,11 +48,12 @@ class Architecture:
     hidden: int
     classes: int
     registers: int = 0
-    """Tokens between CLS and patches that the model was trained with (registers, or DeiT's distillation token)."""
+    """Tokens before the patches, other than CLS, that the model was trained with: registers, DeiT's distillation token,
+    or a class token that the head does not read."""
     pre_norm: bool = False
     """A norm right after the embedding (CLIP)."""
     pool: str = "cls"
-    """What the head reads: ``cls``, or ``cls+mean`` for [CLS, mean of the patch tokens] (DINOv2)."""
+    """What the head reads, one of :data:`POOLS`."""
     norm_epsilon: float = 1e-6
     activation: str = "gelu"
 
@@ -52,8 +65,10 @@ class Architecture:
             raise FozoError(f"patches of {self.patch_size} do not tile an image of {self.image_size}")
         if self.activation not in ACTIVATIONS:
             raise FozoError(f"unknown activation {self.activation!r}; known are {', '.join(ACTIVATIONS)}")
-        if self.pool not in ("cls", "cls+mean"):
-            raise FozoError(f"unknown pool {self.pool!r}; known are 'cls' and 'cls+mean'")
+        if self.pool not in POOLS:
+            raise FozoError(f"unknown pool {self.pool!r}; known are {', '.join(map(repr, POOLS))}")
+        if self.pool == "cls+distilled" and not self.registers:
+            raise FozoError("a model whose head reads a distillation token needs one among its registers")
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -61,9 +76,19 @@ class Architecture:
         return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
 
     @property
+    def class_token(self) -> bool:
+        """Whether there is a CLS token."""
+        return self.pool.startswith("cls")
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the patches."""
+        return int(self.class_token) + self.registers
+
+    @property
     def head_width(self) -> int:
         """Width of what the head reads."""
-        return self.dim if self.pool == "cls" else 2 * self.dim
+        return 2 * self.dim if self.pool in ("cls+mean", "cls+distilled") else self.dim
 
 
 class Linear(nn.Linear):
@@ -136,6 +161,28 @@ class MLP(nn.Module):
         return y
 
 
+class AttentionPool(nn.Module):
+    """Attention of one learnt query over all tokens, and an MLP: what it looks for is the same in every image."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.heads = a.heads
+        self.query = nn.Parameter(torch.zeros(1, 1, a.dim))
+        self.kv = Linear(a.dim, 2 * a.dim)
+        self.proj = Linear(a.dim, a.dim)
+        self.norm = nn.LayerNorm(a.dim, eps=a.norm_epsilon)
+        self.mlp = MLP(a)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, T, d] -> [B, d]``."""
+        batch, tokens, dim = x.shape
+        k, v = self.kv(x).view(batch, tokens, 2, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        q = self.query.expand(batch, 1, dim).view(batch, 1, self.heads, dim // self.heads).transpose(1, 2)
+        mixed = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        pooled: Tensor = (mixed + self.mlp(self.norm(mixed)))[:, 0]
+        return pooled
+
+
 class Block(nn.Module):
     """A pre-norm transformer block."""
 
@@ -164,13 +211,14 @@ class ViT(nn.Module):
         super().__init__()
         a = self.architecture = architecture
         patches = a.grid[0] * a.grid[1]
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, a.dim))
+        self.cls_token = nn.Parameter(torch.zeros(1, int(a.class_token), a.dim))
         self.reg_token = nn.Parameter(torch.zeros(1, a.registers, a.dim))
-        self.pos_embed = nn.Parameter(torch.randn(1, 1 + a.registers + patches, a.dim) * 0.02)
+        self.pos_embed = nn.Parameter(torch.randn(1, a.prefix + patches, a.dim) * 0.02)
         self.patch_embed = PatchEmbed(a)
         self.norm_pre = nn.LayerNorm(a.dim, eps=a.norm_epsilon) if a.pre_norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(a) for _ in range(a.depth))
         self.norm = nn.LayerNorm(a.dim, eps=a.norm_epsilon)
+        self.attn_pool = AttentionPool(a) if a.pool == "attention" else nn.Identity()
         self.head = Linear(a.head_width, a.classes)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -184,19 +232,29 @@ class ViT(nn.Module):
         return normed
 
     def pool(self, x: Tensor, prompts: int = 0) -> Tensor:
-        """What the head reads of the last block's tokens: the normed CLS, and for some models the mean patch."""
+        """What the head reads of the last block's tokens: see :data:`POOLS`."""
+        a, first_patch = self.architecture, self.architecture.prefix + prompts
+        pooled: Tensor
+        if a.pool == "normed mean":
+            pooled = self.norm(x[:, first_patch:].mean(dim=1))
+            return pooled
         x = self.norm(x)
-        if self.architecture.pool == "cls":
+        if a.pool == "cls":
             return x[:, 0]
-        patches = x[:, 1 + prompts + self.architecture.registers :]
-        return torch.cat([x[:, 0], patches.mean(dim=1)], dim=-1)
+        if a.pool == "cls+mean":
+            return torch.cat([x[:, 0], x[:, first_patch:].mean(dim=1)], dim=-1)
+        if a.pool == "cls+distilled":
+            return torch.cat([x[:, 0], x[:, 1 + prompts]], dim=-1)
+        pooled = x[:, first_patch:].mean(dim=1) if a.pool == "mean" else self.attn_pool(x[:, first_patch:])
+        return pooled
 
     def forward(self, images: Tensor, prompts: Tensor | None = None) -> Tensor:
-        """Logits of images, with prompts ``[p, d]`` inserted after CLS if given."""
+        """Logits of images, with prompts ``[p, d]`` inserted after CLS (or first) if given."""
         x = self.embed(images)
         extra = 0 if prompts is None else len(prompts)
         if prompts is not None:
-            x = torch.cat([x[:, :1], prompts.expand(len(x), -1, -1), x[:, 1:]], dim=1)
+            cls = int(self.architecture.class_token)
+            x = torch.cat([x[:, :cls], prompts.expand(len(x), -1, -1), x[:, cls:]], dim=1)
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.pool(x, extra))

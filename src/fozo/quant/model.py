@@ -119,7 +119,7 @@ def quantised_vit(vit: ViT, scales: Scales) -> ViT:
     with torch.device("meta"):
         twin = ViT(a)
     twin.cls_token, twin.reg_token, twin.pos_embed = vit.cls_token, vit.reg_token, vit.pos_embed
-    twin.norm_pre, twin.norm = vit.norm_pre, vit.norm
+    twin.norm_pre, twin.norm, twin.attn_pool = vit.norm_pre, vit.norm, vit.attn_pool
     embedding = vit.patch_embed.proj
     weight = rounded_weight(embedding.weight, steps["patch_embed.proj.weight"], side)
     twin.patch_embed.proj.weight = nn.Parameter(weight, requires_grad=False)

@@ -42,6 +42,10 @@ graph_hash = partial(hashlib.blake2b, digest_size=16)
 """Of a graph's bytes and of those of its data file; 0.4 s for the 346 MB of a ViT-B."""
 
 
+class ForeignModelError(FozoError):
+    """An ONNX file that ``fozo export`` did not write."""
+
+
 def write_spec(spec: Spec, weights: str, data: str = "") -> str:
     """Spec to metadata, with the digest of the graph that it is of and the name of its data file, if it has one."""
     return json.dumps({"format": FORMAT, "spec": asdict(spec), "weights": weights, "data": data}, sort_keys=True)
@@ -55,9 +59,11 @@ def read_spec(path: Path, metadata: Mapping[str, str], inputs: Mapping[str, Sequ
     """
     text = metadata.get(METADATA)
     if text is None or not set(INPUTS) <= set(inputs):
-        raise FozoError(
-            f"{path} is an ONNX model without fozo's prompt inputs, so it cannot be adapted; "
-            f"export the original weights with: fozo export MODEL -o model.onnx"
+        refusal = ForeignModelError if text is None and PROMPTS not in inputs else FozoError
+        raise refusal(
+            f"{path} is an ONNX model without fozo's prompt inputs, so its tokens cannot be moved; export the "
+            f"original weights with: fozo export MODEL -o model.onnx, or use it as a black box: "
+            f"fozo.adapter({path.name!r}, clean)"
         )
     try:
         content = parse_json(text)

@@ -42,7 +42,7 @@ class ViTGraph:
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         self.a, self.weights, self.g = architecture, weights, Graph()
         self.patches = architecture.grid[0] * architecture.grid[1]
-        self.first_patch = 1 + architecture.registers
+        self.first_patch = architecture.prefix
         self.tokens = self.first_patch + self.patches
         self.taps: dict[str, list[str]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
 
@@ -60,11 +60,11 @@ class ViTGraph:
         last = a.depth - 1
         for i in range(a.depth):
             if i:
-                self._tap("cls", g.slice(x, 0, 1, 1))
+                self._tap("cls", self._token(x))
                 self._tap_patches(g.slice(x, self.first_patch, self.tokens, 1))
                 x = self._move_joined(x, i)
                 normed = self._norm(x, f"blocks.{i}.norm1")
-                self._tap("features", g.slice(normed, 0, 1, 1))
+                self._tap("features", self._token(normed))
                 q, k, v = self._qkv(normed, i, first_query_only=cls_only and i == last)
             elif cls_only and i == last:  # a model of one block
                 q = g.slice(q, 0, 1, 1)
@@ -88,10 +88,11 @@ class ViTGraph:
         flat = g.op("Transpose", g.op("Reshape", conv, g.ints(0, a.dim, -1)), perm=[0, 2, 1])
         # CLS and registers are the same for every image: their positions are added here, once and for all.
         position = w["pos_embed"]
-        prefix = np.concatenate([w["cls_token"], w["reg_token"]], axis=1) + position[:, : self.first_patch]
-        start = g.op("Expand", g.weight("prefix", prefix), g.shape(self.batch, 1, 1))
-        patches = g.op("Add", flat, g.weight("position", position[:, self.first_patch :]))
-        x = g.op("Concat", start, patches, axis=1)
+        x = g.op("Add", flat, g.weight("position", position[:, self.first_patch :]))
+        if self.first_patch:
+            prefix = np.concatenate([w["cls_token"], w["reg_token"]], axis=1) + position[:, : self.first_patch]
+            start = g.op("Expand", g.weight("prefix", prefix), g.shape(self.batch, 1, 1))
+            x = g.op("Concat", start, x, axis=1)
         return self._norm(x, "norm_pre") if a.pre_norm else x
 
     def _enter(self, tokens: str) -> tuple[str, str, str, str]:
@@ -127,18 +128,20 @@ class ViTGraph:
         """Apply a block's moves to ``[., B, ., d]`` whose tokens are CLS, registers, patches and perhaps prompts."""
         g = self.g
         cls_scale, cls_shift, scale, shift = (g.slice(move, layer, layer + 1, 2) for move in self.moves)  # [k, b, 1, d]
-        sizes: dict[str, int | str] = {"cls": 1, "registers": self.a.registers, "patches": self.patches}
-        if not self.a.registers:
-            del sizes["registers"]
+        counts = {"cls": int(self.a.class_token), "registers": self.a.registers, "patches": self.patches}
+        sizes: dict[str, int | str] = {name: count for name, count in counts.items() if count}
         if joined:
             sizes["prompts"] = self.extra
-        parts = dict(zip(sizes, g.ops("Split", len(sizes), x, g.shape(*sizes.values()), axis=2), strict=True))
-        parts["cls"] = g.op("Add", g.op("Mul", parts["cls"], cls_scale), cls_shift)
+        parts = {"patches": x}
+        if len(sizes) > 1:
+            parts = dict(zip(sizes, g.ops("Split", len(sizes), x, g.shape(*sizes.values()), axis=2), strict=True))
+        if "cls" in parts:
+            parts["cls"] = g.op("Add", g.op("Mul", parts["cls"], cls_scale), cls_shift)
         parts["patches"] = g.op("Add", g.op("Mul", parts["patches"], scale), shift)
         if "registers" in parts and not joined:
             # On the way into the first block it is a move that first tells candidates apart.
-            parts["registers"] = g.op("Expand", parts["registers"], g.shape(g.dimension(parts["cls"], 0), 1, 1, 1))
-        return g.op("Concat", *parts.values(), axis=2)
+            parts["registers"] = g.op("Expand", parts["registers"], g.shape(g.dimension(parts["patches"], 0), 1, 1, 1))
+        return g.op("Concat", *parts.values(), axis=2) if len(parts) > 1 else parts["patches"]
 
     def _qkv(self, normed: str, block: int, *, first_query_only: bool) -> tuple[str, str, str]:
         """Queries, keys and values; the queries of CLS alone where nothing else is read."""
@@ -178,14 +181,10 @@ class ViTGraph:
     def _leave(self, x: str) -> None:
         """Apply the final norm and declare the outputs."""
         g, a = self.g, self.a
-        cls = g.slice(x, 0, 1, 1)
-        normed = self._norm(cls, "norm")
-        self._tap("cls", cls)
-        self._tap("features", normed)
-        pooled = normed
-        if a.pool == "cls+mean":
-            patches = self._norm(g.slice(x, self.first_patch, self.tokens, 1), "norm")
-            pooled = g.op("Concat", normed, g.op("ReduceMean", patches, g.ints(1), keepdims=1), axis=2)
+        token = self._token(x)
+        self._tap("cls", token)
+        features, pooled = self._pool(x, token)
+        self._tap("features", features)
         for name, layers in self.taps.items():
             stacked = g.op("Concat", *layers, axis=1)
             by_candidate = g.shape(self.candidates, self.batch, a.depth, a.dim)
@@ -196,6 +195,46 @@ class ViTGraph:
         head = {HEAD_WEIGHT: self.weights["head.weight"].T, HEAD_BIAS: self.weights["head.bias"]}
         for name, array in head.items():
             g.output(name, g.weight(f"head.{name}", array), array.shape)
+
+    def _token(self, x: str) -> str:
+        """CLS, or the mean patch where there is none: ``[N, T, d] -> [N, 1, d]``."""
+        if self.a.class_token:
+            return self.g.slice(x, 0, 1, 1)
+        return self._mean(self.g.slice(x, self.first_patch, self.tokens, 1))
+
+    def _mean(self, tokens: str) -> str:
+        return self.g.op("ReduceMean", tokens, self.g.ints(1), keepdims=1)
+
+    def _pool(self, x: str, token: str) -> tuple[str, str]:
+        """Features of the last layer and what the head reads, as ``ViT.pool``: ``[N, 1, .]`` each."""
+        g, pool = self.g, self.a.pool
+        if pool == "normed mean":
+            pooled = self._norm(token, "norm")
+            return pooled, pooled
+        if not self.a.class_token:
+            patches = self._norm(g.slice(x, self.first_patch, self.tokens, 1), "norm")
+            pooled = self._mean(patches) if pool == "mean" else self._attention_pool(patches)
+            return pooled, pooled
+        features = self._norm(token, "norm")
+        if pool == "cls":
+            return features, features
+        if pool == "cls+distilled":
+            return features, g.op("Concat", features, self._norm(g.slice(x, 1, 2, 1), "norm"), axis=2)
+        patches = self._norm(g.slice(x, self.first_patch, self.tokens, 1), "norm")
+        return features, g.op("Concat", features, self._mean(patches), axis=2)
+
+    def _attention_pool(self, tokens: str) -> str:
+        """As ``AttentionPool``: ``[N, patches, d] -> [N, 1, d]``."""
+        g, a, name = self.g, self.a, "attn_pool"
+        k, v = g.ops("Split", 2, self._linear(tokens, f"{name}.kv"), axis=-1, num_outputs=2)
+        query = self.weights[f"{name}.query"] * np.float32((a.dim // a.heads) ** -0.5)
+        q = np.ascontiguousarray(query.reshape(1, 1, a.heads, -1).transpose(0, 2, 1, 3))
+        scores = g.op("MatMul", g.weight(f"{name}.query", q), self._heads(k, [0, 2, 3, 1]))
+        mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), self._heads(v, [0, 2, 1, 3]))
+        joined = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), g.ints(0, 0, a.dim))
+        x = self._linear(joined, f"{name}.proj")
+        hidden = self._linear(self._norm(x, f"{name}.norm"), f"{name}.mlp.fc1")
+        return g.op("Add", x, self._linear(self._activation(hidden), f"{name}.mlp.fc2"))
 
     def _tap(self, name: str, value: str) -> None:
         """Record a layer's ``[K*B, 1, d]``."""

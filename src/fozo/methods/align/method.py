@@ -272,7 +272,7 @@ class Align(Method[AlignConfig]):
         strengths = TokenStatistics(
             self.config.mean_strength * part * believed.mean,
             self.config.std_strength * part * believed.log_variance,
-            self.config.cls_strength * part * believed.cls,
+            (self.config.cls_strength if spec.class_token else 0.0) * part * believed.cls,
         )
         return plan(updates, target, strengths)
 

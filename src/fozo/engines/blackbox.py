@@ -1,0 +1,282 @@
+"""The black-box engine: any model that takes images, of which nothing else is known.
+
+A ResNet, a detector, a segmenter, a cloud service: whatever can be called. It shows no tokens and takes no knobs, so
+what fozo can do for it is done to the images on their way in (:class:`fozo.methods.equalise.Equalise`). Where the model
+returns logits ``[B, classes]`` it is an engine like any other; whatever else it returns, :meth:`BlackBoxEngine.answer`
+gives back untouched.
+
+What a function does not tell is taken from the first batch (the size of the images) and from the first answer (the
+number of classes). All images of one engine have one size: how much detail an image has at which scale, which is what
+drift is told by, can be compared between images of one size only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from fozo.engines.images import check_images
+from fozo.errors import FozoError
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, engine_repr
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import torch
+
+UNNAMED = "unnamed"
+"""Fingerprint of a function that was given no name: states and statistics of another such function are not refused."""
+TAKES = ("torch", "numpy")
+
+
+class BlackBatch:
+    """Checked images as the user gave them, and as NumPy for whoever changes them."""
+
+    def __init__(self, given: Images) -> None:
+        self.given = given
+        self._images: Floats | None = None
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self.given)
+
+    @property
+    def images(self) -> Floats:
+        """The images as NumPy, in single precision or better."""
+        if self._images is None:
+            self._images = as_numpy(self.given)
+        return self._images
+
+    def part(self, images: slice) -> BlackBatch:
+        """Give some of the images."""
+        return BlackBatch(self.given[images])
+
+    def with_images(self, images: Floats) -> BlackBatch:
+        """Give the same batch with other pixels, of the same type and on the same device."""
+        if isinstance(self.given, np.ndarray):
+            return BlackBatch(images.astype(self.given.dtype, copy=False))
+        return BlackBatch(sys.modules["torch"].as_tensor(np.ascontiguousarray(images)).to(self.given))
+
+
+def as_numpy(array: Images) -> Floats:
+    """Give a tensor or an array as NumPy, in single precision or better."""
+    if not isinstance(array, np.ndarray):
+        tensor = array.detach()
+        array = cast("Floats", (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).cpu().numpy())
+    return array if array.dtype.itemsize >= 4 else array.astype(np.float32)
+
+
+class BlackBoxEngine:
+    """Runs a model by calling it, images in and anything out. :func:`black_box` makes one."""
+
+    abilities: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        model: Callable[[Any], object],
+        *,
+        name: str,
+        fingerprint: str,
+        channels: int = 3,
+        image_size: tuple[int, int] | None = None,
+        classes: int = 0,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        labels: Sequence[str] | None = None,
+        takes: str | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.model, self.takes, self.device = model, takes, device
+        self._warned: set[str] = set()
+        size = image_size or (0, 0)
+        names = None if labels is None else tuple(labels)
+        if names is not None and classes not in (0, len(names)):
+            raise FozoError(f"{len(names)} labels were given for the {classes} classes of {name}")
+        classes = classes if names is None else len(names)
+        self.spec = Spec(name, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
+
+    def __repr__(self) -> str:
+        """Say in one line what runs where."""
+        return engine_repr(self)
+
+    def check(self, images: Images) -> BlackBatch:
+        """Refuse what no image is; the first batch tells the size, where nobody else has."""
+        spec, shape = self.spec, tuple(images.shape)
+        if 0 in spec.image_size and len(shape) == 4 and min(shape[2:]) > 0:
+            size = (int(shape[2]), int(shape[3]))
+            spec = replace(spec, image_size=size, patch_size=size)
+        check_images(images, spec, self._warned)
+        self.spec = spec  # now that these are images
+        return BlackBatch(images)
+
+    def answer(self, batch: Batch) -> object:
+        """Call the model on images and give back what it returned."""
+        if not isinstance(batch, BlackBatch) or tuple(batch.given.shape[1:]) != self.spec.image_shape:
+            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+        given: Any = batch.given
+        torch = sys.modules.get("torch")
+        if self.takes == "torch" and torch is not None:
+            given = torch.as_tensor(given)
+        elif self.takes == "numpy":
+            given = batch.images
+        nothing: AbstractContextManager[object] = nullcontext()
+        with nothing if torch is None else torch.no_grad():
+            return self.model(given)
+
+    def logits(self, answer: object, images: int) -> Floats | None:
+        """Read an answer as logits ``[images, classes]``; ``None`` if it is something else."""
+        answer = getattr(answer, "logits", answer)  # what models of transformers call it
+        torch = sys.modules.get("torch")
+        if not isinstance(answer, np.ndarray) and (torch is None or not isinstance(answer, torch.Tensor)):
+            return None
+        array: Any = answer
+        if array.ndim != 2 or len(array) != images or "float" not in str(array.dtype):
+            return None
+        classes = int(array.shape[1])
+        if self.spec.classes not in (0, classes):
+            raise FozoError(
+                f"{self.spec.name} returned {classes} logits for each image, where it has {self.spec.classes} classes"
+            )
+        self.spec = replace(self.spec, classes=classes)
+        return as_numpy(array)
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        """Run the model, which has logits and nothing else to report."""
+        other = [tap.value for tap in taps if tap is not Tap.LOGITS]
+        if other or knobs != NO_KNOBS:
+            what = f"{other[0]!r} cannot be read" if other else "its tokens cannot be moved"
+            raise FozoError(
+                f"{self.spec.name} is a black box, so {what}; use a method that needs only images or logits"
+            )
+        if not taps:
+            return {}
+        answer = self.answer(batch)
+        logits = self.logits(answer, len(batch))
+        if logits is None:
+            raise FozoError(
+                f"{self.spec.name} returned {describe_answer(answer)} and no logits [{len(batch)}, classes]; what "
+                f"needs no logits is the method 'equalise', which fozo.adapter makes for it"
+            )
+        return {Tap.LOGITS: logits[None]}
+
+    def head(self) -> Affine:
+        """There is none to be seen."""
+        raise FozoError(f"{self.spec.name} is a black box, whose head cannot be read; use a method that needs none")
+
+
+def describe_answer(answer: object) -> str:
+    """Say what a model returned, in a few words."""
+    shape = getattr(answer, "shape", None)
+    return type(answer).__name__ + ("" if shape is None else f" of shape {list(shape)}")
+
+
+def black_box(
+    model: Callable[[Any], object] | str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int = 3,
+    mean: tuple[float, ...] | float | None = None,
+    std: tuple[float, ...] | float | None = None,
+    labels: Sequence[str] | None = None,
+    takes: str | None = None,
+    threads: int | None = None,
+) -> BlackBoxEngine:
+    """Make an engine of any model, of which nothing has to be known.
+
+    Args:
+        model: a torch module in evaluation mode, an ``.onnx`` file of any program, or a function of a batch of images
+            ``[B, channels, height, width]``.
+        name: of the model. A function's states and statistics are told from another's by this name, so give one, and
+            another one when the model behind it changes; modules and files are told apart by their weights.
+        image_size: one number or (height, width), where the model does not tell; by default that of the first batch.
+        channels: of an image; a file tells by itself.
+        mean: per-channel mean that pixels in [0, 1] are normalised with before they come here; 0 where they are not.
+        std: the same; 1 where they are not.
+        labels: names of the classes, in the order of the logits.
+        takes: ``"torch"`` or ``"numpy"``, where a function can read only one of them; by default it gets what came.
+        threads: of an ``.onnx`` file; by default every processor that this process may use.
+    """
+    if takes is not None and takes not in TAKES:
+        raise FozoError(f"takes must be 'torch' or 'numpy', not {takes!r}")
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
+    facts: dict[str, Any] = {"image_size": size, "channels": channels, "takes": takes}
+    torch = sys.modules.get("torch")
+    if isinstance(model, (str, os.PathLike)):
+        if Path(model).suffix != ".onnx":
+            raise FozoError(f"{os.fspath(model)} is no .onnx file; give a function, a torch module or an .onnx file")
+        from fozo.engines.onnx.foreign import ForeignGraph
+
+        graph = ForeignGraph(model, threads)
+        model, facts = graph, graph.facts(size)
+        facts |= {"name": name or graph.path.stem, "fingerprint": graph.fingerprint}
+    elif torch is not None and isinstance(model, torch.nn.Module):
+        facts |= _module_facts(model)
+        facts["name"] = name or type(model).__name__
+        model = _on_its_device(model, facts["device"])
+    elif callable(model):
+        facts["name"] = name or getattr(model, "__name__", type(model).__name__)
+        facts["fingerprint"] = UNNAMED if name is None else "named-" + _digest(name.encode())
+    else:
+        raise FozoError(
+            f"{type(model).__name__} cannot be called; give a function, a torch module or an .onnx file of any program"
+        )
+    if threads is not None and not str(facts["fingerprint"]).startswith("onnx-"):
+        raise FozoError("threads= is for .onnx files; this model sets its own")
+    each = {"mean": mean, "std": std}
+    facts["labels"] = labels
+    for key, value in each.items():
+        facts[key] = (float(value),) * facts["channels"] if isinstance(value, (int, float)) else value
+    return BlackBoxEngine(model, **facts)
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _module_facts(model: torch.nn.Module) -> dict[str, Any]:
+    """A module's fingerprint, that of its weights, and where it computes."""
+    import torch
+
+    if model.training:
+        raise FozoError(
+            f"{type(model).__name__} is in training mode, in which every batch may change it; call model.eval() first"
+        )
+    parts: list[bytes] = []
+
+    def add(value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            plain = value.dequantize() if value.is_quantized else value
+            whole = plain.detach().to("cpu", torch.float32 if plain.is_floating_point() else None)
+            parts.append(whole.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, (tuple, list)):  # packed parameters of quantised layers
+            for each in value:
+                add(each)
+        else:
+            parts.append(repr(value).encode())
+
+    for key, value in sorted(model.state_dict().items()):
+        parts.append(key.encode())
+        add(value)
+    floats = [weight for weight in model.parameters() if weight.is_floating_point()]
+    device = str(floats[0].device) if floats else "cpu"
+    return {"fingerprint": "torch-" + _digest(*parts), "device": device, "takes": "torch"}
+
+
+def _on_its_device(model: torch.nn.Module, device: str) -> Callable[[Any], object]:
+    """Call a module with images on its device and in its precision."""
+    dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), None)
+    return lambda images: model(images.to(device, dtype))

@@ -1,0 +1,131 @@
+"""Equalise: what fozo does for a model that it cannot look into, on the images alone.
+
+The half of :mod:`Align <fozo.methods.align>` that needs no model: every image is described by its bands of spatial
+frequency, :mod:`~fozo.methods.align.retrieval` finds the earlier images of the same domain, and where that domain is
+weaker in a band than clean images are, :mod:`~fozo.methods.align.equaliser` amplifies it before the model sees it.
+Images of domains that look clean are handed on as they came.
+
+The model is called once a batch, on all of it, whatever it returns. Nothing is learnt from its answers: a detector's
+boxes are as good as logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fozo.core.descriptor import spectra
+from fozo.engines.blackbox import BlackBoxEngine
+from fozo.errors import FozoError
+from fozo.methods.align.equaliser import energy_deficit, equalise
+from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig
+from fozo.methods.base import Method
+from fozo.methods.registry import register
+from fozo.types import Answer, Array, Batch, Floats, State, Tap
+
+
+@dataclass(frozen=True)
+class EqualiseConfig:
+    """Everything about Equalise that can be chosen."""
+
+    strength: float = 0.7
+    """Part of the way that weak bands of the image's spatial frequencies are amplified to their clean energy."""
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if not 0 <= self.strength <= 1:
+            raise FozoError(f"equalise: strength is {self.strength}; give a part from 0 (none) to 1 (all the way)")
+
+
+@register("equalise", passes="1", adapts="image bands", paper="fozo, docs/blackbox.md", needs={"source"})
+class Equalise(Method[EqualiseConfig]):
+    """Images equalised by domain, and nothing else: for models that show no tokens."""
+
+    PRESETS: ClassVar = {"default": EqualiseConfig()}
+    LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
+
+    def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
+        """Adapt to normalised images and return what the model returns for them."""
+        return super().__call__(images)
+
+    def prepare(self) -> None:
+        """Read what clean images look like."""
+        self.descriptor_std = np.maximum(self.source.descriptor.std, 1e-6)
+        self.spectra = spectra(*self.engine.spec.image_shape)
+
+    def begin(self) -> None:
+        """Begin with an empty memory."""
+        self.memory = Memory(self.descriptor_std.size, 0, self.config.retrieval)
+
+    def step(self, batch: Batch) -> Floats | Answer:
+        """Equalise images and run the model; those that cannot be pictures are left as they are."""
+        with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
+            coefficients = self.spectra.transform(batch.images)
+            descriptors = self.spectra.describe(coefficients)
+        sound = self.spectra.sound(descriptors)
+        shift = samples = 0.0
+        if sound.any():
+            own = (descriptors[sound] - self.source.descriptor.mean) / self.descriptor_std
+            # About 1 for clean images, whatever the size of the batch.
+            shift = len(own) * float(np.square(own.mean(axis=0)).mean())
+            domains = self.config.retrieval.estimate(own, self.memory.domains.descriptor)
+            deficit, samples = self._deficit(domains)
+            if self.config.strength and deficit.any():
+                images = np.array(batch.images)
+                images[sound] = self._in_range(
+                    equalise(self.spectra, coefficients[sound], deficit, self.config.strength)
+                )
+                batch = batch.with_images(images)
+            self.memory.add(domains, np.zeros((len(own), 0), dtype=np.float16))
+        self.report(shift=shift, effective_sample_size=samples, unlearnt=float((~sound).sum()))
+        return self._run(batch)
+
+    def _deficit(self, domains: DomainEstimate) -> tuple[Array, float]:
+        """How much log energy the domains of images lack in each band, and how many images that rests on."""
+        retrieved = self.memory.retrieve(domains)
+        posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
+        drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
+        deficit = drifted[:, None, None] * energy_deficit(self.spectra, posterior, self.descriptor_std)
+        return deficit, float(retrieved.effective_sample_size.mean())
+
+    def _in_range(self, images: Floats) -> Floats:
+        """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
+        inputs = self.source.inputs
+        told = self.engine.spec.normalisation or (None if inputs is None else inputs.told())
+        if told is None:
+            return images
+        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in told)
+        return np.clip(images, (0 - mean) / std, (1 - mean) / std)
+
+    def _run(self, batch: Batch) -> Floats | Answer:
+        """Run the model: logits if it returns any, else whatever it returns."""
+        if not isinstance(self.engine, BlackBoxEngine):
+            plain: Floats = self.engine.run(batch)[Tap.LOGITS][0]
+            return plain
+        answer = self.engine.answer(batch)
+        logits = self.engine.logits(answer, len(batch))
+        return Answer(answer) if logits is None else logits
+
+    @property
+    def parameters(self) -> int:
+        """How many gains an image gets: one for each band of each channel."""
+        return self.spectra.channels * self.spectra.bands
+
+    def variables(self) -> State:
+        """The memory."""
+        domains = self.memory.domains
+        return {"mean": domains.mean, "variance": domains.variance, "descriptor": domains.descriptor}
+
+    def assign(self, variables: State) -> None:
+        """Continue from a memory."""
+        mean, variance, descriptor = (variables[name].astype(np.float64) for name in ("mean", "variance", "descriptor"))
+        if len(mean) > self.config.retrieval.capacity or not (variance > 0).all():
+            raise FozoError(
+                f"the state remembers {len(mean)} images, of {self.config.retrieval.capacity} at most, or variances "
+                f"that are not positive; save the state again"
+            )
+        self.memory.domains = DomainEstimate(mean, variance, descriptor)
+        self.memory.values = np.zeros((len(mean), 0), dtype=np.float16)

@@ -1,0 +1,65 @@
+"""The README runs as pasted, the site builds without a warning, and nothing in it comes from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import fozo
+from tests.helpers import REPO
+from tests.test_examples import write_frames
+
+README = (REPO / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_readme_s_python_runs_as_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block after another, in a folder that has the files they name; only the weights are not fetched."""
+    timm = pytest.importorskip("timm")
+    create = partial(timm.create_model, depth=2)
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: create(name))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "camera").mkdir()
+    write_frames(tmp_path / "camera" / "clean", 12, seed=0)
+    write_frames(tmp_path / "camera" / "today", 8, seed=1)
+    code = "\n".join(blocks("python"))
+    (tmp_path / "pasted.py").write_text(code)
+    assert len(blocks("python")) >= 2
+    seen = runpy.run_path(str(tmp_path / "pasted.py"))
+    assert seen["logits"].shape == (1, 1000) and isinstance(seen["adapter"], fozo.Method)
+
+
+def test_the_readme_has_the_two_commands_and_links_that_lead_somewhere() -> None:
+    shell = "\n".join(blocks("") + blocks("sh"))
+    assert "make demo" in shell and "make test" in shell
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    assert links and [link for link in links if not (REPO / link).exists()] == []
+    words = len(re.sub(r"```.*?```", "", README, flags=re.DOTALL).split())
+    assert words < 900, words  # details are for docs/
+
+
+def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: Path) -> None:
+    """``make docs``. Warnings are errors: a broken link, a parameter that a docstring names and a function lacks."""
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    run = subprocess.run(
+        command, cwd=REPO, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=240
+    )
+    assert (run.returncode, run.stdout) == (0, ""), run.stdout + run.stderr
+    pages = {path: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
+    reference = "".join(text for path, text in pages.items() if path.parent.name == "reference")
+    ids = {name.rpartition(".")[2] for name in re.findall(r'id="(fozo\.[\w.]+)"', reference)}
+    assert sorted(set(fozo.__all__) - ids - {"NoAdapt"}) == []
+    for path, text in pages.items():
+        assert not re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(?:https?:)?//(?!squidfunk)', text), path
+        assert ":class:`" not in text and ":func:`" not in text, path

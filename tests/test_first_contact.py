@@ -1,0 +1,567 @@
+"""First contact: every kind of model, of clean images and of batches that is taken, and what is said to all others."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import fozo
+from fozo.errors import FozoError, ImageWarning
+from fozo.models.vit import ViT
+from tests.helpers import SMALL, random_images, random_vit
+
+HALF: dict[str, Any] = {"mean": 0.5, "std": 0.5}
+
+
+def pixels(count: int = 12, seed: int = 0, size: tuple[int, int] = (16, 16)) -> np.ndarray:
+    """Images as a camera gives them: uint8, height, width, RGB."""
+    return np.random.default_rng(seed).integers(0, 256, (count, *size, 3), dtype=np.uint8)
+
+
+def normalised(images: np.ndarray, mean: Any = 0.5, std: Any = 0.5) -> np.ndarray:
+    """The model's input, as torchvision's ToTensor and Normalize make it."""
+    scaled: np.ndarray = (images.astype(np.float32) / 255 - np.float32(mean)) / np.float32(std)
+    return scaled.transpose(0, 3, 1, 2)
+
+
+# --- models --------------------------------------------------------------------------------------------------
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """The same weights every time, at which every part of the model matters."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            centre = 1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0
+            parameter.copy_(centre + 0.2 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def timm_vit() -> nn.Module:
+    from timm.models.vision_transformer import VisionTransformer
+
+    return shaken(VisionTransformer(img_size=16, patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=5))
+
+
+def transformers_vit(**changes: Any) -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    names = ["ant", "bee", "cat", "dog", "eel"]
+    config = ViTConfig(
+        image_size=16, patch_size=4, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=48,
+        id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)}, **changes,
+    )  # fmt: skip
+    return shaken(ViTForImageClassification(config))
+
+
+def torchvision_vit(**changes: Any) -> nn.Module:
+    from torchvision.models import VisionTransformer
+
+    return shaken(VisionTransformer(16, 4, 2, 3, 24, 48, num_classes=5, **changes))
+
+
+def wrapped_for_many_processes(model: nn.Module, folder: Path) -> nn.Module:
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def saved(model: nn.Module, folder: Path) -> Path:
+    save_file(model.state_dict(), folder / "weights.safetensors")
+    return folder / "weights.safetensors"
+
+
+def pickled(model: nn.Module, folder: Path) -> Path:
+    torch.save({"state_dict": model.state_dict()}, folder / "weights.pt")
+    return folder / "weights.pt"
+
+
+def exported(model: nn.Module, folder: Path) -> Path:
+    fozo.export(fozo.load_engine(model), folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def transformers_folder(folder: Path, **preprocessor: Any) -> Path:
+    transformers_vit().save_pretrained(folder / "hf")  # type: ignore[operator]
+    facts = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "rescale_factor": 1 / 255, **preprocessor}
+    (folder / "hf" / "preprocessor_config.json").write_text(json.dumps(facts))
+    return folder / "hf"
+
+
+def traced() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(convolutions(), torch.zeros(1, 3, 16, 16))  # type: ignore[no-untyped-call]
+
+
+def convolutions() -> nn.Module:
+    """No tokens to be seen, so it is adapted as a black box."""
+    return shaken(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)))
+
+
+Made = tuple[nn.Module, Any]
+MODELS: dict[str, Callable[[Path], Made]] = {
+    "fozo": lambda folder: (random_vit(), random_vit()),
+    "timm": lambda folder: (timm_vit(), timm_vit()),
+    "transformers": lambda folder: (transformers_vit(), transformers_vit()),
+    "torchvision": lambda folder: (torchvision_vit(), torchvision_vit()),
+    "torch.compile": lambda folder: (timm_vit(), torch.compile(timm_vit())),
+    "DataParallel": lambda folder: (timm_vit(), nn.DataParallel(timm_vit())),
+    "compiled inside": lambda folder: (timm_vit(), nn.DataParallel(torch.compile(timm_vit()))),
+    "DDP": lambda folder: (timm_vit(), wrapped_for_many_processes(timm_vit(), folder)),
+    "weights": lambda folder: (random_vit(), saved(random_vit(), folder)),
+    "weights, as text": lambda folder: (random_vit(), str(saved(random_vit(), folder))),
+    "state dict": lambda folder: (random_vit(), pickled(random_vit(), folder)),
+    "onnx": lambda folder: (random_vit(), exported(random_vit(), folder)),
+    "transformers folder": lambda folder: (transformers_vit(), transformers_folder(folder)),
+    "traced": lambda folder: (convolutions(), traced()),
+    "convolutions": lambda folder: (convolutions(), convolutions()),
+    "function": lambda folder: (convolutions(), lambda images: convolutions()(images)),
+    "engine": lambda folder: (random_vit(), fozo.load_engine(random_vit())),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_models(kind: str, tmp_path: Path) -> None:
+    original, model = MODELS[kind](tmp_path)
+    images = normalised(pixels(6))
+    options = {"heads": 3} if kind.startswith(("weights", "state")) else {}
+    adapter = fozo.adapter(model, [normalised(pixels(20, seed=1))], **options)
+    assert adapter(torch.from_numpy(images)).shape == (6, adapter.engine.spec.classes)
+    with torch.inference_mode():
+        expected = original(torch.from_numpy(images))
+        plain = fozo.NoAdapt(adapter.engine)(torch.from_numpy(images))
+    np.testing.assert_allclose(plain, getattr(expected, "logits", expected), rtol=0, atol=2e-5)
+
+
+def test_a_name_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    asked: list[Any] = []
+
+    def create(name: str, pretrained: bool) -> nn.Module:
+        asked.append((name, pretrained))
+        return timm_vit()
+
+    monkeypatch.setattr(timm, "create_model", create)
+    adapter = fozo.adapter("timm:vit_tiny_patch4_16.augreg_in1k", normalised(pixels(20)))
+    assert asked == [("vit_tiny_patch4_16.augreg_in1k", True)] and adapter.engine.spec.mean == (0.5, 0.5, 0.5)
+
+
+def test_a_transformers_folder_brings_labels_normalisation_and_name(tmp_path: Path) -> None:
+    folder = transformers_folder(tmp_path, rescale_factor=1 / 127.5)
+    spec = fozo.load_engine(folder).spec
+    assert spec.name == "hf" and spec.labels == ("ant", "bee", "cat", "dog", "eel")
+    np.testing.assert_allclose(np.array(spec.normalisation), 0.25)  # (2 x - 0.5) / 0.5 is (x - 0.25) / 0.25
+    assert fozo.load_engine(folder, **HALF).spec.mean == (0.5, 0.5, 0.5)
+    (folder / "preprocessor_config.json").write_text('{"do_normalize": false}')
+    assert fozo.load_engine(folder).spec.std == (1.0, 1.0, 1.0)
+    (folder / "preprocessor_config.json").write_text("{}")
+    assert fozo.load_engine(folder).spec.mean is None
+    for odd in ('{"image_mean": 3, "image_std": [1]}', '{"image_mean": ["a"], "image_std": [1]}', "[]", "{"):
+        (folder / "preprocessor_config.json").write_text(odd)
+        with pytest.raises(FozoError, match=r"preprocessor_config\.json"):
+            fozo.load_engine(folder)
+    (folder / "preprocessor_config.json").unlink()
+    assert fozo.load_engine(folder).spec.mean is None
+
+
+def headless(folder: Path) -> Path:
+    from transformers import ViTModel
+
+    model: Any = transformers_vit()
+    ViTModel(model.config).save_pretrained(folder / "headless")
+    return folder / "headless"
+
+
+def folder_with(folder: Path, config: str) -> Path:
+    (folder / "config.json").write_text(config)
+    return folder
+
+
+REFUSED_MODELS: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
+    "number": (lambda folder: 3, {}, "int cannot be called; give a function, a torch module or an .onnx file"),
+    "no file": (lambda folder: folder / "model.safetensors", {}, "model.safetensors"),
+    "no onnx file": (lambda folder: folder / "model.onnx", {}, "there is no file .*model.onnx; check the path"),
+    "empty folder": (lambda folder: folder, {}, "holds no config.json, so it is no transformers model"),
+    "odd folder": (lambda folder: folder_with(folder, '{"model_type": "what"}'), {}, "cannot be loaded by trans"),
+    "no json": (lambda folder: folder_with(folder, "{"), {}, "config.json"),
+    "no head": (headless, {}, "no weights for 'classifier.bias'; give a model that was trained to classify"),
+    "untagged": (lambda folder: "timm:vit_tiny_patch16_224", {}, "name the full tag"),
+    "no such device": (lambda folder: random_vit(), {"device": "cuda"}, "device='cuda' cannot be used here .*'cpu'"),
+    "no device": (lambda folder: random_vit(), {"device": "toaster"}, "device='toaster' cannot be used here"),
+    "layer before head": (lambda folder: torchvision_vit(representation_size=8), {}, "a layer before its head"),
+    "option": (lambda folder: random_vit(), {"speed": 1}, "align has no option 'speed'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED_MODELS)
+def test_refused_models(kind: str, tmp_path: Path) -> None:
+    make, options, sentence = REFUSED_MODELS[kind]
+    if kind == "no such device" and torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(FozoError, match=sentence) as refusal:
+        fozo.adapter(make(tmp_path), normalised(pixels(4)), **options)
+    assert "\n" not in str(refusal.value)
+
+
+# --- clean images --------------------------------------------------------------------------------------------
+
+
+class Pairs(Dataset[Any]):
+    """A dataset of (image, label), as torchvision's are."""
+
+    def __init__(self, images: Any) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.images[index], index % 3
+
+
+def as_folder(folder: Path, images: np.ndarray) -> Path:
+    for number, image in enumerate(images):
+        place = folder / "images" / f"class {number % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{number:02d}.png")
+    return folder / "images"
+
+
+def pictures(images: np.ndarray) -> list[Image.Image]:
+    return [Image.fromarray(image) for image in images]
+
+
+def collated(items: list[Any]) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.stack([image for image, _ in items]), "labels": torch.zeros(len(items))}
+
+
+def kept(folder: Path, engine: fozo.Engine, images: np.ndarray) -> Path:
+    fozo.calibrate(engine, [normalised(images)]).save(folder / "stats.npz")
+    return folder / "stats.npz"
+
+
+SOURCES: dict[str, Callable[[np.ndarray, Path, fozo.Engine], Any]] = {
+    "loader of (images, labels)": lambda x, _, e: DataLoader(Pairs(torch.from_numpy(normalised(x))), batch_size=5),
+    "loader of [images]": lambda x, _, e: DataLoader(TensorDataset(torch.from_numpy(normalised(x))), batch_size=5),
+    "loader of dictionaries": lambda x, _, e: DataLoader(
+        Pairs(torch.from_numpy(normalised(x))), batch_size=5, collate_fn=collated
+    ),
+    "loader of tensors": lambda x, _, e: DataLoader(torch.from_numpy(normalised(x)), batch_size=5),  # type: ignore[arg-type]
+    "dataset": lambda x, _, e: Pairs(torch.from_numpy(normalised(x))),
+    "dataset of pictures": lambda x, _, e: Pairs(pictures(x)),
+    "dictionaries of pictures": lambda x, _, e: [{"image": picture, "label": 1} for picture in pictures(x)],
+    "batches": lambda x, _, e: [normalised(x)[:7], normalised(x)[7:]],
+    "double batches": lambda x, _, e: [normalised(x).astype(np.float64)],
+    "generator of batches": lambda x, _, e: (normalised(x)[i : i + 4] for i in range(0, len(x), 4)),
+    "arrays one by one": lambda x, _, e: iter(normalised(x)),
+    "tensors one by one": lambda x, _, e: list(torch.from_numpy(normalised(x))),
+    "frames one by one": lambda x, _, e: (frame for frame in x),
+    "one array": lambda x, _, e: normalised(x),
+    "one array of bytes": lambda x, _, e: x,
+    "one tensor of bytes": lambda x, _, e: torch.from_numpy(x).permute(0, 3, 1, 2),
+    "arrays and labels": lambda x, _, e: (normalised(x), np.zeros(len(x))),
+    "pictures": lambda x, _, e: pictures(x),
+    "generator of pictures": lambda x, _, e: (picture for picture in pictures(x)),
+    "folder": lambda x, folder, e: as_folder(folder, x),
+    "folder, as text": lambda x, folder, e: str(as_folder(folder, x)),
+    "set": lambda x, folder, e: fozo.open_images(as_folder(folder, x)),
+    "statistics": lambda x, _, e: fozo.calibrate(e, [normalised(x)]),
+    "file of statistics": lambda x, folder, e: kept(folder, e, x),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_clean_images(kind: str, tmp_path: Path) -> None:
+    engine, images = fozo.load_engine(random_vit(), **HALF), pixels(70)
+    expected = fozo.calibrate(engine, [normalised(images)])
+    found = fozo.adapter(engine, SOURCES[kind](images, tmp_path, engine)).source
+    assert found.images == 70
+    for name in found.PARTS:
+        np.testing.assert_allclose(getattr(found, name).mean, getattr(expected, name).mean, atol=1e-5)
+    assert found.inputs == expected.inputs and found.inputs is not None
+    np.testing.assert_allclose((found.inputs.low, found.inputs.high), [[-1] * 3, [1] * 3], atol=0.02)
+
+
+def test_calibrate_takes_models_too(tmp_path: Path) -> None:
+    path = exported(random_vit(), tmp_path)
+    assert fozo.calibrate(path, DataLoader(Pairs(normalised(pixels(8))), batch_size=4)).images == 8
+
+
+REFUSED_SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "number": (lambda folder: 7, "cannot calibrate on a int; give a DataLoader, a folder of images, or an iterable"),
+    "function": (lambda folder: print, "cannot calibrate on a builtin_function_or_method; give a DataLoader"),
+    "picture": (lambda folder: pictures(pixels(1))[0], "cannot calibrate on a Image; give"),
+    "one image": (lambda folder: normalised(pixels(1))[0], r"shape \[3, 16, 16\] is no collection of images"),
+    "nothing": (lambda folder: [], "at least two clean images, not 0"),
+    "single": (lambda folder: [normalised(pixels(1))], "at least two clean images, not 1"),
+    "dictionary": (lambda folder: {"data": 1}, "a batch has 'data', and no 'pixel_values' or 'images'"),
+    "paths": (lambda folder: ["a.jpg", "b.jpg"], "a str is no batch of images for vit; open files first"),
+    "no folder": (lambda folder: folder / "absent", "absent"),
+    "empty folder": (lambda folder: folder, "holds no images"),
+    "no statistics": (lambda folder: as_folder(folder, pixels(2)) / "class 0" / "00.png", "00.png"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED_SOURCES)
+def test_refused_clean_images(kind: str, tmp_path: Path) -> None:
+    make, sentence = REFUSED_SOURCES[kind]
+    with pytest.raises(FozoError, match=sentence):
+        fozo.adapter(random_vit(), make(tmp_path), **HALF)
+
+
+# --- batches -------------------------------------------------------------------------------------------------
+
+
+def tensors(x: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(normalised(x))
+
+
+def feature(x: np.ndarray) -> Any:
+    from transformers import BatchFeature
+
+    return BatchFeature({"pixel_values": tensors(x)})
+
+
+BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], type, float]] = {
+    "float32": (normalised, np.ndarray, 0),
+    "float64": (lambda x: normalised(x).astype(np.float64), np.ndarray, 1e-5),
+    "float16": (lambda x: normalised(x).astype(np.float16), np.ndarray, 0.05),
+    "not contiguous": (lambda x: normalised(x)[::-1].copy()[::-1], np.ndarray, 1e-6),
+    "long doubles": (lambda x: normalised(x).astype(np.longdouble), np.ndarray, 1e-5),
+    "big-endian": (lambda x: normalised(x).astype(">f4"), np.ndarray, 1e-5),
+    "tensor": (tensors, torch.Tensor, 0),
+    "tensor of doubles": (lambda x: tensors(x).double(), torch.Tensor, 1e-5),
+    "tensor of halves": (lambda x: tensors(x).half(), torch.Tensor, 0.05),
+    "tensor of bfloats": (lambda x: tensors(x).bfloat16(), torch.Tensor, 0.2),
+    "tensor with gradient": (lambda x: tensors(x).requires_grad_(), torch.Tensor, 0),
+    "bytes": (lambda x: x, np.ndarray, 0),
+    "bytes, channels first": (lambda x: x.transpose(0, 3, 1, 2), np.ndarray, 0),
+    "tensor of bytes": (lambda x: torch.from_numpy(x), torch.Tensor, 0),
+    "tensor of bytes, channels first": (lambda x: torch.from_numpy(x).permute(0, 3, 1, 2), torch.Tensor, 0),
+    "pictures": (pictures, np.ndarray, 0),
+    "tuple of pictures": (lambda x: tuple(pictures(x)), np.ndarray, 0),
+    "list of frames": (list, np.ndarray, 0),
+    "list of tensors of bytes": (lambda x: list(torch.from_numpy(x)), torch.Tensor, 0),
+    "list of arrays": (lambda x: list(normalised(x)), np.ndarray, 0),
+    "list of tensors": (lambda x: list(tensors(x)), torch.Tensor, 0),
+    "list of dictionaries": (lambda x: [{"image": picture} for picture in pictures(x)], np.ndarray, 0),
+    "lists of numbers": (lambda x: normalised(x).tolist(), np.ndarray, 1e-5),
+    "images and labels": (lambda x: (tensors(x), torch.zeros(len(x))), torch.Tensor, 0),
+    "list of images and labels": (lambda x: [tensors(x), torch.zeros(len(x))], torch.Tensor, 0),
+    "dictionary": (lambda x: {"labels": 0, "pixel_values": tensors(x)}, torch.Tensor, 0),
+    "dictionary of images": (lambda x: {"images": x}, np.ndarray, 0),
+    "feature of transformers": (feature, torch.Tensor, 0),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_batches(kind: str) -> None:
+    make, answer, tolerance = BATCHES[kind]
+    engine = fozo.load_engine(random_vit(), **HALF)
+    adapter, images = fozo.adapter(engine, [normalised(pixels(20, seed=1))]), pixels(6)
+    expected = adapter.clone()(normalised(images))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        logits: Any = adapter(make(images))
+    assert type(logits) is answer and np.asarray(logits).shape == (6, 7)
+    np.testing.assert_allclose(np.asarray(logits), expected, rtol=0, atol=tolerance or 5e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "answer"),
+    [
+        (lambda x: normalised(x)[0], np.ndarray),
+        (lambda x: tensors(x)[0], torch.Tensor),
+        (lambda x: x[0], np.ndarray),
+        (lambda x: torch.from_numpy(x[0]).permute(2, 0, 1), torch.Tensor),
+        (lambda x: pictures(x)[0], np.ndarray),
+        (lambda x: (pictures(x)[0], 3), np.ndarray),
+        (lambda x: {"image": x[0]}, np.ndarray),
+    ],
+)
+def test_one_image_is_a_batch_of_one(make: Callable[[np.ndarray], Any], answer: type) -> None:
+    adapter = fozo.adapter(random_vit(), [normalised(pixels(20, seed=1))], **HALF)
+    expected = adapter.clone()(normalised(pixels(1)))
+    logits: Any = adapter(make(pixels(1)))
+    assert type(logits) is answer and np.asarray(logits).shape == (1, 7)
+    np.testing.assert_allclose(np.asarray(logits), expected, atol=1e-6)
+
+
+def test_frames_of_other_sizes_are_resized_as_streams_do() -> None:
+    from fozo.data.images import resize_crop
+
+    adapter = fozo.adapter(random_vit(), [normalised(pixels(20, seed=1))], **HALF)
+    frames, tall = pixels(2, size=(30, 40)), pixels(1, seed=3, size=(50, 20))
+    expected = np.stack([resize_crop(image, (16, 16)) for image in (*frames, tall[0])])
+    plain = fozo.NoAdapt(adapter.engine)
+    mixed: Any = plain(pictures(frames) + pictures(tall))
+    np.testing.assert_allclose(mixed, plain(normalised(expected)), atol=1e-6)
+    np.testing.assert_allclose(np.asarray(plain([*frames, tall[0]])), mixed, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(plain(frames)), mixed[:2], atol=1e-6)
+    gray: Any = pictures(frames)[0].convert("L")
+    np.testing.assert_allclose(np.asarray(plain(gray)), np.asarray(plain(gray.convert("RGB"))), atol=1e-6)
+
+
+def ragged(x: np.ndarray) -> Any:
+    rows = normalised(x).tolist()
+    rows[1][2][3].pop()
+    return rows
+
+
+REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
+    "floats, channels last": (lambda x: normalised(x).transpose(0, 2, 3, 1), "put the channels first: images"),
+    "one channel": (lambda x: normalised(x)[:, :1], "give images of 3 channels, by repeating the gray channel say"),
+    "four channels": (lambda x: np.zeros((2, 4, 16, 16), np.float32), "give images of 3 channels$"),
+    "gray bytes": (lambda x: x[..., :1], r"\[16, 16, 1\]; give \[height, width, 3\]: convert gray, RGBA"),
+    "flat bytes": (lambda x: x[..., 0], "uint8 images have shape"),
+    "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px, or load"),
+    "five axes": (lambda x: normalised(x)[None], "give a batch of images, channels first"),
+    "two axes": (lambda x: normalised(x)[0, 0], "give a batch of images, channels first"),
+    "integers": (lambda x: x.astype(np.int64), "holds int64|has shape"),
+    "integers, channels first": (lambda x: x.transpose(0, 3, 1, 2).astype(np.int64), "int64; give normalised"),
+    "truth": (lambda x: np.ones((2, 3, 16, 16), bool), "holds bool; give normalised floats"),
+    "complex": (lambda x: np.ones((2, 3, 16, 16), complex), "holds complex128"),
+    "differing arrays": (
+        lambda x: [normalised(x)[0], normalised(x)[1, :, :8]], r"image 0 has \[3, 16, 16\] and image 1 \[3, 8, 16\]"
+    ),
+    "differing lists": (ragged, "lists of differing lengths is no batch of images"),
+    "arrays and tensors": (lambda x: [normalised(x)[0], tensors(x)[1]], "a list of Tensor, ndarray is no batch"),
+    "pictures and arrays": (lambda x: [pictures(x)[0], x[1]], "a list of Image, ndarray is no batch"),
+    "bytes and floats": (lambda x: [x[0], normalised(x)[1]], "differ in shape"),
+    "batches": (lambda x: [normalised(x), normalised(x)], "a list of 2 batches was given where one is read"),
+    "nothing": (lambda x: [], "the batch has no images; give at least one"),
+    "no images": (lambda x: normalised(x)[:0], "the batch has no images; give at least one"),
+    "None": (lambda x: None, "a NoneType is no batch of images for vit; give"),
+    "text": (lambda x: "cat.jpg", "open files first, with PIL.Image.open say"),
+    "paths": (lambda x: ["cat.jpg"], "open files first, with PIL.Image.open say"),
+    "dictionary": (lambda x: {"input": x}, "a batch has 'input', and no 'pixel_values' or 'images'"),
+    "odd picture": (lambda x: [Image.new("F", (16, 16))], "image 0 of the batch has pixels of unknown range"),
+    "huge picture": (lambda x: [Image.new("1", (9000, 9000))], "image 0 of the batch has more than 67 million pixels"),
+    "thin picture": (lambda x: [Image.new("L", (1, 300))], "more than 100 times as long as wide"),
+    "objects": (lambda x: np.array([None, 1], dtype=object), "give a batch of images, channels first"),
+    "NaN": (lambda x: normalised(x) * np.float32("nan"), "NaN"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED_BATCHES)
+def test_refused_batches(kind: str) -> None:
+    make, sentence = REFUSED_BATCHES[kind]
+    adapter = fozo.adapter(random_vit(), [normalised(pixels(20, seed=1))], **HALF)
+    adapter(normalised(pixels(4)))
+    before = adapter.state(), adapter.metrics()
+    with pytest.raises(FozoError, match=sentence) as refusal:
+        adapter(make(pixels(2)))
+    assert "\n" not in str(refusal.value)
+    assert all(np.array_equal(adapter.state()[name], value) for name, value in before[0].items())
+    assert adapter.metrics() == before[1]
+
+
+def test_gray_models_take_colour_pictures() -> None:
+    from dataclasses import replace
+
+    vit = random_vit(replace(SMALL, channels=1))
+    adapter = fozo.adapter(vit, pictures(pixels(20)), **HALF)
+    gray = np.stack([np.array(picture.convert("L")) for picture in pictures(pixels(3))])[..., None]
+    expected = adapter.clone()(normalised(gray))
+    np.testing.assert_allclose(np.asarray(adapter(pictures(pixels(3)))), expected, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(adapter.clone()(gray)), expected, atol=1e-6)
+
+
+# --- normalisation -------------------------------------------------------------------------------------------
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+WAYS = {
+    "Normalize had been left out": (0.0, 1.0),
+    "mean and std of 0.5": (0.5, 0.5),
+    "ImageNet's": IMAGENET,
+    "CLIP's": CLIP,
+}
+
+
+@pytest.mark.parametrize("given", WAYS)
+@pytest.mark.parametrize("right", WAYS)
+@pytest.mark.parametrize("known", [True, False])
+def test_another_normalisation_is_named_once(
+    right: str, given: str, known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    mean, std = WAYS[right]
+    options: dict[str, Any] = {"mean": mean, "std": std} if known else {}
+    with warnings.catch_warnings(), caplog.at_level(logging.INFO, "fozo"):
+        warnings.simplefilter("ignore", ImageWarning)  # which says of an unknown 0 to 1 that few models read it
+        adapter = fozo.adapter(random_vit(), [normalised(pixels(8, seed=i), mean, std) for i in range(3)], **options)
+    assert known or f"{right}" in caplog.text
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for seed in range(5, 9):
+            adapter(normalised(pixels(4, seed=seed), *WAYS[given]))
+    sentences = [str(warning.message) for warning in seen if issubclass(warning.category, ImageWarning)]
+    if given == right:
+        assert sentences == []
+    else:
+        assert len(sentences) == 1 and given in sentences[0] and "looks like" in sentences[0]
+
+
+def test_an_unknown_model_normalises_bytes_as_the_clean_images_were() -> None:
+    adapter = fozo.adapter(random_vit(), [normalised(pixels(20), *IMAGENET)])
+    assert adapter.engine.spec.mean is None
+    expected = adapter.clone()(normalised(pixels(3, seed=2), *IMAGENET))
+    np.testing.assert_allclose(np.asarray(adapter(pixels(3, seed=2))), expected, atol=1e-5)
+    with pytest.raises(FozoError, match="mean and std of vit are unknown; pass mean= and std="):
+        fozo.adapter(random_vit(), pixels(20))
+    with pytest.raises(FozoError, match="mean and std of vit are unknown"):
+        fozo.adapter(random_vit(), [random_images(20)])(pixels(3))
+
+
+def test_clean_images_of_0_to_1_for_an_unknown_model_are_warned_of() -> None:
+    with pytest.warns(
+        ImageWarning, match="vit does not tell its mean and std; the clean images look like pixels of 0 to 1"
+    ):
+        fozo.calibrate(random_vit(), [normalised(pixels(20), 0.0, 1.0)])
+
+
+# --- habits --------------------------------------------------------------------------------------------------
+
+
+def test_everything_says_in_one_line_what_it_is(tmp_path: Path) -> None:
+    adapter = fozo.adapter(random_vit(), [normalised(pixels(20))], passes=2, **HALF)
+    onnx = fozo.load_engine(exported(random_vit(), tmp_path))
+    assert repr(adapter) == "<Align on vit, passes=2>"
+    assert repr(adapter.engine) == "<TorchEngine vit: 3x16x16 to 7 classes, cpu>"
+    assert repr(onnx) == "<OnnxEngine vit: 3x16x16 to 7 classes, cpu>"
+    expected = (
+        f"<SourceStatistics of vit ({adapter.engine.spec.fingerprint[:12]}): 20 images, pixels normalised with a mean"
+    )
+    assert repr(adapter.source).startswith(expected)
+
+
+def test_nobody_hears_the_log_unless_he_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    fozo.calibrate(random_vit(), [normalised(pixels(20))])
+    assert capsys.readouterr() == ("", "")
+
+
+def loop(adapter: Any, loader: DataLoader[Any]) -> Iterator[list[str]]:
+    for images, _ in loader:
+        yield adapter.names(adapter(images))
+
+
+def test_five_lines() -> None:
+    model: ViT = random_vit()
+    clean = DataLoader(Pairs(tensors(pixels(32))), batch_size=8)
+    adapter = fozo.adapter(model, clean, labels=list("abcdefg"), **HALF)
+    names = [name for batch in loop(adapter, clean) for name in batch]
+    assert len(names) == 32 and set(names) <= set("abcdefg")
