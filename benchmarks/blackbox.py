@@ -27,7 +27,7 @@ import torch
 import fozo
 from benchmarks.common import clean_and_test, clean_batches
 from benchmarks.resnet50 import MEAN, STD, load, write_onnx
-from fozo.data.corruptions import EXTRA_KINDS, KINDS, frost_source
+from fozo.data.corruptions import KINDS, frost_source
 from fozo.data.sets import CLEAN, Domain
 from fozo.data.sources import Corrupting
 from fozo.engines.blackbox import BlackBoxEngine, black_box
@@ -108,10 +108,10 @@ def main() -> None:
     parser.add_argument("--engine", choices=("onnx", "torch"), default="onnx")
     parser.add_argument("--severity", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2, help=f"of {BATCH} images of each corruption, 4 at most")
-    parser.add_argument("--extra", action="store_true", help="the four extra corruptions, on which settings are chosen")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="corruptions, separated by commas")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    kinds = EXTRA_KINDS if arguments.extra else KINDS
+    kinds = tuple(arguments.kinds.split(","))
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
     engine = engine_of(arguments.weights, arguments.engine, work, arguments.threads)

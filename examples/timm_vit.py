@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -26,7 +27,8 @@ class Photos(Dataset[torch.Tensor]):
 
     def __init__(self, folder: str, model: torch.nn.Module) -> None:
         self.paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
-        self.transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+        data: Any = timm.data  # which tells no types
+        self.transform = data.create_transform(**data.resolve_model_data_config(model))
 
     def __len__(self) -> int:
         """Count them."""

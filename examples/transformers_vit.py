@@ -29,7 +29,7 @@ def photos(folder: str) -> Iterator[tuple[str, Image.Image]]:
 
 def main(model_name: str, clean: str, live: str) -> None:
     """Calibrate, then adapt and name what is seen."""
-    processor: Any = AutoImageProcessor.from_pretrained(model_name)
+    processor: Any = AutoImageProcessor.from_pretrained(model_name)  # type: ignore[no-untyped-call]
     model: Any = AutoModelForImageClassification.from_pretrained(model_name).eval()
 
     def batches(folder: str) -> Iterator[tuple[list[str], Any]]:

@@ -32,8 +32,7 @@ def pixels(count: int = 12, seed: int = 0, size: tuple[int, int] = (16, 16)) -> 
 
 def normalised(images: np.ndarray, mean: Any = 0.5, std: Any = 0.5) -> np.ndarray:
     """The model's input, as torchvision's ToTensor and Normalize make it."""
-    scaled: np.ndarray = (images.astype(np.float32) / 255 - np.float32(mean)) / np.float32(std)
-    return scaled.transpose(0, 3, 1, 2)
+    return np.moveaxis((images.astype(np.float32) / 255 - np.float32(mean)) / np.float32(std), 3, 1)
 
 
 # --- models --------------------------------------------------------------------------------------------------
@@ -156,8 +155,8 @@ def test_a_name_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
         return timm_vit()
 
     monkeypatch.setattr(timm, "create_model", create)
-    adapter = fozo.adapter("timm:vit_tiny_patch4_16.augreg_in1k", normalised(pixels(20)))
-    assert asked == [("vit_tiny_patch4_16.augreg_in1k", True)] and adapter.engine.spec.mean == (0.5, 0.5, 0.5)
+    adapter = fozo.adapter("timm:vit_mini_patch4_16.augreg_in1k", normalised(pixels(20)))
+    assert asked == [("vit_mini_patch4_16.augreg_in1k", True)] and adapter.engine.spec.mean == (0.5, 0.5, 0.5)
 
 
 def test_a_transformers_folder_brings_labels_normalisation_and_name(tmp_path: Path) -> None:
@@ -428,7 +427,7 @@ REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
     "four channels": (lambda x: np.zeros((2, 4, 16, 16), np.float32), "give images of 3 channels$"),
     "gray bytes": (lambda x: x[..., :1], r"\[16, 16, 1\]; give \[height, width, 3\]: convert gray, RGBA"),
     "flat bytes": (lambda x: x[..., 0], "uint8 images have shape"),
-    "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px, or load"),
+    "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px"),
     "five axes": (lambda x: normalised(x)[None], "give a batch of images, channels first"),
     "two axes": (lambda x: normalised(x)[0, 0], "give a batch of images, channels first"),
     "integers": (lambda x: x.astype(np.int64), "holds int64|has shape"),
@@ -527,11 +526,24 @@ def test_an_unknown_model_normalises_bytes_as_the_clean_images_were() -> None:
         fozo.adapter(random_vit(), [random_images(20)])(pixels(3))
 
 
+def test_methods_take_models_and_files(tmp_path: Path) -> None:
+    """FINDINGS B4: these were raw exceptions."""
+    path = kept(tmp_path, fozo.load_engine(random_vit(), **HALF), pixels(20))
+    make: Any = fozo.FOZO
+    assert make(random_vit(), path, passes=2)(normalised(pixels(2))).shape == (2, 7)
+    with pytest.raises(FozoError, match=r"fozo takes source statistics; make them with fozo.calibrate.*, not a list"):
+        make(random_vit(), [normalised(pixels(2))])
+    with pytest.raises(FozoError, match="NoneType cannot be called"):
+        fozo.NoAdapt(None)  # type: ignore[arg-type]
+
+
 def test_clean_images_of_0_to_1_for_an_unknown_model_are_warned_of() -> None:
-    with pytest.warns(
-        ImageWarning, match="vit does not tell its mean and std; the clean images look like pixels of 0 to 1"
-    ):
+    with pytest.warns(ImageWarning, match="look like pixels of 0 to 1 .*, which few models read: normalise them"):
         fozo.calibrate(random_vit(), [normalised(pixels(20), 0.0, 1.0)])
+    with pytest.warns(
+        ImageWarning, match="vit does not tell its mean and std; the clean images .* ImageNet's mean and std, and"
+    ):
+        fozo.calibrate(random_vit(), [normalised(pixels(20), *IMAGENET)])
 
 
 # --- habits --------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tests.helpers import REPO
 
 pytest.importorskip("hatchling", reason="building the wheel without a download needs hatchling")
 
-BANNED = ("torch", "onnx", "scipy", "cv2", "matplotlib", "skimage", "timm", "transformers")
+BANNED = ("torch", "onnx", "cv2", "matplotlib", "skimage", "timm", "transformers")
 
 
 def canonical(name: str) -> str:

@@ -93,13 +93,19 @@ def _tell(statistics: SourceStatistics, spec: Spec) -> None:
         return
     told = statistics.inputs.told()
     if told is None:
-        looks = "look like none of the usual ones, so that only their range can be held against later images"
-    else:
-        looks = f"look like {name_of(told)}, which later images are held against"
-    sentence = f"{spec.name} does not tell its mean and std; the clean images {looks}"
-    LOG.warning(sentence)
-    if told is not None and told == common(spec.channels)[0]:  # few models read these
-        warnings.warn(
-            f"{sentence}; if it was trained on normalised images, normalise these too, or name mean= and std= and give "
-            f"uint8 pixels", ImageWarning, stacklevel=3,
+        LOG.warning(
+            "%s does not tell its mean and std, and its clean images look like none of the usual: only their range can "
+            "be held against later images", spec.name,
         )  # fmt: skip
+        return
+    left_out = (
+        ", which few models read: normalise them as the training images were"
+        if told == common(spec.channels)[0]
+        else ""
+    )
+    sentence = (
+        f"{spec.name} does not tell its mean and std; the clean images look like {name_of(told)}{left_out}, and later "
+        f"images are held against that; pass mean= and std= to be sure"
+    )
+    LOG.warning(sentence)
+    warnings.warn(sentence, ImageWarning, stacklevel=4)

@@ -41,6 +41,8 @@ from fozo.types import Images, Spec
 
 BATCH = 64
 """Images that are put together where they come one by one."""
+FIRST, EVERY = 16, 16
+"""Batches that are held against the clean images: so many at first, then every so many."""
 KEYS = ("pixel_values", "images", "image")
 """Where dictionaries of images have them: transformers', and those of many datasets."""
 
@@ -67,18 +69,27 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
     return _from_pixels(array, spec if told is None else replace(spec, mean=told[0], std=told[1]))
 
 
-def compare(images: Images, spec: Spec, clean: InputRange | None, warned: set[str]) -> None:
-    """Warn once of images that were prepared in another way than the clean ones.
+class Watch:
+    """Holds what a method is fed against its clean images: the first batches, then now and then. It warns once.
 
-    Where the model tells its mean and std, its engine has held the images against them.
+    Where the model tells its mean and std, its engine holds every batch against them, and nothing is left to do here.
     """
-    if clean is None or spec.normalisation is not None or warned:
-        return
-    objection = clean.objection(images)
-    if objection is not None:
-        sentence = f"the batch was prepared in another way than the clean images: {objection}; prepare both alike"
-        warnings.warn(sentence, ImageWarning, stacklevel=3)
-        warned.add(objection)  # after it: where warnings are errors, every such batch is refused
+
+    def __init__(self) -> None:
+        self.batches, self.warned = 0, False
+
+    def __call__(self, images: Images, spec: Spec, clean: InputRange | None) -> None:
+        """Look at a batch that the engine has checked."""
+        self.batches += 1
+        if clean is None or spec.normalisation is not None or self.warned:
+            return
+        if self.batches > FIRST and self.batches % EVERY:
+            return
+        objection = clean.objection(images)
+        if objection is not None:
+            sentence = f"the batch was prepared in another way than the clean images: {objection}; prepare both alike"
+            warnings.warn(sentence, ImageWarning, stacklevel=3)
+            self.warned = True  # after it: where warnings are errors, such batches are refused
 
 
 def batches(source: object, spec: Spec) -> Iterator[Images]:

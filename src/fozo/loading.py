@@ -204,8 +204,6 @@ def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Mod
 
 
 def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngine:
-    fixed = ("architecture", "heads", "image_size", "device", "dtype", "scales")
-    options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
     runtime = options.runtime or "onnxruntime"
     engine: GraphEngine
     if runtime == "onnxruntime":
@@ -218,6 +216,9 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
         engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
     else:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {runtime!r}")
+    # Now that it is one: a file of another program has said so above, and may be told its size.
+    fixed = ("architecture", "heads", "image_size", "device", "dtype", "scales")
+    options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
     mean, std = (_per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
     return engine.adjust(mean, std, options.labels, options.classes)
 

@@ -248,7 +248,9 @@ class Affine:
 
     def __call__(self, pooled: Floats) -> Floats:
         """Apply it: ``[..., h] -> [..., classes]``."""
-        logits: Floats = np.asarray(pooled, dtype=self.weight.dtype) @ self.weight + self.bias
+        # On the calling thread: BLAS would wake its own, which spin for longer than so small a product takes.
+        logits: Floats = np.einsum("...h,hc->...c", np.asarray(pooled, dtype=self.weight.dtype), self.weight)
+        logits += self.bias
         return logits
 
 

@@ -286,10 +286,18 @@ def test_wnid_folders_are_known_to_any_model_of_imagenet(photos: Path, tmp_path:
 
 
 def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
-    header = {"kind": "fozo adapt", "version": 1}
-    line = {"index": 0, "images": 4, "end": 90, "crc": 1, "entropy": 0.5, "confidence": 0.5, "passes": 1.0}
+    header: dict[str, object] = {"kind": "fozo adapt", "version": 1}
+    line: dict[str, object] = {
+        "index": 0,
+        "images": 4,
+        "end": 90,
+        "crc": 1,
+        "entropy": 0.5,
+        "confidence": 0.5,
+        "passes": 1.0,
+    }
     path = tmp_path / "p.csv.log"
-    for lines, sentence in (
+    cases: list[tuple[list[dict[str, object]], str]] = [
         ([], "no log of fozo adapt"),
         ([{"kind": "fozo journal"}], "no log of fozo adapt"),
         ([header, {**line, "index": 1}], "damaged in line 2"),
@@ -297,7 +305,8 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
         ([header, {"finished": True}, line], "damaged in line 3"),
         ([header, line, {**line, "index": 1}], "damaged in line 3"),
         ([header, {**line, "passes": "many"}], "passes"),
-    ):
+    ]
+    for lines, sentence in cases:
         path.write_bytes(b"".join(map(encode, lines)))
         with pytest.raises(FozoError, match=sentence):
             own.read_own(path)
@@ -347,3 +356,32 @@ def test_bad_input_is_one_sentence_and_code_2(
         code, _, errors = call(*arguments)
         assert code == 2 and len(errors.splitlines()) == 1 and sentence in errors, (arguments, errors)
     assert not out.exists()
+
+
+def test_a_foreign_onnx_file_is_adapted_by_its_images_alone(
+    call: Call, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model that shows no tokens, and whose file tells no size."""
+    onnx = pytest.importorskip("onnx")
+    weight = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    sides: list[str | int] = ["n", 3, "h", "w"]
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("ReduceMean", ["images", "axes"], ["colour"], keepdims=0),
+            onnx.helper.make_node("MatMul", ["colour", "weight"], ["logits"]),
+        ],
+        "colours",
+        [onnx.helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, sides)],
+        [onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", 4])],
+        [onnx.numpy_helper.from_array(weight, "weight"), onnx.numpy_helper.from_array(np.array([2, 3]), "axes")],
+    )
+    model, out = tmp_path / "foreign.onnx", tmp_path / "predictions.csv"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), model)
+    command = ("adapt", model, photos, "--clean", photos / "class0", "--mean", 0.5, "--std", 0.5, "-o", out)
+    code, _, errors = call(*command)
+    assert code == 2 and "give --image-size" in errors and not out.exists()
+    code, said, errors = call(*command, "--image-size", 32)
+    assert code == 0 and "60 images by equalise" in said, errors
+    header, rows = table(out)
+    assert header == ["image", *(f"{what}{i}" for i in range(1, 5) for what in ("class", "probability"))]
+    assert len(rows) == 60 and len(rows[0]) == 9

@@ -103,7 +103,7 @@ def test_without_a_terminal_there_is_a_plain_line_now_and_then(
 ) -> None:
     """A log file said nothing for hours."""
     now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr("fozo.cli.progress.time.monotonic", lambda: now)
     shown = []
     with closing(Progress()) as bar:
         for seconds in (1, 29, 30, 31, 59, 60, 61):

@@ -123,6 +123,20 @@ def make(model: Any) -> Equalise:
     return Equalise(engine, calibrate(engine, [scenes(16)]))
 
 
+def test_a_detector_in_two_lines() -> None:
+    """What the README promises: any function, clean images from a loader, and what the function returns."""
+    clean = torch.utils.data.DataLoader(list(scenes(40)), batch_size=16)  # type: ignore[arg-type, var-annotated]
+    adapter = fozo.adapter(lambda images: [{"boxes": torch.zeros(0, 4)} for _ in images], clean)
+    for batch in (torch.from_numpy(hazy(scenes(8, 2))), hazy(scenes(3, 3))):
+        answer = adapter(batch)
+        assert [list(boxes) for boxes in answer] == [["boxes"]] * len(batch)
+    adapter.reset()
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), dtype=np.uint8)
+    seen = list[torch.Tensor]()
+    adapter = fozo.adapter(lambda images: seen.append(images), torch.from_numpy(pixels), mean=0.5, std=0.5)
+    assert adapter(torch.from_numpy(pixels)) is None and seen[0].shape == (4, 3, 16, 16)
+
+
 def test_logits_come_back_as_images_came(engine: BlackBoxEngine, source: SourceStatistics) -> None:
     images = scenes(4)
     logits = Equalise(engine, source, strength=0.0)(torch.from_numpy(images))

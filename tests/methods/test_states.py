@@ -71,9 +71,13 @@ def as_type(name: str, dtype: str) -> Damage:
     [
         ("align", value("variance", 3, -1.0)),
         ("align", value("variance", 3, 0.0)),
-        ("align", rows(17, "mean", "variance", "descriptor", "updates")),
-        ("align", rows(5, "updates")),
-        ("align", as_type("updates", "float64")),
+        ("align", rows(17, "mean", "variance", "descriptor", "codes", "scales", "contents")),
+        ("align", rows(5, "codes")),
+        ("align", as_type("codes", "float64")),
+        ("align", value("scales", 3, -1.0)),
+        ("align", lambda state: {"next": state["next"] + 10_000}),
+        ("align", value("treatment_facts", 0, 2.0)),
+        ("align", value("treatment_facts", 2, -1.0)),
         ("align", as_type("mean", "float32")),
         ("align", lambda state: {"mean": state["mean"][:, 1:]}),
         ("fozo", rows(2, "average")),
@@ -172,13 +176,13 @@ def test_a_bomb_is_refused_before_it_goes_off(
     method, path = used("align", engine, source), tmp_path / "state.npz"
     method.save(path)
     _, arrays = load_arrays(path, "state")
-    width = arrays["updates"].shape[1]
+    width = arrays["contents"].shape[1]
     with zipfile.ZipFile(path) as file:
-        kept = {name: file.read(name) for name in file.namelist() if name != "updates.npy"}
+        kept = {name: file.read(name) for name in file.namelist() if name != "contents.npy"}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in kept.items():
             file.writestr(name, data)
-        with file.open("updates.npy", "w") as stream:
+        with file.open("contents.npy", "w") as stream:
             shape = (100_000_000 // width, width)
             np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
             left = 4 * shape[0] * shape[1]

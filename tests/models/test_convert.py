@@ -96,6 +96,7 @@ def test_a_timm_model_brings_its_name_and_normalisation() -> None:
     engine = fozo.load_engine(timm.create_model("vit_tiny_patch16_224"))
     assert engine.spec.name == TINY
     assert engine.spec.mean == (0.5, 0.5, 0.5) and engine.spec.image_size == (224, 224)
+    assert engine.spec.label(207) == "golden retriever" and engine.spec.label(0) == "tench, Tinca tinca"
     engine = fozo.load_engine(timm.create_model("deit_tiny_patch16_224"))
     assert engine.spec.mean == pytest.approx((0.485, 0.456, 0.406))
 

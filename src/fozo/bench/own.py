@@ -32,7 +32,7 @@ from fozo.io import MAX_LINE, Log, as_dataclass, decode, disk_errors, open_outpu
 from fozo.io import remove_temporary_files as sweep
 from fozo.methods.journal import TORN_HEADER
 from fozo.methods.registry import AnyMethod
-from fozo.types import Floats, Spec
+from fozo.types import Array, Floats, Spec
 
 LARGEST = 1e30
 """No metric comes near it; beyond, sums of a few would not be finite."""
@@ -193,14 +193,14 @@ def adapt_folder(
             if done:
                 log.truncate(done + 1)
             else:
-                table.add([_heads(spec)])
                 log.append(header)
             for batch in batches(done):
-                logits = method(batch.images).astype(np.float64)
+                logits = _logits(method(batch.images), len(batch.samples), spec)
                 odds = np.exp(logits - logits.max(axis=1, keepdims=True))
                 probabilities = odds / odds.sum(axis=1, keepdims=True)
                 paths = [images.samples[int(index)].path for index in batch.samples]
-                table.add(_rows(spec, paths, probabilities))
+                rows = _rows(spec, paths, probabilities)
+                table.add([_heads(rows[0]), *rows] if batch.index == 0 else rows)
                 correct = int((logits.argmax(axis=1) == batch.labels).sum()) if labelled else None
                 entropy, confidence = float(entropies(logits).mean()), float(probabilities.max(axis=1).mean())
                 passes = float(method.passes_per_image)
@@ -248,14 +248,23 @@ def _check_table(out: Path, last: BatchLine) -> tuple[int, int]:
     return last.end, crc
 
 
-def _heads(spec: Spec) -> list[str]:
-    places = range(1, min(TOP, spec.classes) + 1)
+def _logits(answer: object, count: int, spec: Spec) -> Array:
+    """Refuse what a model that is no classifier returns."""
+    if not isinstance(answer, np.ndarray) or answer.ndim != 2 or len(answer) != count:
+        raise FozoError(
+            f"{spec.name} returns no logits [images, classes], which fozo adapt writes; call fozo.adapter in Python"
+        )
+    return answer.astype(np.float64)
+
+
+def _heads(row: Sequence[object]) -> list[str]:
+    places = range(1, len(row) // 2 + 1)
     return ["image", *(f"{what}{place}" for place in places for what in ("class", "probability"))]
 
 
 def _rows(spec: Spec, paths: Sequence[str], probabilities: Floats) -> list[list[object]]:
     """Name each image's likeliest classes, with their probabilities."""
-    best = np.argsort(-probabilities, axis=1, kind="stable")[:, : min(TOP, spec.classes)]
+    best = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP]
     rows: list[list[object]] = []
     for path, classes, row in zip(paths, best, probabilities, strict=True):
         named = ((spec.labels[i] if spec.labels else int(i), f"{row[i]:.6f}") for i in classes)

@@ -39,7 +39,13 @@ def adapt(
     clean: Annotated[
         Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA and PEA need it.")
     ] = None,
-    method: Annotated[str, typer.Option(help="See fozo methods.", autocompletion=method_names)] = "align",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="See fozo methods; align by default, equalise for a model that shows no tokens.",
+            autocompletion=method_names,
+        ),
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="Of the method: paper of fozo, say.")] = None,
     passes: Annotated[str | None, typer.Option(help="Forward passes; align also takes auto.")] = None,
     option: Annotated[
@@ -71,18 +77,21 @@ def adapt(
     options: dict[str, Any] = {"seed": seed, "preset": preset, "batch_size": batch_size, **read_options(option or [])}
     if passes is not None:
         options["passes"] = read_value(passes)
-    wanted = needs(method, options)
+    wanted = needs(method or "align", options)  # of which equalise needs the same
     for need in sorted(wanted & MEASURED.keys()):
         if clean is None:
             what = NEEDS[need].partition(";")[0]
             raise FozoError(f"{method} needs {what}; give a folder of them as --clean")
     if "source" in wanted and stats is None and clean is None:
-        raise FozoError(f"{method} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean")
+        raise FozoError(
+            f"{method or 'align'} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean"
+        )
     for path in (out, Path(f"{out}{LOG}"), *([] if state is None else [state])):
         check_output(path)  # said before the work, not after it
     found = open_unlabelled(images)
     calm = None if clean is None else open_unlabelled(clean)
     engine = load_model(model, load)
+    method = method or ("align" if "tokens" in engine.abilities else "equalise")
     named = label_by_folder(found, engine.spec)
     facts: dict[str, object] = {
         "model": engine.spec.name,

@@ -73,11 +73,14 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
 def load_model(model: str, load: LoadOptions) -> Engine:
     """Load a model for a command, which has the process to itself: ``--threads`` are PyTorch's too."""
     if load.threads is None or model.endswith(".onnx"):
-        return load_engine(model, load)
-    if load.threads < 1:
+        engine = load_engine(model, load)
+    elif load.threads < 1:
         raise FozoError(f"threads is {load.threads}; give a whole number from 1 up")
-    engine = load_engine(model, replace(load, threads=None))
-    sys.modules["torch"].set_num_threads(load.threads)
+    else:
+        engine = load_engine(model, replace(load, threads=None))
+        sys.modules["torch"].set_num_threads(load.threads)
+    if 0 in engine.spec.image_size:
+        raise FozoError(f"{model} does not tell the size of its images; give --image-size")
     return engine
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from scipy.fft import dctn, idctn
 
 from fozo.types import Array
 
@@ -31,63 +32,92 @@ CHUNK = 8
 """Images transformed together: what is needed on the way then stays in the cache, however large the batch."""
 
 
-def _cosines(size: int) -> Single:
-    """Rows are the orthonormal cosines of ``size`` samples, so the inverse is the transpose."""
-    order, place = np.arange(size)[:, None], np.arange(size)[None] + 0.5
-    rows = np.cos(np.pi * order * place / size) * np.sqrt(2 / size)
-    rows[0] /= np.sqrt(2)
-    return np.asarray(rows, dtype=np.float32)
-
-
 def half_octaves(height: int, width: int) -> int:
     """Count them from the finest detail down to a quarter of the image; what is coarser joins the last."""
     return max(1, int(2 * np.log2(min(height, width) / 2)))
 
 
 class Spectra:
-    """The cosine transform of images of one size, and its half octaves."""
+    """The cosine transform of images of one size, and its half octaves.
+
+    Everything here runs on the calling thread: products by BLAS would wake its threads, which then spin for longer than
+    they have worked.
+    """
 
     def __init__(self, channels: int, height: int, width: int) -> None:
         self.channels, self.height, self.width = channels, height, width
         self.bands = half_octaves(height, width)
-        # Rows are brightness and differences of colour, orthonormal; other than three channels stay as they are.
-        colours = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]], dtype=np.float64) if channels == 3 else np.eye(channels)
         self.brightness = slice(0, 1 if channels == 3 else channels)
         """Where a descriptor has the mean brightness of the image."""
-        self._colours = (colours / np.linalg.norm(colours, axis=1, keepdims=True)).astype(np.float32)
-        self._down, self._across = _cosines(height), _cosines(width)
         # Spatial frequency of every coefficient, 1 being the finest along a side, and how many half octaves it lies
         # below the finest; the image's mean counts as the coarsest.
         frequency = np.hypot(np.arange(height)[:, None] / height, np.arange(width)[None] / width)
         octave = (2 * np.log2(np.sqrt(2) / np.maximum(frequency, 1 / max(height, width)))).ravel()
         band = np.minimum(octave.astype(int), self.bands - 1)
-        members = (band[:, None] == np.arange(self.bands)).astype(np.float32)
-        members[0] = 0  # the mean belongs to no band
-        self._members = np.asarray(members / np.maximum(members.sum(axis=0), 1), dtype=np.float32)
-        """Averages coefficients over bands: ``[height * width, bands]``."""
-        nearness = 1 - np.abs(np.clip(octave - 0.5, 0, self.bands - 1) - np.arange(self.bands)[:, None])
-        self._blend = np.asarray(np.maximum(nearness, 0), dtype=np.float32)
-        """Weights of the two nearest bands for every coefficient: ``[bands, height * width]``."""
+        band[0] = -1  # the mean belongs to no band
+        # Along a row a band is one run of neighbours, so energies are summed over runs first and over bands then.
+        self._runs = np.flatnonzero(np.diff(band, prepend=-2) | (np.arange(band.size) % width == 0))
+        members = band[self._runs][:, None] == np.arange(self.bands)
+        sizes = np.maximum(np.bincount(band[1:], minlength=self.bands), 1)
+        self._members = np.asarray(members / sizes, dtype=np.float32)
+        """Averages runs over bands: ``[runs, bands]``."""
+        # Where every coefficient lies between the centres of two bands: the lower one, and how far beyond it.
+        place = np.clip(octave - 0.5, 0, self.bands - 1)
+        self._lower = np.minimum(place.astype(np.intp), max(self.bands - 2, 0))
+        self._beyond = (place - self._lower).astype(np.float32)
 
-    def transform(self, images: npt.NDArray[np.floating]) -> Single:
-        """Turn images ``[B, channels, height, width]`` into coefficients of the same shape."""
-        coefficients = np.empty(images.shape, dtype=np.float32)
+    def transform(self, images: npt.NDArray[np.floating], out: Single | None = None) -> Single:
+        """Turn images ``[B, channels, height, width]`` into coefficients of the same shape, in ``out`` if given."""
+        coefficients = np.empty(images.shape, dtype=np.float32) if out is None else out
         for start in range(0, len(images), CHUNK):
-            x = np.asarray(images[start : start + CHUNK], dtype=np.float32)
-            mixed = (self._colours @ x.reshape(len(x), self.channels, -1)).reshape(x.shape)
-            coefficients[start : start + CHUNK] = self._down @ mixed @ self._across.T
+            some = coefficients[start : start + CHUNK]
+            self._mix(images[start : start + CHUNK], some)
+            found = dctn(some, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
+            if not np.may_share_memory(found, some):  # SciPy may overwrite it, and need not
+                some[...] = found
         return coefficients
 
     def inverse(self, coefficients: Single) -> Single:
-        """Turn coefficients back into images."""
-        mixed = self._down.T @ coefficients @ self._across
-        return np.asarray((self._colours.T @ mixed.reshape(len(mixed), self.channels, -1)).reshape(mixed.shape))
+        """Turn coefficients back into images, in the same memory."""
+        for start in range(0, len(coefficients), CHUNK):
+            some = coefficients[start : start + CHUNK]
+            self._unmix(idctn(some, type=2, norm="ortho", axes=(2, 3), overwrite_x=True), some)
+        return coefficients
+
+    def _mix(self, images: npt.NDArray[np.floating], out: Single) -> None:
+        """Turn three colours into brightness and two differences, orthonormal; other channels stay as they are."""
+        if self.channels != 3:
+            out[...] = images
+            return
+        red, green, blue = images[:, 0], images[:, 1], images[:, 2]
+        both = red + green
+        np.multiply(both + blue, 3**-0.5, out=out[:, 0], casting="same_kind")
+        np.multiply(red - green, 2**-0.5, out=out[:, 1], casting="same_kind")
+        np.multiply(both - 2 * blue, 6**-0.5, out=out[:, 2], casting="same_kind")
+
+    def _unmix(self, mixed: Single, out: Single) -> None:
+        """Turn them back; the transpose."""
+        if self.channels != 3:
+            if not np.may_share_memory(mixed, out):
+                out[...] = mixed
+            return
+        brightness, one, other = (mixed[:, i] * np.float32(n**-0.5) for i, n in enumerate((3, 2, 6)))
+        both = brightness + other
+        np.add(both, one, out=out[:, 0])
+        np.subtract(both, one, out=out[:, 1])
+        np.subtract(brightness, 2 * other, out=out[:, 2])
 
     def describe(self, coefficients: Single) -> Array:
         """Means of the channels, then the log energies of their bands: ``[B, channels * (1 + bands)]``."""
         count = len(coefficients)
         means = coefficients[:, :, 0, 0] / np.sqrt(self.height * self.width)
-        energies = np.square(coefficients).reshape(count * self.channels, -1) @ self._members
+        runs = np.empty((count * self.channels, len(self._runs)), dtype=np.float32)
+        for start in range(0, count, CHUNK):
+            some = coefficients[start : start + CHUNK]
+            squares = np.square(some).reshape(len(some) * self.channels, -1)
+            rows = slice(start * self.channels, (start + len(some)) * self.channels)
+            np.add.reduceat(squares, self._runs, axis=1, out=runs[rows])
+        energies = np.einsum("nr,rb->nb", runs, self._members)
         logs = np.log(energies.astype(np.float64) + FLOOR).reshape(count, -1)
         return np.concatenate([means.astype(np.float64), logs], axis=1)
 
@@ -105,8 +135,12 @@ class Spectra:
 
     def interpolate(self, bands: Array) -> Single:
         """Give every coefficient the value of its band, going over smoothly: ``[..., bands]`` to ``[..., h, w]``."""
-        values = bands.astype(np.float32) @ self._blend
-        return np.asarray(values.reshape(*bands.shape[:-1], self.height, self.width))
+        values = bands.astype(np.float32)
+        steps = np.diff(values, axis=-1, append=values[..., -1:])
+        smooth = np.take(steps, self._lower, axis=-1)
+        smooth *= self._beyond
+        smooth += np.take(values, self._lower, axis=-1)
+        return np.asarray(smooth.reshape(*bands.shape[:-1], self.height, self.width))
 
 
 @lru_cache(maxsize=8)

@@ -53,6 +53,8 @@ class SourceStatistics:
 
     KIND = "source statistics"
     VERSION = 6
+    READ = (5, VERSION)
+    """Versions that are read; the fifth had no ``inputs``, which may be absent from the sixth too."""
     PARTS = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
     CONDITIONED = ("cls", "patch_mean", "patch_log_variance", "descriptor")
 
@@ -134,6 +136,11 @@ class SourceStatistics:
         if 0 in spec.image_size:
             raise FozoError(f"the size of the images of {spec.name} is not known yet; give image_size=(height, width)")
         features = spec.channels * (1 + half_octaves(*spec.image_size))
+        if self.inputs is not None and self.inputs.low.size != spec.channels:
+            raise FozoError(
+                f"these source statistics are of images of {self.inputs.low.size} channels, where {spec.name} reads "
+                f"{spec.channels}; collect them again with this model"
+            )
         own = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
         if own != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
             raise FozoError(
@@ -201,7 +208,7 @@ class SourceStatistics:
         cls, path: str | os.PathLike[str], header: Mapping[str, object], forms: Mapping[str, Form]
     ) -> None:
         """Refuse another version, missing arrays, and widths that do not go together, before an array is read."""
-        if header.get("version") != cls.VERSION:
+        if header.get("version") not in cls.READ:
             raise FozoError(
                 f"{os.fspath(path)} holds source statistics of version {header.get('version')}, but this fozo reads "
                 f"version {cls.VERSION}; collect them again"

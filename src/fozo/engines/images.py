@@ -86,7 +86,7 @@ def _reshape(shape: tuple[int, ...], spec: Spec) -> str:
         gray = ", by repeating the gray channel say" if shape[1] == 1 and channels == 3 else ""
         return f"give images of {channels} channels{gray}"
     if len(shape) == 4 and shape[1] == channels:
-        return f"resize the images to {size[0]}x{size[1]} px, or load the model with image_size="
+        return f"resize the images to {size[0]}x{size[1]} px"
     return "give a batch of images, channels first"
 
 

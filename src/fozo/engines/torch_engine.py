@@ -339,7 +339,7 @@ class _Chunk:
             if move is not None:
                 scale, shift = (self._part(tensor, layer, ks) for tensor in move)
                 part = x[:, :, tokens]
-                part.mul_(scale).add_(shift)
+                torch.addcmul(shift, part, scale, out=part)
         return x
 
     def _part(self, tensor: Tensor, layer: int, ks: slice) -> Tensor:
@@ -361,9 +361,11 @@ class _Chunk:
     def _record_patches(self, layer: int, ks: slice, patches: Tensor) -> None:
         """Write mean and variance over the patch tokens ``[g, c, patches, d]``, if they are wanted."""
         if Tap.PATCH_MEAN in self.taps or Tap.PATCH_VARIANCE in self.taps:
-            variance, mean = torch.var_mean(patches, dim=2, correction=0)
-            self._record(Tap.PATCH_MEAN, layer, ks, mean)
-            self._record(Tap.PATCH_VARIANCE, layer, ks, variance)
+            # Not var_mean, which over this axis takes a dozen times as long; about the mean, against cancellation.
+            mean = patches.mean(dim=2, keepdim=True)
+            self._record(Tap.PATCH_MEAN, layer, ks, mean[:, :, 0])
+            if Tap.PATCH_VARIANCE in self.taps:
+                self._record(Tap.PATCH_VARIANCE, layer, ks, (patches - mean).square_().mean(dim=2))
 
 
 def _insert(x: Tensor, added: Tensor | None, at: int) -> Tensor:

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -24,10 +24,11 @@ import numpy as np
 
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.inputs import as_batch, compare
+from fozo.inputs import Watch, as_batch
 from fozo.io import Form, load_arrays, save_arrays
+from fozo.loading import Model, load_engine
 from fozo.methods._fork import LOCKS
-from fozo.types import Answer, Batch, Engine, Floats, Images, ImagesT, State, to_type_of
+from fozo.types import Answer, Batch, Floats, Images, ImagesT, State, to_type_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,14 +39,14 @@ C = TypeVar("C", bound="DataclassInstance")
 NEEDS = {
     "source": "source statistics; make them with fozo.calibrate",
     "fisher": "the Fisher information of clean images",
-    "tokens": "the tokens of a ViT: use an engine that shows them",
+    "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
     "covariances": "the token covariances of clean images; make them with fozo.methods.pea.measure_covariances",
     "torch": "to change a copy of the model: use a torch engine",
     "blocks": "to move all tokens between blocks: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
 """What a method may need, in words."""
-STATE_VERSION = 2
+STATE_VERSION = 3
 LARGEST = 1e30
 """No number that adaptation leads to comes near it; beyond, products of two would not be finite."""
 
@@ -82,8 +83,8 @@ class Method(ABC, Generic[C]):
     """Adapts to normalised images and predicts them.
 
     Args:
-        engine: the frozen model.
-        source: its statistics on clean data, where the method needs them.
+        engine: the frozen model, or what :func:`fozo.load_engine` makes an engine of.
+        source: its statistics on clean data or the file that keeps them, where the method needs them.
         config: all that can be chosen; or else a preset and the fields that should differ from it.
         preset: name of a config of ``PRESETS``; the first by default.
         seed: of what the method draws, if it draws anything.
@@ -103,14 +104,19 @@ class Method(ABC, Generic[C]):
 
     def __init__(
         self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
+        engine: Model,
+        source: SourceStatistics | str | os.PathLike[str] | None = None,
         config: C | None = None,
         *,
         preset: str | None = None,
         seed: int = 0,
         **options: object,
     ) -> None:
+        engine = load_engine(engine)
+        if isinstance(source, (str, os.PathLike)):
+            source = SourceStatistics.load(source)
+        if not isinstance(source, (SourceStatistics, type(None))):
+            raise FozoError(f"{self.info.name} takes {NEEDS['source']}(model, images), not a {type(source).__name__}")
         self.given: dict[str, Any] = {name: options.pop(name, None) for name in self.TAKES}
         if config is None:
             config = self.configure(preset, options)
@@ -126,7 +132,7 @@ class Method(ABC, Generic[C]):
             source.check(engine.spec.fingerprint, engine.spec.name, engine.spec)
         self.engine, self.config, self.seed = engine, config, seed
         self._source = source
-        self._warned: set[str] = set()
+        self._watch = Watch()
         self._metrics: dict[str, float] = {}
         self._lock = threading.RLock()
         LOCKS.append(weakref.ref(self._lock, LOCKS.remove))
@@ -165,7 +171,7 @@ class Method(ABC, Generic[C]):
             clean = None if self._source is None else self._source.inputs
             given = as_batch(images, self.engine.spec, clean)
             batch = self.engine.check(given)
-            compare(given, self.engine.spec, clean, self._warned)
+            self._watch(given, self.engine.spec, clean)
             with self._transaction():
                 self._metrics = {}
                 logits = self.step(batch)
@@ -186,13 +192,17 @@ class Method(ABC, Generic[C]):
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Put everything back to where it was if the body raises."""
-        before, metrics, passes = self.variables(), self._metrics, self.passes_per_image
+        undo, metrics, passes = self.checkpoint(), self._metrics, self.passes_per_image
         try:
             yield
         except BaseException:
-            self.assign(before)
+            undo()
             self._metrics, self.passes_per_image = metrics, passes
             raise
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Return what puts everything back to where it is now, by all variables; a method may know a cheaper way."""
+        return partial(self.assign, self.variables())
 
     def prepare(self) -> None:
         """Derive from engine, source and config what adaptation does not change."""
@@ -250,7 +260,7 @@ class Method(ABC, Generic[C]):
         with self._lock:
             self._check_forms(state)
             for name, value in state.items():
-                if not (np.abs(value.astype(np.float64)) <= LARGEST).all():
+                if value.dtype.kind == "f" and not (np.abs(value.astype(np.float64)) <= LARGEST).all():
                     raise FozoError(
                         f"the state's {name!r} has values that are not finite; give a state that was saved whole"
                     )

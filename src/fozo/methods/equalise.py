@@ -11,8 +11,9 @@ boxes are as good as logits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from fozo.core.descriptor import spectra
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import energy_deficit, equalise
-from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig
+from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Stored
 from fozo.methods.base import Method
 from fozo.methods.registry import register
 from fozo.types import Answer, Array, Batch, Floats, State, Tap
@@ -47,9 +48,10 @@ class Equalise(Method[EqualiseConfig]):
     PRESETS: ClassVar = {"default": EqualiseConfig()}
     LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
 
-    def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
-        """Adapt to normalised images and return what the model returns for them."""
-        return super().__call__(images)
+    if TYPE_CHECKING:
+
+        def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
+            """Adapt to images and return what the model returns for them."""
 
     def prepare(self) -> None:
         """Read what clean images look like."""
@@ -58,7 +60,10 @@ class Equalise(Method[EqualiseConfig]):
 
     def begin(self) -> None:
         """Begin with an empty memory."""
-        self.memory = Memory(self.descriptor_std.size, 0, self.config.retrieval)
+        self.memory = self._empty()
+
+    def _empty(self) -> Memory:
+        return Memory(self.descriptor_std.size, (0, 0, 0), self.config.retrieval)
 
     def step(self, batch: Batch) -> Floats | Answer:
         """Equalise images and run the model; those that cannot be pictures are left as they are."""
@@ -71,7 +76,7 @@ class Equalise(Method[EqualiseConfig]):
             own = (descriptors[sound] - self.source.descriptor.mean) / self.descriptor_std
             # About 1 for clean images, whatever the size of the batch.
             shift = len(own) * float(np.square(own.mean(axis=0)).mean())
-            domains = self.config.retrieval.estimate(own, self.memory.domains.descriptor)
+            domains = self.config.retrieval.estimate(own, self.memory.latest(self.config.retrieval.context))
             deficit, samples = self._deficit(domains)
             if self.config.strength and deficit.any():
                 images = np.array(batch.images)
@@ -79,7 +84,7 @@ class Equalise(Method[EqualiseConfig]):
                     equalise(self.spectra, coefficients[sound], deficit, self.config.strength)
                 )
                 batch = batch.with_images(images)
-            self.memory.add(domains, np.zeros((len(own), 0), dtype=np.float16))
+            self.memory.add(domains, Stored.of(np.zeros((len(own), 0, 0), dtype=np.float32), np.zeros((len(own), 0))))
         self.report(shift=shift, effective_sample_size=samples, unlearnt=float((~sound).sum()))
         return self._run(batch)
 
@@ -114,18 +119,23 @@ class Equalise(Method[EqualiseConfig]):
         """How many gains an image gets: one for each band of each channel."""
         return self.spectra.channels * self.spectra.bands
 
+    def checkpoint(self) -> Callable[[], None]:
+        """Mark where the memory is, instead of copying it."""
+        memory = self.memory
+        memory.settle()
+
+        def undo() -> None:
+            memory.back(0)
+            self.memory = memory
+
+        return undo
+
     def variables(self) -> State:
         """The memory."""
-        domains = self.memory.domains
-        return {"mean": domains.mean, "variance": domains.variance, "descriptor": domains.descriptor}
+        return self.memory.state()
 
     def assign(self, variables: State) -> None:
         """Continue from a memory."""
-        mean, variance, descriptor = (variables[name].astype(np.float64) for name in ("mean", "variance", "descriptor"))
-        if len(mean) > self.config.retrieval.capacity or not (variance > 0).all():
-            raise FozoError(
-                f"the state remembers {len(mean)} images, of {self.config.retrieval.capacity} at most, or variances "
-                f"that are not positive; save the state again"
-            )
-        self.memory.domains = DomainEstimate(mean, variance, descriptor)
-        self.memory.values = np.zeros((len(mean), 0), dtype=np.float16)
+        memory = self._empty()
+        memory.load(variables)
+        self.memory = memory

@@ -172,7 +172,7 @@ def test_torch_in_torch_out(engines: Callable[[str, str], GraphEngine]) -> None:
     [
         (np.zeros((2, 3, 16, 15), np.float32), "resize the images"),
         (np.zeros((0, 3, 16, 16), np.float32), "no images"),
-        (np.zeros((2, 3, 16, 16), np.uint8), "normalise on uint8"),
+        (np.zeros((2, 3, 16, 16), np.uint8), "engine.spec.normalise"),
         (np.where(np.arange(3)[:, None, None, None] == 1, np.nan, np.zeros((3, 3, 16, 16))), "image 1 of the batch"),
         (np.full((1, 3, 16, 16), 1e300), "image 0 of the batch"),  # finite, but not in float32
     ],

@@ -18,7 +18,7 @@ from fozo.errors import FozoError
 from fozo.io import encode, read_log
 from fozo.methods.align.lesson import Lesson
 from fozo.methods.align.method import AlignConfig
-from fozo.methods.align.retrieval import DomainEstimate, RetrievalConfig
+from fozo.methods.align.retrieval import DomainEstimate, RetrievalConfig, Stored
 from fozo.testing import same
 from tests.helpers import random_images, random_vit
 
@@ -127,18 +127,26 @@ def test_it_is_refused_by_another_model_config_or_statistics(
 
 
 def test_bytes_of_an_image(engine: fozo.Engine, source: SourceStatistics, tmp_path: Path) -> None:
-    """Two bytes a number that is remembered, four thirds of it as text, and little beside."""
+    """One byte a number that is remembered, four thirds of it as text, and little beside."""
     path = tmp_path / "camera.journal"
     method = fozo.Align(engine, source, journal=path)
     for batch in STREAM:
         method(batch)
     size = max(len(line) for line in path.read_bytes().splitlines()[1:]) / 20
-    assert size < 4 / 3 * 2 * method.memory.values.shape[1] + 4 / 3 * 8 * (method.descriptor_std.size + 4) + 60
+    layers, width, contents = method.form
+    beside = 4 * (layers + contents) + 8 * (method.descriptor_std.size + 4)
+    assert size < 4 / 3 * (layers * width + beside) + 60
 
 
 def forge(lessons: object = None, **changes: object) -> Callable[[Line], Line]:
     def change(line: Line) -> Line:
-        return {**line, **changes, **({} if lessons is None else {"lessons": lessons})}
+        if lessons is not None:
+            line = {
+                **line,
+                "lessons": lessons,
+                "treatments": [False] * len(lessons if isinstance(lessons, list) else []),
+            }
+        return {**line, **changes}
 
     return change
 
@@ -161,6 +169,16 @@ def packed(data: bytes, images: object = 1) -> list[Line]:
         (forge(lessons=packed(b"", images=True)), "no number of images"),
         (forge(lessons=[{"images": 1, "data": "?"}]), "cannot be read"),
         (forge(lessons=[]), "leads elsewhere"),
+        (forge(treatments=[]), "tells no treatments"),
+        (forge(treatments=None), "tells no treatments"),
+        (forge(left=-1), "tells no treatments"),
+        (forge(left=True), "tells no treatments"),
+        (forge(treatments=["?"] * 3), "an estimate of the journal cannot be read"),
+        (forge(treatments=[base64.b64encode(b"\0" * 7).decode()] * 3), "an estimate of the journal cannot be read"),
+        (
+            forge(treatments=[base64.b64encode(np.zeros(200).tobytes()).decode()] * 3),
+            "an estimate of the journal cannot be read",
+        ),
         (forge(led_to=5), "leads elsewhere"),
     ],
 )
@@ -179,18 +197,22 @@ def test_a_forged_line_is_one_sentence_and_changes_nothing(
 
 
 def test_numbers_of_a_lesson_have_to_be_finite_and_variances_positive() -> None:
-    good = Lesson(DomainEstimate(*np.ones((3, 2, 4))), np.ones((2, 5), np.float16), np.ones(2))
-    read = Lesson.decode(good.encode(), 4, 5)
-    np.testing.assert_array_equal(read.values, good.values)
+    form = (3, 5, 2)
+    values = Stored.of(np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32), np.ones((2, 2)))
+    good = Lesson(DomainEstimate(*np.ones((3, 2, 4))), values, np.ones(2))
+    read = Lesson.decode(good.encode(), 4, form)
+    for name in ("codes", "scales", "contents"):
+        np.testing.assert_array_equal(getattr(read.stored, name), getattr(values, name))
     np.testing.assert_array_equal(read.domains.variance, good.domains.variance)
     np.testing.assert_array_equal(read.clean, good.clean)
-    empty = Lesson(DomainEstimate(*np.ones((3, 0, 4))), np.ones((0, 5), np.float16), np.ones(0))
-    assert len(Lesson.decode(empty.encode(), 4, 5).values) == 0
+    nothing = Stored.of(np.ones((0, 3, 5), np.float32), np.ones((0, 2)))
+    empty = Lesson(DomainEstimate(*np.ones((3, 0, 4))), nothing, np.ones(0))
+    assert len(Lesson.decode(empty.encode(), 4, form)) == 0
     for which, value in ((1, 0.0), (0, np.nan), (2, np.inf)):
         parts = np.ones((3, 2, 4))
         parts[which, 1, 2] = value
         with pytest.raises(FozoError, match="not finite"):
-            Lesson.decode(Lesson(DomainEstimate(*parts), good.values, good.clean).encode(), 4, 5)
+            Lesson.decode(Lesson(DomainEstimate(*parts), good.stored, good.clean).encode(), 4, form)
 
 
 def test_a_forked_child_does_not_write_its_parents_journal(
@@ -204,3 +226,27 @@ def test_a_forked_child_does_not_write_its_parents_journal(
         with pytest.raises(FozoError, match="is the parent process's; give the adapters of a child their own"):
             method(STREAM[1])
     method(STREAM[1])
+
+
+def test_a_treatment_kept_over_batches_is_replayed_and_saved_too(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    """Single images are treated alike for a while; whoever takes over in between goes on with the same numbers."""
+    path, drifted = tmp_path / "camera.journal", 0.3 * random_images(60, seed=3) + 1.0
+    method = fozo.Align(engine, source, journal=path)
+    kept = 0
+    for i in range(50):
+        method(drifted[i : i + 1])
+        kept += method.planned == [True]
+    assert 20 < kept < 50
+    assert method.treatment is not None and method.treatment.left > 0
+    replayed, restored = fozo.Align(engine, source), fozo.Align(engine, source)
+    replayed.replay(path)
+    method.save(tmp_path / "state.npz")
+    restored.restore(tmp_path / "state.npz")
+    for other in (replayed, restored):
+        assert same(other.state(), method.state())
+    for i in range(50, 60):
+        wanted = method(drifted[i : i + 1])
+        np.testing.assert_array_equal(replayed(drifted[i : i + 1]), wanted)
+        np.testing.assert_array_equal(restored(drifted[i : i + 1]), wanted)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from fozo.errors import FozoError
-from fozo.methods.align.retrieval import CONTENT_VARIANCE, DomainEstimate, Memory, RetrievalConfig
+from fozo.methods.align.retrieval import CONTENT_VARIANCE, DomainEstimate, Memory, RetrievalConfig, Stored
+from fozo.testing import same
 
 FEATURES = 21
+
 CONFIG = RetrievalConfig()
 NONE = np.zeros((0, FEATURES))
 
@@ -20,12 +22,23 @@ def descriptors(domain: float, count: int, seed: int = 0) -> np.ndarray:
     return np.asarray(domain + np.repeat(content, 6, axis=1)[:, :FEATURES])
 
 
+def stored(value: float, count: int) -> Stored:
+    """Images of which one number is remembered."""
+    return Stored.of(np.full((count, 1, 1), value, dtype=np.float32), np.full((count, 1), value))
+
+
+def averages(memory: Memory, domains: DomainEstimate) -> np.ndarray:
+    vectors, contents = memory.average(memory.retrieve(domains))
+    np.testing.assert_allclose(vectors[:, :, 0], contents, atol=1e-6)
+    return contents
+
+
 def memory_of(*domains: float, size: int = 64) -> Memory:
     """A memory that has seen one batch of each domain and keeps the domain's number."""
-    memory = Memory(FEATURES, 1, CONFIG)
+    memory = Memory(FEATURES, (1, 1, 1), CONFIG)
     for number, domain in enumerate(domains):
         estimate = CONFIG.estimate(descriptors(domain, size, seed=number), memory.domains.descriptor)
-        memory.add(estimate, np.full((size, 1), domain))
+        memory.add(estimate, stored(domain, size))
     return memory
 
 
@@ -72,16 +85,16 @@ def test_a_new_domain_starts_with_a_clean_slate_and_an_old_one_is_found_again(si
         retrieved = memory.retrieve(domains)
         assert least <= retrieved.effective_sample_size.mean() <= most
         if least:
-            np.testing.assert_allclose(retrieved.values, domain, atol=0.1)
+            np.testing.assert_allclose(averages(memory, domains), domain, atol=0.1)
 
 
 def test_recent_images_of_the_same_domain_count_more() -> None:
-    memory = Memory(FEATURES, 1, CONFIG)
+    memory = Memory(FEATURES, (1, 1, 1), CONFIG)
     for number, value in enumerate((1.0, 2.0)):
         estimate = CONFIG.estimate(descriptors(0.0, 64, seed=number), memory.domains.descriptor)
-        memory.add(estimate, np.full((64, 1), value))
+        memory.add(estimate, stored(value, 64))
     domains = CONFIG.estimate(descriptors(0.0, 64, seed=7), memory.domains.descriptor)
-    assert 1.55 < memory.retrieve(domains).values.item() < 1.9
+    assert 1.55 < averages(memory, domains).item() < 1.9
 
 
 def test_images_of_other_domains_do_not_push_memories_out_by_age() -> None:
@@ -92,12 +105,58 @@ def test_images_of_other_domains_do_not_push_memories_out_by_age() -> None:
 
 
 def test_there_is_room_for_so_many_and_no_more() -> None:
-    memory = Memory(FEATURES, 2, RetrievalConfig(capacity=10))
+    memory = Memory(FEATURES, (1, 1, 1), RetrievalConfig(capacity=10))
     for number in range(4):
-        domains = CONFIG.estimate(descriptors(0.0, 4, seed=number), memory.domains.descriptor)
-        memory.add(domains, np.full((4, 2), number))
+        domains = CONFIG.estimate(descriptors(0.0, 4, seed=number), memory.latest(16))
+        memory.add(domains, stored(number, 4))
+        np.testing.assert_array_equal(memory.latest(3), domains.descriptor[1:])
     assert len(memory) == 10 == len(memory.domains.descriptor)
-    assert memory.values[:, 0].tolist() == [1] * 2 + [2] * 4 + [3] * 4
+    assert sorted(memory.state()["contents"][:, 0].tolist()) == [1] * 2 + [2] * 4 + [3] * 4
+    many = CONFIG.estimate(descriptors(0.0, 25), NONE)
+    memory.add(many, Stored.of(np.zeros((25, 1, 1), np.float32), np.arange(25.0)[:, None]))
+    assert sorted(memory.state()["contents"][:, 0].tolist()) == list(range(15, 25))
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+def test_a_ring_retrieves_what_a_list_of_the_same_images_would(turns: int) -> None:
+    """Wherever the oldest image lies in it."""
+    config = RetrievalConfig(capacity=10, half_life=3.0)
+    ring, rows = Memory(FEATURES, (1, 1, 1), config), descriptors(0.0, 12 + turns)
+    estimates = DomainEstimate(rows, np.ones_like(rows), rows)
+    for i in range(12 + turns):
+        ring.add(estimates.part(slice(i, i + 1)), stored(i, 1))
+    line = Memory(FEATURES, (1, 1, 1), config)
+    line.add(
+        estimates, Stored.of(np.arange(12.0 + turns, dtype=np.float32)[:, None, None], np.arange(12.0 + turns)[:, None])
+    )
+    domains = CONFIG.estimate(descriptors(0.0, 20, seed=5), NONE)
+    np.testing.assert_allclose(averages(ring, domains), averages(line, domains), rtol=1e-6)
+    samples = [memory.retrieve(domains).effective_sample_size.item() for memory in (ring, line)]
+    assert samples[0] == pytest.approx(samples[1])
+
+
+def test_what_was_added_since_a_mark_can_be_taken_back() -> None:
+    memory = Memory(FEATURES, (1, 1, 1), RetrievalConfig(capacity=10))
+    for number, size in enumerate((4, 7, 25)):
+        before, mark = memory.state(), memory.mark()
+        for _ in range(2):
+            memory.add(CONFIG.estimate(descriptors(0.0, size, seed=number), NONE), stored(number, size))
+        after = memory.state()
+        memory.back(mark)
+        assert same(memory.state(), before)
+        for _ in range(2):
+            memory.add(CONFIG.estimate(descriptors(0.0, size, seed=number), NONE), stored(number, size))
+        assert same(memory.state(), after)
+
+
+def test_eight_bits_round_by_half_of_the_largest_number_in_127() -> None:
+    vectors = np.random.default_rng(0).standard_normal((5, 3, 40)).astype(np.float32)
+    vectors[0, 1] = 0
+    kept = Stored.of(vectors, np.ones((5, 2)))
+    again, contents = kept.average(np.eye(5))
+    assert (np.abs(again - vectors) <= np.abs(vectors).max(axis=2, keepdims=True) / 254 * 1.001).all()
+    assert not again[0, 1].any() and kept.codes.dtype == np.int8
+    np.testing.assert_array_equal(contents, 1)
 
 
 @pytest.mark.parametrize("size", [1, 64])
@@ -112,9 +171,9 @@ def test_memories_of_a_domain_sharpen_its_estimates(size: int) -> None:
 
 
 def test_without_memories_estimates_stay_as_they_are() -> None:
-    memory, domains = Memory(FEATURES, 1, CONFIG), CONFIG.estimate(descriptors(3.0, 8), NONE)
+    memory, domains = Memory(FEATURES, (1, 1, 1), CONFIG), CONFIG.estimate(descriptors(3.0, 8), NONE)
     retrieved = memory.retrieve(domains)
-    assert retrieved.effective_sample_size.tolist() == [0] and retrieved.values.tolist() == [[0]]
+    assert retrieved.effective_sample_size.tolist() == [0] and averages(memory, domains).tolist() == [[0]]
     np.testing.assert_allclose(CONFIG.posterior(domains, retrieved).mean, domains.mean)
 
 

@@ -8,7 +8,7 @@ import pytest
 from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.alignment import TokenStatistics, moved_cls
 from fozo.methods.align.targets import NAMES, REFERENCE_IMAGES, Reference, Targets
-from fozo.types import Affine, Array
+from fozo.types import Affine, Array, Floats
 from tests.helpers import invented_source
 
 DEPTH, DIM, KINDS = 4, 50, 3
@@ -48,7 +48,7 @@ def residual(value: float) -> Array:
     return np.full(TokenStatistics.width(DEPTH, DIM), value)
 
 
-def parts(rows: TokenStatistics) -> tuple[Array, Array, Array]:
+def parts(rows: TokenStatistics) -> tuple[Floats, Floats, Floats]:
     return rows.mean, rows.log_variance, rows.cls
 
 

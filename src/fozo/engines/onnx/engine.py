@@ -217,6 +217,7 @@ def _feeds(knobs: Knobs, spec: Spec, candidates: slice, images: slice) -> dict[s
         for name, part in zip(names, _still(*shape) if move is None else move, strict=True):
             if move is not None:
                 part = part[candidates] if len(part) > 1 else part
-                part = np.broadcast_to(part[:, images] if part.shape[1] > 1 else part, shape)
+                part = part[:, images] if part.shape[1] > 1 else part
+                part = part if part.shape == shape else np.broadcast_to(part, shape)
             feeds[name] = part
     return {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in feeds.items()}

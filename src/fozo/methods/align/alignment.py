@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fozo.core.moments import log_variance
-from fozo.types import Array, Knobs, Move, Tap, Taps
+from fozo.core.moments import TINY
+from fozo.types import Floats, Knobs, Move, Tap, Taps
 
 MAX_LOG_SCALE = np.log(2.0)
 """No move scales a feature by more than a factor of two: a channel that is dead on one side has no sensible ratio."""
@@ -44,11 +44,11 @@ class TokenStatistics:
     value itself.
     """
 
-    mean: Array
-    log_variance: Array
-    cls: Array
+    mean: Floats
+    log_variance: Floats
+    cls: Floats
 
-    def each(self, function: Callable[..., Array], *others: TokenStatistics) -> TokenStatistics:
+    def each(self, function: Callable[..., Floats], *others: TokenStatistics) -> TokenStatistics:
         """Apply a function to the three of them, or to those of several."""
         rows = (self, *others)
         return TokenStatistics(
@@ -57,11 +57,9 @@ class TokenStatistics:
             function(*(row.cls for row in rows)),
         )
 
-    def flat(self) -> Array:
+    def flat(self) -> Floats:
         """One vector for each image: ``[n, width]``."""
-        return np.concatenate(
-            [part.reshape(len(part), -1) for part in (self.mean, self.log_variance, self.cls)], axis=1
-        )
+        return self.layers().reshape(len(self.mean), -1)
 
     @staticmethod
     def width(depth: int, dim: int) -> int:
@@ -69,9 +67,17 @@ class TokenStatistics:
         return (2 * depth + moved_cls(depth)) * dim
 
     @classmethod
-    def of_flat(cls, rows: Array, depth: int, dim: int) -> TokenStatistics:
+    def of_flat(cls, rows: Floats, depth: int, dim: int) -> TokenStatistics:
         """Read what :meth:`flat` made."""
-        layers = rows.reshape(len(rows), -1, dim)
+        return cls.of_layers(rows.reshape(len(rows), -1, dim), depth)
+
+    def layers(self) -> Floats:
+        """All layers of the three one after the other: ``[n, layers, d]``."""
+        return np.concatenate([self.mean, self.log_variance, self.cls], axis=1)
+
+    @classmethod
+    def of_layers(cls, layers: Floats, depth: int) -> TokenStatistics:
+        """Views of what :meth:`layers` made."""
         return cls(layers[:, :depth], layers[:, depth : 2 * depth], layers[:, 2 * depth :])
 
     @classmethod
@@ -89,38 +95,51 @@ def plan(updates: TokenStatistics, target: TokenStatistics, strengths: TokenStat
         strengths: a, b and g for each layer, ``[B or 1, layers, 1]``.
 
     Returns:
-        Moves of shape ``[1, B or 1, L, d]`` in float64.
+        Moves of shape ``[1, B or 1, L, d]`` in the precision of the updates.
     """
     count, depth, dim = updates.mean.shape
-    scale, shift, cls_shift = (np.zeros((count, depth, dim)) for _ in range(3))
-    mean = log_var = cls = np.zeros((count, dim))
+    moves = np.empty((4, 1, count, depth, dim), dtype=updates.mean.dtype)
+    cls_scale, cls_shift, scale, shift = moves
+    cls_scale[...], cls_shift[...] = 1, 0
+    mean = log_var = cls = np.zeros((count, dim), dtype=moves.dtype)
     for layer in range(depth):
         mean = mean + updates.mean[:, layer]
-        log_var = log_var + updates.log_variance[:, layer]
-        wanted = strengths.log_variance[:, layer] * (target.log_variance[:, layer] - log_var) / 2
-        log_scale = np.clip(wanted, -MAX_LOG_SCALE, MAX_LOG_SCALE)
         moved = mean + strengths.mean[:, layer] * (target.mean[:, layer] - mean)
-        scale[:, layer] = np.exp(log_scale)
-        shift[:, layer] = moved - scale[:, layer] * mean
-        mean, log_var = moved, log_var + 2 * log_scale
+        log_var = log_var + updates.log_variance[:, layer]
+        log_scale = strengths.log_variance[:, layer] / 2 * (target.log_variance[:, layer] - log_var)
+        np.minimum(np.maximum(log_scale, -MAX_LOG_SCALE, out=log_scale), MAX_LOG_SCALE, out=log_scale)
+        log_var += 2 * log_scale
+        factor = np.exp(log_scale, out=log_scale)
+        scale[0, :, layer] = factor
+        shift[0, :, layer] = moved - factor * mean
+        mean = moved
         if layer < moved_cls(depth):  # as it leaves this block, and enters the next
             cls = cls + updates.cls[:, layer]
-            cls_shift[:, layer + 1] = strengths.cls[:, layer] * (target.cls[:, layer] - cls)
-            cls = cls + cls_shift[:, layer + 1]
-    return Knobs(cls=Move(np.ones((1, 1, depth, dim)), cls_shift[None]), patches=Move(scale[None], shift[None]))
+            by = strengths.cls[:, layer] * (target.cls[:, layer] - cls)
+            cls_shift[0, :, layer + 1] = by
+            cls += by
+    return Knobs(cls=Move(cls_scale, cls_shift), patches=Move(scale, shift))
 
 
 def block_updates(taps: Taps, knobs: Knobs) -> TokenStatistics:
-    """Read from a pass under the moves of :func:`plan` what each block added: ``[B, ...]``."""
-    assert knobs.patches is not None and knobs.cls is not None  # plan always sets both
-    mean = taps[Tap.PATCH_MEAN][0].astype(np.float64)
-    log_var = log_variance(taps[Tap.PATCH_VARIANCE][0])
-    cls = taps[Tap.CLS][0].astype(np.float64)[:, : moved_cls(mean.shape[1])]
-    scale, shift, cls_shift = knobs.patches.scale[0], knobs.patches.shift[0], knobs.cls.shift[0]
-    moved = scale * mean + shift
-    moved_log_var = log_var + 2 * np.log(scale)
-    moved_again = cls + cls_shift[:, 1 : 1 + cls.shape[1]]
-    mean[:, 1:] -= moved[:, :-1]
-    log_var[:, 1:] -= moved_log_var[:, :-1]
-    cls[:, 1:] -= moved_again[:, :-1]
-    return TokenStatistics(mean, log_var, cls)
+    """Read from a pass under the moves of :func:`plan`, or none, what each block added: ``[B, ...]``."""
+    tokens, variances, leaving = (taps[tap][0] for tap in (Tap.PATCH_MEAN, Tap.PATCH_VARIANCE, Tap.CLS))
+    count, depth, dim = tokens.shape
+    half = moved_cls(depth)
+    layers = np.empty((count, 2 * depth + half, dim), dtype=np.float32)
+    found = TokenStatistics.of_layers(layers, depth)
+    logs = np.log(variances + np.float32(TINY))
+    moved, moved_logs, moved_cls_tokens = tokens, logs, leaving
+    if knobs.patches is not None:
+        scale, shift = knobs.patches.scale[0], knobs.patches.shift[0]
+        moved, moved_logs = scale * tokens + shift, logs + 2 * np.log(scale)
+    if knobs.cls is not None:
+        moved_cls_tokens = leaving[:, :half] + knobs.cls.shift[0][:, 1 : 1 + half]
+    for part, values, after in (
+        (found.mean, tokens, moved),
+        (found.log_variance, logs, moved_logs),
+        (found.cls, leaving[:, :half], moved_cls_tokens[:, :half]),
+    ):
+        part[:, :1] = values[:, :1]
+        np.subtract(values[:, 1:], after[:, :-1], out=part[:, 1:], casting="same_kind")
+    return found

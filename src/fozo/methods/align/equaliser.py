@@ -37,8 +37,19 @@ def energy_deficit(spectra: Spectra, domains: DomainEstimate, descriptor_std: Ar
     return spectra.log_energies(believed * deviation * descriptor_std)
 
 
-def equalise(spectra: Spectra, coefficients: Single, deficit: Array, strength: float) -> npt.NDArray[np.float32]:
-    """Return the images of ``coefficients`` with the ``deficit`` of their bands (``[B or 1, ...]``) given back."""
+def band_gains(spectra: Spectra, deficit: Array, strength: float) -> Single:
+    """Turn the ``deficit`` of one domain's bands ``[channels, bands]`` into a gain for every coefficient."""
     gain = np.exp(spectra.interpolate(np.minimum(strength * deficit / 2, MAX_LOG_GAIN)))
     gain[..., 0, 0] = 1  # the mean is no detail
-    return spectra.inverse(coefficients * gain)
+    return gain
+
+
+def equalise(spectra: Spectra, coefficients: Single, deficit: Array, strength: float) -> npt.NDArray[np.float32]:
+    """Return the images of ``coefficients`` with the ``deficit`` of their bands (``[B or 1, ...]``) given back.
+
+    The images take the place of the coefficients in memory.
+    """
+    for image, row in enumerate(deficit):
+        some = coefficients if len(deficit) == 1 else coefficients[image]
+        np.multiply(some, band_gains(spectra, row, strength), out=some)
+    return spectra.inverse(coefficients)

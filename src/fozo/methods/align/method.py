@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -30,14 +30,15 @@ from fozo.core.descriptor import Single, spectra
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.methods.align.alignment import TokenStatistics, block_updates, plan
-from fozo.methods.align.equaliser import energy_deficit, equalise
+from fozo.methods.align.equaliser import band_gains, energy_deficit, equalise
 from fozo.methods.align.lesson import Lesson
-from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Retrieved
+from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Retrieved, Stored
 from fozo.methods.align.targets import REFERENCE_IMAGES, Reference, Targets
+from fozo.methods.align.treatment import Treatment, treatment_of, treatment_state
 from fozo.methods.base import Method, positive
 from fozo.methods.journal import Journal, read_journal
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, Engine, Floats, Knobs, State, Tap
+from fozo.types import NO_KNOBS, Array, Batch, Engine, Floats, Knobs, Move, State, Tap
 
 AUTO = "auto"
 MOST_PASSES = 1000
@@ -48,6 +49,14 @@ BURST = 16.0
 """Second passes in the token bucket of ``auto`` at the beginning: two groups, where a stream begins."""
 BUCKET = 64.0
 """Second passes that the bucket holds at most, so that a long quiet time is not followed by a long burst."""
+RICH = 32.0
+"""Where every image has retrieved so many effective samples, those of its own batch would hardly add to them."""
+LARGEST_GROUP = 64
+"""Images that go through the model together at most, which bounds the memory that their taps take."""
+NEGLIGIBLE = 1e-6
+"""A part of a move, or of an image, that is as good as none."""
+PLANNED = 8
+"""Rows that are planned at a time, to stay in the cache."""
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 
@@ -72,7 +81,8 @@ class AlignConfig:
     own_reference: bool = True
     """Whether the stream's own images are learnt as this camera's reference while they look clean."""
     group_size: int = 8
-    """Images that go through the model together, and see the same memories (a micro-batch)."""
+    """Images that go through the model together, and see the same memories (a micro-batch); more, up to 64, once the
+    memory is rich for all of them."""
     budget: float = 1.1
     """For ``passes="auto"``: passes an image, on average over the stream."""
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
@@ -107,7 +117,7 @@ class Align(Method[AlignConfig]):
     """
 
     PRESETS: ClassVar = {"default": AlignConfig()}
-    LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor", "updates"), "images")
+    LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor", "codes", "scales", "contents"), "images")
 
     def __init__(
         self,
@@ -132,26 +142,34 @@ class Align(Method[AlignConfig]):
         self.width = TokenStatistics.width(spec.depth, spec.dim)
         self.descriptor_std = np.maximum(source.descriptor.std, 1e-6)
         self.spectra = spectra(*spec.image_shape)
+        self.form = (self.width // spec.dim, spec.dim, self.targets.vectors.shape[1])
+        self._gains: tuple[Array, Single] | None = None
+        self._room = np.empty((0, *spec.image_shape), dtype=np.float32)
 
     def begin(self) -> None:
         """Begin with an empty memory."""
         self._forget()
         self.credit, self.batches = BURST, 0
+        self.planned: list[DomainEstimate | bool] = []
         self.passes_per_image = 1.0
         self._rewind()
 
     def _forget(self) -> None:
-        contents = self.targets.vectors.shape[1]
-        self.memory = Memory(self.descriptor_std.size, self.width + contents, self.config.retrieval)
+        self.memory = self._empty()
         self.reference = self.targets.no_reference(self.engine.spec.dim)
+        self.treatment: Treatment | None = None
+
+    def _empty(self) -> Memory:
+        return Memory(self.descriptor_std.size, self.form, self.config.retrieval)
 
     def step(self, batch: Batch) -> Floats:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
-            coefficients = self.spectra.transform(batch.images)
+            coefficients = self.spectra.transform(batch.images, self._space(len(batch)))
             descriptors = self.spectra.describe(coefficients)
         sound = self.spectra.sound(descriptors)
         self.lessons: list[Lesson | None] = []
+        self.planned = []
         self.passes_per_image = 1.0
         if sound.all():
             logits = self._adapt(batch, coefficients, descriptors)
@@ -162,7 +180,7 @@ class Align(Method[AlignConfig]):
             if sound.any():
                 some = batch.with_images(batch.images[sound])
                 logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
-        learnt = [len(lesson.values) for lesson in self.lessons if lesson is not None]
+        learnt = [len(lesson) for lesson in self.lessons if lesson is not None]
         unlearnt, healed = len(batch) - sum(learnt), len(self.lessons) - len(learnt)
         self.report(**self.metrics(), unlearnt=float(unlearnt), healed=float(healed))
         if self.journal is not None:
@@ -170,21 +188,59 @@ class Align(Method[AlignConfig]):
         self.batches += 1
         return logits
 
+    def _space(self, images: int) -> Single:
+        """Where coefficients and then equalised images go: always the same memory, because fresh pages cost time."""
+        if len(self._room) < images:
+            self._room = np.empty((images, *self._room.shape[1:]), dtype=np.float32)
+        return self._room[:images]
+
     def _adapt(self, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
         """Adapt to described images group by group, so that early ones teach late ones."""
         descriptors = (descriptors - self.source.descriptor.mean) / self.descriptor_std
-        domains = self.config.retrieval.estimate(descriptors, self.memory.domains.descriptor)
-        size, logits, spent, samples = self.config.group_size, [], 0, 0.0
-        for start in range(0, len(batch), size):
-            some = slice(start, start + size)
-            group, passes, samples = self._group(batch.part(some), coefficients[some], domains.part(some))
+        domains = self.config.retrieval.estimate(descriptors, self.memory.latest(self.config.retrieval.context))
+        logits, spent, samples, start = list[Floats](), 0, 0.0, 0
+        while start < len(batch):
+            some, treatment = self._next(domains, start)
+            samples = float(treatment.samples.mean())
+            group, passes = self._group(batch.part(some), coefficients[some], domains.part(some), treatment)
             logits.append(group)
             spent += passes * len(group)
+            start = some.stop
         self.passes_per_image = spent / len(batch)
         # About 1 for clean images, whatever the size of the batch.
         shift = len(descriptors) * float(np.square(descriptors.mean(axis=0)).mean())
         self.report(shift=shift, effective_sample_size=samples)
-        return np.concatenate(logits)
+        return logits[0] if len(logits) == 1 else np.concatenate(logits)
+
+    def _next(self, domains: DomainEstimate, start: int) -> tuple[slice, Treatment]:
+        """Choose the images that go through the model next, and decide their treatment.
+
+        Early images of a domain teach the next ones, so groups are small. Where the memory is rich for all, they are
+        large.
+        """
+        count = len(domains.mean)
+        few = slice(start, min(start + self.config.group_size, count))
+        many = slice(start, min(start + max(LARGEST_GROUP, self.config.group_size), count))
+        if self.treatment is not None and self.treatment.serves(domains.part(many)):
+            self.planned.append(True)
+            return many, self.treatment
+        retrieved = self.memory.retrieve(domains.part(few))
+        if few != many and retrieved.effective_sample_size.min() >= RICH:
+            all_of_them = self.memory.retrieve(domains.part(many))
+            if all_of_them.effective_sample_size.min() >= RICH:
+                few, retrieved = many, all_of_them
+        return few, self._treat(domains.part(few).distinct(), retrieved)
+
+    def _treat(self, domains: DomainEstimate, retrieved: Retrieved) -> Treatment:
+        """Decide what is done to images of ``domains``, and keep it for more of them if there is but one."""
+        posterior = self.config.retrieval.posterior(domains, retrieved)
+        drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
+        deficit = drifted[:, None, None] * energy_deficit(self.spectra, posterior, self.descriptor_std)
+        knobs = self._plan(retrieved, drifted)
+        made = Treatment(drifted, deficit, knobs, retrieved.effective_sample_size, domains)
+        self.treatment = made.kept() if self.config.passes == 1 else None
+        self.planned.append(domains if self.treatment is not None else False)
+        return made
 
     def _plain(self, batch: Batch) -> Floats:
         """Predict images as if nothing had been adapted; what is not finite even then is refused."""
@@ -203,51 +259,59 @@ class Align(Method[AlignConfig]):
         self.lessons.append(None)
         return logits
 
-    def _group(self, batch: Batch, coefficients: Single, domains: DomainEstimate) -> tuple[Floats, int, float]:
-        """Move, predict and remember a few images. Return logits, passes, and the effective sample size at first."""
-        before = self.memory.domains, self.memory.values
-        retrieved = self.memory.retrieve(domains)
-        samples = float(retrieved.effective_sample_size.mean())
-        posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
-        drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
-        plain, batch = batch, self._equalised(batch, coefficients, posterior, drifted)
-        passes = self._passes(len(batch), samples)
+    def _group(
+        self, batch: Batch, coefficients: Single, domains: DomainEstimate, treatment: Treatment
+    ) -> tuple[Floats, int]:
+        """Move, predict and remember a few images. Return logits and passes."""
+        before, knobs = self.memory.mark(), treatment.knobs
+        plain, batch = batch, self._equalised(batch, coefficients, treatment.deficit)
+        passes = self._passes(len(batch), float(treatment.samples.mean()))
         for again in range(passes):
             if again:
-                retrieved = self.memory.retrieve(domains)
-            knobs = self._plan(retrieved, drifted)
+                knobs = self._plan(self.memory.retrieve(domains), treatment.drifted)
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
-                return self._heal(plain), again + 2, samples
-            lesson = self._lesson(domains, block_updates(taps, knobs), logits, 1 - drifted)
-            self.memory.domains, self.memory.values = before  # what the pass before saw of these images is out of date
-            self.memory.add(lesson.domains, lesson.values)
+                return self._heal(plain), again + 2
+            lesson = self._lesson(domains, block_updates(taps, knobs), logits, 1 - treatment.drifted)
+            self.memory.back(before)  # what the pass before saw of these images is out of date
+            self.memory.add(lesson.domains, lesson.stored)
         self._learn_reference(lesson)
         self.lessons.append(lesson)
-        return logits, passes, samples
+        if self.treatment is not None:
+            self.treatment = self.treatment.used(len(batch))
+        return logits, passes
 
     def _lesson(self, domains: DomainEstimate, updates: TokenStatistics, logits: Floats, clean: Array) -> Lesson:
         """Say what is to be remembered of images; nothing of those whose tokens are beyond belief."""
-        with np.errstate(over="ignore"):
-            values = np.concatenate([updates.flat(), self.targets.offsets(logits)], axis=1).astype(np.float16)
-        sound = self.targets.plausible(updates) & np.isfinite(values).all(axis=1)
-        return Lesson(domains.part(sound), values[sound], np.broadcast_to(clean, len(sound))[sound])
+        clean = np.broadcast_to(clean, len(logits))
+        vectors, contents = self.targets.encode(updates), self.targets.offsets(logits)
+        sound = self.targets.plausible(vectors)
+        if not sound.all():
+            domains, vectors, contents, clean = domains.part(sound), vectors[sound], contents[sound], clean[sound]
+        return Lesson(domains, Stored.of(vectors, contents), clean)
 
     def _learn_reference(self, lesson: Lesson) -> None:
         """Take images as the camera's reference as far as they look clean."""
-        if self.config.own_reference:
-            spec, values = self.engine.spec, lesson.values.astype(np.float64)
-            updates = TokenStatistics.of_flat(values[:, : self.width], spec.depth, spec.dim)
-            offsets = values[:, self.width :]
-            self.reference = self.reference.learn(offsets, self.targets.residuals(updates, offsets), lesson.clean)
+        weight = float(lesson.clean.sum())
+        if self.config.own_reference and weight > NEGLIGIBLE:
+            # All is linear in what is remembered, so the average image has the average residual.
+            vectors, contents = lesson.stored.average(lesson.clean[None] / weight)
+            offset = contents.astype(np.float64)
+            residual = self.targets.residuals(self.targets.decode(vectors), offset)
+            self.reference = self.reference.learn(offset, residual, np.array([weight]))
 
-    def _equalised(self, batch: Batch, coefficients: Single, domains: DomainEstimate, drifted: Array) -> Batch:
+    def _equalised(self, batch: Batch, coefficients: Single, deficit: Array) -> Batch:
         """Give images back the detail that their domains lack."""
-        deficit = drifted[:, None, None] * energy_deficit(self.spectra, domains, self.descriptor_std)
-        if not self.config.equaliser_strength or not deficit.any():
+        strength = self.config.equaliser_strength
+        if not strength or not deficit.any():
             return batch
-        return batch.with_images(equalise(self.spectra, coefficients, deficit, self.config.equaliser_strength))
+        if len(deficit) > 1:
+            return batch.with_images(equalise(self.spectra, coefficients, deficit, strength))
+        if self._gains is None or self._gains[0] is not deficit:  # a treatment that is kept has them already
+            self._gains = deficit, band_gains(self.spectra, deficit[0], strength)
+        np.multiply(coefficients, self._gains[1], out=coefficients)
+        return batch.with_images(self.spectra.inverse(coefficients))
 
     def _passes(self, images: int, samples: float) -> int:
         """How many passes the next images get; for ``auto`` by a token bucket."""
@@ -264,15 +328,26 @@ class Align(Method[AlignConfig]):
 
         Where nothing has ``drifted`` (0 to 1, ``[B or 1]``), nothing is moved.
         """
-        spec = self.engine.spec
-        updates = TokenStatistics.of_flat(retrieved.values[:, : self.width], spec.depth, spec.dim)
-        offsets, images = retrieved.values[:, self.width :], retrieved.effective_sample_size
-        target, believed = self.targets.find(updates, offsets, images, self.reference)
+        if drifted.max() <= NEGLIGIBLE:
+            return NO_KNOBS
+        rows = len(drifted)
+        parts = [
+            self._plan_rows(retrieved.part(slice(start, start + PLANNED)), drifted[start : start + PLANNED])
+            for start in range(0, rows, PLANNED)
+        ]
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _plan_rows(self, retrieved: Retrieved, drifted: Array) -> Knobs:
+        vectors, contents = self.memory.average(retrieved)
+        updates = self.targets.decode(vectors)
+        target, believed = self.targets.find(
+            updates, contents.astype(np.float64), retrieved.effective_sample_size, self.reference
+        )
         part = drifted[:, None, None]
         strengths = TokenStatistics(
             self.config.mean_strength * part * believed.mean,
             self.config.std_strength * part * believed.log_variance,
-            (self.config.cls_strength if spec.class_token else 0.0) * part * believed.cls,
+            (self.config.cls_strength if self.engine.spec.class_token else 0.0) * part * believed.cls,
         )
         return plan(updates, target, strengths)
 
@@ -281,14 +356,24 @@ class Align(Method[AlignConfig]):
         """How many numbers the moves of one image consist of."""
         return self.width
 
+    def checkpoint(self) -> Callable[[], None]:
+        """Mark where the memory is, instead of copying it."""
+        memory, before = self.memory, (self.reference, self.treatment, self.credit, self.batches)
+        memory.settle()
+
+        def undo() -> None:
+            memory.back(0)
+            self.memory = memory
+            self.reference, self.treatment, self.credit, self.batches = before
+            self._rewind()
+
+        return undo
+
     def variables(self) -> State:
         """The memory, the camera's reference, and the token bucket of ``auto``."""
-        domains = self.memory.domains
         return {
-            "mean": domains.mean,
-            "variance": domains.variance,
-            "descriptor": domains.descriptor,
-            "updates": self.memory.values,
+            **self.memory.state(),
+            **self._treatment_state(),
             "reference_images": np.array(self.reference.images),
             "reference_offset": self.reference.offset,
             "reference_residual": self.reference.residual,
@@ -296,22 +381,21 @@ class Align(Method[AlignConfig]):
             "batches": np.array(self.batches),
         }
 
+    def _treatment_state(self) -> State:
+        spec, bands = self.engine.spec, (self.spectra.channels, self.spectra.bands)
+        return treatment_state(self.treatment, spec.depth, spec.dim, self.descriptor_std.size, bands)
+
     def assign(self, variables: State) -> None:
         """Continue from a memory."""
-        mean, variance, descriptor = (variables[name].astype(np.float64) for name in ("mean", "variance", "descriptor"))
-        if len(mean) > self.config.retrieval.capacity or not (variance > 0).all():
-            raise FozoError(
-                f"the state remembers {len(mean)} images, of {self.config.retrieval.capacity} at most, or variances "
-                f"that are not positive; save the state again"
-            )
         reference_images = float(variables["reference_images"])
         if not 0 <= reference_images <= REFERENCE_IMAGES:
             raise FozoError(
                 f"the state's reference rests on {reference_images:g} images, of {REFERENCE_IMAGES:g} at most; "
                 f"save the state again"
             )
-        self.memory.domains = DomainEstimate(mean, variance, descriptor)
-        self.memory.values = variables["updates"].astype(np.float16)
+        memory, treatment = self._empty(), treatment_of(variables, NEGLIGIBLE)
+        memory.load(variables)
+        self.memory, self.treatment = memory, treatment
         self.reference = Reference(
             reference_images,
             variables["reference_offset"].astype(np.float64),
@@ -332,13 +416,21 @@ class Align(Method[AlignConfig]):
         return {**self._owner(), "model": self.engine.spec.name, "source": crc}
 
     def _record(self) -> dict[str, object]:
-        """Make a journal's line of the latest batch."""
+        """Make a journal's line of the latest batch: of each group its lesson, and where its treatment comes from.
+
+        That is an estimate of its domain, where the treatment was made for it and kept, else whether one was kept from
+        before.
+        """
         lessons = [None if lesson is None else lesson.encode() for lesson in self.lessons]
-        return {"lessons": lessons, "credit": self.credit, "led_to": self._checksum()}
+        treatments = [each if isinstance(each, bool) else each.encode() for each in self.planned]
+        left = 0 if self.treatment is None else self.treatment.left
+        facts = {"lessons": lessons, "treatments": treatments, "left": left, "credit": self.credit}
+        return {**facts, "led_to": self._checksum()}
 
     def _checksum(self) -> int:
         """CRC-32 of what is learnt beyond the memory, which is told by the lessons themselves."""
-        return zlib.crc32(self.reference.offset.tobytes() + self.reference.residual.tobytes())
+        learnt = (self.reference.offset, self.reference.residual, *self._treatment_state().values())
+        return zlib.crc32(b"".join(array.tobytes() for array in learnt))
 
     def replay(self, journal: str | os.PathLike[str], batches: int | None = None) -> None:
         """Continue from where a journal leads, exactly, without any image: after all its batches, or the first few.
@@ -354,16 +446,36 @@ class Align(Method[AlignConfig]):
 
     def _follow(self, line: Mapping[str, object], what: str) -> None:
         """Learn again what a line of a journal says."""
-        lessons, credit = line.get("lessons"), line.get("credit")
+        lessons, treatments = line.get("lessons"), line.get("treatments")
+        credit, left = line.get("credit"), line.get("left")
         if not isinstance(lessons, list) or type(credit) is not float or not 0 <= credit <= BUCKET:
             raise FozoError(f"{what} tells no lessons, or no credit; use a copy from before")
-        for each in lessons:
+        if not isinstance(treatments, list) or len(treatments) != len(lessons) or type(left) is not int or left < 0:
+            raise FozoError(f"{what} tells no treatments; use a copy from before")
+        for each, origin in zip(lessons, treatments, strict=True):
+            if isinstance(origin, str):
+                domains = DomainEstimate.decode(origin, self.descriptor_std.size)
+                self._treat(domains, self.memory.retrieve(domains))
+            elif origin is not True:
+                self.treatment = None
             if each is None:
                 self._forget()
             else:
-                lesson = Lesson.decode(each, self.descriptor_std.size, self.memory.values.shape[1])
-                self.memory.add(lesson.domains, lesson.values)
+                lesson = Lesson.decode(each, self.descriptor_std.size, self.form)
+                self.memory.add(lesson.domains, lesson.stored)
                 self._learn_reference(lesson)
+        self.memory.settle()
+        self.treatment = None if self.treatment is None or not left else replace(self.treatment, left=left)
         self.credit, self.batches = credit, self.batches + 1
         if line.get("led_to") != self._checksum():
             raise FozoError(f"replaying {what} leads elsewhere; use the NumPy version of the original run")
+
+
+def _joined(parts: list[Knobs]) -> Knobs:
+    """Moves of several rows of images as one."""
+
+    def one(moves: list[Move | None]) -> Move:
+        scales, shifts = zip(*((move.scale, move.shift) for move in moves if move is not None), strict=True)
+        return Move(np.concatenate(scales, axis=1), np.concatenate(shifts, axis=1))
+
+    return Knobs(cls=one([part.cls for part in parts]), patches=one([part.patches for part in parts]))

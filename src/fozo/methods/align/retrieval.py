@@ -16,6 +16,8 @@ A batch of one domain has t = 0: its images share one sharp estimate. In a batch
 
 from __future__ import annotations
 
+import base64
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +25,54 @@ import numpy.typing as npt
 
 from fozo.errors import FozoError
 from fozo.methods.base import positive
-from fozo.types import Array
+from fozo.types import Array, Floats, State
 
 CONTENT_VARIANCE = 0.25
 """How far, squared, the average descriptor of clean images of one kind of thing may be from that of all. The groups of
 classes that Align was tuned on stay below it, and far above it under the extra corruptions at severity 3."""
 
-Stored = npt.NDArray[np.float16]
-"""What is remembered of images is averaged over many: half precision is plenty, and half the memory."""
+Codes = npt.NDArray[np.int8]
+Single = npt.NDArray[np.float32]
+LARGEST_CODE = 127
+NAMES = ("mean", "variance", "descriptor", "codes", "scales", "contents")
+"""What a state calls the arrays of a memory."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is remembered of n images: vectors ``[n, layers, d]`` in 8 bits, and vectors of content in full.
+
+    A vector is ``scales * codes``: its largest number has the largest code. Vectors are averaged over many images that
+    differ by far more than this rounds, so 8 bits are plenty, for a fourth of the memory and of the time to average.
+    """
+
+    codes: Codes
+    """``[n, layers, d]``."""
+    scales: Single
+    """``[n, layers]``."""
+    contents: Single
+    """``[n, k]``."""
+
+    @classmethod
+    def of(cls, vectors: Single, contents: Floats) -> Stored:
+        """Round vectors ``[n, layers, d]``, whose numbers should be of one size within a layer."""
+        scales = np.abs(vectors).max(axis=2, initial=0) / np.float32(LARGEST_CODE)
+        codes = np.rint(vectors / np.maximum(scales, np.float32(1e-30))[:, :, None])
+        return cls(codes.astype(np.int8), scales, np.asarray(contents, dtype=np.float32))
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self.codes)
+
+    def average(self, shares: Floats) -> tuple[Single, Single]:
+        """Average by ``shares`` ``[m, n]``: vectors ``[m, layers, d]`` and contents ``[m, k]``."""
+        parts = shares.astype(np.float32)
+        vectors = np.empty((len(parts), *self.codes.shape[1:]), dtype=np.float32)
+        numbers = np.empty((self.codes.shape[0], self.codes.shape[2]), dtype=np.float32)
+        for layer in range(self.codes.shape[1]):  # one after the other, to stay in the cache; einsum wakes no threads
+            numbers[...] = self.codes[:, layer]
+            np.einsum("mn,nd->md", parts * self.scales[:, layer], numbers, out=vectors[:, layer])
+        return vectors, np.einsum("mn,nk->mk", parts, self.contents)
 
 
 @dataclass(frozen=True)
@@ -44,6 +86,21 @@ class DomainEstimate:
     def part(self, images: slice | npt.NDArray[np.bool_]) -> DomainEstimate:
         """Estimates of some of the images."""
         return DomainEstimate(self.mean[images], self.variance[images], self.descriptor[images])
+
+    def encode(self) -> str:
+        """One domain's mean and variance as text."""
+        return base64.b64encode(np.ascontiguousarray([self.mean[0], self.variance[0]], dtype="<f8").tobytes()).decode()
+
+    @classmethod
+    def decode(cls, text: str, features: int) -> DomainEstimate:
+        """Read what :meth:`encode` made; the mean stands in for the image's own descriptor."""
+        try:
+            mean, variance = np.frombuffer(base64.b64decode(text, validate=True), "<f8").reshape(2, 1, features)
+        except ValueError as error:
+            raise FozoError(f"an estimate of the journal cannot be read ({error}); use a copy from before") from error
+        if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance > 0).all()):
+            raise FozoError("an estimate of the journal is not finite; use a copy from before")
+        return cls(mean.astype(np.float64), variance.astype(np.float64), mean.astype(np.float64))
 
     def distinct(self) -> DomainEstimate:
         """One row if all images share one estimate, else all of them."""
@@ -77,9 +134,10 @@ class RetrievalConfig:
         count = len(joined)
         if count == 1:  # nothing is known of the domain but this image
             return DomainEstimate(descriptors, np.ones_like(descriptors), descriptors)
-        mean = joined.mean(axis=0)
+        mean = np.add.reduce(joined, axis=0) / count
         # The variance of few images is itself uncertain: what lies within two standard errors of 1 counts as 1.
-        excess = joined.var(axis=0, ddof=1) - 1 - 2 * np.sqrt(2 / (count - 1))
+        spread = np.add.reduce(np.square(joined - mean), axis=0) / (count - 1)
+        excess = spread - 1 - 2 * math.sqrt(2 / (count - 1))
         between = np.maximum(excess, 0)
         share = between / (1 + between)
         posterior = mean + share * (descriptors - mean)
@@ -106,59 +164,150 @@ class RetrievalConfig:
         alike: Array = np.exp(-np.maximum(all_off, brightness_off) / 2)
         return alike
 
-    def weights(self, domains: DomainEstimate, remembered: DomainEstimate) -> Array:
-        """Weigh each remembered image for each of ``domains``: ``[n, remembered]``, 1 at most."""
-        difference = domains.mean[:, None] - remembered.mean[None]
-        # Of one domain, this is 1 on average, whatever the sizes of the batches that the estimates were made from.
-        distance = (difference**2 / (domains.variance[:, None] + remembered.variance[None])).mean(axis=2)
+    def weights(self, domains: DomainEstimate, remembered: DomainEstimate, oldest: int = 0) -> Array:
+        """Weigh each remembered image for each of ``domains``: ``[n, remembered]``, 1 at most.
+
+        They are in the order in which they came, beginning with ``oldest`` and going on at 0 after the last.
+        """
+        distance = np.empty((len(domains.mean), len(remembered.mean)))
+        for row, (mean, variance) in enumerate(zip(domains.mean, domains.variance, strict=True)):
+            difference = remembered.mean - mean
+            # Of one domain, this is 1 on average, whatever the sizes of the batches that the estimates were made from.
+            np.square(difference, out=difference)
+            difference /= remembered.variance + variance
+            difference.mean(axis=1, out=distance[row])
         alike = np.exp(-self.dimensions / 2 * np.maximum(distance - 1, 0))
         newer = alike.sum(axis=1, keepdims=True) - np.cumsum(alike, axis=1)
+        if oldest:  # so far as if the first were the oldest
+            newest = newer[:, oldest - 1 : oldest].copy()
+            newer[:, oldest:] += alike[:, :oldest].sum(axis=1, keepdims=True)
+            newer[:, :oldest] -= newest
         weights: Array = alike * 0.5 ** (newer / self.half_life)
         return weights
 
 
 @dataclass(frozen=True)
 class Retrieved:
-    """Weighted averages over earlier images, one row for each domain estimate or one for all."""
+    """How much each remembered image counts for each domain estimate, or for one that all images share."""
 
-    values: Array
-    """``[n or 1, width]``."""
+    shares: Array
+    """``[n or 1, remembered]``; rows add up to 1, unless nothing is of the domain."""
     descriptor: Array
-    """``[n or 1, features]``."""
+    """Weighted average of the descriptors, ``[n or 1, features]``."""
     effective_sample_size: Array
-    """How many images the averages rest on (Kish), ``[n or 1]``."""
+    """How many images such averages rest on (Kish), ``[n or 1]``."""
+
+    def part(self, images: slice) -> Retrieved:
+        """Of some of the images; a row that all share stays."""
+        if len(self.shares) == 1:
+            return self
+        return Retrieved(self.shares[images], self.descriptor[images], self.effective_sample_size[images])
 
 
 class Memory:
-    """The most recent images: their domain estimates, and one vector each to be averaged."""
+    """The most recent images in a ring: their domain estimates, and what is to be averaged.
 
-    def __init__(self, features: int, width: int, config: RetrievalConfig) -> None:
-        """Begin empty. ``features`` is the size of a descriptor, ``width`` that of a vector."""
-        self.config = config
-        empty = np.zeros((0, features))
-        self.domains = DomainEstimate(empty, empty, empty)
-        self.values: Stored = np.zeros((0, width), dtype=np.float16)
+    Rows are written in place. :meth:`mark` and :meth:`back` undo that, at the price of the rows overwritten since.
+    """
+
+    def __init__(self, features: int, form: tuple[int, int, int], config: RetrievalConfig) -> None:
+        """Begin empty. ``features`` is the size of a descriptor, ``form`` layers, width and contents of a row."""
+        self.config, self.form = config, form
+        layers, width, contents = form
+        capacity = config.capacity
+        self._domains = DomainEstimate(*(np.zeros((capacity, features)) for _ in range(3)))
+        self._stored = Stored(
+            np.zeros((capacity, layers, width), dtype=np.int8),
+            np.zeros((capacity, layers), dtype=np.float32),
+            np.zeros((capacity, contents), dtype=np.float32),
+        )
+        self._count, self._next = 0, 0
+        self._undo: list[tuple[int, int, npt.NDArray[np.intp], list[npt.NDArray[np.generic]]]] = []
 
     def __len__(self) -> int:
         """Images remembered."""
-        return len(self.values)
+        return self._count
+
+    @property
+    def domains(self) -> DomainEstimate:
+        """Estimates of all images, in the order in which they are kept; to be read before more are added."""
+        return self._domains.part(slice(0, self._count))
+
+    def _arrays(self) -> list[npt.NDArray[np.generic]]:
+        domains, stored = self._domains, self._stored
+        return [domains.mean, domains.variance, domains.descriptor, stored.codes, stored.scales, stored.contents]
+
+    def _named(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What a state holds: a black box has neither codes nor contents."""
+        return {name: array for name, array in zip(NAMES, self._arrays(), strict=True) if array.size}
+
+    def state(self) -> State:
+        """Copies of all by name, in the order in which they are kept: averages depend on it in their last digits."""
+        rows = {name: array[: self._count].copy() for name, array in self._named().items()}
+        return {**rows, "next": np.array(self._next)}
+
+    def load(self, state: State) -> None:
+        """Go on from a state."""
+        count, after, capacity = len(state["mean"]), int(state["next"]), self.config.capacity
+        if count > capacity or after != (count % capacity if count < capacity else after % capacity):
+            raise FozoError(
+                f"the state remembers {count} images, of {capacity} at most, and goes on at place {after}; save the "
+                f"state again"
+            )
+        for name, array in self._named().items():
+            array[:count] = state[name]
+        self._count, self._next = count, after
+        if not ((self.domains.variance > 0).all() and (self._stored.scales >= 0).all()):
+            raise FozoError("the state remembers variances that are not positive; save the state again")
+
+    def latest(self, images: int) -> Array:
+        """Descriptors of the latest images, so many at most, the oldest first."""
+        images = min(images, self._count)
+        found: Array = self._domains.descriptor[(self._next - images + np.arange(images)) % self.config.capacity]
+        return found
 
     def retrieve(self, domains: DomainEstimate) -> Retrieved:
-        """Average over the images of the same domains.
+        """Say which images are of the same domains.
 
         Images that share one estimate share one row: a batch of one domain is moved as one.
         """
-        weights = self.config.weights(domains.distinct(), self.domains)
+        own = self.domains
+        oldest = self._next if self._count == self.config.capacity else 0
+        weights = self.config.weights(domains.distinct(), own, oldest)
         total = weights.sum(axis=1)
         # Kish's effective sample size; the total weight caps it, so that distant images do not count for many.
-        kish = total**2 / np.maximum((weights**2).sum(axis=1), 1e-300)
+        kish = total**2 / np.maximum(np.square(weights).sum(axis=1), 1e-300)
         shares = weights / np.maximum(total, 1e-300)[:, None]
-        values = (shares.astype(np.float32) @ self.values.astype(np.float32)).astype(np.float64)
-        return Retrieved(values, shares @ self.domains.descriptor, np.minimum(kish, total))
+        return Retrieved(shares, np.einsum("mn,nf->mf", shares, own.descriptor), np.minimum(kish, total))
 
-    def add(self, domains: DomainEstimate, values: Stored) -> None:
-        """Remember images, forgetting the oldest. Arrays are replaced, never written into: a copy is a reference."""
-        capacity, old = self.config.capacity, self.domains
-        pairs = ((old.mean, domains.mean), (old.variance, domains.variance), (old.descriptor, domains.descriptor))
-        self.domains = DomainEstimate(*(np.concatenate(pair)[-capacity:] for pair in pairs))
-        self.values = np.concatenate([self.values, values])[-capacity:]
+    def average(self, retrieved: Retrieved) -> tuple[Single, Single]:
+        """Average what is remembered: vectors ``[n or 1, layers, d]`` and contents ``[n or 1, k]``."""
+        some, stored = slice(0, self._count), self._stored
+        return Stored(stored.codes[some], stored.scales[some], stored.contents[some]).average(retrieved.shares)
+
+    def add(self, domains: DomainEstimate, stored: Stored) -> None:
+        """Remember images, forgetting the oldest."""
+        capacity = self.config.capacity
+        new: list[npt.NDArray[np.generic]]
+        new = [domains.mean, domains.variance, domains.descriptor, stored.codes, stored.scales, stored.contents]
+        count = min(len(stored), capacity)
+        places = (self._next + np.arange(count)) % capacity
+        self._undo.append((self._count, self._next, places, [array[places] for array in self._arrays()]))
+        for array, rows in zip(self._arrays(), new, strict=True):
+            array[places] = rows[len(rows) - count :]
+        self._count, self._next = min(self._count + count, capacity), int(self._next + count) % capacity
+
+    def mark(self) -> int:
+        """Say where :meth:`back` is to return to."""
+        return len(self._undo)
+
+    def back(self, mark: int) -> None:
+        """Undo all that was added since a mark."""
+        while len(self._undo) > mark:
+            self._count, self._next, places, old = self._undo.pop()
+            for array, rows in zip(self._arrays(), old, strict=True):
+                array[places] = rows
+
+    def settle(self) -> None:
+        """What was added so far is not to be undone any more."""
+        self._undo.clear()

@@ -18,6 +18,7 @@ Stein's estimate. Few images make U large by chance alone, so nothing else has t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +28,13 @@ from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.alignment import TokenStatistics, moved_cls
 from fozo.types import Affine, Array, Floats
 
+Single = npt.NDArray[np.float32]
 NAMES = ("patch_mean", "patch_log_variance", "cls")
 REFERENCE_IMAGES = 512.0
 """The camera's reference is an average over about this many of its latest clean-looking images."""
 PLAUSIBLE = 1e4
-"""Clean standard deviations that tokens may be away from their average: a black, white or checkered image, or pure
-noise, is below a hundred."""
+"""Clean standard deviations that block updates may be away from their average: a black, white or checkered image, or
+pure noise, is below a hundred."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,15 @@ class Reference:
     residual: Array
     """Average difference, flat: ``[width]``."""
 
-    def learn(self, offsets: Array, residuals: Array, weights: Array) -> Reference:
+    def learn(self, offsets: Array, residuals: Floats, weights: Array) -> Reference:
         """Take in images by weight: content offsets ``[B, k]``, residuals ``[B, width]``, weights ``[B]``."""
         added = float(weights.sum())
         if added <= 0:
             return self
         images = min(self.images, max(REFERENCE_IMAGES - added, 0.0)) + added
         part, shares = added / images, weights / added
-        offset = self.offset + part * (shares @ offsets - self.offset)
-        residual = self.residual + part * (shares @ residuals - self.residual)
+        offset = self.offset + part * (np.einsum("n,nk->k", shares, offsets) - self.offset)
+        residual = self.residual + part * (np.einsum("n,nw->w", shares, residuals) - self.residual)
         return Reference(min(images, REFERENCE_IMAGES), offset, residual)
 
 
@@ -80,6 +82,14 @@ class Targets:
         unexplained = [self.regression.unexplained[name][:n] for name, n in zip(NAMES, cut, strict=True)]
         self.chance = TokenStatistics(*(part.mean(axis=1)[None, :, None] for part in unexplained))
         """Squared error of one image, for each layer: what its content does not explain."""
+        # The same with all layers one after the other, which is a third of the calls.
+        self._average, self._scale, self._weights, self._chance = (
+            part.layers() for part in (self.average, self.scale, self.weights, self.chance)
+        )
+        updates = self.average.each(lambda part: np.diff(part, axis=1, prepend=0.0))
+        self._centre, self._unit = updates.layers().astype(np.float32), self._scale.astype(np.float32)
+        self._balance = (1 / np.repeat(np.maximum(cut, 1), cut)).astype(np.float32)
+        self._known: tuple[Reference | None, Array, Array] = (None, np.zeros(0), np.zeros(0))
 
     def offsets(self, logits: Floats) -> Array:
         """Content of images less that of calibration, ``[B, k]``."""
@@ -91,24 +101,32 @@ class Targets:
 
     def shift(self, offsets: Array) -> TokenStatistics:
         """How clean images of content ``offsets`` differ from the average clean image: ``[n, ...]``."""
-        return self.weights.each(lambda weights: np.tensordot(offsets, weights, 1))
+        return TokenStatistics.of_layers(self._shift(offsets), self.depth)
 
-    def residuals(self, updates: TokenStatistics, offsets: Array) -> Array:
+    def _shift(self, offsets: Array) -> Array:
+        return cast("Array", np.einsum("nk,kld->nld", offsets, self._weights))  # on this thread, as BLAS is not
+
+    def encode(self, updates: TokenStatistics) -> Single:
+        """Block updates ``[n, layers, d]`` in units of clean images, so that all are of one size."""
+        return cast("Single", (updates.layers() - self._centre) / self._unit)
+
+    def decode(self, vectors: Single) -> TokenStatistics:
+        """Read what :meth:`encode` made, or averages of it."""
+        return TokenStatistics.of_layers(vectors * self._unit + self._centre, self.depth)
+
+    def residuals(self, updates: TokenStatistics, offsets: Array) -> Floats:
         """How the unmoved tokens of images differ from those of clean images of their content, flat ``[B, width]``."""
         differ = TokenStatistics.unmoved(updates).each(
             lambda tokens, average, shift: tokens - average - shift, self.average, self.shift(offsets)
         )
         return differ.flat()
 
-    def plausible(self, updates: TokenStatistics) -> npt.NDArray[np.bool_]:
-        """Say of each image whether what the blocks added to it can be a picture's: ``[B]``."""
+    def plausible(self, vectors: Single) -> npt.NDArray[np.bool_]:
+        """Say of each image whether what the blocks added to it (:meth:`encode`) can be a picture's: ``[B]``."""
         with np.errstate(over="ignore", invalid="ignore"):
-            far = TokenStatistics.unmoved(updates).each(
-                lambda tokens, average, scale: np.square((tokens - average) / scale).mean(axis=(1, 2)),
-                self.average,
-                self.scale,
-            )
-        within: npt.NDArray[np.bool_] = far.mean + far.log_variance + far.cls <= PLAUSIBLE**2  # NaN is not
+            layers = np.einsum("nld,nld->nl", vectors, vectors) / np.float32(vectors.shape[2])
+            far = np.einsum("nl,l->n", layers, self._balance)
+        within: npt.NDArray[np.bool_] = far <= PLAUSIBLE**2  # NaN is not
         return within
 
     def find(
@@ -122,43 +140,35 @@ class Targets:
             images: how many images these averages rest on, ``[n]``.
             reference: of the camera.
         """
-        count = np.maximum(images, 1e-300)[:, None, None]
-        shift = self.shift(self.content * offsets)
-        residual = TokenStatistics.of_flat(reference.residual[None], self.depth, self.average.mean.shape[2])
-        known = self.shift(reference.offset[None])
+        count = np.maximum(images, 1e-50)[:, None, None]
+        trusted, residual = self._trusted(reference)
         along, alike = _agreement(offsets, reference.offset)
+        target = self._shift(self.content * offsets)
+        error = self.doubt * self._squared(target) * (1 - alike * trusted) + self._chance / count
+        target += self._average
+        target += along * residual
+        deviation = self._squared(TokenStatistics.unmoved(updates).layers() - target)
+        believed = np.maximum(1 - error / np.maximum(deviation, 1e-200), 0)
+        return TokenStatistics.of_layers(target, self.depth), TokenStatistics.of_layers(believed, self.depth)
 
-        def squared(values: Array, scale: Array) -> Array:
-            mean: Array = np.square(values / scale).mean(axis=2, keepdims=True)
-            return mean
+    def _squared(self, values: Array) -> Array:
+        """Mean square of each layer in units of clean images: ``[n, layers, 1]``."""
+        ratio = values / self._scale
+        return cast("Array", np.einsum("nld,nld->nl", ratio, ratio)[:, :, None] / values.shape[2])
 
-        # The reference is a measurement of an error whose variance is expected to be that of `doubt`.
-        expected = known.each(lambda part, scale: self.doubt * squared(part, scale), self.scale)
-        noise = self.chance.each(lambda chance: chance / max(reference.images, 1e-9))
-        trusted = expected.each(lambda wide, narrow: wide / (wide + narrow), noise)
-        target = self.average.each(
-            lambda average, part, rest, trust: average + part + along * trust * rest, shift, residual, trusted
-        )
-        error = shift.each(
-            lambda part, scale, chance, trust: self.doubt * squared(part, scale) * (1 - alike * trust) + chance / count,
-            self.scale,
-            self.chance,
-            trusted,
-        )
-        believed = TokenStatistics.unmoved(updates).each(
-            lambda tokens, wanted, scale, wrong: np.maximum(
-                1 - wrong / np.maximum(squared(tokens - wanted, scale), 1e-300), 0
-            ),
-            target,
-            self.scale,
-            error,
-        )
-        return target, believed
+    def _trusted(self, reference: Reference) -> tuple[Array, Array]:
+        """How far the reference is trusted in each layer ``[1, layers, 1]``, and that part of its residual."""
+        if self._known[0] is not reference:
+            # The reference is a measurement of an error whose variance is expected to be that of `doubt`.
+            wide = self.doubt * self._squared(self._shift(reference.offset[None]))
+            trusted = wide / (wide + self._chance / max(reference.images, 1e-9))
+            self._known = reference, trusted, trusted * reference.residual.reshape(self._average.shape)
+        return self._known[1:]
 
 
 def _agreement(offsets: Array, reference: Array) -> tuple[Array, Array]:
     """How far along the reference's content others are (0 to 1), and the squared cosine: ``[n, 1, 1]`` each."""
-    dot = np.maximum(offsets @ reference, 0)
+    dot = np.maximum(np.einsum("nk,k->n", offsets, reference), 0)
     length, own = np.square(offsets).sum(axis=1), np.square(reference).sum()
     along = np.minimum(dot / max(own, 1e-300), 1)
     cosine = dot**2 / np.maximum(length * own, 1e-300)

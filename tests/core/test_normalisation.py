@@ -1,0 +1,137 @@
+"""Which mean and std images were normalised with: grids, ranges, and what is left open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fozo
+from fozo.core.normalisation import (
+    BYTES,
+    CLIP,
+    COMMON,
+    HALF,
+    IMAGENET,
+    NONE,
+    InputRange,
+    Normalisation,
+    common,
+    name_of,
+    recognise,
+    recognise_range,
+    sample,
+)
+from fozo.errors import FozoError
+
+CIFAR: Normalisation = ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
+
+
+def images(way: Normalisation, count: int = 4, seed: int = 0, low: int = 0, high: int = 256) -> np.ndarray:
+    pixels = np.random.default_rng(seed).integers(low, high, (count, 32, 32, 3)).astype(np.float32) / np.float32(255)
+    mean, std = (np.asarray(part, np.float32) for part in way)
+    return np.moveaxis((pixels - mean) / std, 3, 1)
+
+
+def smooth(x: np.ndarray) -> np.ndarray:
+    """As if resized as floats; the extremes stay, as they do in large bright and dark areas."""
+    made: np.ndarray = (x + np.roll(x, 1, 2)) / 2
+    made[:, :, 0, 0], made[:, :, 0, 1] = x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
+    return made
+
+
+@pytest.mark.parametrize("way", COMMON.values())
+def test_grids_and_ranges_tell(way: Normalisation) -> None:
+    x = images(way)
+    assert recognise(sample(x)) == way == recognise(sample(torch.from_numpy(x)))
+    assert recognise(sample(x.astype(np.float64)), CIFAR) == way
+    assert InputRange.of(smooth(x), None).normalisation is None and InputRange.of(smooth(x), None).told() == way
+    # Dark, and of little contrast: the grid still tells, the range no longer.
+    dim = images(way, low=100, high=140)
+    assert recognise(sample(dim)) == way and InputRange.of(smooth(dim), None).told() is None
+
+
+def test_what_is_not_sure_is_left_open() -> None:
+    noise = np.random.default_rng(0).standard_normal((4, 3, 32, 32))
+    assert recognise(sample(noise)) is None and recognise(sample(images(CIFAR))) is None
+    assert recognise(sample(images(IMAGENET).astype(np.float16))) is None
+    for flat in (np.zeros((4, 3, 32, 32)), np.full((4, 3, 32, 32), 0.2)):
+        assert recognise(sample(flat)) is None
+    # Bright images under 0.5 are also pixels of 0 to 1: both grids fit, so neither is claimed.
+    bright = images(HALF, low=128)
+    assert recognise(sample(bright)) is None and recognise(sample(bright), HALF) == HALF
+    assert recognise_range(np.zeros(3), np.array([1.0, 1.0, 0.9])) is None
+
+
+def test_the_models_own_comes_first() -> None:
+    assert recognise(sample(images(CIFAR)), CIFAR) == CIFAR
+    padded = images(IMAGENET)
+    padded[:, :, :16] = 0  # gray bars, after Normalize
+    assert recognise(sample(padded), IMAGENET) is None
+    assert InputRange.of(images(IMAGENET), IMAGENET).objection(padded) is None
+
+
+def test_models_of_other_channels_have_fewer_common_ones() -> None:
+    assert common(1) == (((0.0,), (1.0,)), ((0.5,), (0.5,)), ((0.0,), (1 / 255,)))
+    assert recognise(sample(images(HALF)[:, :1])) == ((0.5,), (0.5,))
+    assert set(common(3)) == {NONE, HALF, BYTES, IMAGENET, CLIP}
+
+
+def test_objections_are_hedged_and_only_made_where_the_clean_images_contradict() -> None:
+    half = InputRange.of(images(HALF), None)
+    assert half.objection(images(HALF, seed=1)) is None and half.objection(images(HALF, low=128)) is None
+    objection = half.objection(images(NONE)) or ""
+    assert objection.startswith(
+        "it looks like pixels of 0 to 1 (as if Normalize had been left out), but the clean images"
+    )
+    unknown = InputRange.of(smooth(images(HALF, low=30, high=230)), None)
+    assert unknown.told() is None
+    assert unknown.objection(images(HALF)) is None  # the same way, and only now recognised
+    assert "ImageNet" in (unknown.objection(images(IMAGENET)) or "")
+    assert "0 to 255" in (unknown.objection(images(BYTES)) or "")
+    wide = unknown.objection(5 * smooth(images(CIFAR))) or ""
+    assert wide.startswith("it holds values of") and "but the clean images had -0.7" in wide
+
+
+def test_names() -> None:
+    assert name_of(HALF) == "pixels normalised with a mean and std of 0.5"
+    assert name_of(((0.1,), (0.2,))) == "pixels normalised with mean 0.1 and std 0.2"
+
+
+def test_merging_keeps_what_both_agree_on() -> None:
+    one, two = InputRange.of(images(HALF, low=100), None), InputRange.of(smooth(images(HALF, high=200)), None)
+    for merged in (one.merge(two), two.merge(one)):
+        assert merged.normalisation == HALF
+        np.testing.assert_allclose((merged.low, merged.high), [[-1] * 3, [1] * 3], atol=0.02)
+    assert one.merge(InputRange.of(images(NONE), None)).normalisation is None
+
+
+def test_files_keep_it_and_forged_ones_are_refused(
+    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
+) -> None:
+    path = tmp_path / "stats.npz"
+    source.save(path)
+    assert fozo.SourceStatistics.load(path).inputs == source.inputs
+    with np.load(path) as file:
+        arrays: dict[str, Any] = dict(file)
+
+    def forged(**changes: Any) -> Path:
+        np.savez(path, **{**arrays, **{name.replace("_", "."): value for name, value in changes.items()}})
+        return path
+
+    for changes in (
+        {"inputs_low": np.full(3, 9.0)},
+        {"inputs_low": np.full(3, np.nan)},
+        {"inputs_low": np.zeros((3, 3))},
+        {"inputs_high": np.zeros(4)},
+        {"inputs_normalisation": np.zeros((1, 3))},
+        {"inputs_normalisation": np.stack([np.zeros(3), -np.ones(3)])},
+    ):
+        with pytest.raises(FozoError, match="damaged source statistics"):
+            fozo.SourceStatistics.load(forged(**changes))
+    other = forged(inputs_low=np.zeros(2), inputs_high=np.ones(2), inputs_normalisation=np.zeros((0, 2)))
+    with pytest.raises(FozoError, match="images of 2 channels, where vit reads 3"):
+        fozo.Align(engine, fozo.SourceStatistics.load(other))

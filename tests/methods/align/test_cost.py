@@ -1,0 +1,160 @@
+"""What Align costs, in what can be counted: calls of the model, bytes, and threads that wake. No times."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.core.descriptor import spectra
+from fozo.core.statistics import SourceStatistics
+from fozo.methods.align.equaliser import equalise
+from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Stored
+from fozo.types import NO_KNOBS, Affine, Batch, Images, Knobs, Spec, Tap, Taps
+from tests.helpers import random_images
+
+
+class Counted:
+    """An engine that counts the images of each call."""
+
+    def __init__(self, engine: fozo.Engine) -> None:
+        self.inner, self.calls = engine, list[int]()
+        self.spec: Spec = engine.spec
+        self.device, self.abilities = engine.device, engine.abilities
+
+    def check(self, images: Images) -> Batch:
+        return self.inner.check(images)
+
+    def head(self) -> Affine:
+        return self.inner.head()
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        self.calls.append(len(batch))
+        return self.inner.run(batch, knobs, taps)
+
+
+def drifted(count: int, seed: int = 0) -> np.ndarray:
+    return np.asarray(0.3 * random_images(count, seed=seed) + 1.0)
+
+
+def test_groups_grow_with_the_evidence_and_every_image_is_run_once(
+    engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    counted = Counted(engine)
+    method = fozo.Align(counted, source)
+    method(drifted(64))
+    assert sum(counted.calls) == 64 and counted.calls[:4] == [8] * 4  # nothing is known of the domain
+    counted.calls.clear()
+    method(drifted(100, seed=1))
+    assert counted.calls == [64, 36]  # all is known, and memory is bounded
+    counted.calls.clear()
+    method(3 - 2 * random_images(24, seed=2))
+    assert counted.calls == [8, 8, 8]  # another domain
+
+
+def test_a_treatment_is_kept_while_images_are_of_its_domain_and_few_against_its_evidence(
+    engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    method = fozo.Align(engine, source)
+    for i in range(3):
+        method(drifted(64, seed=i))
+    method(drifted(1, seed=9))
+    samples, kept = method.metrics()["effective_sample_size"], 0
+    assert samples > 40
+    for i in range(40):
+        method(drifted(1, seed=10 + i))
+        kept += method.planned == [True]
+    assert 25 <= kept <= 39
+    method(3 - 2 * random_images(8, seed=2))
+    assert method.planned != [True] and method.metrics()["effective_sample_size"] < samples / 2
+
+
+def peak(call: object) -> int:
+    """Bytes that a call held at once beyond what there was."""
+    assert callable(call)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_memory_is_never_copied_to_add_to_it_to_undo_it_or_to_average_it() -> None:
+    """Of the shapes of a ViT-B it has 12 MB; eight images have 0.2."""
+    memory = Memory(45, (30, 768, 64), RetrievalConfig())
+    rows = np.ones((8, 45))
+    domains = DomainEstimate(rows, rows, rows)
+    eight = Stored.of(np.ones((8, 30, 768), np.float32), np.ones((8, 64)))
+    for _ in range(64):
+        memory.add(domains, eight)
+    memory.settle()
+    row = 30 * 768 + 4 * (30 + 64) + 3 * 8 * 45
+    assert len(memory) == 512
+    assert peak(lambda: memory.add(domains, eight)) < 1.2 * 8 * row + 20_000
+    assert peak(lambda: memory.back(0)) < 20_000
+    assert peak(lambda: memory.average(memory.retrieve(domains))) < 3_000_000
+
+
+def test_a_state_of_a_vit_b_is_small() -> None:
+    memory = Memory(45, (30, 768, 64), RetrievalConfig())
+    assert sum(array.nbytes for array in memory._arrays()) < 15e6
+
+
+def test_images_are_equalised_where_their_coefficients_are() -> None:
+    transform = spectra(3, 64, 64)
+    images = np.random.default_rng(0).standard_normal((64, 3, 64, 64)).astype(np.float32)
+    room = np.empty_like(images)
+    coefficients = transform.transform(images, room)
+    assert np.shares_memory(coefficients, room)
+    deficit = np.ones((1, 3, transform.bands))
+    assert np.shares_memory(equalise(transform, coefficients, deficit, 0.7), room)
+    assert peak(lambda: transform.transform(images, room)) < images.nbytes / 2
+    assert peak(lambda: transform.inverse(room)) < images.nbytes / 2
+
+
+THREADS = """
+import os, sys, time
+import numpy as np
+others = [name for name in os.listdir("/proc/self/task") if int(name) != os.getpid()]  # BLAS's, made when it is loaded
+def spent():
+    return [int(open(f"/proc/self/task/{name}/schedstat").read().split()[0]) for name in others]
+def settled():
+    before = None
+    while before != (now := spent()):
+        before = now
+        time.sleep(0.2)
+    return now
+import fozo
+from fozo.data import sample
+model = sample.MODELS["float32"]
+method = fozo.adapter(fozo.load_engine(model, threads=1), sample.source(model))
+images = np.random.default_rng(0).uniform(-1, 1, (64, *method.engine.spec.image_shape)).astype(np.float32)
+idle = settled()
+for size in (64, 64, 8, 1, 1):
+    for faded in (1.0, 0.3):
+        method(np.float32(faded) * images[:size])
+woken = sum(now - then for now, then in zip(settled(), idle))
+np.ones((600, 600)) @ np.ones((600, 600))
+print(len(others), woken, sum(now - then for now, then in zip(settled(), idle)) - woken)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux tells how long each thread has run")
+def test_no_thread_of_blas_wakes() -> None:
+    """They would spin for longer than they work. That they can be woken, and that it shows, is tried last."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    found = subprocess.run([sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True)
+    threads, woken, control = map(int, found.stdout.split())
+    if not threads or not control:
+        pytest.skip("this BLAS has no threads that wait beside NumPy")
+    assert woken == 0
