@@ -220,25 +220,25 @@ def summary(row: Records, base: Records) -> tuple[float, float, float, float]:
     return 100 * own.mean(), 100 * difference.mean(), 100 * half, 100 * error
 
 
-def table(paths: Sequence[Path]) -> str:
-    """Print a table for each setting: a row a method, both scenarios side by side."""
+def table(paths: Sequence[Path], base: str = "NoAdapt") -> str:
+    """Print a table for each setting: a row a method, both scenarios side by side, against the row ``base``."""
     parts = []
     for (model, kinds, images), sides in read(paths).items():
         heads = ["", "passes"]
         for name in sides:
-            heads += [name, "less NoAdapt (95 %)", "ECE"]
-        seeds = {seed for side in sides.values() for seed, _ in side["NoAdapt"]}
+            heads += [name, f"less {base} (95 %)", "ECE"]
+        seeds = {seed for side in sides.values() for seed, _ in side[base]}
         lines = [f"{model}, {kinds} corruptions, {len(seeds)} x {images} images of each", ""]
         lines += ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
         for row in dict.fromkeys(label for side in sides.values() for label in side):
             cells: list[str] = []
             for side in sides.values():
-                base, own = side["NoAdapt"], side.get(row, {})
-                if own.keys() != base.keys():
+                own = side.get(row, {})
+                if own.keys() != side[base].keys():
                     cells += ["-", "-", "-"]
                     continue
-                top, gain, half, error = summary(own, base)
-                apart = "-" if row == "NoAdapt" else f"{gain:+.2f} ± {half:.2f}"
+                top, gain, half, error = summary(own, side[base])
+                apart = "-" if row == base else f"{gain:+.2f} ± {half:.2f}"
                 cells += [f"{top:.2f}", f"**{apart}**" if abs(gain) > half else apart, f"{error:.1f}"]
             passes = [record["passes"] for side in sides.values() for record in side.get(row, {}).values()]
             lines.append("| " + " | ".join([row, f"{np.mean(passes):.2g}", *cells]) + " |")
@@ -264,11 +264,12 @@ def main() -> None:
     runs.add_argument("--seed", type=int, default=0, help="chooses the images; a table joins those of all seeds")
     tables = commands.add_parser("table")
     tables.add_argument("records", type=Path, nargs="+")
+    tables.add_argument("--base", default="NoAdapt", help="the row that others are compared with, such as Align")
     a = parser.parse_args()
     if a.command == "run":
         run(a)
     else:
-        print(table(a.records))
+        print(table(a.records, a.base))
 
 
 if __name__ == "__main__":
