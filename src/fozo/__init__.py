@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from fozo.methods.fozo import FOZO, replay
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
+    from fozo.monitor import Monitor, MonitorReference
     from fozo.types import Engine, Knobs, Move, Spec, Tap
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "FOZO", "Align", "Engine", "FozoError", "Knobs", "LoadOptions", "Method", "MethodInfo", "Move", "NoAdapt",
-    "SourceStatistics", "Spec", "Stream", "Tap", "adapter", "calibrate", "create", "export", "list_methods",
-    "load_engine", "open_images", "replay",
+    "FOZO", "Align", "Engine", "FozoError", "Knobs", "LoadOptions", "Method", "MethodInfo", "Monitor",
+    "MonitorReference", "Move", "NoAdapt", "SourceStatistics", "Spec", "Stream", "Tap", "adapter", "calibrate",
+    "create", "export", "list_methods", "load_engine", "open_images", "replay",
 ]  # fmt: skip
 
 _HOMES = {
@@ -40,6 +41,7 @@ _HOMES = {
     "methods.fozo": ("FOZO", "replay"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),
+    "monitor": ("Monitor", "MonitorReference"),
     "types": ("Engine", "Knobs", "Move", "Spec", "Tap"),
 }
 """Where the public names live. The imports above are for readers and type checkers."""

@@ -278,6 +278,64 @@ class Batch(Protocol):
         """Give the same batch with other pixels, which whoever made them vouches for: they are not checked again."""
 
 
+@dataclass(frozen=True)
+class Observation:
+    """What a method saw in a batch, for those who watch it."""
+
+    batch: Batch
+    """The images as they came in, checked; not to be written into."""
+    logits: Floats
+    """``[B, classes]``: what was predicted."""
+    descriptors: Array | None
+    """``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What a monitor says of drift: river's reading, and Alibi Detect's numbers."""
+
+    drift_detected: bool = False
+    warning_detected: bool = False
+    distance: float = 0.0
+    """Of the images judged from clean ones; 1 is as far as one clean image is from the mean of all, on average."""
+    threshold: float = 0.0
+    """Distance above which it is drift."""
+    p_value: float = 1.0
+    """Probability that clean images are as far as that."""
+    since: int | None = None
+    """Number of the image with which the drift began, the first being 1; ``None`` where there is none."""
+    since_time: float | None = None
+    """When that was, in seconds since 1970."""
+
+    @property
+    def is_drift(self) -> bool:
+        """The same as ``drift_detected``."""
+        return self.drift_detected
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """Alibi Detect's names: ``is_drift``, ``distance``, ``threshold``, ``p_val``."""
+        return {
+            "is_drift": int(self.drift_detected),
+            "distance": self.distance,
+            "threshold": self.threshold,
+            "p_val": self.p_value,
+        }
+
+
+class Observer(Protocol):
+    """Watches a method: :class:`fozo.Monitor`, or anything of one's own."""
+
+    @property
+    def drift(self) -> Drift:
+        """What it says of drift."""
+
+    def observe(self, observation: Observation) -> Floats | None:
+        """Look at a batch that was predicted; give other logits to be returned instead, or ``None``."""
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers to be told beside the method's own."""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Runs a frozen model. ``check`` once per batch, then ``run`` as often as a method likes."""

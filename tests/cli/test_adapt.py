@@ -124,6 +124,11 @@ def test_classes_are_named_where_the_model_knows_them(call: Call, weights: Path,
     _, rows = table(out)
     assert {name for row in rows for name in row[1::2]} <= set(names.read_text().splitlines())
     assert {len(row) for row in rows} == {11}
+    command = ("adapt", weights, photos, "--clean", photos / "class1", "-o", out)
+    assert call(*command, "--labels", names)[0] == 0 and [row[1] for row in table(out)[1]] == [row[1] for row in rows]
+    names.write_text("cat\ndog\n")
+    code, _, errors = call(*command, "--labels", names)
+    assert code == 2 and "2 labels were given for the 6 classes" in errors
 
 
 def test_weights_whose_name_tells_nothing(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:

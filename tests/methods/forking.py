@@ -21,7 +21,7 @@ import fozo
 from fozo.data import sample
 from fozo.methods import _fork
 from fozo.methods.base import Method
-from fozo.types import Batch, Floats
+from fozo.types import Answer, Batch, Floats
 
 LIMIT = 60.0
 """Seconds after which a child is said to hang, and killed."""
@@ -75,7 +75,7 @@ def while_another_thread_adapts(method: Method[Any], seconds: float) -> None:
     """Return in the middle of a batch, which takes so long."""
     step, inside = method.step, threading.Event()
 
-    def slow(batch: Batch) -> Floats:
+    def slow(batch: Batch) -> Floats | Answer:
         inside.set()
         time.sleep(seconds)
         return step(batch)

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fozo.cli.options import Model, load_model
-from fozo.io import read_text
 from fozo.loading import LoadOptions
 
 
@@ -16,13 +15,11 @@ def export(
     model: Model,
     out: Annotated[Path, typer.Option("--out", "-o", help="The .onnx file to write.", show_default=False)],
     load: LoadOptions,
-    labels: Annotated[Path | None, typer.Option(help="Text file with a class name in each line.")] = None,
     int8: Annotated[str | None, typer.Option(help="dynamic, or static (needs --calibration).")] = None,
     calibration: Annotated[Path | None, typer.Option(help="Folder of clean images for static INT8.")] = None,
 ) -> None:
     """Write a model as ONNX, to be adapted without PyTorch and never exported again."""
     from fozo.exporting import export as write
 
-    names = None if labels is None else read_text(labels).splitlines()
-    spec = write(load_model(model, load), out, int8=int8, calibration=calibration, labels=names)
+    spec = write(load_model(model, load), out, int8=int8, calibration=calibration)
     print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")

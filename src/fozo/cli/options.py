@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from fozo.errors import FozoError
+from fozo.io import read_text
 from fozo.loading import LoadOptions, load_engine
 from fozo.types import Engine, Value
 
@@ -32,6 +33,7 @@ LOADING: dict[str, tuple[type, str]] = {
     "image_size": (int, "Run the model at another size."),
     "mean": (str, "Of the pixels, where unknown: 0.5, or 0.485,0.456,0.406."),
     "std": (str, "Standard deviation of the pixels, likewise."),
+    "labels": (Path, "Text file with the name of a class in each line, in the order of the model's outputs."),
     "device": (str, "cpu, cuda, ..."),
     "threads": (int, "Processors to work on; all by default."),
     "runtime": (str, "Of an .onnx file: onnxruntime or openvino."),
@@ -52,6 +54,8 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
         if loads:
             load = {name: given.pop(name) for name in LOADING}
             load |= {name: _channels(name, load[name]) for name in ("mean", "std") if load[name] is not None}
+            if load["labels"] is not None:
+                load["labels"] = tuple(read_text(load["labels"]).splitlines())
             given["load"] = LoadOptions(**load)
         function(**given)
 

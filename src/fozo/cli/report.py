@@ -1,4 +1,4 @@
-"""``fozo report``: what ``fozo bench`` measured, as a page and as tables; or how ``fozo adapt`` went."""
+"""``fozo report``: what ``fozo bench`` measured, as a page and as tables; or how ``fozo adapt`` or ``watch`` went."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fozo.errors import FozoError
 
 
 def report(
-    runs: Annotated[Path, typer.Argument(help="Folder that fozo bench wrote, or the .log that fozo adapt wrote.")],
+    runs: Annotated[
+        Path, typer.Argument(help="Folder of fozo bench, .log of fozo adapt, or .jsonl of fozo watch --events.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; tables are written beside it.")] = Path(
         "report.html"
     ),
@@ -20,11 +22,15 @@ def report(
     """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
     from fozo.bench.report.own import write_own_report
     from fozo.bench.report.page import write_report
+    from fozo.bench.report.timeline import write_timeline
 
     if not out.name or out.is_dir():
         raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")
     if runs.is_file():
-        write_own_report(runs, out)
+        if runs.suffix == ".jsonl":
+            write_timeline(runs, out)
+        else:
+            write_own_report(runs, out)
         print(out)
         return
     if not runs.is_dir():

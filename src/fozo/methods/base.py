@@ -9,14 +9,14 @@ that can be saved, restored and refused, and exact resets. A subclass implements
 
 from __future__ import annotations
 
-import math
+import logging
 import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, overload
 
@@ -28,13 +28,15 @@ from fozo.inputs import Watch, as_batch
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.loading import Model, load_engine
 from fozo.methods._fork import LOCKS
-from fozo.types import Answer, Batch, Floats, Images, ImagesT, State, to_type_of
+from fozo.methods._options import plain, with_options
+from fozo.types import Answer, Array, Batch, Drift, Floats, Images, ImagesT, Observation, Observer, State, to_type_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from typing_extensions import Self
 
 C = TypeVar("C", bound="DataclassInstance")
+LOG = logging.getLogger(__name__)
 
 NEEDS = {
     "source": "source statistics; make them with fozo.calibrate",
@@ -101,6 +103,9 @@ class Method(ABC, Generic[C]):
 
     passes_per_image: float = 1.0
     """Forward passes that the latest batch cost, as an average over its images."""
+    described: Array | None = None
+    """Descriptors of the latest batch, where the step has measured them: who watches need not do it again."""
+    observer: Observer | None = None
 
     def __init__(
         self,
@@ -152,7 +157,7 @@ class Method(ABC, Generic[C]):
         name = next(iter(cls.PRESETS)) if preset is None else preset
         if name not in cls.PRESETS:
             raise FozoError(f"{cls.info.name} has no preset {name!r}; choose from {', '.join(cls.PRESETS)}")
-        return cast("C", _with_options(cls.info.name, "", cls.PRESETS[name], options))
+        return cast("C", with_options(cls.info.name, "", cls.PRESETS[name], options))
 
     @overload
     def __call__(self, images: ImagesT) -> ImagesT: ...
@@ -173,7 +178,7 @@ class Method(ABC, Generic[C]):
             batch = self.engine.check(given)
             self._watch(given, self.engine.spec, clean)
             with self._transaction():
-                self._metrics = {}
+                self._metrics, self.described = {}, None
                 logits = self.step(batch)
                 if isinstance(logits, Answer):
                     return cast("Images", logits.value)  # of a black box: the methods for those say Any
@@ -182,12 +187,36 @@ class Method(ABC, Generic[C]):
                         f"the logits of {self.info.name} are not all finite; nothing was changed: check the model's "
                         f"weights, or reset the method"
                     )
-            return to_type_of(given, logits)
+            return to_type_of(given, self._watched(batch, logits))
 
     def names(self, logits: Images) -> list[str]:
         """Name the likeliest class of each image; where the model has no names, by its number."""
         rows = logits if isinstance(logits, np.ndarray) else logits.detach().cpu()
         return [self.engine.spec.label(int(best)) for best in rows.argmax(1)]
+
+    def attach(self, observer: Observer | None) -> None:
+        """Let somebody look at every batch after it is predicted, :class:`fozo.Monitor` say; ``None`` ends it."""
+        with self._lock:
+            self.observer = observer
+
+    def _watched(self, batch: Batch, logits: Floats) -> Floats:
+        """Show a batch to who watches; should that fail, it is logged, and the predictions stand."""
+        if self.observer is None:
+            return logits
+        try:
+            instead = self.observer.observe(Observation(batch, logits, self.described))
+        except Exception:
+            LOG.exception("the monitor of %s failed; its predictions do not depend on it", self.info.name)
+            return logits
+        return logits if instead is None else instead
+
+    @property
+    def drift(self) -> Drift:
+        """What its monitor says of drift; without one (:class:`fozo.Monitor` makes one) nobody can tell."""
+        if self.observer is None:
+            raise FozoError(f"{self.info.name} has no monitor; make one with fozo.Monitor(adapter, reference)")
+        with self._lock:
+            return self.observer.drift
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -231,9 +260,9 @@ class Method(ABC, Generic[C]):
         self._metrics = metrics
 
     def metrics(self) -> dict[str, float]:
-        """Tell what the latest batch showed, by name: a loss, a step size; or nothing."""
+        """Tell what the latest batch showed, by name: a loss, a step size; and what a monitor says of it."""
         with self._lock:  # half of a batch has none
-            return dict(self._metrics)
+            return dict(self._metrics) | ({} if self.observer is None else self.observer.metrics())
 
     @property
     def parameters(self) -> int:
@@ -351,46 +380,6 @@ class Stateless(Method[C]):
 
     def assign(self, variables: State) -> None:
         """Nothing is adapted."""
-
-
-def _with_options(method: str, prefix: str, config: DataclassInstance, options: Mapping[str, object]) -> object:
-    """Apply options to a config, dotted ones to the configs inside it."""
-    inner: dict[str, dict[str, object]] = {}
-    flat: dict[str, object] = {}
-    known = {field.name: field for field in fields(config)}
-    for key, value in options.items():
-        name, dot, rest = key.partition(".")
-        if name not in known or (dot and not is_dataclass(getattr(config, name))):
-            raise FozoError(f"{method} has no option {prefix + key!r}; its options are {', '.join(known)}")
-        if dot:
-            inner.setdefault(name, {})[rest] = value
-            continue
-        usual = getattr(config, name)
-        # A field that takes several types says so itself and checks them itself.
-        if "|" not in str(known[name].type) and not _like(value, usual):
-            raise FozoError(f"{method}: {prefix}{name} is {value!r}; give a value like {usual!r}")
-        flat[name] = value
-    for name, values in inner.items():
-        flat[name] = _with_options(method, f"{prefix}{name}.", getattr(config, name), values)
-    return replace(config, **flat)
-
-
-def _like(value: object, usual: object) -> bool:
-    if isinstance(usual, bool) or isinstance(value, bool):
-        return isinstance(usual, bool) and isinstance(value, bool)
-    if isinstance(usual, float):
-        return isinstance(value, (int, float)) and not math.isnan(value)
-    return isinstance(value, type(usual))
-
-
-def plain(config: DataclassInstance) -> dict[str, object]:
-    """Give a config as plain values; JSON has no infinity."""
-    return {
-        name: plain(cast("DataclassInstance", getattr(config, name)))
-        if isinstance(value, dict)
-        else (None if value == math.inf else value)
-        for name, value in asdict(config).items()
-    }
 
 
 def positive(method: str, **values: float) -> None:

@@ -166,7 +166,7 @@ class Align(Method[AlignConfig]):
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
             coefficients = self.spectra.transform(batch.images, self._space(len(batch)))
-            descriptors = self.spectra.describe(coefficients)
+            descriptors = self.described = self.spectra.describe(coefficients)
         sound = self.spectra.sound(descriptors)
         self.lessons: list[Lesson | None] = []
         self.planned = []
@@ -182,7 +182,7 @@ class Align(Method[AlignConfig]):
                 logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
         learnt = [len(lesson) for lesson in self.lessons if lesson is not None]
         unlearnt, healed = len(batch) - sum(learnt), len(self.lessons) - len(learnt)
-        self.report(**self.metrics(), unlearnt=float(unlearnt), healed=float(healed))
+        self.report(**self._metrics, unlearnt=float(unlearnt), healed=float(healed))
         if self.journal is not None:
             self.journal.append(self.batches, self._record())  # if it cannot be recorded, the transaction undoes all
         self.batches += 1
@@ -224,12 +224,14 @@ class Align(Method[AlignConfig]):
         if self.treatment is not None and self.treatment.serves(domains.part(many)):
             self.planned.append(True)
             return many, self.treatment
-        retrieved = self.memory.retrieve(domains.part(few))
+        own = domains.part(few).alike()
+        retrieved = self.memory.retrieve(own)
         if few != many and retrieved.effective_sample_size.min() >= RICH:
-            all_of_them = self.memory.retrieve(domains.part(many))
-            if all_of_them.effective_sample_size.min() >= RICH:
-                few, retrieved = many, all_of_them
-        return few, self._treat(domains.part(few).distinct(), retrieved)
+            all_of_them = domains.part(many).alike()
+            theirs = self.memory.retrieve(all_of_them)
+            if theirs.effective_sample_size.min() >= RICH:
+                few, own, retrieved = many, all_of_them, theirs
+        return few, self._treat(own, retrieved)
 
     def _treat(self, domains: DomainEstimate, retrieved: Retrieved) -> Treatment:
         """Decide what is done to images of ``domains``, and keep it for more of them if there is but one."""
@@ -268,7 +270,7 @@ class Align(Method[AlignConfig]):
         passes = self._passes(len(batch), float(treatment.samples.mean()))
         for again in range(passes):
             if again:
-                knobs = self._plan(self.memory.retrieve(domains), treatment.drifted)
+                knobs = self._plan(self.memory.retrieve(domains.alike()), treatment.drifted)
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():

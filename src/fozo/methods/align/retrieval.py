@@ -106,6 +106,21 @@ class DomainEstimate:
         """One row if all images share one estimate, else all of them."""
         return self.part(slice(0, 1)) if np.ptp(self.mean, axis=0).max() == 0 else self
 
+    def alike(self) -> DomainEstimate:
+        """One row if all images are of one domain, as far as their estimates tell, else all of them.
+
+        That is as :meth:`RetrievalConfig.weights` judges: estimates of one domain differ by 1 on average. Such rows
+        would retrieve the same memories; one is a fraction of the work.
+        """
+        own = self.distinct()
+        if len(own.mean) == 1:
+            return own
+        mean, variance = self.mean.mean(axis=0), self.variance.mean(axis=0)
+        off = np.square(self.mean - mean) / (self.variance + variance)
+        if off.mean(axis=1).max() > 1:
+            return self
+        return DomainEstimate(mean[None], variance[None], self.descriptor.mean(axis=0)[None])
+
 
 @dataclass(frozen=True)
 class RetrievalConfig:

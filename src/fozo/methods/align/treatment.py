@@ -41,10 +41,10 @@ class Treatment:
         count = len(domains.mean)
         if count > self.left:
             return False
-        own = self.domains
-        if count > 1 and len(domains.distinct().mean) > 1:
+        own, theirs = self.domains, domains.alike()
+        if len(theirs.mean) > 1:
             return False
-        off = np.square(domains.mean[0] - own.mean[0]) / (domains.variance[0] + own.variance[0])
+        off = np.square(theirs.mean[0] - own.mean[0]) / (theirs.variance[0] + own.variance[0])
         return bool(off.mean() <= 1)  # what two estimates of one domain differ by
 
     def used(self, images: int) -> Treatment | None:

@@ -1,0 +1,348 @@
+"""How well the monitor tells: false alarms, delays, guesses, expected accuracy.
+
+    python -m benchmarks.monitor IMAGES WEIGHTS... --cache DIR -o results/monitor.md
+
+Everything is of images that the reference was not made from; see :mod:`benchmarks.monitor_material`, which has to have
+been run with the same folder first. No model runs here: it takes about a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import fozo
+from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, TEST, Domain, Material
+from fozo.core.descriptor import describe
+from fozo.core.noise import Purpose, generator
+from fozo.data.corruptions import KINDS
+from fozo.data.groups import TEXT, TUNING, parse
+from fozo.io import atomic_write
+from fozo.monitor import CleanImages, DriftDetector, MonitorReference
+from fozo.monitor.accuracy import shown
+from fozo.monitor.faults import FaultDetector
+from fozo.monitor.looks import Looker
+from fozo.monitor.reference import PREDICTED, Part
+from fozo.monitor.signatures import Signatures
+from fozo.types import Array, Floats
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BATCHES = 10_000
+RATES = (1e-2, 1e-3, 1e-4)
+WAIT = 100
+"""Clean images before a corruption sets in, in the table of delays."""
+
+
+def table(heads: list[str], rows: list[list[object]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" + "|---:" * (len(heads) - 1) + "|"
+    for row in rows:
+        yield "| " + " | ".join(map(str, row)) + " |"
+    yield ""
+
+
+def drawn(rows: Array, size: int, number: int) -> Array:
+    return rows[generator(0, Purpose.SHUFFLES, number).integers(len(rows), size=size)]
+
+
+def false_alarms(clean: CleanImages, rest: Array) -> Iterator[str]:
+    """Count batches with an alarm, each judged alone: images drawn with repetition from those that were set apart."""
+    whitened = clean.whitening(rest)
+    yield f"## False alarms on {BATCHES:,} clean batches, drawn from {len(rest):,} images not calibrated on"
+    yield ""
+    for content in (0.0, 0.25):
+        yield f"content = {content:g}: batches with an alarm, and how many the rate allows."
+        yield ""
+        found: list[list[object]] = []
+        for place, size in enumerate(SIZES):
+            picks = generator(0, Purpose.SHUFFLES, place).integers(len(rest), size=(BATCHES, size))
+            p = []
+            for pick in picks:
+                rows = whitened[pick]
+                p.append(clean.p_value(clean.distance(rows), clean.independent(rows), content))
+            found.append([size, *(int((np.array(p) < rate).sum()) for rate in RATES)])
+        yield from table(["images in a batch", *(f"rate {rate:g}: {BATCHES * rate:g}" for rate in RATES)], found)
+
+
+def streams(clean: CleanImages, rest: Array) -> Iterator[str]:
+    """Count alarms of the detector as it is used: the batch and the window, on endless clean streams."""
+    yield f"## False alarms of the detector on clean streams (rate 1e-4, {BATCHES:,} batches, images in random order)"
+    yield ""
+    rows: list[list[object]] = []
+    for size in (1, 4, 16, 64):
+        counts = []
+        for content in (0.0, 0.25):
+            detector, batches, alarms = DriftDetector(clean, content=content), 0, 0
+            order, place = generator(1, Purpose.SHUFFLES, size).permutation(len(rest)), 0
+            while batches < BATCHES:
+                if place + size > len(rest):
+                    order, place = generator(1, Purpose.SHUFFLES, size + batches).permutation(len(rest)), 0
+                drift = detector.update(rest[order[place : place + size]])
+                place, batches, alarms = place + size, batches + 1, alarms + drift.drift_detected
+            counts.append(alarms)
+        rows.append([size, *counts])
+    yield from table(["images in a batch", "batches in drift, content 0", "content 0.25"], rows)
+
+
+def narrow(clean: CleanImages, rest: Array, labels: npt.NDArray[np.int64]) -> Iterator[str]:
+    """Streams of one kind of thing: how far clean ones are, and whether they raise an alarm."""
+    yield "## Narrow content: clean images of one kind of thing, 1,000 batches each (rate 1e-4)"
+    yield ""
+    rows: list[list[object]] = []
+    whitened = clean.whitening(rest)
+    for name, text in TEXT.items():
+        group = whitened[np.isin(labels, parse(text))]
+        count = len(group)
+        chance = np.square(group - group.mean(axis=0)).sum() / (count - 1) / count / clean.length
+        alarms = []
+        for content in (0.0, 0.25):
+            for size in (16, 64):
+                picks = generator(2, Purpose.SHUFFLES, size).integers(count, size=(1000, size))
+                p = [
+                    clean.p_value(clean.distance(group[pick]), clean.independent(group[pick]), content)
+                    for pick in picks
+                ]
+                alarms.append(int((np.array(p) < 1e-4).sum()))
+        kind = name + (" (Align was tuned on it)" if name in TUNING else "")
+        rows.append([kind, count, f"{clean.distance(group) - chance:.2f}", *alarms])
+    heads = [
+        "group",
+        "images",
+        "distance of its mean",
+        "16 images, content 0",
+        "64, content 0",
+        "16, content 0.25",
+        "64, 0.25",
+    ]
+    yield from table(heads, rows)
+
+
+def delays(clean: CleanImages, test: dict[Domain, Array], rest: Array) -> Iterator[str]:
+    """Images until a corruption is noticed, after clean ones; single images, then batches."""
+    for size in (1, 16):
+        yield f"## Images until drift is noticed, batches of {size} (median of 5 orders; rate 1e-4, content 0.25)"
+        yield ""
+        rows: list[list[object]] = []
+        for kind in KINDS:
+            row: list[object] = [kind]
+            for severity in SEVERITIES:
+                found = []
+                for order in range(5):
+                    detector = DriftDetector(clean)
+                    before = drawn(rest, WAIT // size * size, order)
+                    after = test[kind, severity][generator(3, Purpose.SHUFFLES, order).permutation(TEST)]
+                    for start in range(0, len(before), size):
+                        detector.update(before[start : start + size])
+                    delay = next(
+                        (
+                            start + size
+                            for start in range(0, TEST - size + 1, size)
+                            if detector.update(after[start : start + size]).drift_detected
+                        ),
+                        TEST + 1,
+                    )
+                    found.append(delay)
+                median = int(np.median(found))
+                row.append(median if median <= TEST else f"> {TEST}")
+            rows.append(row)
+        yield from table(["corruption", *map(str, SEVERITIES)], rows)
+
+
+def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
+    """Confusion of guesses at severity 3; and how often the truth is named at all."""
+    size, orders = 16, 60
+    yield f"## Guesses at severity 3: {orders} draws of {size} of {TEST} images each (rows are the truth)"
+    yield ""
+    names = [*KINDS, "clean"]
+    rows: list[list[object]] = []
+    for kind in KINDS:
+        counts, named, alike = dict.fromkeys(names, 0), 0, 0
+        for order in range(orders):
+            some = generator(4, Purpose.SHUFFLES, order).permutation(TEST)[:size]
+            guess = signatures.guess(test[kind, 3][some])
+            counts[guess.kind] += 1
+            named += kind in (guess.kind, *guess.alike)
+            alike += len(guess.alike)
+        rows.append([kind, *(counts[name] or "" for name in names), named, f"{alike / orders:.1f}"])
+    short = ["".join(word[0] for word in name.split("_")) if "_" in name else name[:4] for name in names]
+    yield from table(["truth", *short, "truth named", "others named beside"], rows)
+    yield "All severities:"
+    yield ""
+    summary: list[list[object]] = []
+    for size in (4, 16, 64):
+        for severity in SEVERITIES:
+            right = named = known = 0
+            for kind in KINDS:
+                for order in range(20):
+                    some = generator(5, Purpose.SHUFFLES, order).permutation(TEST)[:size]
+                    guess = signatures.guess(test[kind, severity][some])
+                    right += guess.kind == kind
+                    named += kind in (guess.kind, *guess.alike)
+                    known += guess.known
+            total = 20 * len(KINDS)
+            summary.append([size, severity, *(f"{100 * value / total:.0f} %" for value in (right, named, known))])
+    yield from table(["images", "severity", "right", "truth named", "called known"], summary)
+
+
+def faults_and_cost(material: Material) -> Iterator[str]:
+    """Camera faults seen in unrelated photographs, and what looking at an image costs beside its descriptor."""
+    spec, (domain, indices) = material.spec, material.domains("rest")[0]
+    pixels, looker, detector = material.pixels("rest", domain, indices), Looker(spec), FaultDetector()
+    found, seconds = [], []
+    for start in range(0, len(pixels) - BATCH + 1, BATCH):
+        images = spec.normalise(pixels[start : start + BATCH])
+        descriptors = describe(images)
+        before = time.process_time()
+        looker(images, descriptors)
+        found += detector.update(looker.pixels(images))
+        seconds.append(time.process_time() - before)
+    yield "## Camera faults and cost"
+    yield ""
+    yield f"In {len(seconds) * BATCH:,} unrelated clean photographs: {len(found)} faults."
+    yield ""
+    yield f"Looks and faults take {1000 * np.median(seconds) / BATCH:.1f} ms of processor time an image (median)."
+    yield ""
+
+
+def accuracy(
+    material: Material, weights: Path, features: dict[str, dict[Domain, Array]]
+) -> tuple[list[list[object]], list[list[object]]]:
+    """Errors of expected accuracy over all domains, and its values by severity."""
+    engine = fozo.load_engine(weights)
+    adapter = fozo.adapter(engine, material.source(engine))
+    fitted = [domain for domain, _ in material.domains("fit") if domain[1] in (0, *PREDICTED)]
+    modes = [
+        mode
+        for mode in ("plain", "adapted")
+        if all(material.has_logits("fit", domain, engine, mode) for domain in fitted)
+        and material.has_logits("test", ("clean", 0), engine, mode)
+    ]
+    methods = (None, adapter if "adapted" in modes else None)
+    parts = []
+    for domain, indices in material.domains("fit"):
+        predicted = domain[1] in (0, *PREDICTED)
+        both = [material.logits("fit", domain, engine, each) if predicted else None for each in methods]
+        parts.append(Part(*domain, indices, features["fit"][domain], *both))
+    labels = material.labels("fit", np.arange(len(material.clean)))
+    rows: list[list[object]] = []
+    details: list[list[object]] = []
+    for unlabelled in (False, True):
+        reference = MonitorReference.of(adapter, parts, None if unlabelled else labels)
+        for mode in modes:
+            regression = getattr(reference, mode)
+            truth, found, low, high, confidence, chance = ([] for _ in range(6))
+            domains = [domain for domain in DOMAINS if material.has_logits("test", domain, engine, mode)]
+            for domain in domains:
+                logits = material.logits("test", domain, engine, None if mode == "plain" else adapter)
+                right = material.labels("test", np.arange(TEST))
+                truth.append(float((logits.argmax(axis=1) == right).mean()))
+                clean = reference.clean
+                distance = clean.distance(clean.whitening(features["test"][domain]))
+                estimate = regression.estimate(shown(logits, regression.temperature), distance)
+                p = regression.probabilities(shown(logits, regression.temperature), distance)
+                chance.append(100 * np.sqrt(2 / np.pi * (p * (1 - p)).sum()) / len(p))
+                found.append(estimate.value)
+                low.append(estimate.low)
+                high.append(estimate.high)
+                confidence.append(_confidence(logits))
+            error, plain_error = (100 * (np.array(x) - truth) for x in (found, confidence))
+            inside = np.mean((np.array(low) <= truth) & (np.array(truth) <= np.array(high)))
+            width = 50 * np.mean(np.array(high) - low)
+            what = "no" if unlabelled else "yes"
+            row: list[object] = [engine.spec.name, mode, what, len(domains)]
+            row += [f"{np.abs(error).mean():.2f}", f"{np.mean(chance):.2f}"]
+            row += [f"{error.mean():+.2f}", f"{np.abs(error).max():.1f}"]
+            row += [f"{100 * inside:.0f} %", f"+- {width:.1f}", f"{np.abs(plain_error).mean():.2f}"]
+            rows.append(row)
+            if not unlabelled:
+                for severity in sorted({severity for _, severity in domains}):
+                    some = [i for i, domain in enumerate(domains) if domain[1] == severity]
+                    shares = [f"{100 * np.array(x)[some].mean():.1f}" for x in (truth, found, confidence)]
+                    name = severity or "clean"
+                    details.append([engine.spec.name, mode, name, *shares, f"{np.abs(error[some]).mean():.2f}"])
+    return rows, details
+
+
+def _confidence(logits: Floats) -> float:
+    x = logits.astype(np.float64)
+    p = np.exp(x - x.max(axis=1, keepdims=True))
+    return float((p.max(axis=1) / p.sum(axis=1)).mean())
+
+
+def report(material: Material, weights: list[Path]) -> Iterator[str]:
+    yield "# The monitor, measured"
+    yield ""
+    yield (
+        f"Made by `python -m benchmarks.monitor`; reference of {len(material.clean)} images, tests on {TEST} others "
+        f"under 15 corruptions, and {len(material.rest):,} clean ones that are in neither. ViT-Tiny's and DeiT-Tiny's "
+        f"images are the same pixels; looks are measured once, normalised by 0.5 and 0.5."
+    )
+    yield ""
+    features = {
+        group: {domain: material.features(group, domain, indices) for domain, indices in material.domains(group)}
+        for group in ("fit", "test", "rest")
+    }
+    clean = CleanImages.of(features["fit"]["clean", 0])
+    rest = features["rest"]["clean", 0]
+    yield from false_alarms(clean, rest)
+    yield from streams(clean, rest)
+    yield from narrow(clean, rest, material.labels("rest", np.arange(len(rest))))
+    yield from delays(clean, features["test"], rest)
+    corrupted = {domain: rows for domain, rows in features["fit"].items() if domain[1]}
+    yield from guesses(Signatures.of(features["fit"]["clean", 0], corrupted), features["test"])
+    yield from faults_and_cost(material)
+    if not weights:
+        return
+    rows, details = [], []
+    for path in weights:
+        found = accuracy(material, path, features)
+        rows += found[0]
+        details += found[1]
+    yield f"## Expected accuracy over clean images and 15 corruptions x 5 severities, {TEST} images each"
+    yield ""
+    yield (
+        f"Errors are absolute, in points; the adapted model begins anew in each domain, batches of {BATCH}. "
+        f"*By chance*: what the mean error of a perfect estimate would be, for {TEST} predictions that are each right "
+        f"or wrong."
+    )
+    yield ""
+    heads = [
+        "model",
+        "predictions",
+        "labels at calibration",
+        "domains",
+        "mean error",
+        "by chance",
+        "bias",
+        "largest",
+        "in the 95 % interval",
+        "interval",
+    ]
+    yield from table([*heads, "mean error of average confidence"], rows)
+    heads = ["model", "predictions", "severity", "accuracy", "expected", "average confidence", "mean error"]
+    yield from table(heads, details)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", type=Path)
+    parser.add_argument("weights", type=Path, nargs="*")
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("-o", "--out", type=Path)
+    given = parser.parse_args()
+    lines = []
+    for line in report(Material(given.images, given.cache), given.weights):
+        print(line, flush=True)
+        lines.append(line)
+    if given.out is not None:
+        with atomic_write(given.out) as stream:
+            stream.write(("\n".join(lines).rstrip() + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""What the benchmarks of the monitor look at: real images, corrupted once and kept, and what models say of them.
+
+    python -m benchmarks.monitor_material IMAGES WEIGHTS... --cache DIR
+
+Three groups of images that share none: ``CLEAN`` to calibrate on, some of them corrupted as calibration does it;
+``TEST`` to be judged by, under all 15 corruptions at severities 1 to 5; and all others, clean, to count false alarms
+on. Every file is kept, so an interrupted run goes on, and tables are made again without a forward pass. A model takes
+9912 passes plain and as many adapted (6912 with ``--severities 1,3,5``).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import fozo
+from benchmarks.common import clean_and_test
+from fozo.data.corruptions import KINDS, corrupt
+from fozo.data.images import Pixels
+from fozo.data.sets import ImageSet
+from fozo.data.sources import prepare
+from fozo.monitor.looks import Looker
+from fozo.monitor.reference import PREDICTED, turns
+from fozo.types import Array, Floats
+
+CLEAN, TEST = 512, 100
+BATCH = 20
+"""Images in a batch of the adapted model, which begins anew in every domain."""
+SEVERITIES = (1, 2, 3, 4, 5)
+SIDE = 224
+
+Domain = tuple[str, int]
+DOMAINS: tuple[Domain, ...] = (("clean", 0), *((kind, severity) for kind in KINDS for severity in SEVERITIES))
+
+
+class Material:
+    """Images and predictions, made when they are first asked for."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.cache, self.all = cache, fozo.open_images(folder)
+        self.clean, self.test = clean_and_test(folder, CLEAN, TEST)
+        cache.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def spec(self) -> fozo.Spec:
+        """Of any model whose mean and std are 0.5."""
+        half = (0.5,) * 3
+        return fozo.Spec("any", 1, 1, 1, 3, (SIDE, SIDE), (SIDE, SIDE), 1, "", half, half)
+
+    @cached_property
+    def rest(self) -> ImageSet:
+        """The images that are in neither group."""
+        used = {sample.path for group in (self.clean, self.test) for sample in group.samples}
+        return self.all.select([sample.path for sample in self.all.samples if sample.path not in used])
+
+    def group(self, name: str) -> ImageSet:
+        """``fit``, ``test`` or ``rest``."""
+        return {"fit": self.clean, "test": self.test, "rest": self.rest}[name]
+
+    def domains(self, group: str) -> list[tuple[Domain, npt.NDArray[np.int64]]]:
+        """The domains of a group, and which of its images are seen in each."""
+        if group == "rest":
+            return [(("clean", 0), np.arange(len(self.rest)))]
+        if group == "test":
+            return [(domain, np.arange(TEST)) for domain in DOMAINS]
+        # As calibration does it: every domain sees other images, so that together they have seen all of them.
+        return [(("clean", 0), np.arange(CLEAN)), *(((kind, level), some) for kind, level, some in turns(CLEAN, KINDS))]
+
+    def labels(self, group: str, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The right classes."""
+        return np.array([self.group(group).samples[i].label for i in indices])
+
+    def pixels(self, group: str, domain: Domain, indices: npt.NDArray[np.int64]) -> Pixels:
+        """Images of a domain, ``uint8 [n, side, side, 3]``."""
+        path = self.cache / f"{group}-{domain[0]}-{domain[1]}.npy"
+        if not path.exists():
+            images = self.group(group)
+            found = []
+            for index in indices:
+                picture = prepare(images, images.read(int(index)), SIDE)
+                if domain[1]:
+                    picture = corrupt(picture, *domain, 0, image_id=images.samples[index].path)
+                found.append(picture)
+            _keep(path, np.stack(found))
+        return np.asarray(np.load(path, mmap_mode="r"))
+
+    def features(self, group: str, domain: Domain, indices: npt.NDArray[np.int64]) -> Array:
+        """Looks and descriptors, as of a model whose mean and std are 0.5."""
+        path = self.cache / f"features-{group}-{domain[0]}-{domain[1]}.npy"
+        if not path.exists():
+            pixels, looker = self.pixels(group, domain, indices), Looker(self.spec)
+            parts = [pixels[start : start + BATCH] for start in range(0, len(pixels), BATCH)]
+            _keep(path, np.concatenate([looker(self.spec.normalise(part)) for part in parts]))
+        return np.asarray(np.load(path))
+
+    def has_logits(self, group: str, domain: Domain, engine: fozo.Engine, mode: str) -> bool:
+        """Say whether predictions were made: ``plain`` or ``adapted`` ones."""
+        return self._logits(group, domain, engine, mode).exists()
+
+    def _logits(self, group: str, domain: Domain, engine: fozo.Engine, mode: str) -> Path:
+        return self.cache / f"{engine.spec.name}-{mode}-{group}-{domain[0]}-{domain[1]}.npy"
+
+    def logits(self, group: str, domain: Domain, engine: fozo.Engine, adapter: fozo.Method | None) -> Floats:  # type: ignore[type-arg]
+        """Predictions of the plain model, or of an adapter that begins anew."""
+        indices = dict(self.domains(group))[domain]
+        path = self._logits(group, domain, engine, "plain" if adapter is None else "adapted")
+        if not path.exists():
+            if adapter is not None:
+                adapter.reset()
+            pixels, found = self.pixels(group, domain, indices), []
+            for start in range(0, len(pixels), BATCH):
+                images = engine.spec.normalise(pixels[start : start + BATCH])
+                found.append(
+                    engine.run(engine.check(images))[fozo.Tap.LOGITS][0] if adapter is None else adapter(images)
+                )
+            _keep(path, np.concatenate(found))
+        return np.asarray(np.load(path))
+
+    def source(self, engine: fozo.Engine) -> fozo.SourceStatistics:
+        """Statistics of the clean images."""
+        path = self.cache / f"{engine.spec.name}-source.npz"
+        if not path.exists():
+            pixels = self.pixels("fit", ("clean", 0), np.arange(CLEAN))
+            fozo.calibrate(engine, (engine.spec.normalise(part) for part in np.split(pixels, 16))).save(path)
+        return fozo.SourceStatistics.load(path)
+
+
+def _keep(path: Path, array: npt.NDArray[np.generic]) -> None:
+    part = path.with_suffix(".part.npy")
+    np.save(part, array)
+    part.rename(path)
+
+
+def steps(material: Material, weights: list[Path], severities: list[int]) -> Iterator[str]:
+    """Make everything, in an order in which the first parts are already worth looking at."""
+    for group in ("fit", "test", "rest"):
+        for domain, indices in material.domains(group):
+            material.features(group, domain, indices)
+            yield f"{group} {domain}"
+    for path in weights:
+        engine = fozo.load_engine(path)
+        adapter = fozo.adapter(engine, material.source(engine))
+        for mode in (None, adapter):
+            for group in ("fit", "test"):
+                for domain, _ in material.domains(group):
+                    if domain[1] not in (0, *(PREDICTED if group == "fit" else severities)):
+                        continue
+                    material.logits(group, domain, engine, mode)
+                    yield f"{engine.spec.name} {'plain' if mode is None else 'adapted'} {group} {domain}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", type=Path)
+    parser.add_argument("weights", type=Path, nargs="*")
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--severities", default="1,2,3,4,5", help="at which test images are predicted")
+    given = parser.parse_args()
+    severities = [int(part) for part in given.severities.split(",")]
+    for step in steps(Material(given.images, given.cache), given.weights, severities):
+        print(step, flush=True)
+
+
+if __name__ == "__main__":
+    main()

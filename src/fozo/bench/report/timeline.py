@@ -1,0 +1,124 @@
+"""A camera's day as a page: what ``fozo watch --events`` wrote, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fozo.bench.report.charts import Series, line_chart
+from fozo.errors import FozoError
+from fozo.io import atomic_write, check_output, disk_errors, open_regular, parse_json
+from fozo.monitor.looks import LOOKS
+from fozo.monitor.words import clock
+
+LONGEST = 1 << 20
+"""Bytes of a line."""
+MOST = 200_000
+"""Lines of a file: at 8 images a batch, more than a million images."""
+SHOWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blockiness")
+"""Looks that are drawn."""
+
+
+def write_timeline(events: Path, out: Path) -> Path:
+    """Write the page."""
+    check_output(out)
+    text = page(events.name, read_events(events))
+    with disk_errors(out), atomic_write(out) as stream:
+        stream.write(text.encode("utf-8", "backslashreplace"))
+    return out
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Read the lines; a torn last one is left out, anything else that is none of ``fozo watch`` is refused."""
+    found: list[dict[str, Any]] = []
+    with open_regular(path) as file:
+        while line := file.readline(LONGEST):
+            try:
+                facts = parse_json(line)
+                if facts.get("type") not in ("reading", "event") or len(found) == MOST:
+                    raise ValueError("it is no reading and no event, or there are too many lines")
+                if type(facts.get("image")) is not int or not isinstance(facts.get("time"), (int, float)):
+                    raise ValueError("it names no image or no time")
+                if facts["type"] == "event" and not all(isinstance(facts.get(key), str) for key in ("name", "text")):
+                    raise ValueError("the event has no name or no text")
+            except ValueError as error:
+                if not line.endswith(b"\n"):  # the watch was killed while it wrote
+                    break
+                raise FozoError(
+                    f"line {len(found) + 1} of {path} is none of fozo watch's ({error}); give its --events file"
+                ) from error
+            found.append(facts)
+    if not any(line["type"] == "reading" for line in found):
+        raise FozoError(f"{path} holds no reading; give what fozo watch --events wrote")
+    return found
+
+
+def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
+    """Make the page."""
+    readings = [line for line in lines if line["type"] == "reading"]
+    events = [line for line in lines if line["type"] == "event"]
+    style = files("fozo.bench.report").joinpath("report.css").read_text(encoding="utf-8")
+    rows = "".join(
+        f'<tr><th scope="row">{event["image"]:,}</th><td>{escape(clock(event["time"]))}</td>'
+        f"<td>{escape(event['name'])}</td><td>{escape(event['text'])}</td></tr>"
+        for event in events
+    )
+    table = (
+        '<div class="scroll"><table><thead><tr><th scope="col">image</th><th scope="col">noticed</th>'
+        f'<th scope="col">event</th><th scope="col"></th></tr></thead><tbody>{rows}</tbody></table></div>'
+        if events
+        else "<p>Nothing happened.</p>"
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>fozo: {escape(name)}</title><style>{style}</style></head><body><main>"
+        f"<header><h1>{escape(name)}</h1><p>{readings[-1]['image']:,} images, {len(events)} events. At the end: "
+        f"{escape(str(readings[-1].get('sentence', '')))}</p></header><section><h2>Events</h2>{table}</section>"
+        f'<section><h2>Readings</h2><div class="charts">{"".join(_charts(readings))}</div></section>'
+        "</main></body></html>\n"
+    )
+
+
+def _charts(readings: Sequence[dict[str, Any]]) -> list[str]:
+    curves = {
+        "Expected accuracy, with its 95 % interval": (
+            [("expected", "expected_accuracy"), ("low", "expected_accuracy_low"), ("high", "expected_accuracy_high")],
+            100.0,
+            "accuracy (%)",
+        ),
+        "Distance from clean images": (
+            [("distance", "drift_distance"), ("threshold", "drift_threshold")],
+            1.0,
+            "distance",
+        ),
+    }
+    charts = []
+    for title, (pairs, scale, unit) in curves.items():
+        series = [_series(label, readings, (key,), scale, i) for i, (label, key) in enumerate(pairs)]
+        if all(each.x for each in series):
+            charts.append(line_chart(title, series, "images", unit))
+    looks = [_series(name, readings, ("looks", name), 1.0, i) for i, name in enumerate(SHOWN)]
+    if all(each.x for each in looks):
+        units = "; ".join(f"{look.name}: {look.meaning}" for look in LOOKS if look.name in SHOWN)
+        title = f"Change of looks against clean images (stops, and natural logarithms). {units}"
+        charts.append(line_chart(title, looks, "images", "change"))
+    return charts
+
+
+def _series(label: str, readings: Sequence[dict[str, Any]], keys: tuple[str, ...], scale: float, colour: int) -> Series:
+    """One number of all readings that have it; ``keys`` leads to it."""
+    points = []
+    for line in readings:
+        value: Any = line
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, (int, float)):
+            points.append((float(line["image"]), scale * float(value)))
+    return Series(
+        label, [x for x, _ in points], [y for _, y in points], colour, dashed=label in ("low", "high", "threshold")
+    )

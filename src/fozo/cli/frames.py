@@ -1,0 +1,100 @@
+"""Frames for ``fozo watch``: a folder, one that grows, a video file, or a camera."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fozo.data.images import EXTENSIONS, Pixels, read_image
+from fozo.errors import FozoError
+
+POLL = 0.5
+"""Seconds between two looks into a folder that grows."""
+PATIENCE = 4
+"""Looks at a file that cannot be read before it is left out: it may be half-written."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture of a camera."""
+
+    name: str
+    pixels: Pixels
+    """``uint8 [height, width, 3]``."""
+    time: float
+    """Seconds since 1970: of the file's writing, or of its being read from a camera; of a video, since it began."""
+
+
+def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
+    """Give frames in order; ``None`` where there is none yet.
+
+    Args:
+        source: a folder, a video file, or the number of a camera.
+        follow: whether to wait for more images in a folder, for ever.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path, follow)
+    if follow:
+        raise FozoError(f"{source} is no folder; only a folder can be followed")
+    if not source.isdecimal() and not path.is_file():
+        raise FozoError(f"there is no folder or video {source}; give one of these, or the number of a camera")
+    return _video(source)
+
+
+def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
+    """Images below a folder by name; with ``follow`` also those that come later, whatever their names."""
+    done: set[Path] = set()
+    failed: dict[Path, int] = {}
+    while True:
+        found = sorted(
+            path
+            for path in root.rglob("*")
+            if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path not in done
+        )
+        if not follow and not found:
+            raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
+        for path in found:
+            try:
+                yield Frame(path.relative_to(root).as_posix(), read_image(path), path.stat().st_mtime)
+            except (FozoError, OSError) as error:
+                failed[path] = failed.get(path, 0) + 1
+                if follow and failed[path] < PATIENCE:
+                    continue
+                print(f"fozo: {error}; it is left out", file=sys.stderr)
+            done.add(path)
+        if not follow:
+            return
+        yield None
+        time.sleep(POLL)
+
+
+def _video(source: str) -> Iterator[Frame]:
+    """Frames of a video or a camera, through OpenCV."""
+    try:
+        cv2: Any = importlib.import_module("cv2")
+    except ImportError as error:
+        raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[bench]'") from error
+    camera = source.isdecimal()
+    video = cv2.VideoCapture(int(source) if camera else source)
+    try:
+        number = 0
+        while True:
+            read, picture = video.read()
+            if not read or picture is None:
+                break
+            number += 1
+            at = time.time() if camera else video.get(cv2.CAP_PROP_POS_MSEC) / 1000
+            yield Frame(str(number), np.ascontiguousarray(picture[:, :, ::-1]), at)  # OpenCV's blue comes first
+        if not number:
+            what = f"camera {source}" if camera else source
+            raise FozoError(f"OpenCV cannot read a frame of {what}; check that it is there and of a kind it knows")
+    finally:
+        video.release()

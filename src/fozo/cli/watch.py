@@ -1,0 +1,173 @@
+"""``fozo watch``: adapt to a camera, and say what drifts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fozo.cli.options import Model
+from fozo.errors import FozoError
+from fozo.loading import LoadOptions, load_engine
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fozo.cli.frames import Frame
+    from fozo.methods.registry import AnyMethod
+    from fozo.monitor import Event, Monitor, MonitorReference, Status
+    from fozo.types import Floats, Spec
+
+
+def watch(
+    model: Model,
+    source: Annotated[str, typer.Argument(help="Folder of images, video file, or number of a camera.")],
+    load: LoadOptions,
+    stats: Annotated[Path, typer.Option(help="What fozo calibrate wrote.")],
+    reference: Annotated[
+        Path, typer.Option(help="The monitor's reference; made from --clean if it is not there.")
+    ] = Path("monitor.npz"),
+    clean: Annotated[
+        Path | None, typer.Option(help="Clean images to make --reference from; with class folders, also for accuracy.")
+    ] = None,
+    events: Annotated[Path | None, typer.Option(help="File for events and readings, as JSON lines.")] = None,
+    follow: Annotated[bool, typer.Option(help="Wait for more images in the folder.")] = False,
+    false_alarms: Annotated[float, typer.Option(help="Part of clean batches that may raise an alarm.")] = 1e-4,
+    shadow: Annotated[float, typer.Option(help="Part of the images that the plain model predicts too.")] = 0.02,
+    guard: Annotated[bool, typer.Option(help="Use the plain model while adaptation hurts.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 8,
+) -> None:
+    """Adapt to a camera; say what drifted, since when, and how accurate predictions still are."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from fozo.api import adapter as make_adapter
+    from fozo.cli.frames import frames
+    from fozo.io import check_output, disk_errors, open_output
+    from fozo.monitor import Monitor
+
+    if batch_size < 1:
+        raise FozoError(f"batch_size is {batch_size}; give a whole number from 1 up")
+    if events is not None:
+        check_output(events)
+    pictures = frames(source, follow=follow)
+    adapter = make_adapter(load_engine(model, load), stats)
+    made = _reference(adapter, reference, clean)
+    now = [0.0]
+    told: list[Event] = []
+    monitor = Monitor(
+        adapter, made, false_alarms=false_alarms, shadow=shadow, guard="on" if guard else "off",
+        on_event=told.append, clock=lambda: now[0],
+    )  # fmt: skip
+    console = Console()
+    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    with open_output(events) if events is not None else nullcontext() as file, live or nullcontext():
+        for batch in batches(pictures, batch_size):
+            now[0] = batch[-1].time
+            adapter(prepared(batch, adapter.engine.spec))
+            lines = [{"type": "event", **asdict(event)} for event in told]
+            for event in told if live is None else ():
+                print(f"image {event.image:,}: {event.name}: {event.text}", flush=True)
+            told.clear()
+            if file is not None:
+                lines.append(reading(monitor))
+                text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+                with disk_errors(Path(str(events))):
+                    file.write(text.encode())
+            if live is not None:
+                live.update(view(monitor, source), refresh=True)
+    print(f"{monitor.status.images:,} images, {len(monitor.events)} events; at the end: {monitor.sentence}")
+
+
+def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]]:
+    """Put frames together; where none comes for now, what there is."""
+    batch: list[Frame] = []
+    for frame in pictures:
+        if frame is not None:
+            batch.append(frame)
+        if batch and (frame is None or len(batch) == size):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def prepared(batch: list[Frame], spec: Spec) -> Floats:
+    """Frames as the model reads them: of its size (cropped, unless they have it already), in gray for one channel."""
+    import numpy as np
+
+    from fozo.data.images import fit, luminance
+
+    pixels = [fit(frame.pixels, spec.image_size) for frame in batch]
+    return spec.normalise(np.stack([luminance(one) for one in pixels] if spec.channels == 1 else pixels))
+
+
+def _reference(adapter: AnyMethod, path: Path, clean: Path | None) -> MonitorReference:
+    """Read the monitor's reference, or make it."""
+    from fozo.cli.folder import open_unlabelled
+    from fozo.cli.progress import Progress
+    from fozo.data.sets import open_images
+    from fozo.io import check_output, disk_errors
+    from fozo.monitor import MonitorReference
+
+    if clean is None or path.exists():
+        if not path.exists():
+            raise FozoError(
+                f"there is no monitor reference {path}; give a folder of clean images as --clean to make it"
+            )
+        return MonitorReference.load(path)
+    check_output(path)
+    try:
+        images = open_images(clean)
+    except FozoError:  # no set of classes: then a folder of images
+        images = open_unlabelled(clean)
+    with closing(Progress()) as progress:
+        made = MonitorReference.collect(adapter, images, progress=progress)
+    with disk_errors(path):
+        made.save(path)
+    print(f"fozo: {path} was made from {len(images)} clean images", file=sys.stderr)
+    return made
+
+
+def reading(monitor: Monitor) -> dict[str, object]:
+    """What the monitor says after a batch, for the events file."""
+    status = monitor.status
+    return {
+        "type": "reading",
+        "image": status.images,
+        "time": monitor.clock(),
+        "sentence": status.sentence,
+        "looks": status.looks,
+        **monitor.metrics(),
+    }
+
+
+def view(monitor: Monitor, source: str) -> Table:
+    """The screen: drift, looks, accuracy, events."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    status: Status = monitor.status
+    table = Table(title=f"{escape(source)}: {status.images:,} images", show_header=False, min_width=60)
+    drift = status.drift
+    colour = "red" if drift.drift_detected else "yellow" if drift.warning_detected else "green"
+    word = "drift" if drift.drift_detected else "warning" if drift.warning_detected else "none"
+    table.add_row("drift", f"[{colour}]{word}[/] distance {drift.distance:.2f} of {drift.threshold:.2f}")
+    table.add_row("looks", ", ".join(status.words) or "as calibrated")
+    if status.guess is not None:
+        table.add_row("guess", str(status.guess))
+    if status.accuracy is not None:
+        table.add_row("predictions", str(status.accuracy))
+    if status.shadow is not None and status.shadow.gain is not None:
+        table.add_row("adaptation", f"expected gain {100 * status.shadow.gain:+.1f} points")
+    for name in status.faults:
+        table.add_row("[red]camera[/]", name)
+    for event in list(monitor.events)[-5:]:
+        table.add_row(f"image {event.image:,}", f"{event.name}: {event.text}")
+    return table

@@ -1,0 +1,53 @@
+"""Options of a method: fields of its config by name, those of nested configs with a dot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from fozo.errors import FozoError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def with_options(method: str, prefix: str, config: DataclassInstance, options: Mapping[str, object]) -> object:
+    """Apply options to a config, dotted ones to the configs inside it."""
+    inner: dict[str, dict[str, object]] = {}
+    flat: dict[str, object] = {}
+    known = {field.name: field for field in fields(config)}
+    for key, value in options.items():
+        name, dot, rest = key.partition(".")
+        if name not in known or (dot and not is_dataclass(getattr(config, name))):
+            raise FozoError(f"{method} has no option {prefix + key!r}; its options are {', '.join(known)}")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+            continue
+        usual = getattr(config, name)
+        # A field that takes several types says so itself and checks them itself.
+        if "|" not in str(known[name].type) and not _like(value, usual):
+            raise FozoError(f"{method}: {prefix}{name} is {value!r}; give a value like {usual!r}")
+        flat[name] = value
+    for name, values in inner.items():
+        flat[name] = with_options(method, f"{prefix}{name}.", getattr(config, name), values)
+    return replace(config, **flat)
+
+
+def _like(value: object, usual: object) -> bool:
+    if isinstance(usual, bool) or isinstance(value, bool):
+        return isinstance(usual, bool) and isinstance(value, bool)
+    if isinstance(usual, float):
+        return isinstance(value, (int, float)) and not math.isnan(value)
+    return isinstance(value, type(usual))
+
+
+def plain(config: DataclassInstance) -> dict[str, object]:
+    """Give a config as plain values; JSON has no infinity."""
+    return {
+        name: plain(cast("DataclassInstance", getattr(config, name)))
+        if isinstance(value, dict)
+        else (None if value == math.inf else value)
+        for name, value in asdict(config).items()
+    }

@@ -1,0 +1,209 @@
+"""Drift: are these images clean images of the kind that was calibrated on, for a chosen rate of false alarms?
+
+Looks and descriptors of an image (:mod:`fozo.monitor.looks`) are standardised by those of the clean images, clipped at
+three standard deviations (so that one odd image says no more than it should) and whitened. ``T`` is the mean squared
+length of what results for a clean image, measured on images that the whitening has not seen. The *distance* of n images
+is the squared length of their mean, in units of T: for independent clean images 1/n + 1/N on average, with N the images
+calibrated on. Its distribution is taken as log-normal with the mean and variance that follow from those of one image:
+
+    Q = |mean|^2 / (1/n + 1/N),    E Q = T,    Var Q = 2 S (1 - 1/n) + V / n
+
+with S the squared Frobenius norm of the whitened covariance and V the variance of the squared length. So thresholds
+hold for every n, and every rate, from the clean images alone; ``benchmarks/monitor.py`` counts how well.
+
+**What is not drift.** Clean images of one kind of thing are not centred where all clean images are. A squared shift of
+``content`` (0.25) is allowed for before anything counts. And frames of one scene are no independent images: where they
+vary less than half as much as the clean images did (v < 1/2), their mean counts as that of 1 / (1/n + 1 - 2v) images.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from fozo.errors import FozoError
+from fozo.types import Array, Drift
+
+CLIP = 3.0
+"""Standard deviations at which a feature is clipped."""
+SHRINKAGE = 0.2
+"""Added to the variances (of standardised features) along which is whitened."""
+FOLDS = 4
+FEWEST = 16
+"""Clean images below which nothing can be said about how clean images vary."""
+CONTENT = 0.25
+"""Squared shift that narrow content may have (as in Align's retrieval): of 20 groups of ImageNet's classes the farthest
+is at 0.19; the 15 corruptions begin at 0.4, but for one (docs/monitoring.md)."""
+WINDOWS = (4, 16, 64)
+"""Images that are judged together, where batches are smaller."""
+RECENT = 16
+"""Smaller batches are judged together with those before them when it is asked whether a drift has ended."""
+NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """How features are standardised and whitened."""
+
+    mean: Array
+    std: Array
+    centre: Array
+    """Mean of the clean images once clipped."""
+    matrix: Array
+    """``[features, features]``."""
+
+    @classmethod
+    def of(cls, features: Array) -> Whitening:
+        """Learn it from clean images ``[n, features]``."""
+        mean, std = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-6)
+        clipped = np.clip((features - mean) / std, -CLIP, CLIP)
+        values, vectors = np.linalg.eigh(np.cov(clipped.T))
+        return cls(mean, std, clipped.mean(axis=0), vectors / np.sqrt(np.maximum(values, 0) + SHRINKAGE))
+
+    def __call__(self, features: Array) -> Array:
+        """Whiten ``[n, features]``."""
+        clipped = np.clip((features - self.mean) / self.std, -CLIP, CLIP)
+        return np.asarray((clipped - self.centre) @ self.matrix)
+
+
+@dataclass(frozen=True)
+class CleanImages:
+    """What the clean images look like, and how far apart by chance they may be."""
+
+    images: int
+    whitening: Whitening
+    length: float
+    """T: mean squared length of a whitened clean image."""
+    variance: float
+    """V: variance of that squared length."""
+    norm: float
+    """S: squared Frobenius norm of the covariance."""
+
+    @classmethod
+    def of(cls, features: Array) -> CleanImages:
+        """Learn it from the features ``[n, width]`` of clean images, by cross-validation."""
+        count = len(features)
+        if count < FEWEST:
+            raise FozoError(f"a monitor needs at least {FEWEST} clean images, not {count}; give more of them")
+        fold, unseen = np.arange(count) % FOLDS, np.empty_like(features)
+        for part in range(FOLDS):
+            unseen[fold == part] = Whitening.of(features[fold != part])(features[fold == part])
+        squared = np.square(unseen).sum(axis=1)
+        length = float(squared.mean())
+        covariance = np.cov(unseen.T)
+        # The squared norm of an estimated covariance is too large by about T^2 / n; none is below T^2 / f.
+        norm = max(float(np.square(covariance).sum()) - length**2 / count, length**2 / features.shape[1])
+        return cls(count, Whitening.of(features), length, float(squared.var()), norm)
+
+    def _log_normal(self, images: float) -> tuple[float, float]:
+        """Mean and standard deviation of log Q for a number of independent images."""
+        variance = 2 * self.norm * (1 - 1 / images) + self.variance / images
+        sigma2 = math.log1p(variance / self.length**2)
+        return math.log(self.length) - sigma2 / 2, math.sqrt(sigma2)
+
+    def p_value(self, distance: float, images: float, content: float) -> float:
+        """Probability that ``images`` independent clean images are as far as ``distance``, or farther."""
+        beyond = self.length * (distance - content) / (1 / images + 1 / self.images)
+        if beyond <= 0:
+            return 1.0
+        mean, deviation = self._log_normal(images)
+        return math.erfc((math.log(beyond) - mean) / deviation / math.sqrt(2)) / 2
+
+    def threshold(self, rate: float, images: float, content: float) -> float:
+        """Distance that clean images exceed at this rate."""
+        mean, deviation = self._log_normal(images)
+        beyond = math.exp(mean + deviation * NORMAL.inv_cdf(1 - rate))
+        return content + beyond * (1 / images + 1 / self.images) / self.length
+
+    def distance(self, rows: Array) -> float:
+        """Squared length of the mean of whitened images ``[n, f]``, in units of a clean image's."""
+        return float(np.square(rows.mean(axis=0)).sum()) / self.length
+
+    def independent(self, rows: Array) -> float:
+        """How many independent images ``rows`` count as: fewer where they are nearly the same picture."""
+        count = len(rows)
+        if count == 1:
+            return 1.0
+        spread = float(np.square(rows - rows.mean(axis=0)).sum()) / (count - 1) / self.length
+        return 1 / min(1 / count + max(0.0, 1 - 2 * spread), 1.0)
+
+
+class DriftDetector:
+    """Judges each batch, and the most recent images together; remembers since when it is drift.
+
+    The batch is judged alone, and then with those before it: the last 4, 16 and 64 images (:data:`WINDOWS`) as far as
+    these are more. The tests share the rate evenly (Bonferroni), so ``rate`` bounds the part of clean batches with an
+    alarm, whatever their size. A warning is a p-value below the root of the rate. A drift is over when the most recent
+    images (the batch, or the last 16) give no warning and are nearer to clean images than to those of the drift.
+    """
+
+    def __init__(self, clean: CleanImages, rate: float = 1e-4, content: float = CONTENT) -> None:
+        if not 0 < rate < 0.5:
+            raise FozoError(f"the rate of false alarms is {rate}; give one above 0 and below 0.5, such as 1e-4")
+        if not content >= 0:
+            raise FozoError(f"content is {content}; give a squared shift from 0 up")
+        self.clean, self.rate, self.content = clean, rate, content
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all images."""
+        self.rows = np.zeros((0, self.clean.whitening.matrix.shape[1]))
+        self.times = np.zeros(0)
+        self.seen = 0
+        self._drifted = np.zeros(self.rows.shape[1])
+        """Where the images of the present drift are, on average."""
+        self.drift = Drift()
+
+    def update(self, features: Array, time: float = math.nan) -> Drift:
+        """Judge a batch ``[n, features]`` seen at ``time``."""
+        if not len(features):
+            return self.drift
+        batch = self.clean.whitening(features)
+        self.seen += len(batch)
+        keep = max(WINDOWS[-1], len(batch))
+        self.rows = np.concatenate([self.rows, batch])[-keep:]
+        self.times = np.concatenate([self.times, np.full(len(batch), time)])[-keep:]
+        sizes = [len(batch), *(size for size in WINDOWS if len(batch) < size)]
+        tests = [self._test(self.rows[-size:], len(sizes)) for size in sizes if size <= len(self.rows)]
+        p_value, distance, threshold = min(tests)
+        warning = math.sqrt(self.rate)
+        before = self.drift
+        detected = p_value < self.rate
+        if before.drift_detected:
+            detected = not self._over(self.rows[-max(RECENT, len(batch)) :])
+            if not detected:  # what was before has ended, and is no part of what is now
+                keep = max(RECENT, len(batch))
+                self.rows, self.times = self.rows[-keep:], self.times[-keep:]
+        since, since_time = before.since, before.since_time
+        if not detected:
+            since, since_time = None, None
+        elif not before.drift_detected:
+            since, since_time = self._change()
+        if since is not None:
+            drifted = self.rows[-min(self.seen - since + 1, len(self.rows)) :].mean(axis=0)
+            self._drifted = drifted if not before.drift_detected else 0.9 * self._drifted + 0.1 * drifted
+        self.drift = Drift(detected, detected or p_value < warning, distance, threshold, p_value, since, since_time)
+        return self.drift
+
+    def _over(self, recent: Array) -> bool:
+        """Say whether a drift has ended."""
+        mean = recent.mean(axis=0)
+        nearer = np.square(mean).sum() < np.square(mean - self._drifted).sum()
+        return bool(nearer) and self._test(recent, 1)[0] >= math.sqrt(self.rate)
+
+    def _test(self, rows: Array, shares: int) -> tuple[float, float, float]:
+        """P-value, distance and threshold of some images, by one of so many tests that share the rate."""
+        distance, images = self.clean.distance(rows), self.clean.independent(rows)
+        p_value = min(1.0, shares * self.clean.p_value(distance, images, self.content))
+        return p_value, distance, self.clean.threshold(self.rate / shares, images, self.content)
+
+    def _change(self) -> tuple[int, float | None]:
+        """Since which image, and when: the split after which the mean explains most (maximum likelihood)."""
+        sums = np.cumsum(self.rows[::-1], axis=0)
+        gain = np.square(sums).sum(axis=1) / np.arange(1, len(sums) + 1)
+        length = int(gain.argmax()) + 1
+        time = float(self.times[-length])
+        return self.seen - length + 1, None if math.isnan(time) else time

@@ -1,0 +1,292 @@
+"""The monitor: watches a method and says what a person wants to know.
+
+    monitor = fozo.Monitor(adapter, fozo.MonitorReference.load("monitor.npz"))
+    adapter(images)
+    if adapter.drift.drift_detected:
+        print(monitor.sentence)  # contrast -41 %, fine detail -68 % since image 1,204: like fog; expected accuracy ...
+
+It is shown every batch after it was predicted, inside the adapter's lock. What it says is kept in one frozen
+:class:`Status`, which may be read from any thread. If it fails, predictions do not.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fozo.errors import FozoError
+from fozo.methods.base import Method
+from fozo.monitor.accuracy import Estimate, shown
+from fozo.monitor.drift import CONTENT, RECENT, DriftDetector
+from fozo.monitor.faults import SENTENCES, FaultDetector
+from fozo.monitor.looks import Looker
+from fozo.monitor.reference import MonitorReference
+from fozo.monitor.shadow import Comparison, Shadow
+from fozo.monitor.signatures import Guess
+from fozo.monitor.words import changes, clear_changes, sentence
+from fozo.types import Array, Drift, Floats, Observation, Tap
+
+LOG = logging.getLogger("fozo.monitor")
+WINDOW = 64
+"""Most recent images that looks, guesses and expected accuracies are of."""
+EVENTS = 1000
+"""Most recent events that are kept."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a person should know of."""
+
+    name: str
+    """``drift``, ``drift changed``, ``guard``, a camera fault; with `` over`` where it has ended."""
+    image: int
+    """Number of the image it began with, the first of the stream being 1."""
+    time: float
+    """When it was noticed, in seconds since 1970."""
+    text: str
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """What :meth:`Monitor.metrics` said then."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """All that the monitor says after a batch."""
+
+    images: int = 0
+    """Images seen."""
+    drift: Drift = field(default_factory=Drift)
+    looks: dict[str, float] = field(default_factory=dict)
+    """Changes of the looks against clean images, on the scales of :data:`fozo.monitor.looks.LOOKS`."""
+    words: tuple[str, ...] = ()
+    """The clear ones of them."""
+    guess: Guess | None = None
+    accuracy: Estimate | None = None
+    """Expected of what the method predicts."""
+    faults: tuple[str, ...] = ()
+    shadow: Comparison | None = None
+    guarding: bool = False
+    """Whether the plain model's predictions are returned for now."""
+
+    @property
+    def sentence(self) -> str:
+        """Say it in one sentence."""
+        said = [SENTENCES[name] for name in self.faults]
+        said.append(sentence(self.drift, self.words, self.guess))
+        if self.accuracy is not None:
+            said.append(str(self.accuracy))
+        if self.guarding:
+            said.append("adaptation hurts, so the plain model predicts")
+        return "; ".join(said)
+
+
+class Monitor:
+    """Watches an adapter from now on.
+
+    Args:
+        adapter: any :class:`fozo.Method`.
+        reference: of the same model and method, from :meth:`MonitorReference.collect`.
+        false_alarms: part of clean batches that may raise an alarm.
+        content: squared shift that is put down to content, in units of a clean image's: 0 for streams as mixed as the
+            images calibrated on.
+        shadow: part of the images that the plain model predicts too; 0 for none.
+        guard: ``"on"`` returns the plain model's predictions while the evidence says that adaptation hurts.
+        on_event: is called with every :class:`Event`; it should be quick.
+        clock: gives the time, in seconds since 1970, to what is seen.
+    """
+
+    def __init__(
+        self,
+        adapter: Method[Any],
+        reference: MonitorReference,
+        *,
+        false_alarms: float = 1e-4,
+        content: float = CONTENT,
+        shadow: float = 0.02,
+        guard: str = "off",
+        on_event: Callable[[Event], None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if guard not in ("on", "off"):
+            raise FozoError(f"guard is {guard!r}; give on or off")
+        if not 0 <= shadow <= 1:
+            raise FozoError(f"shadow is {shadow}; give a part of the images from 0 to 1")
+        if guard == "on" and (shadow == 0 or reference.adapted is None):
+            raise FozoError(
+                "a guard compares with the plain model: it needs shadow above 0, and a reference collected with "
+                "corruptions"
+            )
+        reference.check(adapter)
+        self.adapter, self.reference, self.clock, self.on_event = adapter, reference, clock, on_event
+        self.shadow_rate = 0.0 if adapter.info.name == "noadapt" else shadow
+        self.guard = guard == "on"
+        self.looker = Looker(adapter.engine.spec)
+        self.detector = DriftDetector(reference.clean, false_alarms, content)
+        self.faults = FaultDetector()
+        self.reset()
+        adapter.attach(self)
+
+    def reset(self) -> None:
+        """Forget the stream: the next image is the first."""
+        self.detector.reset()
+        self.faults.reset()
+        self.shadow = Shadow(self.shadow_rate)
+        self._features = np.zeros((0, self.looker.width))
+        self._shown = np.zeros((0, 3))
+        self._told: Guess | None = None
+        self.status = Status()
+        self.events: deque[Event] = deque(maxlen=EVENTS)
+
+    @property
+    def drift(self) -> Drift:
+        """Whether there is drift, and how clearly."""
+        return self.status.drift
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """Expected accuracy of the most recent predictions, where the reference knows of it."""
+        return self.status.accuracy
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one sentence."""
+        return self.status.sentence
+
+    def observe(self, observation: Observation) -> Floats | None:
+        """Look at a batch; give the plain model's logits instead where adaptation hurts and ``guard`` is on."""
+        images, now = observation.batch.images, self.clock()
+        features = self.looker(images, observation.descriptors)
+        sound = np.isfinite(features).all(axis=1)
+        before = self.status
+        drift = self.detector.update(features[sound], now)
+        self._remember(features[sound], observation.logits[sound], before.drift, drift)
+        distance = self._distance()
+        comparison = self._compare(observation, distance)
+        guarding = self.guard and comparison is not None and comparison.hurts
+        guess = self._guess(drift)
+        clean = self.reference.clean.whitening
+        recent = len(self._features) > 0
+        faults = self.faults.update(self.looker.pixels(images))
+        self.status = Status(
+            before.images + len(images),
+            drift,
+            changes(self._features, clean.mean) if recent else {},
+            tuple(clear_changes(self._features, clean.mean, clean.std)) if recent else (),
+            guess,
+            self._estimate(distance, guess),
+            tuple(self.faults.faults),
+            comparison,
+            guarding,
+        )
+        for change in faults:
+            name = change.name if change.began else f"{change.name} over"
+            text = SENTENCES[change.name] if change.began else f"no longer: {SENTENCES[change.name]}"
+            self._tell(Event(name, change.image, now, text))
+        self._tell_drift(before, now)
+        if guarding != before.guarding:
+            text = "adaptation hurts: the plain model predicts" if guarding else "adaptation no longer hurts"
+            self._tell(Event("guard" if guarding else "guard over", self.status.images, now, text, self.metrics()))
+        if not guarding:
+            return None
+        self.adapter.passes_per_image += 1
+        plain: Floats = self.adapter.engine.run(observation.batch)[Tap.LOGITS][0]
+        return plain
+
+    def _remember(self, features: Array, logits: Floats, before: Drift, drift: Drift) -> None:
+        """Keep the most recent images; where a drift has begun or ended, only those since."""
+        temperature = 1.0 if self.reference.adapted is None else self.reference.adapted.temperature
+        self._features = np.concatenate([self._features, features])
+        self._shown = np.concatenate([self._shown, shown(logits, temperature)])
+        keep = max(WINDOW, len(features))
+        if drift.since is not None and not before.drift_detected:
+            keep = min(keep, self.detector.seen - drift.since + 1)
+        elif before.drift_detected and not drift.drift_detected:
+            keep = min(keep, max(RECENT, len(features)))
+        if drift.drift_detected != before.drift_detected:
+            self.shadow.forget()
+        self._features, self._shown = self._features[-keep:], self._shown[-keep:]
+
+    def _distance(self) -> float:
+        clean = self.reference.clean
+        return clean.distance(clean.whitening(self._features)) if len(self._features) else 0.0
+
+    def _guess(self, drift: Drift) -> Guess | None:
+        """Say what the drift looks like; where the latest images look like something else, what they do."""
+        signatures = self.reference.signatures
+        if signatures is None or not drift.drift_detected:
+            return None
+        guess = signatures.guess(self._features)
+        if len(self._features) < 2 * RECENT:
+            return guess
+        late = signatures.guess(self._features[-RECENT:])
+        return late if late.known and late.kind not in (guess.kind, *guess.alike) else guess
+
+    def _estimate(self, distance: float, guess: Guess | None) -> Estimate | None:
+        regression = self.reference.adapted
+        if regression is None or not len(self._shown):
+            return None
+        outside = guess is not None and not guess.known
+        return regression.estimate(self._shown, distance, outside=outside, unlabelled=self.reference.unlabelled)
+
+    def _compare(self, observation: Observation, distance: float) -> Comparison | None:
+        """Let the plain model predict some of the images too."""
+        chosen = self.shadow.choose(len(observation.batch))
+        plain, adapted = self.reference.plain, self.reference.adapted
+        if len(chosen):
+            some = observation.batch.with_images(observation.batch.images[chosen])
+            logits = self.adapter.engine.run(some)[Tap.LOGITS][0]
+            self.adapter.passes_per_image += len(chosen) / len(observation.batch)
+            temperatures = tuple(1.0 if each is None else each.temperature for each in (plain, adapted))
+            self.shadow.add(logits, observation.logits[chosen], (temperatures[0], temperatures[1]))
+        return self.shadow.compare(distance, plain, adapted)
+
+    def _tell_drift(self, before: Status, now: float) -> None:
+        """Raise an event where a drift begins, becomes clear, changes its kind, or ends."""
+        drift, guess = self.status.drift, self.status.guess
+        if drift.drift_detected and drift.since is not None:
+            first, settled = not before.drift.drift_detected, len(self._features) >= RECENT
+            told = self._told
+            other = told is None or guess is None or guess.kind not in (told.kind, *told.alike)
+            if first:
+                self._told = guess if settled else None
+                self._tell(Event("drift", drift.since, now, self.sentence, self.metrics()))
+            elif settled and guess is not None and guess.kind != "clean" and other:
+                self._told = guess
+                self._tell(Event("drift changed", self.status.images, now, self.sentence, self.metrics()))
+        elif before.drift.drift_detected:
+            self._told = None
+            self._tell(Event("drift over", self.status.images, now, "the images look clean again", self.metrics()))
+
+    def _tell(self, event: Event) -> None:
+        self.events.append(event)
+        level = logging.INFO if event.name.endswith("over") else logging.WARNING
+        LOG.log(level, "%s at image %s: %s", event.name, f"{event.image:,}", event.text)
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def metrics(self) -> dict[str, float]:
+        """Say it in numbers, by names that a metrics server can keep."""
+        status, drift = self.status, self.status.drift
+        numbers = {
+            "drift": float(drift.drift_detected),
+            "drift_warning": float(drift.warning_detected),
+            "drift_distance": drift.distance,
+            "drift_threshold": drift.threshold,
+            "drift_p_value": drift.p_value,
+            "camera_faults": float(len(status.faults)),
+        }
+        if status.accuracy is not None:
+            expected = status.accuracy
+            numbers |= {"expected_accuracy": expected.value, "expected_accuracy_low": expected.low}
+            numbers |= {"expected_accuracy_high": expected.high, "outside_calibration": float(expected.outside)}
+        if status.shadow is not None:
+            numbers |= {"shadow_pairs": float(status.shadow.pairs), "shadow_agreement": status.shadow.agreement}
+            if status.shadow.gain is not None and math.isfinite(status.shadow.gain):
+                numbers |= {"shadow_gain": status.shadow.gain, "guarding": float(status.guarding)}
+        return numbers

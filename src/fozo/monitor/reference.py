@@ -1,0 +1,300 @@
+"""The monitor's reference: what it knows of clean images, of corruptions, and of a method's predictions on both.
+
+:meth:`MonitorReference.collect` makes it from clean images: their looks; signatures of 15 corruptions, made by
+corrupting some of them; and how often predictions are right on all of these. The file that keeps it holds no image and
+no label.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.data.classes import match_classes
+from fozo.data.corruptions import KINDS, corrupt
+from fozo.data.images import Pixels
+from fozo.data.sets.base import ImageSet
+from fozo.data.sources import prepare
+from fozo.errors import FozoError
+from fozo.io import Form, load_arrays, save_arrays
+from fozo.methods.base import Method
+from fozo.monitor.accuracy import Evidence, Regression, fit_temperature, probabilities
+from fozo.monitor.drift import CleanImages, Whitening
+from fozo.monitor.looks import LOOKS, Looker
+from fozo.monitor.signatures import SEVERITIES, Signatures
+from fozo.types import Array, Floats, Spec, Tap
+
+SAMPLE = 40
+"""Images that are corrupted for each kind and severity; every one sees others, so that all get their turn."""
+PREDICTED = (1, 3, 5)
+"""Severities at which they are predicted, too; of the others only their looks are kept, which cost no pass."""
+BATCH = 20
+LARGEST = 1e12
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was measured of some images under one corruption."""
+
+    kind: str
+    severity: int
+    """0 for clean images."""
+    indices: npt.NDArray[np.int64]
+    """Which of the clean images they are."""
+    features: Array
+    plain: Floats | None
+    """Logits of the plain model, where it was run."""
+    adapted: Floats | None
+    """Logits of the method, which began anew."""
+
+
+@dataclass(frozen=True)
+class MonitorReference:
+    """What a monitor compares with."""
+
+    fingerprint: str
+    model: str
+    method: str
+    """Name of the method whose predictions are judged."""
+    clean: CleanImages
+    signatures: Signatures | None
+    """Where images could be corrupted."""
+    adapted: Regression | None
+    """For the predictions of the method."""
+    plain: Regression | None
+    """For those of the plain model."""
+    unlabelled: bool
+    """Whether there were no labels, and the plain model's probabilities on clean images stood in for them."""
+
+    KIND = "monitor reference"
+    VERSION = 1
+
+    @classmethod
+    def collect(
+        cls,
+        adapter: Method[Any],
+        images: ImageSet | Pixels,
+        labels: npt.NDArray[np.integer] | None = None,
+        *,
+        corruptions: bool = True,
+        progress: Progress = lambda doing, done, total: None,
+    ) -> MonitorReference:
+        """Measure clean images, and some of them corrupted, with a fresh copy of an adapter.
+
+        About 2 x (images + 1800) forward passes, half of it where nothing is adapted, and 3000 corrupted images.
+
+        Args:
+            adapter: what is going to be watched.
+            images: a few hundred clean ones: :func:`fozo.open_images`, whose labels are used if it has more than one
+                class, or ``uint8 [n, height, width, channels]`` at the model's size.
+            labels: for an array, the right columns of the logits, if they are known.
+            corruptions: whether to corrupt some of them, which needs the extra ``fozo[bench]``; without, the monitor
+                tells drift, looks and camera faults, but guesses no kind and expects no accuracy.
+            progress: is told what is done, how much of it, and how much there is.
+        """
+        spec = adapter.engine.spec
+        if isinstance(images, ImageSet):
+            if labels is None and len(images.classes) > 1:
+                images = match_classes(images, spec)
+                labels = np.array([sample.label for sample in images.samples])
+            pixels = _read(images, spec, progress)
+        else:
+            pixels = images
+        if labels is not None and (len(labels) != len(pixels) or not 0 <= labels.min() <= labels.max() < spec.classes):
+            raise FozoError(
+                f"{len(labels)} labels up to {labels.max()} were given for {len(pixels)} images and {spec.classes} "
+                f"classes; give one column of the logits for each image, or no labels"
+            )
+        return cls.of(adapter, list(measure(adapter, pixels, corruptions, progress)), labels)
+
+    @classmethod
+    def of(
+        cls, adapter: Method[Any], parts: list[Part], labels: npt.NDArray[np.integer] | None = None
+    ) -> MonitorReference:
+        """Learn from what :func:`measure` gave, the clean images first."""
+        clean = CleanImages.of(parts[0].features)
+        spec, name = adapter.engine.spec, adapter.info.name
+        made = cls(spec.fingerprint, spec.name, name, clean, None, None, None, labels is None)
+        if len(parts) == 1:
+            return made
+        corrupted = {(part.kind, part.severity): part.features for part in parts[1:]}
+        assert parts[0].plain is not None and parts[0].adapted is not None
+        if labels is None:
+            truth = probabilities(parts[0].plain)
+        else:
+            truth = np.zeros(parts[0].plain.shape)
+            truth[np.arange(len(labels)), labels] = 1
+
+        def regression(clean_logits: Floats, logits: Callable[[Part], Floats | None]) -> Regression:
+            temperature = 1.0 if labels is None else fit_temperature(clean_logits, labels)
+            evidence = []
+            for part in parts:
+                found = logits(part)
+                if found is None:
+                    continue
+                distance = clean.distance(clean.whitening(part.features))
+                right = truth[part.indices, found.argmax(axis=1)]
+                evidence.append(Evidence(f"{part.kind}/{part.severity}", found, distance, right))
+            return Regression.of(evidence, temperature)
+
+        return replace(
+            made,
+            signatures=Signatures.of(parts[0].features, corrupted),
+            adapted=regression(parts[0].adapted, lambda part: part.adapted),
+            plain=regression(parts[0].plain, lambda part: part.plain),
+        )
+
+    def check(self, adapter: Method[Any]) -> None:
+        """Refuse to serve another model or method than the one it was collected with."""
+        spec = adapter.engine.spec
+        if self.fingerprint != spec.fingerprint or self.method != adapter.info.name:
+            raise FozoError(
+                f"this monitor reference is of {self.method} on {self.model} ({self.fingerprint[:12]}), not of "
+                f"{adapter.info.name} on {spec.name} ({spec.fingerprint[:12]}); collect it again with this one"
+            )
+        if (width := Looker(spec).width) != len(self.clean.whitening.mean):
+            raise FozoError(
+                f"this monitor reference has {len(self.clean.whitening.mean)} features an image, where images of "
+                f"{spec.name} have {width}; collect it again"
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` (no pickle), atomically."""
+        clean, white = self.clean, self.clean.whitening
+        header: dict[str, object] = {
+            "kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model,
+            "method": self.method, "images": clean.images, "looks": [look.name for look in LOOKS],
+            "unlabelled": self.unlabelled,
+        }  # fmt: skip
+        arrays: dict[str, npt.NDArray[np.generic]] = {
+            "clean.mean": white.mean, "clean.std": white.std, "clean.centre": white.centre,
+            "clean.matrix": white.matrix, "clean.scales": np.array([clean.length, clean.variance, clean.norm]),
+        }  # fmt: skip
+        if self.signatures is not None:
+            s = self.signatures
+            header |= {"kinds": list(s.kinds), "sample": s.images}
+            arrays |= {"signatures.matrix": s.matrix, "signatures.points": s.points}
+            arrays |= {"signatures.mean": s.mean, "signatures.std": s.std}
+        for name, regression in (("adapted", self.adapted), ("plain", self.plain)):
+            if regression is not None:
+                arrays[f"{name}.columns"] = np.stack([regression.centre, regression.scale])
+                arrays[f"{name}.weights"] = regression.weights
+                arrays[f"{name}.scales"] = np.array([regression.temperature, regression.error])
+        save_arrays(path, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> MonitorReference:
+        """Read what :meth:`save` wrote; what no images can have given is refused here."""
+        try:
+            header, found = load_arrays(path, cls.KIND, partial(cls._check_forms, path))
+            arrays = {name: array.astype(np.float64) for name, array in found.items()}
+            for name, array in arrays.items():
+                if not (np.abs(array) <= LARGEST).all():
+                    raise ValueError(f"{name} has values that are not finite")
+            facts: Any = header
+            white = Whitening(*(arrays[f"clean.{name}"] for name in ("mean", "std", "centre", "matrix")))
+            length, variance, norm = arrays["clean.scales"].tolist()
+            images = int(facts["images"])
+            if min(length, variance, norm, float(white.std.min())) <= 0 or images < 1:
+                raise ValueError("its scales are not positive")
+            signatures = None
+            if "signatures.points" in arrays:
+                signatures = Signatures(
+                    tuple(map(str, facts["kinds"])), arrays["signatures.mean"], arrays["signatures.std"],
+                    arrays["signatures.matrix"], arrays["signatures.points"], int(facts["sample"]),
+                )  # fmt: skip
+                signatures.check(len(white.mean))
+            regressions = {name: _regression(name, arrays) for name in ("adapted", "plain")}
+            clean = CleanImages(images, white, length, variance, norm)
+            fingerprint, model, method = (str(facts[name]) for name in ("fingerprint", "model", "method"))
+            judged = regressions["adapted"], regressions["plain"], bool(facts["unlabelled"])
+            return cls(fingerprint, model, method, clean, signatures, *judged)
+        except FozoError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise FozoError(
+                f"{os.fspath(path)} holds a damaged monitor reference ({type(error).__name__}: {error}); collect it "
+                f"again"
+            ) from error
+
+    @classmethod
+    def _check_forms(
+        cls, path: str | os.PathLike[str], header: Mapping[str, object], forms: Mapping[str, Form]
+    ) -> None:
+        """Refuse another version, and shapes that do not go together, before an array is read."""
+        if header.get("version") != cls.VERSION or header.get("looks") != [look.name for look in LOOKS]:
+            raise FozoError(
+                f"{os.fspath(path)} holds a monitor reference of another version "
+                f"({json.dumps(header.get('version'))}); collect it again"
+            )
+        (width,) = forms["clean.mean"].shape
+        wanted = {"clean.std": (width,), "clean.centre": (width,), "clean.matrix": (width, width), "clean.scales": (3,)}
+        for name, shape in wanted.items():
+            if forms[name].shape != shape or forms[name].dtype.kind != "f":
+                raise ValueError(f"{name} is {forms[name].dtype} of shape {list(forms[name].shape)}")
+
+
+def _regression(name: str, arrays: Mapping[str, Array]) -> Regression | None:
+    if f"{name}.weights" not in arrays:
+        return None
+    columns, weights = arrays[f"{name}.columns"], arrays[f"{name}.weights"]
+    temperature, error = arrays[f"{name}.scales"].tolist()
+    if (
+        columns.shape != (2, 7)
+        or weights.shape != (8,)
+        or not (temperature > 0 and error >= 0 and columns[1].min() > 0)
+    ):
+        raise ValueError(f"the regression of {name} predictions has the wrong form")
+    return Regression(temperature, columns[0], columns[1], weights, error)
+
+
+def _read(images: ImageSet, spec: Spec, progress: Progress) -> Pixels:
+    """Read a set of images at the model's size."""
+    found = []
+    for index in range(len(images)):
+        found.append(prepare(images, images.read(index), spec.image_size, spec.channels))
+        progress("reading", index + 1, len(images))
+    return np.stack(found)
+
+
+def turns(count: int, kinds: tuple[str, ...]) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
+    """Say which images are corrupted how: every kind and severity gets others; those to be predicted come first."""
+    size = min(SAMPLE, count)
+    rest = [severity for severity in SEVERITIES if severity not in PREDICTED]
+    pairs = [(kind, severity) for some in (PREDICTED, rest) for kind in kinds for severity in some]
+    for place, (kind, severity) in enumerate(pairs):
+        yield kind, severity, (place * size + np.arange(size)) % count
+
+
+def measure(adapter: Method[Any], pixels: Pixels, corruptions: bool, progress: Progress) -> Iterator[Part]:
+    """Measure clean images, then corrupted ones."""
+    engine, fresh = adapter.engine, adapter.clone()
+    looker = Looker(engine.spec)
+    plan = [("clean", 0, np.arange(len(pixels))), *(turns(len(pixels), KINDS) if corruptions else ())]
+    total, done = sum(len(indices) for _, _, indices in plan), 0
+    for kind, severity, indices in plan:
+        fresh.reset()
+        features, plain, adapted = list[Array](), list[Floats](), list[Floats]()
+        for start in range(0, len(indices), BATCH):
+            some = indices[start : start + BATCH]
+            pictures = pixels[some]
+            if severity:
+                pairs = zip(pictures, map(str, some), strict=True)
+                pictures = np.stack([corrupt(one, kind, severity, 0, image_id=name) for one, name in pairs])
+            batch = engine.check(engine.spec.normalise(pictures))
+            features.append(looker(batch.images))
+            if severity in (0, *PREDICTED):
+                plain.append(engine.run(batch)[Tap.LOGITS][0])
+                adapted.append(plain[-1] if fresh.info.name == "noadapt" else fresh(batch.images))
+            done += len(some)
+            progress("collecting the monitor's reference", done, total)
+        logits = (np.concatenate(plain), np.concatenate(adapted)) if plain else (None, None)
+        yield Part(kind, severity, indices, np.concatenate(features), *logits)

@@ -1,0 +1,81 @@
+"""The shadow: now and then the plain model predicts too, so that it is known whether adaptation helps.
+
+At a chosen rate, images are run through the plain model as well. On these pairs the probability of being right is
+expected for both predictions (:mod:`fozo.monitor.accuracy`); adaptation *hurts* where the plain model's is higher by
+more than two standard errors, which are those of the paired difference and of the regressions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.monitor.accuracy import Regression, shown
+from fozo.types import Array, Floats
+
+PAIRS = 128
+"""Most recent pairs that are compared."""
+FEWEST = 16
+"""Pairs before anything is said."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the most recent pairs say."""
+
+    pairs: int
+    agreement: float
+    """Part of the predictions that are the same."""
+    entropy_plain: float
+    entropy_adapted: float
+    gain: float | None = None
+    """Expected accuracy of the adapted model less that of the plain one, where accuracy can be expected."""
+    error: float | None = None
+    """Its standard error."""
+
+    @property
+    def hurts(self) -> bool:
+        """Whether the evidence says that adaptation makes predictions worse."""
+        return self.gain is not None and self.error is not None and self.gain < -2 * self.error
+
+
+class Shadow:
+    """Chooses images for the shadow, and keeps what both models said of them."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate, self._due = rate, 0.0
+        self._pairs: deque[tuple[Array, Array, bool]] = deque(maxlen=PAIRS)
+
+    def choose(self, count: int) -> npt.NDArray[np.int64]:
+        """Say which of the next ``count`` images are run through the plain model too: evenly, without chance."""
+        places = np.floor(self._due + self.rate * np.arange(count + 1))
+        self._due = (self._due + self.rate * count) % 1.0
+        return np.flatnonzero(np.diff(places) > 0)
+
+    def add(self, plain: Floats, adapted: Floats, temperatures: tuple[float, float]) -> None:
+        """Keep pairs of logits ``[n, classes]``."""
+        same = plain.argmax(axis=1) == adapted.argmax(axis=1)
+        rows = zip(shown(plain, temperatures[0]), shown(adapted, temperatures[1]), same, strict=True)
+        self._pairs.extend((p, a, bool(s)) for p, a, s in rows)
+
+    def forget(self) -> None:
+        """Drop the pairs: they are of another domain."""
+        self._pairs.clear()
+
+    def compare(self, distance: float, plain: Regression | None, adapted: Regression | None) -> Comparison | None:
+        """Say what the pairs show; ``distance`` is that of the recent images from clean ones."""
+        if len(self._pairs) < FEWEST:
+            return None
+        p, a = (np.array([pair[i] for pair in self._pairs]) for i in (0, 1))
+        agreement = float(np.mean([same for _, _, same in self._pairs]))
+        gain = error = None
+        if plain is not None and adapted is not None:
+            difference = adapted.probabilities(a, distance) - plain.probabilities(p, distance)
+            gain = float(difference.mean())
+            # Both regressions err in the same direction for most domains, so the larger error stands for both.
+            systematic = max(plain.error, adapted.error) / 2
+            error = float(np.hypot(difference.std() / np.sqrt(len(difference)), systematic))
+        return Comparison(len(p), agreement, float(p[:, 2].mean()), float(a[:, 2].mean()), gain, error)

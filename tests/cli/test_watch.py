@@ -1,0 +1,178 @@
+"""``fozo watch``: a camera's day, from files to sentences."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from rich.console import Console
+
+import fozo
+from fozo.bench.report.timeline import write_timeline
+from fozo.cli.frames import Frame, frames
+from fozo.cli.watch import batches, view
+from fozo.data import sample
+from fozo.data.corruptions import corrupt
+from fozo.data.images import Pixels
+from fozo.data.sets import ImageSet
+from fozo.data.sources import prepare
+from fozo.errors import FozoError
+from tests.cli.conftest import Call
+
+MODEL = sample.MODELS["float32"]
+
+
+def prepared(images: ImageSet, indices: npt.NDArray[np.int64]) -> Pixels:
+    return np.stack([prepare(images, images.read(int(index)), 28, 1) for index in indices])
+
+
+@pytest.fixture(scope="module")
+def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders ``clean``, in which classes are folders, and ``live``: 24 clean frames, then 24 of low contrast."""
+    root, images = tmp_path_factory.mktemp("camera"), fozo.open_images(sample.IMAGES)
+    order = np.random.default_rng(3).permutation(len(images))
+    order = np.array([i for i in order if "/" not in images.classes[images.samples[i].label]])  # no folder's name
+    for place, index in enumerate(order[:120]):
+        pixels = prepared(images, order[place : place + 1])[0, ..., 0]
+        folder = root / "live"
+        if place < 72:
+            folder = root / "clean" / images.classes[images.samples[index].label]
+        elif place >= 96:
+            pixels = corrupt(pixels, "contrast", 4, 0, image_id=str(place))
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{place:03}.png")
+    engine = fozo.load_engine(MODEL, threads=1)
+    fozo.calibrate(engine, [engine.spec.normalise(prepared(images, order[:72]))]).save(root / "stats.npz")
+    return root
+
+
+def test_a_camera_is_watched_and_its_drift_told(
+    call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fozo.monitor.reference.SAMPLE", 8)
+    reference, events = tmp_path / "monitor.npz", tmp_path / "events.jsonl"
+    given = ("watch", MODEL, camera / "live", "--stats", camera / "stats.npz")
+    arguments = (*given, "--reference", reference, "--events", events)
+    code, _, error = call(*arguments)
+    assert code == 2 and "there is no monitor reference" in error and not events.exists()
+    code, said, error = call(*arguments, "--clean", camera / "clean")
+    assert code == 0, error
+    assert "was made from 72 clean images" in error and not fozo.MonitorReference.load(reference).unlabelled
+    assert "image 25: drift: " in said and "contrast -" in said
+    assert "48 images, " in said and "expected accuracy" in said.splitlines()[-1]
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    readings = [line for line in lines if line["type"] == "reading"]
+    assert [line["image"] for line in readings] == list(range(8, 49, 8))
+    assert [line["drift"] for line in readings] == [0, 0, 0, 1, 1, 1]
+    told = next(line for line in lines if line["type"] == "event")
+    assert told["name"] == "drift" and told["image"] == 25 and told["time"] > 1e9
+    page = tmp_path / "timeline.html"
+    code, said, error = call("report", events, "-o", page)
+    assert code == 0 and said.strip() == str(page), error
+    text = page.read_text()
+    assert "Expected accuracy" in text and ">drift</td>" in text and text.count("<svg") == 3
+    assert call(*arguments)[0] == 0  # the reference is there now
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no reading"),
+        ("no json\n", "line 1 of .* is none of fozo watch's"),
+        ('{"type": "reading"}\n', "names no image or no time"),
+        ('{"type": "event", "image": 1, "time": 1}\n', "no name or no text"),
+        ('{"type": "else"}\n', "no reading and no event"),
+    ],
+)
+def test_what_is_no_events_file_is_refused(call: Call, tmp_path: Path, text: str, message: str) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_text(text)
+    code, _, error = call("report", events, "-o", tmp_path / "page.html")
+    assert code == 2 and re.search(message, error) and not (tmp_path / "page.html").exists()
+
+
+def test_a_torn_last_line_is_left_out_and_text_is_escaped(tmp_path: Path) -> None:
+    events = tmp_path / "<b>.jsonl"
+    event = {"type": "event", "image": 3, "time": 0, "name": "<i>", "text": "a < b"}
+    reading = {"type": "reading", "image": 8, "time": 0, "drift_distance": 1.0, "drift_threshold": 2.0}
+    events.write_text("".join(json.dumps(line) + "\n" for line in (reading, event, reading)) + '{"type": "rea')
+    text = write_timeline(events, tmp_path / "page.html").read_text()
+    assert "<i>" not in text and "&lt;i&gt;" in text and "a &lt; b" in text and "8 images, 1 events" in text
+
+
+def test_frames_come_from_folders_that_grow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fozo.cli.frames.POLL", 0.0)
+    picture = np.zeros((8, 8, 3), dtype=np.uint8)
+    (tmp_path / "b.png").write_bytes(b"half a file")
+    Image.fromarray(picture).save(tmp_path / "c.png")
+    source = frames(str(tmp_path), follow=True)
+
+    def until_none() -> list[str]:
+        return [frame.name for frame in iter(lambda: next(source), None) if frame is not None]
+
+    assert until_none() == ["c.png"]
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    Image.fromarray(picture).save(tmp_path / "b.png")  # now it is whole
+    assert until_none() == ["a.png", "b.png"] and until_none() == []
+    (tmp_path / "d.png").write_bytes(b"never whole")
+    for _ in range(4):
+        assert until_none() == []
+    assert "d.png" in capsys.readouterr().err
+
+
+def test_a_video_is_read_in_its_own_time(tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    path = tmp_path / "film.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10, (32, 32))
+    for level in (0, 250):
+        writer.write(np.full((32, 32, 3), (level, 0, 0), dtype=np.uint8))  # OpenCV's blue comes first
+    writer.release()
+    found = [frame for frame in frames(str(path)) if frame is not None]
+    assert [round(float(frame.pixels[..., 2].mean()), -1) for frame in found] == [0, 250]
+    assert found[1].time > found[0].time
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", "there is no folder or video nowhere"),
+        ("{}", "holds no images"),
+        ("{}/no.avi", "cannot read a frame"),
+    ],
+)
+def test_what_gives_no_frames_is_refused(source: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "no.avi").write_bytes(b"no video")
+    with pytest.raises(FozoError, match=message):
+        next(frames(source.format(tmp_path)))
+    with pytest.raises(FozoError, match="only a folder can be followed"):
+        frames(str(tmp_path / "no.avi"), follow=True)
+
+
+def test_frames_are_batched_and_none_waits_for_ever() -> None:
+    frame = Frame("a", np.zeros((1, 1, 3), dtype=np.uint8), 0.0)
+
+    def stream() -> Iterator[Frame | None]:
+        yield from [frame, frame, frame, None, None, frame]
+
+    assert [len(batch) for batch in batches(stream(), 2)] == [2, 1, 1]
+
+
+def test_the_screen_shows_what_the_monitor_says(camera: Path) -> None:
+    engine = fozo.load_engine(MODEL, threads=1)
+    adapter = fozo.NoAdapt(engine)
+    pixels = np.stack([frame.pixels[..., :1] for frame in frames(str(camera / "live")) if frame is not None])
+    monitor = fozo.Monitor(adapter, fozo.MonitorReference.collect(adapter, pixels[:24], corruptions=False))
+    adapter(engine.spec.normalise(np.zeros((8, 28, 28, 1), dtype=np.uint8)))
+    console = Console(file=io.StringIO(), width=120)
+    console.print(view(monitor, "[red]door"))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[red]door: 8 images" in text and "drift" in text and "the picture is black" in text

@@ -1,0 +1,53 @@
+"""A monitored adapter on the bundled model, whose images are small and real."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fozo
+from fozo.data import sample
+from fozo.data.corruptions import corrupt
+from fozo.data.images import Pixels
+from fozo.data.sources import prepare
+from fozo.types import Floats
+
+CALIBRATION = 300
+
+
+@dataclass(frozen=True)
+class Material:
+    """The bundled images in a random order, the first ones being the reference's."""
+
+    adapter: fozo.Method[Any]
+    reference: fozo.MonitorReference
+    pixels: Pixels
+    labels: npt.NDArray[np.int64]
+
+    def images(self, some: slice, kind: str = "clean", severity: int = 0) -> Floats:
+        pixels = self.pixels[some]
+        if severity:
+            pixels = np.stack([corrupt(one, kind, severity, 1, image_id=str(i)) for i, one in enumerate(pixels)])
+        return self.adapter.engine.spec.normalise(pixels)
+
+
+@pytest.fixture(scope="session")
+def material() -> Material:
+    engine, images = fozo.load_engine(sample.MODELS["float32"], threads=1), fozo.open_images(sample.IMAGES)
+    order = np.random.default_rng(0).permutation(len(images))
+    pixels = np.stack([prepare(images, images.read(int(i)), engine.spec.image_size, 1) for i in order])
+    labels = np.array([images.samples[i].label for i in order])
+    adapter = fozo.adapter(engine, fozo.calibrate(engine, [engine.spec.normalise(pixels[:CALIBRATION])]))
+    told: list[int] = []
+    reference = fozo.MonitorReference.collect(
+        adapter,
+        pixels[:CALIBRATION],
+        labels[:CALIBRATION],
+        progress=lambda doing, done, total: told.append(total - done),
+    )
+    assert told[-1] == 0 and len(told) > 10  # it says how far it is
+    return Material(adapter, reference, pixels, labels)

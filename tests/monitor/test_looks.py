@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.core.descriptor import describe
+from fozo.errors import FozoError
+from fozo.monitor.looks import LOOKS, NAMES, Looker
+from fozo.monitor.words import clear_changes
+from fozo.types import Array
+
+SPEC = fozo.Spec("any", 1, 1, 2, 3, (64, 64), (8, 8), 1, "", (0.5,) * 3, (0.25,) * 3)
+
+
+def picture(seed: int = 0) -> Array:
+    """A smooth coloured picture in [0.1, 0.6], ``[3, 64, 64]``."""
+    rng = np.random.default_rng(seed)
+    waves = np.cumsum(np.cumsum(rng.standard_normal((3, 64, 64)), axis=1), axis=2)
+    low, high = waves.min(axis=(1, 2), keepdims=True), waves.max(axis=(1, 2), keepdims=True)
+    return np.asarray(0.1 + 0.5 * (waves - low) / (high - low))
+
+
+def looks(image: Array) -> dict[str, float]:
+    normalised = ((image - 0.5) / 0.25)[None].astype(np.float32)
+    return dict(zip(NAMES, Looker(SPEC)(normalised)[0], strict=False))
+
+
+def change(image: Array) -> dict[str, float]:
+    before, after = looks(picture()), looks(image)
+    return {name: after[name] - before[name] for name in NAMES}
+
+
+def test_brightness_is_in_stops_of_linear_light() -> None:
+    doubled = picture() * 2 ** (1 / 2.2)
+    assert doubled.max() < 1
+    assert change(doubled)["brightness"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_contrast_and_detail_are_amplitudes() -> None:
+    image = picture()
+    flat = change(image.mean() + 0.5 * (image - image.mean()))
+    # A level of 1/255 is added before the logarithm, so it is not quite a half where there was little.
+    for name in ("contrast", "fine detail", "medium detail"):
+        assert np.exp(flat[name]) == pytest.approx(0.5, abs=0.04), name
+
+
+def test_noise_is_a_sigma_and_specks_are_uneven() -> None:
+    rng, image = np.random.default_rng(1), picture()
+    noisy = image + rng.normal(0, 0.05, image.shape)
+    luma = 0.05 * np.sqrt(np.square([0.2126, 0.7152, 0.0722]).sum())  # of noise that is independent in each channel
+    assert np.exp(looks(noisy)["noise"]) == pytest.approx(luma + 1 / 255, rel=0.08)
+    specks = np.where(rng.random((1, 64, 64)) < 0.05, 1.0, image)
+    assert change(specks)["evenness of noise"] < -0.5 < 0 < change(noisy)["evenness of noise"]
+
+
+def test_casts_have_a_direction() -> None:
+    image = picture()
+    warm = change(image * np.array([1.2, 1, 0.8])[:, None, None])
+    assert warm["warmth"] > 0.05 and abs(warm["green"]) < 0.03
+    assert change(image * np.array([1, 1.2, 1])[:, None, None])["green"] > 0.05
+    gray = np.repeat(image.mean(axis=0, keepdims=True), 3, axis=0)
+    assert change(gray)["saturation"] < -2
+
+
+def test_blocks_and_motion_are_seen() -> None:
+    image = picture()
+    blocks = image.reshape(3, 8, 8, 8, 8).mean(axis=(2, 4), keepdims=True)
+    blocks = np.broadcast_to(blocks, (3, 8, 8, 8, 8)).reshape(3, 64, 64)
+    assert change(blocks)["blockiness"] > 1
+    sideways = np.mean([np.roll(image, step, axis=2) for step in range(9)], axis=0)
+    down = np.mean([np.roll(image, step, axis=1) for step in range(9)], axis=0)
+    assert change(sideways)["sideways detail"] < -0.3 < 0.3 < change(down)["sideways detail"]
+
+
+def test_clipped_pixels_are_counted() -> None:
+    image = picture()
+    image[:, :16] = 1.0
+    image[:, 16:24] = 0.0
+    found = looks(image)
+    assert found["burnt highlights"] == pytest.approx(0.25) and found["blocked shadows"] == pytest.approx(0.125)
+
+
+def test_descriptors_that_a_method_measured_are_used() -> None:
+    images = np.random.default_rng(0).standard_normal((3, 3, 64, 64)).astype(np.float32)
+    looker = Looker(SPEC)
+    np.testing.assert_array_equal(looker(images), looker(images, describe(images)))
+    assert looker(images).shape == (3, looker.width) and len(LOOKS) == len(NAMES)
+
+
+def test_a_model_of_unknown_normalisation_is_refused() -> None:
+    with pytest.raises(FozoError, match="the mean and std of any are unknown"):
+        Looker(replace(SPEC, mean=None, std=None))
+
+
+def test_words_are_of_clear_changes_only_and_of_one_octave_of_detail() -> None:
+    mean, std = np.zeros(len(LOOKS)), np.full(len(LOOKS), 0.2)
+    features = np.zeros((4, len(LOOKS)))
+    for name, value in {"contrast": np.log(0.59), "fine detail": np.log(0.3), "finest detail": np.log(0.5)}.items():
+        features[:, NAMES.index(name)] = value
+    features[:, NAMES.index("noise")] = -2.0  # less noise is nothing to say
+    features[:, NAMES.index("warmth")] = 0.05  # a quarter of a deviation may be content
+    assert clear_changes(features, mean, std) == ["fine detail -70 %", "contrast -41 %"]

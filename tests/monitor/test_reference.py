@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.errors import FozoError
+from fozo.io import load_arrays, save_arrays
+from fozo.monitor.reference import turns
+from tests.monitor.conftest import Material
+
+
+def test_it_is_saved_and_loaded_whole(material: Material, tmp_path: Path) -> None:
+    path = tmp_path / "monitor.npz"
+    material.reference.save(path)
+    loaded = fozo.MonitorReference.load(path)
+    loaded.save(tmp_path / "again.npz")
+    first, second = (load_arrays(p, "monitor reference") for p in (path, tmp_path / "again.npz"))
+    assert first[0] == second[0]
+    for name, array in first[1].items():
+        np.testing.assert_array_equal(array, second[1][name])
+    assert path.stat().st_size < 500_000
+
+
+def test_without_labels_confidence_stands_in_and_without_corruptions_drift_only(
+    material: Material, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fozo.monitor.reference.SAMPLE", 10)
+    plain = fozo.NoAdapt(material.adapter.engine)
+    images = material.images(slice(400, 464))
+    drift_only = fozo.MonitorReference.collect(plain, material.pixels[:100], corruptions=False)
+    monitor = fozo.Monitor(plain, drift_only)
+    plain(images)
+    assert monitor.accuracy is None and monitor.sentence == "no drift"
+    unlabelled = fozo.MonitorReference.collect(plain, material.pixels[:30])
+    assert unlabelled.unlabelled and unlabelled.plain is not None
+    monitor = fozo.Monitor(plain, unlabelled)
+    plain(images)
+    assert monitor.accuracy is not None and monitor.accuracy.unlabelled and monitor.accuracy.value > 0.7
+    assert "expected_accuracy" in plain.metrics()
+
+
+def test_every_image_gets_its_turn() -> None:
+    seen = np.concatenate([indices for _, _, indices in turns(500, ("a", "b", "c", "d"))])
+    assert set(seen) == set(range(500)) and len(seen) == 4 * 5 * 40
+
+
+def test_labels_that_are_none_are_refused(material: Material) -> None:
+    plain = fozo.NoAdapt(material.adapter.engine)
+    for labels in (np.zeros(3, dtype=np.int64), np.full(20, 10)):
+        with pytest.raises(FozoError, match=r"labels up to \d+ were given for 20 images and 10 classes"):
+            fozo.MonitorReference.collect(plain, material.pixels[:20], labels)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda header, arrays: header.update(version=99), "of another version"),
+        (lambda header, arrays: header.update(looks=["size"]), "of another version"),
+        (lambda header, arrays: header.update(kind="state"), "where 'monitor reference' is needed"),
+        (lambda header, arrays: header.pop("fingerprint"), "damaged monitor reference"),
+        (lambda header, arrays: header.update(images="many"), "damaged monitor reference"),
+        (lambda header, arrays: header.update(kinds=["fog"]), "do not go together"),
+        (lambda header, arrays: arrays.pop("clean.matrix"), "not a readable fozo file"),
+        (lambda header, arrays: arrays.update({"clean.matrix": np.eye(3)}), "not a readable fozo file"),
+        (lambda header, arrays: arrays.update({"clean.std": 0 * arrays["clean.std"]}), "scales are not positive"),
+        (lambda header, arrays: arrays.update({"clean.mean": np.nan * arrays["clean.mean"]}), "not finite"),
+        (lambda header, arrays: arrays.update({"plain.weights": np.zeros(3)}), "wrong form"),
+        (lambda header, arrays: arrays.update({"plain.scales": np.zeros(2)}), "wrong form"),
+        (lambda header, arrays: arrays.update({"plain.scales": np.zeros(1)}), "damaged monitor reference"),
+    ],
+)
+def test_damaged_files_are_refused(material: Material, tmp_path: Path, damage: Any, message: str) -> None:
+    path = tmp_path / "monitor.npz"
+    material.reference.save(path)
+    header, arrays = load_arrays(path, "monitor reference")
+    damage(header, arrays)
+    save_arrays(path, header, arrays)
+    with pytest.raises(FozoError, match=message):
+        fozo.MonitorReference.load(path)
