@@ -37,7 +37,7 @@ class Watched(PEA):
     def _align(self, views: list[Any], weights: Array) -> Any:
         logits = super()._align(views, weights)
         self.seen |= {"mean": self.mean, "covariance": self.covariance, "known": self.known, "updates": self.updates}
-        self.seen["smooth"] = self.drift
+        self.seen["smooth"] = self.drifts
         return logits
 
 

@@ -108,7 +108,7 @@ class PEA(Method[PEAConfig]):
     }
     TAKES: ClassVar = ("covariances",)
     LENGTHS: ClassVar = {"entropy": "averages"}
-    ARRAYS: ClassVar = ("mean", "covariance", "drift", "known", "centre", "whitening")
+    ARRAYS: ClassVar = ("mean", "covariance", "drifts", "known", "centre", "whitening")
 
     def prepare(self) -> None:
         """Take the roots of the source's covariances, group by group."""
@@ -128,7 +128,7 @@ class PEA(Method[PEAConfig]):
         depth, width = self.engine.spec.depth, self.engine.spec.dim
         kept = depth if self.config.update_every > 1 else 0  # else nothing is used twice
         self.mean, self.covariance = np.zeros((depth, width)), np.zeros((depth, width, width))
-        self.drift, self.known = np.zeros(depth), np.zeros(depth, dtype=bool)
+        self.drifts, self.known = np.zeros(depth), np.zeros(depth, dtype=bool)
         self.centre, self.whitening = np.zeros((kept, width)), np.zeros((kept, width, width))
         self.updates = 0
         self.entropy: float | None = None
@@ -218,8 +218,8 @@ class PEA(Method[PEAConfig]):
         new, jumped = not self.known[layer], False
         if not new:
             drift = float(np.abs(mean - self.mean[layer]).mean())
-            self.drift[layer] = c.smoothing * drift + (1 - c.smoothing) * self.drift[layer]
-            jumped = self.drift[layer] > STILL and drift > c.gamma * self.drift[layer]
+            self.drifts[layer] = c.smoothing * drift + (1 - c.smoothing) * self.drifts[layer]
+            jumped = self.drifts[layer] > STILL and drift > c.gamma * self.drifts[layer]
             if not jumped:
                 mean = c.momentum * mean + (1 - c.momentum) * self.mean[layer]
                 covariance = c.momentum * covariance + (1 - c.momentum) * self.covariance[layer]
