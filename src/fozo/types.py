@@ -9,13 +9,10 @@ Shapes: K candidates, B images, p prompts, L = depth, d = token width, h = head 
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from importlib import metadata
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -394,26 +391,3 @@ def check_classes(classes: Sequence[int], total: int) -> list[int]:
     if not classes or len(set(classes)) < len(classes) or min(classes) < 0 or max(classes) >= total:
         raise FozoError(f"classes must be distinct indices below {total}, at least one; check the class mask")
     return list(classes)
-
-
-def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
-    """Give ``array`` back as what the user handed in: a torch tensor on the same device, or NumPy."""
-    if isinstance(images, np.ndarray):
-        return cast("ImagesT", array)
-    torch = sys.modules["torch"]
-    tensor: ImagesT = torch.from_numpy(np.ascontiguousarray(array)).to(images.device)
-    return tensor
-
-
-def usable_cpus() -> int:
-    """Count the processors that this process may use, which in a container are fewer than the machine's."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def installed_version() -> str:
-    """Tell fozo's version; a source tree on the path that nobody installed has none."""
-    try:
-        return metadata.version("fozo")
-    except metadata.PackageNotFoundError:
-        return "not installed"

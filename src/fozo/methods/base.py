@@ -24,12 +24,12 @@ import numpy as np
 
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.inputs import Watch, as_batch
+from fozo.inputs import Watch, as_batch, to_type_of
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.loading import Model, load_engine
 from fozo.methods._fork import LOCKS
 from fozo.methods._options import plain, with_options
-from fozo.types import Answer, Array, Batch, Drift, Floats, Images, ImagesT, Observation, Observer, State, to_type_of
+from fozo.types import Answer, Array, Batch, Drift, Floats, Images, ImagesT, Observation, Observer, State
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
