@@ -129,9 +129,9 @@ def test_bad_images_are_refused_by_name_and_change_nothing(engine: fozo.Engine, 
             method(broken)
     for wrong, message in [
         (BATCHES[1][:0], "no images"),
-        (BATCHES[1][0], "shape"),
+        (BATCHES[1][0, 0], "shape"),
         (BATCHES[1][:, :, :8], "shape"),
-        ((BATCHES[1] * 10).astype(np.uint8), "normalise"),
+        ((BATCHES[1] * 10).astype(np.uint8), "mean and std of vit are unknown"),
     ]:
         with pytest.raises(FozoError, match=message):
             method(wrong)
