@@ -7,7 +7,9 @@ there is no scene to lose.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -115,6 +117,22 @@ class FaultDetector:
             self._scene, self._settled = thumbnail, 0
             return False
         return correlation < UNLIKE
+
+    def memory(self) -> tuple[dict[str, object], dict[str, Array]]:
+        """What is to be kept of the frames: counts, and the last frame and the scene where there are any."""
+        counts: dict[str, object] = {"seen": self.seen, "faults": dict(self.faults), "lasted": dict(self._lasted)}
+        pictures = {"previous": self._previous, "scene": self._scene}
+        return counts | {"settled": self._settled}, {k: np.asarray(v) for k, v in pictures.items() if v is not None}
+
+    def recall(self, counts: Mapping[str, Any], pictures: Mapping[str, Array]) -> None:
+        """Go on from what :meth:`memory` gave."""
+        if not counts["faults"].keys() <= LASTING.keys() == counts["lasted"].keys():
+            raise ValueError("it names other faults than there are")
+        self.seen, self._settled = int(counts["seen"]), int(counts["settled"])
+        self.faults = {str(name): int(image) for name, image in counts["faults"].items()}
+        self._lasted = {name: int(counts["lasted"][name]) for name in LASTING}
+        previous, self._scene = pictures.get("previous"), pictures.get("scene")
+        self._previous = None if previous is None else previous.astype(np.float32)
 
     def accept(self) -> None:
         """Take what the camera shows now as its scene."""
