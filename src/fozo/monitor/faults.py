@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.types import Array, Floats
 
 GRID = 16
-"""Rows and columns of the thumbnails by which scenes are compared."""
+"""Most rows and columns of the thumbnails by which scenes are compared."""
 SAME = 0.02 / 255
 """Mean difference of two frames below which they are the same frame: a sensor's noise alone makes more."""
 BLACK = 0.05
@@ -141,10 +142,20 @@ class FaultDetector:
 
 def _thumbnail(gray: Floats) -> Array:
     """Means over a grid, with mean 0 and deviation 1; what is flat becomes nothing."""
-    rows, columns = (np.arange(0, side, max(1, -(-side // GRID))) for side in gray.shape)
+    rows, columns = (_borders(side) for side in gray.shape)
     sums = np.add.reduceat(np.add.reduceat(gray, rows, axis=0), columns, axis=1)
     sizes = np.outer(np.diff(rows, append=gray.shape[0]), np.diff(columns, append=gray.shape[1]))
     return _standardised(np.asarray(sums / sizes, dtype=np.float64))
+
+
+def _borders(side: int) -> npt.NDArray[np.int64]:
+    """Where the blocks begin that a side of so many pixels is cut into."""
+    return np.arange(0, side, max(1, -(-side // GRID)))
+
+
+def thumbnail_shape(size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the thumbnail of an image of a size."""
+    return len(_borders(size[0])), len(_borders(size[1]))
 
 
 def _standardised(values: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from fozo.errors import FozoError
 from fozo.io import Form, load_arrays
 from fozo.monitor.drift import DriftDetector
 from fozo.monitor.event import EVENTS, Event
-from fozo.monitor.faults import GRID, FaultDetector
+from fozo.monitor.faults import FaultDetector, thumbnail_shape
 from fozo.monitor.shadow import PAIRS, Shadow
 from fozo.types import Array
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KIND, VERSION = "monitor state", 1
 KEPT_EVENTS = 200
-"""Latest events that a file keeps."""
+"""Latest events that a file keeps, without their thumbnails."""
 LONGEST = 1 << 16
 """Images that may be remembered: as many as a batch may have."""
 LARGEST = 1e12
@@ -52,7 +52,7 @@ def memory_of(monitor: Monitor) -> tuple[dict[str, object], Arrays]:
         "kind": KIND, "version": VERSION, "model": monitor.reference.model, **owner(monitor),
         "images": monitor.status.images, "guarding": monitor.status.guarding, "told": monitor._told,
         "drift": drift, "faults": faults, "due": due,
-        "events": [asdict(event) for event in list(monitor.events)[-KEPT_EVENTS:]],
+        "events": [asdict(replace(event, thumbnails={})) for event in list(monitor.events)[-KEPT_EVENTS:]],
     }  # fmt: skip
     arrays: Arrays = {"features": monitor._features, "shown": monitor._shown, "pairs": pairs}
     return header, arrays | drift_arrays | fault_arrays
@@ -111,7 +111,7 @@ def _check(monitor: Monitor, path: str, header: Mapping[str, object], forms: Map
     rows = forms["rows"].shape[:1]
     wanted = {
         "features": (*count, width), "shown": (*count, 3), "pairs": (*forms["pairs"].shape[:1], 7),
-        "rows": (*rows, width), "times": rows, "drifted": (width,), "previous": size, "scene": (GRID, GRID),
+        "rows": (*rows, width), "times": rows, "drifted": (width,), "previous": size, "scene": thumbnail_shape(size),
     }  # fmt: skip
     for name, form in forms.items():
         if form.shape != wanted.get(name) or form.dtype.kind != "f" or form.shape[0] > LONGEST:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from fozo.monitor.memory import memory_of, recall
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.shadow import Comparison, Shadow
 from fozo.monitor.signatures import Guess
+from fozo.monitor.thumbnails import thumbnail
 from fozo.monitor.words import changes, clear_changes, sentence
 from fozo.types import Array, Drift, Floats, Observation, Tap
 
@@ -85,6 +86,8 @@ class Monitor:
             images calibrated on.
         shadow: part of the images that the plain model predicts too; 0 for none.
         guard: ``"on"`` returns the plain model's predictions while the evidence says that adaptation hurts.
+        thumbnails: whether events keep a small picture of what the camera saw and of what the model read. They may show
+            people: off, unless asked for.
         on_event: is called with every :class:`Event`; it should be quick.
         clock: gives the time, in seconds since 1970, to what is seen.
     """
@@ -98,6 +101,7 @@ class Monitor:
         content: float = CONTENT,
         shadow: float = 0.02,
         guard: str = "off",
+        thumbnails: bool = False,
         on_event: Callable[[Event], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -113,7 +117,8 @@ class Monitor:
         reference.check(adapter)
         self.adapter, self.reference, self.clock, self.on_event = adapter, reference, clock, on_event
         self.shadow_rate = 0.0 if adapter.info.name == "noadapt" else shadow
-        self.guard = guard == "on"
+        self.guard, self.thumbnails = guard == "on", thumbnails
+        self._pictures: dict[str, Floats] = {}
         self._lock = threading.RLock()
         self.looker = Looker(adapter.engine.spec)
         self.detector = DriftDetector(reference.clean, false_alarms, content)
@@ -183,6 +188,9 @@ class Monitor:
         faults = self.faults.update(self.looker.pixels(images))
         self.status = self._say(before.images + len(images), before.guarding)
         guarding = self.status.guarding
+        if self.thumbnails:
+            seen = {"camera": images[-1], "equalised": observation.equalised}
+            self._pictures = {k: self.looker.pixels(v[None])[0] for k, v in seen.items() if v is not None}
         for change in faults:
             name = change.name if change.began else f"{change.name} over"
             text = SENTENCES[change.name] if change.began else f"no longer: {SENTENCES[change.name]}"
@@ -282,6 +290,8 @@ class Monitor:
             self._tell(Event("drift over", self.status.images, now, "the images look clean again", self.metrics()))
 
     def _tell(self, event: Event) -> None:
+        if self.thumbnails:
+            event = replace(event, thumbnails={name: thumbnail(pixels) for name, pixels in self._pictures.items()})
         self.events.append(event)
         level = logging.INFO if event.name.endswith("over") else logging.WARNING
         LOG.log(level, "%s at image %s: %s", event.name, f"{event.image:,}", event.text)

@@ -180,6 +180,7 @@ class Align(Method[AlignConfig]):
             if sound.any():
                 some = batch.with_images(batch.images[sound])
                 logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
+            self.equalised = None  # it may be of another image than the last
         learnt = [len(lesson) for lesson in self.lessons if lesson is not None]
         unlearnt, healed = len(batch) - sum(learnt), len(self.lessons) - len(learnt)
         self.report(**self._metrics, unlearnt=float(unlearnt), healed=float(healed))
@@ -267,6 +268,7 @@ class Align(Method[AlignConfig]):
         """Move, predict and remember a few images. Return logits and passes."""
         before, knobs = self.memory.mark(), treatment.knobs
         plain, batch = batch, self._equalised(batch, coefficients, treatment.deficit)
+        self.equalised = None if batch is plain else batch.images[-1]
         passes = self._passes(len(batch), float(treatment.samples.mean()))
         for again in range(passes):
             if again:
