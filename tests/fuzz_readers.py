@@ -201,8 +201,10 @@ def cifar(folder: Path) -> Reader:
 
 @cache
 def watched() -> tuple[Method[Any], fozo.MonitorReference]:
-    adapter = fozo.create("align", engine(), source())
-    shape = engine().spec.image_shape
+    known = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)  # looks are of pixels
+    batches = [random_images(32, seed=100 + i) for i in range(2)]
+    adapter = fozo.create("align", known, fozo.calibrate(known, batches))
+    shape = known.spec.image_shape
     pixels = np.random.default_rng(0).integers(0, 256, (16, *shape[1:], shape[0]), dtype=np.uint8)
     return adapter, fozo.MonitorReference.collect(adapter, pixels, sample=2)
 
@@ -238,7 +240,9 @@ def monitor_state(folder: Path) -> Reader:
             assert monitor.status is before, "a refused memory changed it"
             raise
         try:
-            assert monitor.observe(Observation(engine().check(images), np.zeros((6, 7), np.float32), None)) is None
+            assert (
+                monitor.observe(Observation(adapter.engine.check(images), np.zeros((6, 7), np.float32), None)) is None
+            )
             assert monitor.sentence and all(map(np.isfinite, monitor.metrics().values()))
         finally:
             monitor.restore(folder / "memory.npz")

@@ -280,14 +280,20 @@ class Monitor:
             names = None if guess is None else (guess.kind, *guess.alike)
             other = self._told is None or guess is None or guess.kind not in self._told
             if first:
-                self._told = names if settled else None
+                self._told = names
                 self._tell(Event("drift", drift.since, now, self.sentence, self.metrics()))
-            elif settled and guess is not None and guess.kind != "clean" and other:
+            elif settled and guess is not None and guess.kind != "clean" and other and self._lasts(guess):
                 self._told = names
                 self._tell(Event("drift changed", self.status.images, now, self.sentence, self.metrics()))
         elif before.drift.drift_detected:
             self._told = None
             self._tell(Event("drift over", self.status.images, now, "the images look clean again", self.metrics()))
+
+    def _lasts(self, guess: Guess) -> bool:
+        """Say whether the latest images agree: half fog and half clean looks like something else altogether."""
+        assert self.reference.signatures is not None
+        last = self.reference.signatures.guess(self._features[-RECENT // 2 :])
+        return guess.kind in (last.kind, *last.alike)
 
     def _tell(self, event: Event) -> None:
         if self.thumbnails:
