@@ -1,4 +1,4 @@
-"""Measure every registered method on one continual stream, and write the table of docs/methods.md.
+"""Measure every registered method on one continual stream, and write that table of docs/methods.md.
 
     python -m benchmarks.methods WEIGHTS IMAGES --out docs/methods.md
 
@@ -32,13 +32,16 @@ from benchmarks.common import clean_and_test, clean_batches, in_a_process, mebib
 from fozo.bench.recipes import rivals
 from fozo.data.sets import Domain
 from fozo.data.sources import Corrupting
+from fozo.errors import FozoError
 from fozo.io import atomic_write
-from fozo.methods.eata import Fisher, measure_fisher
+from fozo.methods.measured import MEASURED
 from fozo.methods.registry import method_class
 from fozo.types import Value
 
 DOMAINS = ("gaussian_noise", "fog", "contrast")
-SOURCE, FISHER, STREAM, LABELS = "source.npz", "fisher.npz", "stream.npy", "labels.npy"
+SOURCE, STREAM, LABELS = "source.npz", "stream.npy", "labels.npy"
+MARKS = ("<!-- written by benchmarks/methods.py -->", "<!-- end -->")
+"""Between them the page is this program's."""
 
 
 def rows() -> dict[str, tuple[str, dict[str, Value]]]:
@@ -67,7 +70,8 @@ def prepare(a: argparse.Namespace) -> None:
     engine = fozo.load_engine(a.weights)
     clean, test = clean_and_test(a.images, a.clean, a.per_domain, a.seed)
     fozo.calibrate(engine, clean_batches(clean, engine.spec, a.batch)).save(a.work / SOURCE)
-    measure_fisher(engine, clean_batches(clean, engine.spec, a.batch)).save(a.work / FISHER)
+    for name, measured in MEASURED.items():
+        measured.measure(engine, clean_batches(clean, engine.spec, a.batch)).save(a.work / f"{name}.npz")
     source = Corrupting(test, engine.spec.image_size)
     stream = [source.load(Domain(kind, a.severity), i) for kind in DOMAINS for i in range(len(test))]
     np.save(a.work / STREAM, np.stack(stream))
@@ -81,8 +85,7 @@ def run(a: argparse.Namespace) -> Result:
     engine = fozo.load_engine(a.weights)
     needs = fozo.list_methods()[name].needs
     given: dict[str, Any] = {**options, "seed": a.seed, "batch_size": a.batch}
-    if "fisher" in needs:
-        given["fisher"] = Fisher.load(a.work / FISHER)
+    given |= {name: MEASURED[name].load(a.work / f"{name}.npz") for name in needs & MEASURED.keys()}
     source = fozo.SourceStatistics.load(a.work / SOURCE) if "source" in needs else None
     method = fozo.create(name, engine, source, **given)
     correct, times, passes = [0] * len(DOMAINS), [], []
@@ -110,13 +113,13 @@ def table(results: dict[str, Result], a: argparse.Namespace) -> str:
     domains = " | ".join(kind.replace("_", " ") for kind in DOMAINS)
     error = 100 * (0.25 / (len(DOMAINS) * a.per_domain)) ** 0.5
     lines = [
-        "# Methods, measured",
+        "## Time and memory, on one stream",
         "",
         f"{a.weights.stem} on a continual stream of {', '.join(DOMAINS)} at severity {a.severity}: {a.per_domain} "
         f"images of the ImageNet validation set for each, the same images in each, in batches of {a.batch}, never "
-        f"reset. Source statistics, and EATA's Fisher information, are of {a.clean} other clean images. Every "
-        "registered method has a row, with the options of `fozo bench rivals`: its defaults, and two passes for FOA as "
-        "for ZOA and FOZO. FOZO is the paper's method as its authors' program has it, Align is fozo's own "
+        f"reset. Source statistics, EATA's Fisher information and PEA's covariances are of {a.clean} other clean "
+        "images. Rows have the options of `fozo bench rivals`: its defaults, and two passes for FOA as for ZOA and "
+        "FOZO. FOZO is the paper's method as its authors' program has it, Align is fozo's own "
         "([method.md](method.md)). One core; time is processor time for an image and memory the process's peak, both "
         "against NoAdapt in the same run. Made by "
         f"`python -m benchmarks.methods WEIGHTS IMAGES --per-domain {a.per_domain}`.",
@@ -149,6 +152,15 @@ def table(results: dict[str, Result], a: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
+def replaced(page: str, section: str) -> str:
+    """Put a new section where the page has the old one."""
+    before, begin, rest = page.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not (begin and end):
+        raise FozoError(f"the page has lost its comments {MARKS[0]} and {MARKS[1]}; put them back")
+    return f"{before}{begin}\n{section.strip()}\n{end}{after}"
+
+
 def child(a: argparse.Namespace, *more: str) -> str:
     """Run this file again in a process of its own and return what it printed."""
     given: list[object] = [a.weights, a.images, "--work", a.work, "--seed", a.seed]
@@ -167,6 +179,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--severity", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", choices=rows(), help="a row beside NoAdapt; all by default")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--run", choices=rows(), help=argparse.SUPPRESS)
@@ -182,13 +195,14 @@ def main() -> None:
         a.work = Path(work)
         child(a, "--prepare")
         results: dict[str, Result] = {}
-        for row in rows():
+        for row in ["NoAdapt", *a.only] if a.only else rows():
             results[row] = json.loads(child(a, "--run", row))
             print(row, results[row], file=sys.stderr, flush=True)
-    page = table(results, a)
+    section = table(results, a)
     if a.out is None:
-        print(page)
+        print(section)
         return
+    page = replaced(a.out.read_text(encoding="utf-8"), section)
     with atomic_write(a.out) as stream:
         stream.write(page.encode())
 

@@ -32,8 +32,9 @@ import numpy as np
 import fozo
 from benchmarks.common import SIZES, in_a_process, mebibytes, timed
 from fozo.data import sample
+from fozo.system import usable_cpus
 from fozo.testing import random_images
-from fozo.types import Engine, Floats, usable_cpus
+from fozo.types import Engine, Floats
 
 TARGETS = {"base": (1.05, 1.03, 1.03), "tiny": (1.12, 1.10, 1.08), "bundled": (1.30, 1.12, 1.12)}
 """Processor time that issue 18 asks for, at batches of 1, 8 and 64."""

@@ -22,8 +22,8 @@ from fozo.engines.onnx.ort import OnnxEngine
 from fozo.errors import FozoError
 from fozo.io import atomic_write, files
 from fozo.methods.base import Method
+from fozo.system import installed_version
 from fozo.testing import check_engine
-from fozo.types import installed_version
 from tests.helpers import REPO, random_images, random_vit
 
 SOURCE = REPO / "src" / "fozo"

@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from fozo.core.normalisation import InputRange
 from fozo.errors import FozoError, ImageWarning
-from fozo.types import Images, Spec
+from fozo.types import Floats, Images, ImagesT, Spec
 
 BATCH = 64
 """Images that are put together where they come one by one."""
@@ -67,6 +67,15 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
         return cast("Images", array)
     told = None if clean is None or spec.normalisation is not None else clean.told()
     return _from_pixels(array, spec if told is None else replace(spec, mean=told[0], std=told[1]))
+
+
+def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
+    """Give ``array`` back as what the user handed in: a torch tensor on the same device, or NumPy."""
+    if isinstance(images, np.ndarray):
+        return cast("ImagesT", array)
+    torch = sys.modules["torch"]
+    tensor: ImagesT = torch.from_numpy(np.ascontiguousarray(array)).to(images.device)
+    return tensor
 
 
 class Watch:

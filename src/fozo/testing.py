@@ -24,7 +24,20 @@ import numpy.typing as npt
 
 from fozo.errors import FozoError
 from fozo.methods.base import NEEDS, Method
-from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, State, Tap
+from fozo.types import (
+    Answer,
+    Batch,
+    BlockEngine,
+    Engine,
+    Floats,
+    Knobs,
+    MatrixMove,
+    Move,
+    Spec,
+    State,
+    Tap,
+    TokenMoments,
+)
 
 Images = npt.NDArray[np.float32]
 Factory = Callable[[], Method[Any]]
@@ -270,6 +283,8 @@ def check_engine(engine: Engine, tolerance: float = 1e-4) -> None:
     if "tokens" in engine.abilities:
         _check_taps(engine, batch, tolerance)
         _check_knobs(engine, batch, tolerance)
+        if "blocks" in engine.abilities:
+            _check_walk(engine, batch, tolerance)
         return
     with refused("a tap of tokens that are not shown"):
         engine.run(batch, taps=(Tap.CLS,))
@@ -333,3 +348,31 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
 
     with refused("another engine's batch"):
         engine.run(list(batch.images))  # type: ignore[arg-type]
+
+
+def _check_walk(engine: Engine, batch: Batch, tolerance: float) -> None:
+    assert isinstance(engine, BlockEngine), "it says that it can stop between blocks, and has no walk()"
+    depth, width = engine.spec.depth, engine.spec.dim
+    visited: list[TokenMoments] = []
+    walked = engine.walk(batch, lambda _, moments: visited.append(moments))
+    assert list(walked) == [Tap.POOLED, Tap.LOGITS], "a walk reports other taps"
+    _close(walked[Tap.LOGITS], engine.run(batch)[Tap.LOGITS], tolerance, "a walk that moves nothing")
+    assert len(visited) == depth, f"{len(visited)} of {depth} blocks were visited"
+    for moments in visited:
+        assert moments.count % len(batch) == 0 and moments.count > len(batch), "not all tokens of all images count"
+        assert moments.mean.shape == (width,) and moments.scatter.shape == (width, width), "moments have another shape"
+    numbers = np.random.Generator(np.random.Philox(9))
+    move = MatrixMove(
+        np.eye(width) + 0.1 * numbers.standard_normal((width, width)), 0.1 * numbers.standard_normal(width)
+    )
+    moved: list[TokenMoments] = []
+
+    def visit(layer: int, moments: TokenMoments) -> MatrixMove | None:
+        moved.append(moments)
+        return move if layer == depth - 1 else None
+
+    changed = engine.walk(batch, visit)[Tap.LOGITS]
+    assert np.allclose(moved[-1].mean, visited[-1].mean), "moments are to be taken before the move"
+    assert not np.allclose(changed, walked[Tap.LOGITS]), "a move after the last block does nothing"
+    with refused("another engine's batch"):
+        engine.walk(list(batch.images), visit)  # type: ignore[arg-type]

@@ -9,13 +9,10 @@ Shapes: K candidates, B images, p prompts, L = depth, d = token width, h = head 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from importlib import metadata
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -175,6 +172,47 @@ class Knobs:
 NO_KNOBS = Knobs()
 
 
+@dataclass(frozen=True)
+class TokenMoments:
+    """Mean and scatter of tokens, of all images and places alike; mergeable without loss (Chan et al., 1983)."""
+
+    count: int
+    mean: Array
+    """``[d]``."""
+    scatter: Array
+    """``[d, d]``: sum over the tokens of (x - mean)(x - mean)'."""
+
+    def merge(self, other: TokenMoments) -> TokenMoments:
+        """Moments of both together."""
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        between = np.outer(delta, delta) * (self.count * other.count / count)
+        return TokenMoments(
+            count, self.mean + delta * (other.count / count), self.scatter + other.scatter + between
+        )  # fmt: skip
+
+    @property
+    def covariance(self) -> Array:
+        """Unbiased covariance ``[d, d]``; it needs at least two tokens."""
+        if self.count < 2:
+            raise FozoError(f"a covariance needs at least two tokens, not {self.count}")
+        return self.scatter / (self.count - 1)
+
+
+@dataclass(frozen=True)
+class MatrixMove:
+    """A move ``token @ matrix + shift`` of every token alike."""
+
+    matrix: Array
+    """``[d, d]``."""
+    shift: Array
+    """``[d]``."""
+
+
+Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]
+"""Told a block and the moments of the tokens that leave it; says how these are moved before the next block."""
+
+
 class Tap(str, Enum):
     """What a pass can report. Only the taps asked for are fetched and copied, and computed where that can be spared."""
 
@@ -314,7 +352,7 @@ class Engine(Protocol):
         """What it can do beyond images to logits.
 
         ``tokens``: the knobs and taps of a ViT. ``torch``: a torch model, whose LayerNorms a copy may change.
-        ``gradient``: gradients flow through it. A black box has none of them.
+        ``gradient``: gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
 
     def check(self, images: Images) -> Batch:
@@ -328,6 +366,17 @@ class Engine(Protocol):
 
     def head(self) -> Affine:
         """Give the head, for methods that change what it reads or replace it."""
+
+
+@runtime_checkable
+class BlockEngine(Engine, Protocol):
+    """An engine that can stop between blocks: what is done after one may depend on what the one before was told."""
+
+    def walk(self, batch: Batch, visit: Visit) -> Taps:
+        """Run one pass over the whole batch block by block, and report ``POOLED`` and ``LOGITS``.
+
+        After each block ``visit`` is told the moments of all tokens of all images, and answers with a move or none.
+        """
 
 
 def engine_repr(engine: Engine) -> str:
@@ -344,26 +393,3 @@ def check_classes(classes: Sequence[int], total: int) -> list[int]:
     if not classes or len(set(classes)) < len(classes) or min(classes) < 0 or max(classes) >= total:
         raise FozoError(f"classes must be distinct indices below {total}, at least one; check the class mask")
     return list(classes)
-
-
-def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
-    """Give ``array`` back as what the user handed in: a torch tensor on the same device, or NumPy."""
-    if isinstance(images, np.ndarray):
-        return cast("ImagesT", array)
-    torch = sys.modules["torch"]
-    tensor: ImagesT = torch.from_numpy(np.ascontiguousarray(array)).to(images.device)
-    return tensor
-
-
-def usable_cpus() -> int:
-    """Count the processors that this process may use, which in a container are fewer than the machine's."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def installed_version() -> str:
-    """Tell fozo's version; a source tree on the path that nobody installed has none."""
-    try:
-        return metadata.version("fozo")
-    except metadata.PackageNotFoundError:
-        return "not installed"

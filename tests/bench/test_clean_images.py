@@ -75,7 +75,7 @@ def test_streams_and_their_new_starts_begin_afresh(engine: Engine, images: Image
     for scenario, remembered in ((Continual, 16), (Episodic, 8), (Continual, 16)):
         stream = fozo.Stream(few, engine.spec, scenario(kinds=("clean", "contrast")), batch_size=8)
         hits = calibration.play({"Align": calibration.adapting(method)}, stream, "")
-        assert hits["Align"].shape == (2, 8) and len(method.state()["updates"]) == remembered
+        assert hits["Align"].shape == (2, 8) and len(method.state()["codes"]) == remembered
 
 
 def test_the_command_prints_both_tables(
@@ -118,8 +118,8 @@ def test_the_better_candidate_is_kept_with_its_memory(
         beside = fozo.Align(engine, source, config)
         beside.load_state(flat.method.state())
         np.testing.assert_array_equal(flat(batch), beside(batch.images))
-        np.testing.assert_array_equal(flat.method.state()["updates"], beside.state()["updates"])
-    assert not flat.optimizer.point.any() and len(flat.method.state()["updates"]) == 24
+        np.testing.assert_array_equal(flat.method.state()["codes"], beside.state()["codes"])
+    assert not flat.optimizer.point.any() and len(flat.method.state()["codes"]) == 24
 
 
 def test_strengths_follow_the_loss_and_stay_in_bounds(

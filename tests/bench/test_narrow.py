@@ -100,7 +100,7 @@ def test_what_has_no_groups_is_refused(tmp_path: Path) -> None:
 
 def test_the_recipes() -> None:
     rows = load_recipe("narrow").rows
-    assert len(rows) == 11 * len(HELD_OUT) and {row.stream.classes for row in rows} == set(HELD_OUT)
+    assert len(rows) == 15 * len(HELD_OUT) and {row.stream.classes for row in rows} == set(HELD_OUT)
     assert all(row.column == row.stream.classes and row.stream.scenario == "episodic" for row in rows)
     assert "FOZO (paper)" not in {row.label for row in rows}
     assert {row.stream.classes for row in load_recipe("held_out").rows} == {"held_out"}

@@ -15,7 +15,7 @@ from fozo.bench import plan
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, Setting, StreamPlan, load_recipe, names, read_recipe
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
-from fozo.methods.registry import method_class
+from fozo.methods.registry import list_methods, method_class
 
 ANY = Setting("vit.safetensors")
 
@@ -94,8 +94,8 @@ def test_experiments_of_a_recipe() -> None:
         recipe.experiments(ANY, methods=("tent",))
     some = load_recipe("streams").experiments(ANY, labels=("Align, 2 passes",))
     assert len(some) == 5 and {e.options["passes"] for e in some} == {2}
-    with pytest.raises(FozoError, match="streams has no row of the label 'TENT'; it has NoAdapt; LAME"):
-        load_recipe("streams").experiments(ANY, labels=("TENT",))
+    with pytest.raises(FozoError, match=r"streams has no row of the label 'FOZO .paper.'; it has NoAdapt; LAME"):
+        load_recipe("streams").experiments(ANY, labels=("FOZO (paper)",))
 
 
 def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
@@ -104,6 +104,12 @@ def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
     assert {e.quantise for e in recipe.experiments(Setting("vit.int8.onnx"))} == {""}
     with pytest.raises(FozoError, match="choose from ptq4vit4, ptq4vit6, ptq4vit8"):
         replace(recipe.rows[0], quantise="int8")
+
+
+@pytest.mark.parametrize("name", ["rivals", "streams", "passes", "batches", "narrow"])
+def test_every_method_has_a_row(name: str) -> None:
+    """But equalise, which is what Align does where there are no tokens."""
+    assert {row.method for row in load_recipe(name).rows} == set(list_methods()) - {"equalise"}
 
 
 def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
@@ -192,17 +198,18 @@ def test_passes_8_of_the_recipe_of_passes() -> None:
     recipe = load_recipe("passes").at_passes(8)
     assert labels(recipe) == [
         "NoAdapt", "LAME", "T3A", "FOA, 8 passes", "ZOA, 8 passes", "FOZO, 8 passes", "Align, 8 passes",
+        "TENT", "EATA", "SAR", "DeYO", "NEO", "GAIN", "PEA, 8 passes", "CAZO, 8 passes",
     ]  # fmt: skip
-    assert [row.x for row in recipe.rows[3:]] == [8] * 4
-    assert "instead of 1 or 2 or 4 or 28." in recipe.note
+    assert [row.x for row in recipe.rows if row.x is not None] == [8] * 6
+    assert "instead of 1 or 2 or 3 or 4 or 9 or 28 or 41." in recipe.note
     three = load_recipe("passes").at_passes(3)
-    assert labels(three)[3:] == ["FOA, 3 passes", "ZOA, 3 passes", "FOZO, 3 passes", "Align at 3 passes"]
+    assert labels(three)[3:7] == ["FOA, 3 passes", "ZOA, 3 passes", "FOZO, 3 passes", "Align at 3 passes"]
 
 
 def test_passes_4_of_batches_leaves_auto_to_the_method() -> None:
     recipe = load_recipe("batches").at_passes(4)
-    assert labels(recipe) == ["NoAdapt", "Align", "Align, 4 passes", "Align, passes = auto"]
-    passes = {row.label: row.options.get("passes") for row in recipe.rows}
+    assert labels(recipe)[:4] == ["NoAdapt", "Align", "Align, 4 passes", "Align, passes = auto"]
+    passes = {row.label: row.options.get("passes") for row in recipe.rows[:16]}
     assert passes == {"NoAdapt": None, "Align": None, "Align, 4 passes": 4, "Align, passes = auto": "auto"}
     assert len(recipe.rows) == len(load_recipe("batches").rows)
 

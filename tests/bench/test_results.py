@@ -51,7 +51,7 @@ def test_the_page(results: ModuleType, runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     results.write(Namespace(runs=runs, page=page))
     text = page.read_text()
-    assert text.count("### All eleven methods") == 2 and "severity 3" in text and "severity 5" in text
+    assert text.count("### All fifteen methods") == 2 and "severity 3" in text and "severity 5" in text
     group = next(group for group in collect(runs) if group.recipe.name == "rivals")
     fozo, base = group.first("FOZO (paper)"), group.first("NoAdapt")
     line = next(line for line in text.splitlines() if line.startswith("| FOZO (paper) |"))
@@ -60,7 +60,7 @@ def test_the_page(results: ModuleType, runs: Path, tmp_path: Path) -> None:
     assert gain == pytest.approx(fozo.measures.average - base.measures.average)
     assert f"{gain:+.2f} ({within.low:+.2f} to {within.high:+.2f})" in line
     assert ("**" in line.split("|")[18]) == (within.low > 0 or within.high < 0)
-    widths = {row.count("|") for row in text.split("### All eleven")[1].splitlines() if row.startswith("|")}
+    widths = {row.count("|") for row in text.split("### All fifteen")[1].splitlines() if row.startswith("|")}
     assert widths == {21}  # between: name, 15 corruptions, average, difference, passes, memory
     assert "Entropy only at 4 passes" in text and "instead of 28" in text and "FOZO at 4 passes" in text
     table = table_of(next(group for group in collect(runs) if group.recipe.name == "tableD1"))

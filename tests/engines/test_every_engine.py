@@ -11,7 +11,7 @@ import pytest
 import fozo
 from fozo.quant import ptq4vit
 from fozo.testing import check_engine
-from fozo.types import NO_KNOBS, Batch, Knobs, Tap, Taps
+from fozo.types import NO_KNOBS, Batch, BlockEngine, Knobs, Tap, Taps, Visit
 from tests.helpers import VARIANTS, random_images, random_vit
 
 
@@ -49,7 +49,8 @@ def test_the_suite_notices_broken_promises() -> None:
     good = fozo.load_engine(random_vit())
 
     class Broken:
-        spec, device, abilities, head, check = good.spec, good.device, good.abilities, good.head, good.check
+        spec, device, head, check = good.spec, good.device, good.head, good.check
+        abilities = frozenset({"tokens"})
 
         def __init__(self, change: Callable[[Taps], Taps]) -> None:
             self.change = change
@@ -72,3 +73,19 @@ def test_the_suite_notices_broken_promises() -> None:
         with pytest.raises(AssertionError, match=sentence):
             check_engine(Broken(change))
     check_engine(Broken(lambda taps: taps))
+
+    class Walking(Broken):
+        abilities = frozenset({"tokens", "blocks"})
+
+    with pytest.raises(AssertionError, match=r"has no walk\(\)"):
+        check_engine(Walking(lambda taps: taps))
+
+    class Still(Walking):
+        """Lets no visitor move anything."""
+
+        def walk(self, batch: Batch, visit: Visit) -> Taps:
+            assert isinstance(good, BlockEngine)
+            return good.walk(batch, lambda layer, moments: visit(layer, moments) and None)
+
+    with pytest.raises(AssertionError, match="after the last block does nothing"):
+        check_engine(Still(lambda taps: taps))

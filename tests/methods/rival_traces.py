@@ -57,6 +57,8 @@ class Trace:
     def batch(self, t: int) -> Images:
         """The images of batch ``t``; a second round shows the stream again."""
         images = pixels(self.stream)
+        if "stream_index" in self.arrays:  # a trace of some of them
+            images = images[self["stream_index"]]
         rows = self.rows(t)
         start = rows.start % len(images)
         return images[start : start + rows.stop - rows.start]
@@ -96,10 +98,10 @@ def replay(trace: Trace, method: M, renew: Callable[[M], M] | None = None) -> It
         yield t, method
 
 
-def close(ours: npt.ArrayLike, theirs: npt.ArrayLike, what: str) -> None:
+def close(ours: npt.ArrayLike, theirs: npt.ArrayLike, what: str, tolerance: float = TOLERANCE) -> None:
     """Fail where two arrays differ by more than the tolerance."""
     one, other = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
-    np.testing.assert_allclose(one, other, rtol=0, atol=TOLERANCE, err_msg=what)
+    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance, err_msg=what)
 
 
 def check_norms(norms: LayerNorms, trace: Trace, t: int) -> None:

@@ -16,7 +16,7 @@ import torch
 import fozo
 from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.base import Method
-from fozo.methods.eata import measure_fisher
+from fozo.methods.measured import MEASURED
 from fozo.methods.registry import method_class
 from fozo.testing import check_method, same
 from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps
@@ -33,6 +33,7 @@ EAGER: dict[str, dict[str, Any]] = {
     "deyo": {"rate": 0.05, "e_margin": 2.0, "plpd_threshold": -1.0},
     "zoa": {"min_batch": 4, "threshold": 0.001},
     "foa": {"passes": 3},
+    "cazo": {"passes": 3},
 }
 
 
@@ -50,8 +51,8 @@ def source(dtype: str = "float32") -> fozo.SourceStatistics:
 def create(name: str, dtype: str = "float32", subset: bool = False, on: Engine | None = None) -> Method[Any]:
     used = on or engine(dtype, subset)
     options: dict[str, Any] = dict(EAGER.get(name, {}))
-    if "fisher" in fozo.list_methods()[name].needs:
-        options["fisher"] = measure_fisher(used, [random_images(8, seed=101)])
+    for need in fozo.list_methods()[name].needs & MEASURED.keys():
+        options[need] = MEASURED[need].measure(used, [random_images(8, seed=101)])
     return fozo.create(name, used, source(dtype), **options)
 
 
@@ -95,7 +96,7 @@ def test_it_adapts_unless_it_says_that_it_does_not(name: str) -> None:
     for images in stream(4):
         method(images)
     assert same(new, method.state()) == (fozo.list_methods()[name].adapts == "nothing")
-    assert (method.parameters > 0) == (name not in ("noadapt", "lame", "t3a"))
+    assert (method.parameters > 0) == (name not in ("noadapt", "lame", "t3a", "neo", "gain", "pea"))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -168,10 +169,8 @@ class TokensOnly:
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_run_on_any_engine_with_what_they_need_and_the_others_say_why_not(name: str) -> None:
     options = EAGER.get(name, {})
-    if name not in fozo.list_methods(without={"torch"}):
-        with pytest.raises(
-            fozo.FozoError, match=rf"{name} needs (gradients|to change LayerNorm).*: use a torch engine"
-        ):
+    if name not in fozo.list_methods(without={"torch", "blocks"}):
+        with pytest.raises(fozo.FozoError, match=rf"{name} needs (gradients|to change|to move).*: use a torch engine"):
             fozo.create(name, TokensOnly(), source(), **options)
         return
     method, expected = fozo.create(name, TokensOnly(), source(), **options), create(name)
@@ -180,9 +179,10 @@ def test_methods_run_on_any_engine_with_what_they_need_and_the_others_say_why_no
 
 
 def test_the_list_can_be_cut_by_what_is_not_there() -> None:
-    assert set(fozo.list_methods(without={"torch"})) == {"align", "equalise", "foa", "fozo", "lame", "noadapt", "t3a"}
+    forward_only = {"align", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "t3a"}
+    assert set(fozo.list_methods(without={"torch", "blocks"})) == forward_only
     assert "zoa" in fozo.list_methods(without={"gradient"}) and "tent" not in fozo.list_methods(without={"gradient"})
-    assert set(fozo.list_methods(without={"source", "torch", "tokens"})) == {"noadapt"}
+    assert set(fozo.list_methods(without={"source", "torch", "tokens"})) == {"neo", "noadapt"}
     with pytest.raises(fozo.FozoError, match="no method can need 'gpu'"):
         fozo.list_methods(without={"gpu"})
 

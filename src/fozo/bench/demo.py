@@ -24,7 +24,8 @@ from fozo.data import sample
 from fozo.data.sets.base import ImageSet
 from fozo.io import atomic_write, check_output, disk_errors, temporary_folder
 from fozo.loading import LoadOptions
-from fozo.types import Engine, usable_cpus
+from fozo.system import usable_cpus
+from fozo.types import Engine
 
 BASELINE = "NoAdapt"
 METHODS: Methods = {

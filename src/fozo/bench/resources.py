@@ -25,6 +25,7 @@ from fozo.data.streams import Stream
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked
 from fozo.loading import LoadOptions, load_engine
+from fozo.methods.measured import MEASURED
 from fozo.methods.registry import AnyMethod, create, method_class
 from fozo.types import Engine, Floats
 
@@ -71,7 +72,7 @@ class Resources:
     load: LoadOptions
     """How models are loaded; ``threads`` is also how many threads decode images."""
     cache_dir: Path
-    """Keeps source statistics, Fisher information and scales from run to run."""
+    """Keeps source statistics, Fisher information, token covariances and scales from run to run."""
     _engines: dict[object, Engine] = field(default_factory=dict, repr=False)
     _sets: dict[object, ImageSet] = field(default_factory=dict, repr=False)
     _digests: dict[str, str] = field(default_factory=dict, repr=False)
@@ -186,11 +187,9 @@ class Resources:
         """Make an experiment's method, calibrated."""
         given: dict[str, Any] = {"seed": experiment.seed, "batch_size": experiment.stream.batch_size}
         wanted = needs(experiment.method, experiment.options)
-        if "fisher" in wanted:
-            from fozo.methods.eata import Fisher, measure_fisher
-
+        for name in sorted(wanted & MEASURED.keys()):
             clean = self.clean(experiment.calibration, streamed, experiment.stream.classes)
-            given["fisher"] = self._cached("fisher", engine, clean, Fisher.load, measure_fisher, show)
+            given[name] = self._cached(name, engine, clean, MEASURED[name].load, MEASURED[name].measure, show)
         source = self.source(experiment, engine, streamed, show) if "source" in wanted else None
         return create(experiment.method, engine, source, **{**given, **experiment.options})
 
@@ -253,6 +252,6 @@ def _of_group(images: ImageSet, group: str, whole: ImageSet) -> ImageSet:
 
 
 def needs(method: str, options: Mapping[str, object]) -> frozenset[str]:
-    """Say what of ``source`` and ``fisher`` has to be measured on clean images for a method."""
-    found = method_class(method).info.needs & {"source", "fisher"}
+    """Say what has to be measured on clean images for a method: ``source``, or one of ``MEASURED``."""
+    found = method_class(method).info.needs & {"source", *MEASURED}
     return found - {"fisher"} if options.get("fisher_weight") == 0 else found

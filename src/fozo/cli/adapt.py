@@ -37,7 +37,7 @@ def adapt(
     load: LoadOptions,
     stats: Annotated[Path | None, typer.Option(help="What fozo calibrate wrote.")] = None,
     clean: Annotated[
-        Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA needs it.")
+        Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA and PEA need it.")
     ] = None,
     method: Annotated[
         str | None,
@@ -70,15 +70,18 @@ def adapt(
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.io import check_output, read_bytes
-    from fozo.methods.eata import measure_fisher
+    from fozo.methods.base import NEEDS
+    from fozo.methods.measured import MEASURED
     from fozo.methods.registry import create
 
     options: dict[str, Any] = {"seed": seed, "preset": preset, "batch_size": batch_size, **read_options(option or [])}
     if passes is not None:
         options["passes"] = read_value(passes)
     wanted = needs(method or "align", options)  # of which equalise needs the same
-    if "fisher" in wanted and clean is None:
-        raise FozoError(f"{method} needs the Fisher information of clean images; give a folder of them as --clean")
+    for need in sorted(wanted & MEASURED.keys()):
+        if clean is None:
+            what = NEEDS[need].partition(";")[0]
+            raise FozoError(f"{method} needs {what}; give a folder of them as --clean")
     if "source" in wanted and stats is None and clean is None:
         raise FozoError(
             f"{method or 'align'} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean"
@@ -114,8 +117,7 @@ def adapt(
             options["source"] = calibrate(engine, clean_batches()) if stats is None else SourceStatistics.load(stats)
         if stats is not None and "source" in wanted:
             facts["calibrated_on"] = hashlib.sha256(read_bytes(stats, MAX_STATISTICS)).hexdigest()[:16]
-        if "fisher" in wanted:
-            options["fisher"] = measure_fisher(engine, clean_batches())
+        options |= {need: MEASURED[need].measure(engine, clean_batches()) for need in sorted(wanted & MEASURED.keys())}
         made = create(method, engine, **options)
         done = 0
 

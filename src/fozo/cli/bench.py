@@ -13,7 +13,7 @@ import typer
 
 from fozo.errors import FozoError
 from fozo.loading import LoadOptions
-from fozo.types import usable_cpus
+from fozo.system import usable_cpus
 
 
 def bench(

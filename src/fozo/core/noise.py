@@ -24,6 +24,8 @@ class Purpose(IntEnum):
     CMAES = 3
     SHUFFLES = 4
     SIGNED = 5
+    ADAPTERS = 6
+    DROPOUT = 7
 
 
 class Noise(Protocol):

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fozo.engines._walk import walk
 from fozo.engines.images import check_images
 from fozo.errors import FozoError
 from fozo.models.vit import Block, Linear, ViT
@@ -35,6 +36,7 @@ from fozo.types import (
     Spec,
     Tap,
     Taps,
+    Visit,
     check_classes,
     engine_repr,
 )
@@ -129,7 +131,7 @@ class TorchEngine:
     But for one thing: forked children compute on one thread, because with more they would hang.
     """
 
-    abilities = frozenset({"tokens", "torch", "gradient"})
+    abilities = frozenset({"tokens", "torch", "gradient", "blocks"})
 
     def __init__(
         self,
@@ -202,8 +204,7 @@ class TorchEngine:
     @torch.inference_mode()
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run every candidate over the batch."""
-        if not isinstance(batch, TorchBatch) or batch.x.shape[1:] != self.spec.image_shape:
-            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+        batch = self._own(batch)
         spec, count = self.spec, len(batch)
         knobs.check(spec, count)
         k = knobs.candidates()
@@ -224,6 +225,18 @@ class TorchEngine:
         if Tap.LOGITS in taps:
             found[Tap.LOGITS] = self._head(found[Tap.POOLED])
         return {tap: found[tap] for tap in taps}
+
+    @torch.inference_mode()
+    def walk(self, batch: Batch, visit: Visit) -> Taps:
+        """Run one pass block by block; see :class:`fozo.types.BlockEngine`."""
+        pooled = to_numpy(walk(self.vit, self._own(batch).tokens, self.chunk, visit))[None]
+        return {Tap.POOLED: pooled, Tap.LOGITS: self._head(pooled)}
+
+    def _own(self, batch: Batch) -> TorchBatch:
+        """Refuse a batch that another engine made."""
+        if not isinstance(batch, TorchBatch) or batch.x.shape[1:] != self.spec.image_shape:
+            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+        return batch
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array)).to(self.device, self.dtype)

@@ -1,5 +1,25 @@
 """The methods: one file or package each. Importing this package registers them all."""
 
-from fozo.methods import align, deyo, eata, equalise, foa, fozo, lame, noadapt, sar, t3a, tent, zoa
+from fozo.methods import (
+    align,
+    cazo,
+    deyo,
+    eata,
+    equalise,
+    foa,
+    fozo,
+    gain,
+    lame,
+    neo,
+    noadapt,
+    pea,
+    sar,
+    t3a,
+    tent,
+    zoa,
+)  # fmt: skip
 
-__all__ = ["align", "deyo", "eata", "equalise", "foa", "fozo", "lame", "noadapt", "sar", "t3a", "tent", "zoa"]
+__all__ = [
+    "align", "cazo", "deyo", "eata", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "pea", "sar", "t3a",
+    "tent", "zoa",
+]  # fmt: skip

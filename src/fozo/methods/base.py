@@ -24,12 +24,12 @@ import numpy as np
 
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.inputs import Watch, as_batch
+from fozo.inputs import Watch, as_batch, to_type_of
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.loading import Model, load_engine
 from fozo.methods._fork import LOCKS
 from fozo.methods._options import plain, with_options
-from fozo.types import Answer, Array, Batch, Drift, Floats, Images, ImagesT, Observation, Observer, State, to_type_of
+from fozo.types import Answer, Array, Batch, Drift, Floats, Images, ImagesT, Observation, Observer, State
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -42,7 +42,9 @@ NEEDS = {
     "source": "source statistics; make them with fozo.calibrate",
     "fisher": "the Fisher information of clean images",
     "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
-    "torch": "to change LayerNorm parameters: use a torch engine",
+    "covariances": "the token covariances of clean images; make them with fozo.methods.pea.measure_covariances",
+    "torch": "to change a copy of the model: use a torch engine",
+    "blocks": "to move all tokens between blocks: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
 """What a method may need, in words."""
@@ -127,8 +129,10 @@ class Method(ABC, Generic[C]):
             config = self.configure(preset, options)
         elif preset is not None or options:
             raise FozoError(f"{self.info.name} was given config= and {preset or next(iter(options))}; give one of them")
-        lacking = {"tokens", "gradient", "torch"} - engine.abilities | ({"source"} if source is None else set())
-        for need in ("source", "tokens", "gradient", "torch"):  # the last two in this order: the better advice first
+        lacking = {"tokens", "gradient", "torch", "blocks"} - engine.abilities | (
+            {"source"} if source is None else set()
+        )
+        for need in ("source", "tokens", "gradient", "torch", "blocks"):  # gradient before torch: the better advice
             if need in self.info.needs & lacking:
                 raise FozoError(f"{self.info.name} needs {NEEDS[need]}")
         if source is not None:

@@ -3,7 +3,7 @@
 The half of :mod:`Align <fozo.methods.align>` that needs no model: every image is described by its bands of spatial
 frequency, :mod:`~fozo.methods.align.retrieval` finds the earlier images of the same domain, and where that domain is
 weaker in a band than clean images are, :mod:`~fozo.methods.align.equaliser` amplifies it before the model sees it.
-Images of domains that look clean are handed on as they came.
+Images of domains that look clean are handed on as they came, or all but.
 
 The model is called once a batch, on all of it, whatever it returns. Nothing is learnt from its answers: a detector's
 boxes are as good as logits.

@@ -144,7 +144,7 @@ class QuantisedEngine(TorchEngine):
     A model of its own: its fingerprint names the bits and the steps, so source statistics are collected with it.
     """
 
-    abilities = frozenset({"tokens", "torch"})
+    abilities = frozenset({"tokens", "torch", "blocks"})
 
     def __init__(self, plain: TorchEngine, scales: Scales) -> None:
         """Quantise the model of ``plain``, which is left as it is, with steps made for it."""

@@ -16,8 +16,8 @@ import fozo
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import encode, read_log
+from fozo.methods.align.config import AlignConfig
 from fozo.methods.align.lesson import Lesson
-from fozo.methods.align.method import AlignConfig
 from fozo.methods.align.retrieval import DomainEstimate, RetrievalConfig, Stored
 from fozo.testing import same
 from tests.helpers import random_images, random_vit
@@ -134,7 +134,8 @@ def test_bytes_of_an_image(engine: fozo.Engine, source: SourceStatistics, tmp_pa
         method(batch)
     size = max(len(line) for line in path.read_bytes().splitlines()[1:]) / 20
     layers, width, contents = method.form
-    beside = 4 * (layers + contents) + 8 * (method.descriptor_std.size + 4)
+    treatments = 3 * 2 * 8 * method.descriptor_std.size / 20  # of three groups, an estimate each
+    beside = 4 * (layers + contents) + 8 * (method.descriptor_std.size + 4) + treatments
     assert size < 4 / 3 * (layers * width + beside) + 60
 
 

@@ -1,9 +1,10 @@
-"""All eleven methods side by side: 15 corruptions, continual, at 1 or 2 forward passes; FOZO under both presets.
+"""All fifteen methods side by side: 15 corruptions, continual, at 1 or 2 passes, and CAZO at its 41; FOZO twice.
 
     fozo bench rivals --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --severity 3
 
 Expected: what docs/results.md shows for ViT-Tiny and DeiT-Tiny at severities 3 and 5; the paper has no such numbers.
-Cost: 1,920 images a method, about 60,000 forward passes (a backward pass counted as two): 40 minutes on one core.
+Cost: 1,920 images a method, about 146,000 forward passes (a backward pass counted as two): 100 minutes on one core.
+CAZO alone makes 79,000 of them; ``--methods`` can leave it out.
 """
 
 from fozo.bench.plan import Experiment, Methods, Recipe, StreamPlan
@@ -22,12 +23,16 @@ METHODS: Methods = {
     "EATA": ("eata", {}),
     "SAR": ("sar", {}),
     "DeYO": ("deyo", {}),
+    "NEO": ("neo", {}),
+    "GAIN": ("gain", {}),
+    "PEA": ("pea", {}),
+    "CAZO": ("cazo", {}),
 }
 
 RECIPE = Recipe(
     name="rivals",
-    title="All eleven methods on 15 corruptions, continual",
-    cost="60,000 passes",
+    title="All fifteen methods on 15 corruptions, continual",
+    cost="146,000 passes",
     calibration=512,
     rows=tuple(Experiment(label, method, options, SHORT) for label, (method, options) in METHODS.items()),
 )

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from fozo.engines.images import check_images
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.errors import FozoError
+from fozo.system import usable_cpus
 from fozo.types import (
     NO_KNOBS,
     Affine,
@@ -36,7 +37,6 @@ from fozo.types import (
     Taps,
     check_classes,
     engine_repr,
-    usable_cpus,
 )
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@
 together. docs/method.md has the mathematics and what every part is worth.
 """
 
-from fozo.methods.align.method import Align, AlignConfig
+from fozo.methods.align.config import AlignConfig
+from fozo.methods.align.method import Align
 
 __all__ = ["Align", "AlignConfig"]

@@ -143,3 +143,13 @@ def block_updates(taps: Taps, knobs: Knobs) -> TokenStatistics:
         part[:, :1] = values[:, :1]
         np.subtract(values[:, 1:], after[:, :-1], out=part[:, 1:], casting="same_kind")
     return found
+
+
+def joined(parts: list[Knobs]) -> Knobs:
+    """Moves of several rows of images as one."""
+
+    def one(moves: list[Move | None]) -> Move:
+        scales, shifts = zip(*((move.scale, move.shift) for move in moves if move is not None), strict=True)
+        return Move(np.concatenate(scales, axis=1), np.concatenate(shifts, axis=1))
+
+    return Knobs(cls=one([part.cls for part in parts]), patches=one([part.patches for part in parts]))

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -29,26 +29,18 @@ import numpy as np
 from fozo.core.descriptor import Single, spectra
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.methods.align.alignment import TokenStatistics, block_updates, plan
+from fozo.methods.align.alignment import TokenStatistics, block_updates, joined, plan
+from fozo.methods.align.config import BUCKET, BURST, AlignConfig
 from fozo.methods.align.equaliser import band_gains, energy_deficit, equalise
 from fozo.methods.align.lesson import Lesson
-from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Retrieved, Stored
-from fozo.methods.align.targets import REFERENCE_IMAGES, Reference, Targets
+from fozo.methods.align.retrieval import DomainEstimate, Memory, Retrieved, Stored
+from fozo.methods.align.targets import Reference, Targets
 from fozo.methods.align.treatment import Treatment, treatment_of, treatment_state
-from fozo.methods.base import Method, positive
+from fozo.methods.base import Method
 from fozo.methods.journal import Journal, read_journal
 from fozo.methods.registry import register
-from fozo.types import NO_KNOBS, Array, Batch, Engine, Floats, Knobs, Move, State, Tap
+from fozo.types import NO_KNOBS, Array, Batch, Engine, Floats, Knobs, State, Tap
 
-AUTO = "auto"
-MOST_PASSES = 1000
-"""Each costs as much as the first, and from the third on they change nothing."""
-ESS_THRESHOLD = 8.0
-"""``auto`` makes a second pass where fewer effective samples than this have been retrieved."""
-BURST = 16.0
-"""Second passes in the token bucket of ``auto`` at the beginning: two groups, where a stream begins."""
-BUCKET = 64.0
-"""Second passes that the bucket holds at most, so that a long quiet time is not followed by a long burst."""
 RICH = 32.0
 """Where every image has retrieved so many effective samples, those of its own batch would hardly add to them."""
 LARGEST_GROUP = 64
@@ -58,49 +50,6 @@ NEGLIGIBLE = 1e-6
 PLANNED = 8
 """Rows that are planned at a time, to stay in the cache."""
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
-
-
-@dataclass(frozen=True)
-class AlignConfig:
-    """Everything about Align that can be chosen. One setting serves all models: nothing has a unit."""
-
-    passes: int | str = 1
-    """Forward passes for each image, or ``"auto"``: two after a change of domain, else one."""
-    mean_strength: float = 0.15
-    """Part of the way that the mean of the patch tokens is moved before each block."""
-    std_strength: float = 0.2
-    """Part of the way that their standard deviation is, on a logarithmic scale."""
-    cls_strength: float = 0.3
-    """Part of the way that the CLS token is, in the first half of the model."""
-    equaliser_strength: float = 0.7
-    """Part of the way that weak bands of the image's spatial frequencies are amplified to their clean energy."""
-    content_strength: float = 1.0
-    """Part of the way that targets follow the content of the stream; with 0 they are those of the average image."""
-    doubt: float = 0.4
-    """Squared error expected of content-conditioned targets, as a part of the squared correction for content."""
-    own_reference: bool = True
-    """Whether the stream's own images are learnt as this camera's reference while they look clean."""
-    group_size: int = 8
-    """Images that go through the model together, and see the same memories (a micro-batch); more, up to 64, once the
-    memory is rich for all of them."""
-    budget: float = 1.1
-    """For ``passes="auto"``: passes an image, on average over the stream."""
-    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
-        if self.passes != AUTO and (type(self.passes) is not int or not 1 <= self.passes <= MOST_PASSES):
-            raise FozoError(
-                f"align takes a whole number of passes from 1 to {MOST_PASSES}, or 'auto', not {self.passes!r}"
-            )
-        for name in ("mean_strength", "std_strength", "cls_strength", "equaliser_strength", "content_strength"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise FozoError(f"align: {name} is {getattr(self, name)}; give a part from 0 (none) to 1 (all the way)")
-        if not 0 <= self.doubt < np.inf:
-            raise FozoError(f"align: doubt is {self.doubt}; give a number from 0 (content says all) up")
-        if not self.budget >= 1:
-            raise FozoError(f"align: budget is {self.budget}; give an average number of passes from 1 up")
-        positive("align", group_size=self.group_size)
 
 
 @register(
@@ -269,7 +218,7 @@ class Align(Method[AlignConfig]):
         before, knobs = self.memory.mark(), treatment.knobs
         plain, batch = batch, self._equalised(batch, coefficients, treatment.deficit)
         self.equalised = None if batch is plain else batch.images[-1]
-        passes = self._passes(len(batch), float(treatment.samples.mean()))
+        passes, self.credit = self.config.spend(len(batch), float(treatment.samples.mean()), self.credit)
         for again in range(passes):
             if again:
                 knobs = self._plan(self.memory.retrieve(domains.alike()), treatment.drifted)
@@ -300,7 +249,7 @@ class Align(Method[AlignConfig]):
         weight = float(lesson.clean.sum())
         if self.config.own_reference and weight > NEGLIGIBLE:
             # All is linear in what is remembered, so the average image has the average residual.
-            vectors, contents = lesson.stored.average(lesson.clean[None] / weight)
+            vectors, contents = lesson.stored.mean(lesson.clean / weight)
             offset = contents.astype(np.float64)
             residual = self.targets.residuals(self.targets.decode(vectors), offset)
             self.reference = self.reference.learn(offset, residual, np.array([weight]))
@@ -317,16 +266,6 @@ class Align(Method[AlignConfig]):
         np.multiply(coefficients, self._gains[1], out=coefficients)
         return batch.with_images(self.spectra.inverse(coefficients))
 
-    def _passes(self, images: int, samples: float) -> int:
-        """How many passes the next images get; for ``auto`` by a token bucket."""
-        if isinstance(self.config.passes, int):
-            return self.config.passes
-        self.credit = min(self.credit + (self.config.budget - 1) * images, BUCKET)
-        if samples >= ESS_THRESHOLD or self.credit < images:
-            return 1
-        self.credit -= images
-        return 2
-
     def _plan(self, retrieved: Retrieved, drifted: Array) -> Knobs:
         """Decide the moves from what the blocks added to images of the same domain, and what those showed.
 
@@ -339,7 +278,7 @@ class Align(Method[AlignConfig]):
             self._plan_rows(retrieved.part(slice(start, start + PLANNED)), drifted[start : start + PLANNED])
             for start in range(0, rows, PLANNED)
         ]
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return parts[0] if len(parts) == 1 else joined(parts)
 
     def _plan_rows(self, retrieved: Retrieved, drifted: Array) -> Knobs:
         vectors, contents = self.memory.average(retrieved)
@@ -378,9 +317,7 @@ class Align(Method[AlignConfig]):
         return {
             **self.memory.state(),
             **self._treatment_state(),
-            "reference_images": np.array(self.reference.images),
-            "reference_offset": self.reference.offset,
-            "reference_residual": self.reference.residual,
+            **self.reference.state(),
             "credit": np.array(self.credit),
             "batches": np.array(self.batches),
         }
@@ -391,20 +328,10 @@ class Align(Method[AlignConfig]):
 
     def assign(self, variables: State) -> None:
         """Continue from a memory."""
-        reference_images = float(variables["reference_images"])
-        if not 0 <= reference_images <= REFERENCE_IMAGES:
-            raise FozoError(
-                f"the state's reference rests on {reference_images:g} images, of {REFERENCE_IMAGES:g} at most; "
-                f"save the state again"
-            )
+        reference = Reference.of_state(variables)
         memory, treatment = self._empty(), treatment_of(variables, NEGLIGIBLE)
         memory.load(variables)
-        self.memory, self.treatment = memory, treatment
-        self.reference = Reference(
-            reference_images,
-            variables["reference_offset"].astype(np.float64),
-            variables["reference_residual"].astype(np.float64),
-        )
+        self.memory, self.treatment, self.reference = memory, treatment, reference
         self.credit, self.batches = float(variables["credit"]), int(variables["batches"])
         self._rewind()
 
@@ -473,13 +400,3 @@ class Align(Method[AlignConfig]):
         self.credit, self.batches = credit, self.batches + 1
         if line.get("led_to") != self._checksum():
             raise FozoError(f"replaying {what} leads elsewhere; use the NumPy version of the original run")
-
-
-def _joined(parts: list[Knobs]) -> Knobs:
-    """Moves of several rows of images as one."""
-
-    def one(moves: list[Move | None]) -> Move:
-        scales, shifts = zip(*((move.scale, move.shift) for move in moves if move is not None), strict=True)
-        return Move(np.concatenate(scales, axis=1), np.concatenate(shifts, axis=1))
-
-    return Knobs(cls=one([part.cls for part in parts]), patches=one([part.patches for part in parts]))

@@ -74,6 +74,12 @@ class Stored:
             np.einsum("mn,nd->md", parts * self.scales[:, layer], numbers, out=vectors[:, layer])
         return vectors, np.einsum("mn,nk->mk", parts, self.contents)
 
+    def mean(self, shares: Floats) -> tuple[Single, Single]:
+        """Average a group's own few images by ``shares`` ``[n]``, in fewer calls: ``[1, layers, d]`` and ``[1, k]``."""
+        parts = shares.astype(np.float32)
+        vectors = np.einsum("nl,nld->ld", parts[:, None] * self.scales, self.codes.astype(np.float32))
+        return vectors[None], np.einsum("n,nk->k", parts, self.contents)[None]
+
 
 @dataclass(frozen=True)
 class DomainEstimate:

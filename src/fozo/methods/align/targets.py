@@ -25,8 +25,9 @@ import numpy.typing as npt
 
 from fozo.core.content import contents
 from fozo.core.statistics import SourceStatistics
+from fozo.errors import FozoError
 from fozo.methods.align.alignment import TokenStatistics, moved_cls
-from fozo.types import Affine, Array, Floats
+from fozo.types import Affine, Array, Floats, State
 
 Single = npt.NDArray[np.float32]
 NAMES = ("patch_mean", "patch_log_variance", "cls")
@@ -57,6 +58,25 @@ class Reference:
         offset = self.offset + part * (np.einsum("n,nk->k", shares, offsets) - self.offset)
         residual = self.residual + part * (np.einsum("n,nw->w", shares, residuals) - self.residual)
         return Reference(min(images, REFERENCE_IMAGES), offset, residual)
+
+    def state(self) -> State:
+        """Write it as named arrays."""
+        return {
+            "reference_images": np.array(self.images),
+            "reference_offset": self.offset,
+            "reference_residual": self.residual,
+        }
+
+    @classmethod
+    def of_state(cls, state: State) -> Reference:
+        """Read what :meth:`state` wrote."""
+        images, offset, residual = (state[f"reference_{name}"].astype(np.float64) for name in cls.__annotations__)
+        if not 0 <= images <= REFERENCE_IMAGES:
+            raise FozoError(
+                f"the state's reference rests on {float(images):g} images, of {REFERENCE_IMAGES:g} at most; save the "
+                f"state again"
+            )
+        return cls(float(images), offset, residual)
 
 
 class Targets:

@@ -1,0 +1,122 @@
+"""Mean, variance and covariance of all tokens as they leave each block, on clean images: what PEA aligns to.
+
+Apart from :class:`fozo.core.statistics.SourceStatistics`, because a matrix for each block is megabytes (57 for a
+ViT-Base) that no other method reads. :func:`fozo.methods.pea.measure_covariances` measures them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from fozo.errors import FozoError
+from fozo.io import Form, load_arrays, save_arrays
+from fozo.types import Array, Spec, TokenMoments
+
+RIDGE = 1e-5
+"""Added to the diagonal of every covariance, as in PEA's program."""
+LARGEST = 1e30
+
+
+@dataclass(frozen=True)
+class Covariances:
+    """What tokens look like on clean images, block by block."""
+
+    fingerprint: str
+    mean: Array
+    """``[L, d]``."""
+    variance: Array
+    """``[L, d]``."""
+    covariance: Array
+    """``[L, d, d]``, with the ridge."""
+    model: str = field(default="", compare=False)
+
+    KIND = "token covariances"
+    VERSION = 1
+
+    def check(self, spec: Spec) -> None:
+        """Refuse to serve another model."""
+        if self.fingerprint != spec.fingerprint or self.mean.shape != (spec.depth, spec.dim):
+            raise FozoError(
+                f"these token covariances are of {self.model or 'another model'} ({self.fingerprint[:12]}), not of "
+                f"{spec.name} ({spec.fingerprint[:12]}); measure them again with this model"
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` (no pickle), atomically."""
+        header = {"kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model}
+        save_arrays(path, header, {"mean": self.mean, "variance": self.variance, "covariance": self.covariance})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Covariances:
+        """Read what :meth:`save` wrote; what no clean images can have given is refused here, not in use."""
+        header, arrays = load_arrays(path, cls.KIND, partial(_check_forms, path))
+        mean, variance, covariance = (arrays[name].astype(np.float64) for name in ("mean", "variance", "covariance"))
+        sound = all((np.abs(array) <= LARGEST).all() for array in (mean, variance, covariance))
+        if not sound or (variance < 0).any() or not np.allclose(covariance, covariance.transpose(0, 2, 1)):
+            raise _damaged(path, "values are not finite, a variance is negative or a covariance not symmetric")
+        return cls(str(header.get("fingerprint")), mean, variance, covariance, str(header.get("model")))
+
+
+def _damaged(path: str | os.PathLike[str], why: object) -> FozoError:
+    return FozoError(f"{os.fspath(path)} holds damaged token covariances ({why}); measure them again")
+
+
+def _check_forms(path: str | os.PathLike[str], header: Mapping[str, object], forms: Mapping[str, Form]) -> None:
+    """Refuse another version, and shapes that do not go together, before an array is read."""
+    if header.get("version") != Covariances.VERSION:
+        raise FozoError(
+            f"{os.fspath(path)} holds token covariances of version {header.get('version')}, but this fozo reads "
+            f"version {Covariances.VERSION}; measure them again"
+        )
+    try:
+        layers, width = forms["mean"].shape
+        wanted = {"mean": (layers, width), "variance": (layers, width), "covariance": (layers, width, width)}
+        for name in wanted.keys() | forms.keys():
+            if forms[name].shape != wanted[name] or forms[name].dtype.kind != "f":
+                raise ValueError(f"{name} is {forms[name].dtype} of shape {list(forms[name].shape)}")
+    except (KeyError, ValueError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+class Gathering:
+    """Puts the moments of batches together, for each block: exactly, or as the authors' program does it.
+
+    There the mean before a batch is mistaken (it is right in the first batch only), so that the variance counts
+    differences between batches too often, and the covariance, taken about each batch's own mean, leaves them out. Both
+    are off by a few percent, and depend on the order of the images.
+    """
+
+    def __init__(self, spec: Spec, *, as_published: bool = False) -> None:
+        self.spec, self.as_published = spec, as_published
+        self.count = np.zeros(spec.depth, dtype=np.int64)
+        self.mean, self.squares = np.zeros((spec.depth, spec.dim)), np.zeros((spec.depth, spec.dim))
+        self.scatter = np.zeros((spec.depth, spec.dim, spec.dim))
+
+    def __call__(self, layer: int, batch: TokenMoments) -> None:
+        """Take in the tokens of a batch as they leave a block; it can be an engine's visitor."""
+        before = self.count[layer]
+        self.count[layer] += batch.count
+        delta = batch.mean - self.mean[layer]
+        self.mean[layer] += delta * (batch.count / self.count[layer])
+        self.scatter[layer] += batch.scatter
+        if self.as_published:
+            mistaken = self.mean[layer] - delta
+            between = batch.count * (batch.mean - mistaken) * (batch.mean - self.mean[layer])
+            self.squares[layer] += batch.scatter.diagonal() + between
+        else:
+            self.scatter[layer] += np.outer(delta, delta) * (before * batch.count / self.count[layer])
+
+    def covariances(self) -> Covariances:
+        """Give what was gathered."""
+        if self.count.min() < 2:
+            raise FozoError("token covariances need at least one batch of clean images; give some")
+        freedom = (self.count - 1)[:, None]
+        covariance = self.scatter / freedom[:, :, None]
+        variance = self.squares / freedom if self.as_published else covariance.diagonal(axis1=1, axis2=2).copy()
+        ridge = RIDGE * np.eye(self.spec.dim)
+        return Covariances(self.spec.fingerprint, self.mean, variance, covariance + ridge, self.spec.name)

@@ -1,0 +1,109 @@
+"""Bottleneck adapters beside the MLPs of a torch ViT, in a twin of the model that shares every one of its tensors.
+
+Imports torch: to be imported only once a torch engine is at hand.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fozo.engines.torch_engine import TorchEngine
+from fozo.errors import FozoError
+from fozo.types import Array, Batch, Engine, Tap, Taps
+
+SCALE = 0.1
+"""What the adapter's output is multiplied by."""
+EPSILON = 1e-5
+"""Of the adapter's LayerNorm."""
+Masks = npt.NDArray[np.bool_]
+
+
+class Bottleneck(nn.Module):
+    """a(u) = 0.1 up(drop(relu(down(LN(u))))), token by token."""
+
+    def __init__(self, width: int, like: Tensor) -> None:
+        super().__init__()
+        dim = like.shape[-1]
+        self.shapes = ((dim,), (dim,), (width, dim), (width,), (dim, width), (dim,))
+        """LN weight and bias, down weight and bias, up weight and bias: the order in which theta has them."""
+        self.tensors = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in self.shapes]
+        self.keep: Tensor | None = None
+        """Which hidden values of which image and token dropout leaves, ``[B, T, w]``, already divided by their share;
+        ``None``: all."""
+        self.seen = 0
+        """Images that have passed, of those that ``keep`` is for: the engine brings them in chunks."""
+
+    def forward(self, u: Tensor) -> Tensor:
+        """``[N, T, d] -> [N, T, d]``."""
+        norm, bias, down, down_bias, up, up_bias = self.tensors
+        hidden = F.linear(F.layer_norm(u, norm.shape, norm, bias, EPSILON), down, down_bias).relu()
+        if self.keep is not None:
+            hidden = hidden * self.keep[self.seen : self.seen + len(u), : u.shape[1]]
+            self.seen += len(u)
+        return SCALE * F.linear(hidden, up, up_bias)
+
+
+class AdaptedMLP(nn.Module):
+    """A block's norm and MLP with an adapter beside them (parallel) or behind them (sequential)."""
+
+    def __init__(self, norm: nn.Module, mlp: nn.Module, adapter: Bottleneck, parallel: bool) -> None:
+        super().__init__()
+        self.norm, self.mlp, self.adapter, self.parallel = norm, mlp, adapter, parallel
+
+    def forward(self, h: Tensor) -> Tensor:
+        """What a block adds to its residual stream h."""
+        m: Tensor = self.mlp(self.norm(h))
+        added: Tensor = self.adapter(h if self.parallel else m)
+        return m + added
+
+
+class Adapters:
+    """A twin of an engine whose model has adapters at some blocks; the engine's own model is never touched."""
+
+    def __init__(self, engine: Engine, blocks: Sequence[int], width: int, parallel: bool) -> None:
+        if not isinstance(engine, TorchEngine):
+            raise FozoError(f"adapters are put into torch models, and {type(engine).__name__} runs none")
+        depth = engine.spec.depth
+        if not all(0 <= block < depth for block in blocks):
+            raise FozoError(
+                f"cazo: blocks is {','.join(map(str, blocks))}, but {engine.spec.name} has blocks 0 to {depth - 1}"
+            )
+        vit = engine.vit
+        memo: dict[int, object] = {id(tensor): tensor for tensor in [*vit.parameters(), *vit.buffers()]}
+        with torch.inference_mode(False):
+            twin = copy.deepcopy(vit, memo)
+            self.adapters = [Bottleneck(width, vit.cls_token) for _ in blocks]
+        for block, adapter in zip(blocks, self.adapters, strict=True):
+            part = twin.blocks[block]
+            part.mlp = AdaptedMLP(part.norm2, part.mlp, adapter, parallel)  # type: ignore[arg-type]
+            part.norm2 = nn.Identity()  # which the adapted MLP applies itself
+        self.engine = copy.copy(engine)
+        self.engine.vit = twin
+        self.tokens = vit.pos_embed.shape[1]
+
+    def __len__(self) -> int:
+        """How many numbers theta has."""
+        return sum(tensor.numel() for adapter in self.adapters for tensor in adapter.tensors)
+
+    def run(self, batch: Batch, theta: Array, keep: Masks | None, share: float) -> Taps:
+        """One pass with the adapters at ``theta``, of whose hidden values ``keep`` ``[adapters, B, T, w]`` stay.
+
+        ``share`` is how many do on average, by which those that stay are divided.
+        """
+        start = 0
+        with torch.inference_mode():
+            for i, adapter in enumerate(self.adapters):
+                for n, tensor in enumerate(adapter.tensors):
+                    part = theta[start : start + tensor.numel()].reshape(adapter.shapes[n])
+                    adapter.tensors[n] = torch.from_numpy(part).to(tensor)
+                    start += tensor.numel()
+                adapter.seen = 0
+                adapter.keep = None if keep is None else torch.from_numpy(keep[i] / share).to(adapter.tensors[0])
+            return self.engine.run(batch, taps=(Tap.FEATURES, Tap.POOLED))

@@ -1,0 +1,91 @@
+"""NEO: a running mean taken off what the head reads (ICLR 2026, arXiv:2510.05635).
+
+Neural collapse says that features of the source have mean zero; a corruption moves that mean, so the mean of what the
+stream brings is estimated, this batch included, and subtracted before the head reads: logits = W (z - mu) + b.
+Because the head is affine, that is the same as subtracting the running mean of (logits - b), which is what is done
+here. So it needs no features: it runs on every engine, and on a black box that gives nothing but logits.
+
+Where paper and program differ, ``average`` is the switch: Algorithm 1 counts every batch once (``batches``), the
+authors' program every image (``images``, preset ``official``), which differs as soon as a batch is short. The preset
+``continual`` is their NEO-Cont: an exponential average that starts at zero and is not corrected for it, so that the
+first batch is moved by a tenth only. On a black box the bias is unknown and taken for zero, unless it is given: then
+the model's own preference for some classes is subtracted with the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fozo.errors import FozoError
+from fozo.methods.base import Method, one_of
+from fozo.methods.registry import register
+from fozo.types import Array, Batch, Floats, State, Tap
+
+
+@dataclass(frozen=True)
+class NEOConfig:
+    """Everything about NEO that can be chosen."""
+
+    average: str = "images"
+    """How the mean runs: over ``images`` (authors' program), over ``batches`` (Algorithm 1), or as an ``ema``."""
+    rate: float = 0.1
+    """Weight of a new batch in the ``ema``."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no average."""
+        one_of("neo", ("images", "batches", "ema"), average=self.average)
+        if not 0 < self.rate <= 1:
+            raise FozoError(f"neo: rate must lie in (0, 1], not {self.rate}")
+
+
+@register("neo", passes="1", adapts="the mean of what the head reads", paper="NEO, ICLR 2026")
+class NEO(Method[NEOConfig]):
+    """The stream's running mean, taken off what the head reads.
+
+    ``bias`` is the head's ``[classes]``, for an engine that cannot tell it.
+    """
+
+    PRESETS: ClassVar = {
+        "official": NEOConfig(),
+        "paper": NEOConfig(average="batches"),
+        "continual": NEOConfig(average="ema"),
+    }
+    TAKES: ClassVar = ("bias",)
+
+    def prepare(self) -> None:
+        """Find the head's bias."""
+        classes, given = self.engine.spec.classes, self.given["bias"]
+        if given is None:
+            given = self.engine.head().bias if "tokens" in self.engine.abilities else np.zeros(classes)
+        self.bias: Array = np.asarray(given, dtype=np.float64)
+        if self.bias.shape != (classes,) or not np.isfinite(self.bias).all():
+            raise FozoError(f"neo: bias must be {classes} finite numbers, not of shape {list(self.bias.shape)}")
+
+    def begin(self) -> None:
+        """Nothing seen: a mean of zero."""
+        self.mean: Array = np.zeros_like(self.bias)
+        self.count = 0
+
+    def step(self, batch: Batch) -> Floats:
+        """Take the batch into the mean, and take the mean off the batch."""
+        logits = self.engine.run(batch)[Tap.LOGITS][0]
+        new = 1 if self.config.average == "batches" else len(logits)
+        self.count += new
+        weight = self.config.rate if self.config.average == "ema" else new / self.count
+        self.mean = (1 - weight) * self.mean + weight * (logits.mean(axis=0, dtype=np.float64) - self.bias)
+        centred: Floats = (logits - self.mean).astype(logits.dtype)
+        return centred
+
+    def variables(self) -> State:
+        """The mean, and what it is a mean of."""
+        return {"mean": self.mean, "count": np.array(self.count)}
+
+    def assign(self, variables: State) -> None:
+        """Put a mean in force."""
+        count = int(variables["count"])
+        if count < 0:
+            raise FozoError(f"the state's count is {count}; give a state that was saved whole")
+        self.mean, self.count = variables["mean"].astype(np.float64), count

@@ -1,0 +1,275 @@
+"""PEA: all tokens of every block brought to the source's mean and covariance, block by block (ICLR 2026).
+
+A first, plain pass finds how far each block's CLS tokens are from the source: the distances, scaled to [0, 1] over the
+blocks, are the blocks' weights. In the second pass, after each block, running statistics of the stream's tokens are
+updated and the tokens are whitened by them and coloured by the source's: Y = (X - mu_t) S_t^-1/2 S_s^1/2 + mu_s, and
+X + w (Y - X) enters the next block. So every block's statistics are of tokens that earlier blocks have corrected. When
+predictions are suddenly unsure, everything is forgotten.
+
+The preset ``official`` is the authors' program with its views switched off, ``views`` with its default, two further
+views of each image. What it does that summaries of the paper do not say, and ``paper`` leaves out: a block whose mean
+jumps is begun anew (``gamma``; with the published constants the second batch always counts as a jump), and after a
+spike of the entropy the *next* batch begins the statistics, not this one (``restart``). Each group of views is an
+update of its own. Distances are of CLS tokens to the source's mean over *all* tokens, in program and presets alike.
+Source statistics are exact here, where the program's are a few percent off; ``as_published`` of
+:func:`measure_covariances` has those.
+
+One image is fewer tokens than a covariance has dimensions: what lies outside them is stretched by 1/sqrt(1e-5), in the
+authors' program as here. Batches of one image do badly, and may be refused because their logits are not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fozo.core.covariances import RIDGE, Covariances, Gathering
+from fozo.core.objective import entropies
+from fozo.errors import FozoError
+from fozo.methods.base import NEEDS, Method, one_of, positive
+from fozo.methods.registry import register
+from fozo.types import Array, Batch, BlockEngine, Engine, Floats, Images, MatrixMove, State, Tap, TokenMoments
+
+FLOOR = 1e-5
+"""The least eigenvalue of a covariance that is whitened by."""
+STILL = 1e-6
+"""A smoothed drift below this has not begun yet."""
+CROP = 0.9
+"""Of each side, which the cropped views show."""
+
+
+def measure_covariances(engine: Engine, batches: Iterable[Images], *, as_published: bool = False) -> Covariances:
+    """Measure what PEA aligns to on clean, normalised batches: one pass an image, no labels; the paper takes 10,000."""
+    if "blocks" not in engine.abilities or not isinstance(engine, BlockEngine):
+        raise FozoError(f"token covariances need {NEEDS['blocks']}")
+    gathering = Gathering(engine.spec, as_published=as_published)
+    for images in batches:
+        engine.walk(engine.check(images), gathering)
+    return gathering.covariances()
+
+
+@dataclass(frozen=True)
+class PEAConfig:
+    """Everything about PEA that can be chosen. The defaults are the authors' program's, without views."""
+
+    passes: int = 2
+    """Two for each view of an image: the image, its middle, its mirror image, the middle of that."""
+    momentum: float = 0.02
+    """Weight of a new batch in the running statistics."""
+    smoothing: float = 0.2
+    """Weight of a new value in the averages of drift and entropy (alpha)."""
+    gamma: float = 4.0
+    """A block whose mean moves by more than this many times its average drift is begun anew; infinity: never."""
+    threshold: float = 1.0
+    """Nats that the mean entropy may exceed its average by before everything is forgotten."""
+    restart: str = "next"
+    """Which batch begins the statistics after that: the ``next``, or ``this``, which costs it a pass more."""
+    distances: str = "cls"
+    """Tokens of the first pass that weights are of: ``cls``, or ``all``."""
+    skip: float = 1e-3
+    """Blocks of a smaller weight are left alone, and so are their statistics."""
+    group: int = 768
+    """Channels that are whitened together."""
+    update_every: int = 1
+    """Updates after which the whitening is computed anew."""
+    views_together: int = 1
+    """Views that go through the second pass, and into the statistics, together."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be aligned by."""
+        if self.passes not in (2, 4, 6, 8):
+            raise FozoError(f"pea takes 2, 4, 6 or 8 passes, two for each view, not {self.passes}")
+        one_of("pea", ("next", "this"), restart=self.restart)
+        one_of("pea", ("cls", "all"), distances=self.distances)
+        positive("pea", gamma=self.gamma, threshold=self.threshold, group=self.group)
+        positive("pea", update_every=self.update_every, views_together=self.views_together)
+        for name, value in (("momentum", self.momentum), ("smoothing", self.smoothing)):
+            if not 0 < value <= 1:
+                raise FozoError(f"pea: {name} must lie in (0, 1], not {value}")
+
+
+@register(
+    "pea", passes="2, or 2 for each of up to 4 views", adapts="statistics of all tokens of every block",
+    paper="PEA, ICLR 2026", needs={"tokens", "blocks", "covariances"},
+)  # fmt: skip
+class PEA(Method[PEAConfig]):
+    """All tokens of every block brought to the source's mean and covariance.
+
+    ``covariances`` are the source's, see :func:`measure_covariances`.
+    """
+
+    PRESETS: ClassVar = {
+        "official": PEAConfig(),
+        "views": PEAConfig(passes=6),
+        "paper": PEAConfig(gamma=float("inf"), restart="this"),
+    }
+    TAKES: ClassVar = ("covariances",)
+    LENGTHS: ClassVar = {"entropy": "averages"}
+    ARRAYS: ClassVar = ("mean", "covariance", "drifts", "known", "centre", "whitening")
+
+    def prepare(self) -> None:
+        """Take the roots of the source's covariances, group by group."""
+        source: Covariances | None = self.given["covariances"]
+        if source is None:
+            raise FozoError(f"pea needs {NEEDS['covariances']}")
+        assert isinstance(self.engine, BlockEngine)
+        spec = self.engine.spec
+        source.check(spec)
+        self.blocks, self.clean = self.engine, source
+        self.groups = [slice(i, min(i + self.config.group, spec.dim)) for i in range(0, spec.dim, self.config.group)]
+        self.colouring = [self._power(covariance, 0.5) for covariance in source.covariance]
+        self.passes_per_image = float(self.config.passes)
+
+    def begin(self) -> None:
+        """Know nothing of the stream."""
+        depth, width = self.engine.spec.depth, self.engine.spec.dim
+        kept = depth if self.config.update_every > 1 else 0  # else nothing is used twice
+        self.mean, self.covariance = np.zeros((depth, width)), np.zeros((depth, width, width))
+        self.drifts, self.known = np.zeros(depth), np.zeros(depth, dtype=bool)
+        self.centre, self.whitening = np.zeros((kept, width)), np.zeros((kept, width, width))
+        self.updates = 0
+        self.entropy: float | None = None
+
+    def step(self, batch: Batch) -> Floats:
+        """Weigh the blocks, align them, predict, and see whether the prediction is a surprise."""
+        c = self.config
+        self.passes_per_image = float(c.passes)
+        views = self._views(batch)
+        weights = self.weights(views)
+        logits = self._align(views, weights)
+        entropy = float(entropies(logits).mean())
+        surprised = self.entropy is not None and entropy > self.entropy + c.threshold
+        if surprised:
+            self.begin()
+            if c.restart == "this":
+                self.passes_per_image += len(views)
+                logits = self._align(views, weights)
+                entropy = float(entropies(logits).mean())
+        self.entropy = entropy if self.entropy is None else c.smoothing * entropy + (1 - c.smoothing) * self.entropy
+        self.report(entropy=entropy, restarted=float(surprised))
+        return logits
+
+    def _views(self, batch: Batch) -> list[Batch]:
+        """The batch as it is, and as many other views of it as there are passes for."""
+        if self.config.passes == 2:
+            return [batch]
+        images, middle = batch.images, cropped(batch.images)
+        others = (middle, images[..., ::-1], middle[..., ::-1])[: self.config.passes // 2 - 1]
+        return [batch, *(batch.with_images(np.ascontiguousarray(view)) for view in others)]
+
+    def weights(self, views: list[Batch]) -> Array:
+        """First pass: how far each block is from the source, ``[L]`` in [0, 1]."""
+        means, variances = self.distances(views)
+        distance = means + variances
+        spread = distance.max() - distance.min()
+        return (distance - distance.min()) / spread if spread > 0 else np.ones_like(distance)
+
+    def distances(self, views: list[Batch]) -> tuple[Array, Array]:
+        """Distance of each block's mean, and of its variances, from the source's: ``[L]`` each."""
+        if self.config.distances == "cls":
+            taps = [self.engine.run(view, taps=(Tap.CLS,))[Tap.CLS][0] for view in views]
+            tokens = np.concatenate(taps).astype(np.float64)
+            mean, variance = tokens.mean(axis=0), tokens.var(axis=0, ddof=int(len(tokens) > 1))
+        else:
+            pooled: dict[int, TokenMoments] = {}
+
+            def gather(layer: int, moments: TokenMoments) -> None:
+                pooled[layer] = pooled[layer].merge(moments) if layer in pooled else moments
+
+            for view in views:
+                self.blocks.walk(view, gather)
+            mean = np.stack([moments.mean for moments in pooled.values()])
+            variance = np.stack([moments.covariance.diagonal() for moments in pooled.values()])
+        source = self.clean
+        return np.linalg.norm(source.mean - mean, axis=1), np.linalg.norm(source.variance - variance, axis=1)
+
+    def _align(self, views: list[Batch], weights: Array) -> Floats:
+        """Second pass, for some views at a time; return the views' average logits."""
+        # Copies, because a failed step has to find the old ones as they were.
+        for name in self.ARRAYS:
+            setattr(self, name, getattr(self, name).copy())
+        found = []
+        for start in range(0, len(views), self.config.views_together):
+            part = views[start : start + self.config.views_together]
+            together = part[0] if len(part) == 1 else part[0].with_images(np.concatenate([v.images for v in part]))
+            self.updates += 1
+            logits = self.blocks.walk(together, lambda layer, seen: self._move(layer, seen, float(weights[layer])))
+            found.append(logits[Tap.LOGITS][0].reshape(len(part), len(part[0]), -1))
+        stacked = np.concatenate(found)
+        average: Floats = stacked.mean(axis=0, dtype=np.float64).astype(stacked.dtype)
+        return average
+
+    def _move(self, layer: int, seen: TokenMoments, weight: float) -> MatrixMove | None:
+        """Take a block's tokens into its statistics, and say how to move them."""
+        if weight < self.config.skip:
+            return None
+        centre, whitening = self._observe(layer, seen)
+        aligning = whitening @ self.colouring[layer]
+        matrix = (1 - weight) * np.eye(len(centre)) + weight * aligning
+        return MatrixMove(matrix, weight * (self.clean.mean[layer] - centre @ aligning))
+
+    def _observe(self, layer: int, seen: TokenMoments) -> tuple[Array, Array]:
+        """Update a block's running statistics; return the mean and the inverse root that its tokens are whitened by."""
+        c = self.config
+        mean, covariance = seen.mean, seen.covariance + RIDGE * np.eye(len(seen.mean))
+        new, jumped = not self.known[layer], False
+        if not new:
+            drift = float(np.abs(mean - self.mean[layer]).mean())
+            self.drifts[layer] = c.smoothing * drift + (1 - c.smoothing) * self.drifts[layer]
+            jumped = self.drifts[layer] > STILL and drift > c.gamma * self.drifts[layer]
+            if not jumped:
+                mean = c.momentum * mean + (1 - c.momentum) * self.mean[layer]
+                covariance = c.momentum * covariance + (1 - c.momentum) * self.covariance[layer]
+        self.mean[layer], self.covariance[layer], self.known[layer] = mean, covariance, True
+        if c.update_every == 1:
+            return mean, self._power(covariance, -0.5)
+        if new or jumped or self.updates % c.update_every == 0:
+            self.centre[layer], self.whitening[layer] = mean, self._power(covariance, -0.5)
+        return self.centre[layer], self.whitening[layer]
+
+    def _power(self, covariance: Array, exponent: float) -> Array:
+        """A symmetric power of each diagonal group of a covariance, zero elsewhere."""
+        if not np.isfinite(covariance).all():
+            raise FozoError("the tokens' statistics are not finite; nothing was changed: reset pea, or check the model")
+        power = np.zeros_like(covariance)
+        for group in self.groups:
+            values, vectors = np.linalg.eigh(covariance[group, group])
+            power[group, group] = (vectors * np.maximum(values, FLOOR) ** exponent) @ vectors.T
+        return power
+
+    def variables(self) -> State:
+        """The running statistics, and what is kept of them."""
+        entropy = np.array([] if self.entropy is None else [self.entropy])
+        return {name: getattr(self, name) for name in self.ARRAYS} | {
+            "updates": np.array(self.updates), "entropy": entropy,
+        }  # fmt: skip
+
+    def assign(self, variables: State) -> None:
+        """Put statistics in force."""
+        entropy, updates = variables["entropy"], int(variables["updates"])
+        if len(entropy) > 1 or updates < 0:
+            raise FozoError(
+                f"the state holds {len(entropy)} averages of the entropy and {updates} updates; give a state that was "
+                f"saved whole"
+            )
+        for name in self.ARRAYS:
+            setattr(self, name, variables[name])
+        self.updates, self.entropy = updates, float(entropy[0]) if len(entropy) else None
+
+
+def cropped(images: Floats) -> Floats:
+    """The middle of images, enlarged to their size by linear interpolation."""
+    for axis in (-2, -1):
+        size = images.shape[axis]
+        kept = max(1, round(size * CROP))
+        first = round((size - kept) / 2)
+        place = np.clip((np.arange(size) + 0.5) * (kept / size) - 0.5, 0, kept - 1)
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, kept - 1)
+        part = (place - low).astype(images.dtype)
+        part = part[:, None] if axis == -2 else part
+        images = np.take(images, first + low, axis) * (1 - part) + np.take(images, first + high, axis) * part
+    return images
