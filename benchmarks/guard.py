@@ -89,8 +89,8 @@ def bundled_streams(pixels: Pixels, labels: Labels, names: tuple[str, ...], leng
     """All classes, a few, and one only; drawings; with and without a corruption."""
     everything = np.arange(len(labels))
     contents = {"all classes": everything}
-    for some in (("T-shirt/top", "Pullover"), ("Trouser",), ("Shirt",), ("Bag",)):
-        contents[f"only {' and '.join(some)}"] = np.flatnonzero(np.isin(labels, [names.index(each) for each in some]))
+    for few in (["T-shirt/top", "Pullover"], ["Trouser"], ["Shirt"], ["Bag"]):
+        contents[f"only {' and '.join(few)}"] = np.flatnonzero(np.isin(labels, [names.index(each) for each in few]))
     for number, (name, some) in enumerate(contents.items()):
         chosen = longer(some, length, number)
         yield name, pixels[chosen], labels[chosen]

@@ -54,10 +54,17 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def few(monkeypatch: pytest.MonkeyPatch, sample: int) -> None:
+    """Let references be made of few corrupted images: otherwise it takes seconds."""
+    defaults = fozo.MonitorReference.collect.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "sample", sample)
+
+
 def test_a_camera_is_watched_and_its_drift_told(
     call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(fozo.MonitorReference.collect.__kwdefaults__, "sample", 8)  # or it takes seconds
+    few(monkeypatch, 8)
     reference, events = tmp_path / "monitor.npz", tmp_path / "events.jsonl"
     given = ("watch", MODEL, camera / "live", "--stats", camera / "stats.npz")
     arguments = (*given, "--reference", reference, "--events", events)
@@ -85,7 +92,7 @@ def test_a_camera_is_watched_and_its_drift_told(
 def test_calibration_makes_the_reference_too_and_thumbnails_are_kept_if_asked_for(
     call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(fozo.MonitorReference.collect.__kwdefaults__, "sample", 4)
+    few(monkeypatch, 4)
     stats, monitor, events = tmp_path / "stats.npz", tmp_path / "monitor.npz", tmp_path / "events.jsonl"
     code, said, error = call("calibrate", MODEL, camera / "clean", "-o", stats, "--monitor", monitor)
     assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 72 clean images" in error, error

@@ -202,10 +202,8 @@ class Align(Method[AlignConfig]):
         return logits
 
     def _heal(self, batch: Batch) -> Floats:
-        """Adaptation has broken predictions: if the plain model's are sound, they count, and all memories go.
-
-        What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
-        """
+        """Adaptation has broken predictions: if the plain model's are sound, they count, and all memories go."""
+        # What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
         logits = self._plain(batch)
         self._forget()
         self.lessons.append(None)
