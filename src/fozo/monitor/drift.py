@@ -139,10 +139,10 @@ def drift_of(facts: Mapping[str, Any]) -> Drift:
     since, time = facts["since"], facts["since_time"]
     if type(detected) is not bool or type(warning) is not bool or detected != (since is not None):
         raise ValueError("its drift has no beginning, or the beginning has no drift")
-    numbers = [float(facts[name]) for name in ("distance", "threshold", "p_value")]
-    if not np.isfinite([*numbers, time or 0.0]).all():
+    distance, threshold, p_value = (float(facts[name]) for name in ("distance", "threshold", "p_value"))
+    if not np.isfinite([distance, threshold, p_value, time or 0.0]).all():
         raise ValueError("its drift has numbers that are not finite")
-    return Drift(detected, warning, *numbers, None if since is None else int(since), time)
+    return Drift(detected, warning, distance, threshold, p_value, None if since is None else int(since), time)
 
 
 class DriftDetector:
