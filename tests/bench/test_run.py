@@ -29,7 +29,11 @@ from fozo.loading import LoadOptions
 from fozo.types import Batch, Floats, Value
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
-OPTIONS: dict[str, dict[str, Value]] = {"foa": {"passes": 3}, "zoa": {"min_batch": 2}}
+OPTIONS: dict[str, dict[str, Value]] = {
+    "foa": {"passes": 3},
+    "zoa": {"min_batch": 2},
+    "cazo": {"passes": 3, "blocks": "1"},
+}
 
 
 class Stop(Exception):
@@ -229,11 +233,13 @@ def test_every_method_tells_its_passes_and_what_it_descends(
     options = {**OPTIONS.get(method, {}), **({"e_margin": 2.0} if method in ("eata", "sar", "deyo") else {})}
     options |= {"plpd_threshold": -1.0} if method == "deyo" else {}  # so that every image is learned from
     run = run_experiment(make(weights, method, options=options), opened(paths, tmp_path), Store(tmp_path / "runs"))
-    want = {"sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2}.get(method, 1)
+    want = {"sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2, "pea": 2, "cazo": 3}.get(method, 1)
     lines = (run.folder / "records.jsonl").read_bytes()
     assert run.measures.passes_per_image == want and lines.count(b'"passes":%d,' % want) == 6
     losses = [record.metrics.get("loss") for record in run.records()]
-    if method in ("noadapt", "lame", "t3a"):
+    if method in ("gain", "pea"):
+        assert losses == [None] * 6 and {"gain": b'"strength":', "pea": b'"mean_entropy":'}[method] in lines
+    elif method in ("noadapt", "lame", "t3a", "neo"):
         assert losses == [None] * 6 and b'"loss":null,"epsilon":null,"rate":null}' in lines
     elif method in ("align", "equalise"):
         assert b'"loss":null,"epsilon":null,"rate":null,"shift":' in lines and b'"effective_sample_size":' in lines

@@ -149,7 +149,7 @@ class PEA(Method[PEAConfig]):
                 logits = self._align(views, weights)
                 entropy = float(entropies(logits).mean())
         self.entropy = entropy if self.entropy is None else c.smoothing * entropy + (1 - c.smoothing) * self.entropy
-        self.report(entropy=entropy, restarted=float(surprised))
+        self.report(mean_entropy=entropy, restarted=float(surprised))
         return logits
 
     def _views(self, batch: Batch) -> list[Batch]:

@@ -16,7 +16,7 @@ from fozo.bench.report.tables import SHORT, Cell, Table, comma_separated, latex,
 from fozo.bench.store import Group, collect, stores
 from fozo.io import atomic_write, check_output, disk_errors
 
-COLOURS = 13
+COLOURS = 17
 COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
 CLOSE = 1.0
 """Points of accuracy within which a number counts as agreeing with the paper's."""
