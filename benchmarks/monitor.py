@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fozo
-from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, TEST, Domain, Material
+from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, STREAMS, TEST, Domain, Material
 from fozo.core.descriptor import describe
 from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
@@ -215,34 +215,33 @@ def accuracy(
     """Errors of expected accuracy over all domains, and its values by severity."""
     engine = fozo.load_engine(weights)
     adapter = fozo.adapter(engine, material.source(engine))
-    fitted = [domain for domain, _ in material.domains("fit") if domain[1] in (0, *PREDICTED)]
-    modes = [
-        mode
-        for mode in ("plain", "adapted")
-        if all(material.has_logits("fit", domain, engine, mode) for domain in fitted)
-        and material.has_logits("test", ("clean", 0), engine, mode)
-    ]
-    methods = (None, adapter if "adapted" in modes else None)
+    counts = {mode: material.predicted(engine, mode) for mode in ("plain", "adapted")}
+    methods = {mode: None if mode == "plain" else adapter for mode, count in counts.items() if count}
     parts = []
     for domain, indices in material.domains("fit"):
         predicted = domain[1] in (0, *PREDICTED)
-        both = [material.logits("fit", domain, engine, each) if predicted else None for each in methods]
+        # Without predictions of the adapted model, the plain one's stand in, and are not reported.
+        both = [
+            material.logits("fit", domain, engine, methods.get(mode)) if predicted else None
+            for mode in ("plain", "adapted")
+        ]
         parts.append(Part(*domain, indices, features["fit"][domain], *both))
     labels = material.labels("fit", np.arange(len(material.clean)))
     rows: list[list[object]] = []
     details: list[list[object]] = []
     for unlabelled in (False, True):
         reference = MonitorReference.of(adapter, parts, None if unlabelled else labels)
-        for mode in modes:
-            regression = getattr(reference, mode)
+        for mode, method in methods.items():
+            regression, count = getattr(reference, mode), counts[mode]
             truth, found, low, high, confidence, chance = ([] for _ in range(6))
-            domains = [domain for domain in DOMAINS if material.has_logits("test", domain, engine, mode)]
-            for domain in domains:
-                logits = material.logits("test", domain, engine, None if mode == "plain" else adapter)
-                right = material.labels("test", np.arange(TEST))
+            right, clean = material.labels("test", np.arange(count)), reference.clean
+            for domain in DOMAINS:
+                streams = [
+                    material.logits("test", domain, engine, method, start) for start, end in STREAMS if end <= count
+                ]
+                logits = np.concatenate(streams)
                 truth.append(float((logits.argmax(axis=1) == right).mean()))
-                clean = reference.clean
-                distance = clean.distance(clean.whitening(features["test"][domain]))
+                distance = clean.distance(clean.whitening(features["test"][domain][:count]))
                 estimate = regression.estimate(shown(logits, regression.temperature), distance)
                 p = regression.probabilities(shown(logits, regression.temperature), distance)
                 chance.append(100 * np.sqrt(2 / np.pi * (p * (1 - p)).sum()) / len(p))
@@ -253,15 +252,16 @@ def accuracy(
             error, plain_error = (100 * (np.array(x) - truth) for x in (found, confidence))
             inside = np.mean((np.array(low) <= truth) & (np.array(truth) <= np.array(high)))
             width = 50 * np.mean(np.array(high) - low)
-            what = "no" if unlabelled else "yes"
-            row: list[object] = [engine.spec.name, mode, what, len(domains)]
-            row += [f"{np.abs(error).mean():.2f}", f"{np.mean(chance):.2f}"]
+            # Of the squared error, what chance does not explain is the estimate's own.
+            own = np.sqrt(max(np.square(error).mean() - np.square(chance).mean() * np.pi / 2, 0))
+            row: list[object] = [engine.spec.name, mode, "no" if unlabelled else "yes", count]
+            row += [f"{np.abs(error).mean():.2f}", f"{np.mean(chance):.2f}", f"{own:.2f}"]
             row += [f"{error.mean():+.2f}", f"{np.abs(error).max():.1f}"]
             row += [f"{100 * inside:.0f} %", f"+- {width:.1f}", f"{np.abs(plain_error).mean():.2f}"]
             rows.append(row)
             if not unlabelled:
-                for severity in sorted({severity for _, severity in domains}):
-                    some = [i for i, domain in enumerate(domains) if domain[1] == severity]
+                for severity in (0, *SEVERITIES):
+                    some = [i for i, domain in enumerate(DOMAINS) if domain[1] == severity]
                     shares = [f"{100 * np.array(x)[some].mean():.1f}" for x in (truth, found, confidence)]
                     name = severity or "clean"
                     details.append([engine.spec.name, mode, name, *shares, f"{np.abs(error[some]).mean():.2f}"])
@@ -303,21 +303,23 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         found = accuracy(material, path, features)
         rows += found[0]
         details += found[1]
-    yield f"## Expected accuracy over clean images and 15 corruptions x 5 severities, {TEST} images each"
+    yield f"## Expected accuracy over {len(DOMAINS)} domains: clean images and 15 corruptions x 5 severities"
     yield ""
     yield (
-        f"Errors are absolute, in points; the adapted model begins anew in each domain, batches of {BATCH}. "
-        f"*By chance*: what the mean error of a perfect estimate would be, for {TEST} predictions that are each right "
-        f"or wrong."
+        f"Errors are absolute, in points. *By chance*: what the mean error of a perfect estimate would be, for so many "
+        f"predictions that are each right or wrong; *beyond chance*: root of the mean squared error less that of "
+        f"chance. The adapted model takes batches of {BATCH}, and begins anew in each domain, and there after "
+        f"{STREAMS[0][1]} images."
     )
     yield ""
     heads = [
         "model",
         "predictions",
         "labels at calibration",
-        "domains",
+        "images a domain",
         "mean error",
         "by chance",
+        "beyond chance",
         "bias",
         "largest",
         "in the 95 % interval",

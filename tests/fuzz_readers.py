@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import tarfile
 import zipfile
@@ -25,6 +26,8 @@ from fozo.bench.plan import Experiment, Recipe, StreamPlan
 from fozo.bench.report.own import own_page
 from fozo.bench.report.page import page
 from fozo.bench.report.tables import table_of
+from fozo.bench.report.timeline import page as timeline_page
+from fozo.bench.report.timeline import read_events
 from fozo.bench.store import Store, collect
 from fozo.core.statistics import SourceStatistics
 from fozo.data.images import read_image, resize_crop
@@ -34,6 +37,7 @@ from fozo.io import encode
 from fozo.methods.base import Method
 from fozo.methods.eata import Fisher, measure_fisher
 from fozo.quant import Scales, ptq4vit, with_scales
+from fozo.types import Observation
 from tests.bench.invented import invent
 from tests.fuzz import Parts, Reader
 from tests.helpers import random_images, random_vit
@@ -195,6 +199,57 @@ def cifar(folder: Path) -> Reader:
     return Reader(read, [[good[:10], good[10:128], good[128:]]], joined, "fog")
 
 
+@cache
+def watched() -> tuple[Method[Any], fozo.MonitorReference]:
+    known = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)  # looks are of pixels
+    batches = [random_images(32, seed=100 + i) for i in range(2)]
+    adapter = fozo.create("align", known, fozo.calibrate(known, batches))
+    shape = known.spec.image_shape
+    pixels = np.random.default_rng(0).integers(0, 256, (16, *shape[1:], shape[0]), dtype=np.uint8)
+    return adapter, fozo.MonitorReference.collect(adapter, pixels, sample=2)
+
+
+@reader
+def monitor_reference(folder: Path) -> Reader:
+    adapter, reference = watched()
+    reference.save(folder / "monitor.npz")
+    images = random_images(6, seed=9)
+
+    def read(path: Path) -> None:
+        monitor = fozo.Monitor(adapter.clone(), fozo.MonitorReference.load(path))
+        monitor.adapter(images)
+        assert monitor.sentence
+
+    return Reader(read, [members(folder / "monitor.npz")], zipped, "monitor.npz")
+
+
+@reader
+def monitor_state(folder: Path) -> Reader:
+    adapter, reference = watched()
+    monitor = fozo.Monitor(adapter.clone(), reference, shadow=1.0)
+    for seed in range(4):
+        monitor.adapter(random_images(6, seed=seed))
+    monitor.save(folder / "memory.npz")
+    images = random_images(6, seed=9)
+
+    def read(path: Path) -> None:
+        before = monitor.status
+        try:
+            monitor.restore(path)
+        except fozo.FozoError:
+            assert monitor.status is before, "a refused memory changed it"
+            raise
+        try:
+            assert (
+                monitor.observe(Observation(adapter.engine.check(images), np.zeros((6, 7), np.float32), None)) is None
+            )
+            assert monitor.sentence and all(map(np.isfinite, monitor.metrics().values()))
+        finally:
+            monitor.restore(folder / "memory.npz")
+
+    return Reader(read, [members(folder / "memory.npz")], zipped, "copy.npz")
+
+
 # --- logs and JSON ---
 
 
@@ -229,6 +284,20 @@ def own_log(folder: Path) -> Reader:
             assert "<svg" in own_page(run) and run.images > 0
 
     return Reader(read, [texts], lines, "copy.log")
+
+
+@reader
+def events(folder: Path) -> Reader:
+    facts: list[dict[str, object]] = [
+        {"type": "reading", "image": 8, "time": 1.5, "drift_distance": 1.0, "looks": {"contrast": -0.5}},
+        {"type": "event", "image": 8, "time": 1.5, "name": "drift", "text": "no", "thumbnails": {"camera": "/9j/"}},
+    ]
+
+    def read(path: Path) -> None:
+        assert "<h2>Events" in timeline_page(path.name, read_events(path))
+
+    whole = [[json.dumps(each).encode() for each in facts + facts[:1]]]
+    return Reader(read, whole, lambda parts: b"".join(part + b"\n" for part in parts), "events.jsonl")
 
 
 @reader

@@ -285,6 +285,8 @@ class Observation:
     """``[B, classes]``: what was predicted."""
     descriptors: Array | None
     """``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them."""
+    equalised: Floats | None = None
+    """The last image as the model read it, where an equaliser has changed it; not to be kept without a copy."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -53,10 +54,17 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def few(monkeypatch: pytest.MonkeyPatch, sample: int) -> None:
+    """Let references be made of few corrupted images: otherwise it takes seconds."""
+    defaults = fozo.MonitorReference.collect.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "sample", sample)
+
+
 def test_a_camera_is_watched_and_its_drift_told(
     call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fozo.monitor.reference.SAMPLE", 8)
+    few(monkeypatch, 8)
     reference, events = tmp_path / "monitor.npz", tmp_path / "events.jsonl"
     given = ("watch", MODEL, camera / "live", "--stats", camera / "stats.npz")
     arguments = (*given, "--reference", reference, "--events", events)
@@ -81,6 +89,28 @@ def test_a_camera_is_watched_and_its_drift_told(
     assert call(*arguments)[0] == 0  # the reference is there now
 
 
+def test_calibration_makes_the_reference_too_and_thumbnails_are_kept_if_asked_for(
+    call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few(monkeypatch, 4)
+    stats, monitor, events = tmp_path / "stats.npz", tmp_path / "monitor.npz", tmp_path / "events.jsonl"
+    code, said, error = call("calibrate", MODEL, camera / "clean", "-o", stats, "--monitor", monitor)
+    assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 72 clean images" in error, error
+    given = ("watch", MODEL, camera / "live", "--stats", stats, "--reference", monitor)
+    code, _, error = call(*given, "--thumbnails")
+    assert code == 2 and "give its name as --events" in error
+    assert call(*given, "--events", events, "--thumbnails")[0] == 0
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    drift = next(line for line in lines if line.get("name") == "drift")
+    pictures = {
+        name: np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))) for name, text in drift["thumbnails"].items()
+    }
+    assert set(pictures) == {"camera", "equalised"} and all(one.shape == (28, 28) for one in pictures.values())
+    assert pictures["equalised"].std() > pictures["camera"].std()  # contrast was lost, and is given back
+    page = write_timeline(events, tmp_path / "page.html").read_text()
+    assert page.count('src="data:image/jpeg;base64,') == sum(len(line.get("thumbnails", ())) for line in lines) >= 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -89,6 +119,8 @@ def test_a_camera_is_watched_and_its_drift_told(
         ('{"type": "reading"}\n', "names no image or no time"),
         ('{"type": "event", "image": 1, "time": 1}\n', "no name or no text"),
         ('{"type": "else"}\n', "no reading and no event"),
+        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": 3}\n', "none of fozo watch's"),
+        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "no JPEG"),
     ],
 )
 def test_what_is_no_events_file_is_refused(call: Call, tmp_path: Path, text: str, message: str) -> None:

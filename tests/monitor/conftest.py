@@ -28,7 +28,7 @@ class Material:
     pixels: Pixels
     labels: npt.NDArray[np.int64]
 
-    def images(self, some: slice, kind: str = "clean", severity: int = 0) -> Floats:
+    def images(self, some: slice | npt.NDArray[np.int64], kind: str = "clean", severity: int = 0) -> Floats:
         pixels = self.pixels[some]
         if severity:
             pixels = np.stack([corrupt(one, kind, severity, 1, image_id=str(i)) for i, one in enumerate(pixels)])
@@ -47,6 +47,7 @@ def material() -> Material:
         adapter,
         pixels[:CALIBRATION],
         labels[:CALIBRATION],
+        sample=20,
         progress=lambda doing, done, total: told.append(total - done),
     )
     assert told[-1] == 0 and len(told) > 10  # it says how far it is

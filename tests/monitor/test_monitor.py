@@ -110,6 +110,31 @@ def test_the_guard_returns_plain_predictions_while_adaptation_hurts(material: Ma
     assert [event.name for event in monitor.events if event.name.startswith("guard")][-1] == "guard over"
 
 
+def test_where_both_models_say_the_same_nothing_is_gained_or_lost(material: Material) -> None:
+    """Shirts only: Align keeps every prediction, whatever the confidences of two regressions suggest."""
+    adapter, monitor = watched(material, shadow=1.0, guard="on")
+    shirts = material.images(np.flatnonzero(material.labels == 6)[-96:])
+    np.testing.assert_array_equal(
+        run(adapter, shirts).argmax(axis=1),
+        adapter.engine.run(adapter.engine.check(shirts))[Tap.LOGITS][0].argmax(axis=1),
+    )
+    comparison = monitor.status.shadow
+    assert comparison is not None and comparison.agreement == 1 and comparison.gain == 0 == comparison.error
+    assert not comparison.hurts and not comparison.may_hurt and not monitor.events
+
+
+def test_the_guard_saves_a_stream_of_one_class_from_a_method_that_collapses_on_it(material: Material) -> None:
+    """FOZO as published takes trousers, seen alone, for drift; nothing is spoilt by hand here."""
+    adapter = fozo.create("fozo", material.adapter.engine, material.adapter.source)
+    reference = fozo.MonitorReference.collect(adapter, material.pixels[:100], material.labels[:100], sample=5)
+    some = np.flatnonzero(material.labels[100:] == 1)[:128] + 100
+    alone = (run(adapter.clone(), material.images(some)).argmax(axis=1) == 1).mean()
+    monitor = fozo.Monitor(adapter, reference, shadow=0.25, guard="on")
+    guarded = run(adapter, material.images(some)).argmax(axis=1) == 1
+    assert alone < 0.3 and guarded[-48:].mean() > 0.9
+    assert "guard" in {event.name for event in monitor.events} and adapter.passes_per_image > 2
+
+
 def test_a_camera_that_goes_black_is_an_event(material: Material) -> None:
     adapter, monitor = watched(material)
     run(adapter, material.images(slice(400, 432)))

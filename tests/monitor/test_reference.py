@@ -25,17 +25,14 @@ def test_it_is_saved_and_loaded_whole(material: Material, tmp_path: Path) -> Non
     assert path.stat().st_size < 500_000
 
 
-def test_without_labels_confidence_stands_in_and_without_corruptions_drift_only(
-    material: Material, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fozo.monitor.reference.SAMPLE", 10)
+def test_without_labels_confidence_stands_in_and_without_corruptions_drift_only(material: Material) -> None:
     plain = fozo.NoAdapt(material.adapter.engine)
     images = material.images(slice(400, 464))
     drift_only = fozo.MonitorReference.collect(plain, material.pixels[:100], corruptions=False)
     monitor = fozo.Monitor(plain, drift_only)
     plain(images)
     assert monitor.accuracy is None and monitor.sentence == "no drift"
-    unlabelled = fozo.MonitorReference.collect(plain, material.pixels[:30])
+    unlabelled = fozo.MonitorReference.collect(plain, material.pixels[:30], sample=5)
     assert unlabelled.unlabelled and unlabelled.plain is not None
     monitor = fozo.Monitor(plain, unlabelled)
     plain(images)
@@ -53,6 +50,8 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
     for labels in (np.zeros(3, dtype=np.int64), np.full(20, 10)):
         with pytest.raises(FozoError, match=r"labels up to \d+ were given for 20 images and 10 classes"):
             fozo.MonitorReference.collect(plain, material.pixels[:20], labels)
+    with pytest.raises(FozoError, match="sample is 1"):
+        fozo.MonitorReference.collect(plain, material.pixels[:20], sample=1)
 
 
 @pytest.mark.parametrize(

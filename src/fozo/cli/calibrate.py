@@ -23,16 +23,24 @@ def calibrate(
             help="Statistics of many mixed images: IMAGES are a few clean ones of your own camera.", metavar="STATS"
         ),
     ] = None,
+    monitor: Annotated[
+        Path | None,
+        typer.Option(help="Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."),
+    ] = None,
     batch_size: BatchSize = 64,
 ) -> None:
     """Measure a model's source statistics on clean images: a few hundred mixed ones, or --blend 50 of your own."""
+    from fozo.api import adapter as make_adapter
     from fozo.calibration import calibrate as measure
     from fozo.cli.folder import open_unlabelled, read_batches
     from fozo.cli.progress import Progress
+    from fozo.cli.reference import make_reference
     from fozo.core.statistics import SourceStatistics
     from fozo.io import check_output, disk_errors
 
     check_output(out)  # said before the work, not after it
+    if monitor is not None:
+        check_output(monitor)
     found = open_unlabelled(images)
     engine = load_model(model, load)
     mixed = None if blend is None else SourceStatistics.load(blend)
@@ -48,3 +56,5 @@ def calibrate(
     with disk_errors(out):
         statistics.save(out)
     print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
+    if monitor is not None:
+        make_reference(make_adapter(engine, statistics), images, monitor)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fozo.cli.frames import Frame
-    from fozo.methods.registry import AnyMethod
-    from fozo.monitor import Event, Monitor, MonitorReference, Status
+    from fozo.monitor import Event, Monitor, Status
     from fozo.types import Floats, Spec
 
 
@@ -31,7 +29,7 @@ def watch(
     load: LoadOptions,
     stats: Annotated[Path, typer.Option(help="What fozo calibrate wrote.")],
     reference: Annotated[
-        Path, typer.Option(help="The monitor's reference; made from --clean if it is not there.")
+        Path, typer.Option(help="What fozo calibrate --monitor wrote; made from --clean if it is not there.")
     ] = Path("monitor.npz"),
     clean: Annotated[
         Path | None, typer.Option(help="Clean images to make --reference from; with class folders, also for accuracy.")
@@ -41,6 +39,9 @@ def watch(
     false_alarms: Annotated[float, typer.Option(help="Part of clean batches that may raise an alarm.")] = 1e-4,
     shadow: Annotated[float, typer.Option(help="Part of the images that the plain model predicts too.")] = 0.02,
     guard: Annotated[bool, typer.Option(help="Use the plain model while adaptation hurts.")] = False,
+    thumbnails: Annotated[
+        bool, typer.Option(help="Keep a small picture with each event in --events: they may show people.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 8,
 ) -> None:
     """Adapt to a camera; say what drifted, since when, and how accurate predictions still are."""
@@ -49,21 +50,27 @@ def watch(
 
     from fozo.api import adapter as make_adapter
     from fozo.cli.frames import frames
+    from fozo.cli.reference import make_reference, read_reference
     from fozo.io import check_output, disk_errors, open_output
     from fozo.monitor import Monitor
 
     if batch_size < 1:
         raise FozoError(f"batch_size is {batch_size}; give a whole number from 1 up")
+    if thumbnails and events is None:
+        raise FozoError("thumbnails are kept in the events file; give its name as --events")
     if events is not None:
         check_output(events)
     pictures = frames(source, follow=follow)
     adapter = make_adapter(load_engine(model, load), stats)
-    made = _reference(adapter, reference, clean)
+    if clean is None or reference.exists():
+        made = read_reference(reference)
+    else:
+        made = make_reference(adapter, clean, reference)
     now = [0.0]
     told: list[Event] = []
     monitor = Monitor(
         adapter, made, false_alarms=false_alarms, shadow=shadow, guard="on" if guard else "off",
-        on_event=told.append, clock=lambda: now[0],
+        thumbnails=thumbnails, on_event=told.append, clock=lambda: now[0],
     )  # fmt: skip
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
@@ -106,33 +113,6 @@ def prepared(batch: list[Frame], spec: Spec) -> Floats:
 
     pixels = [fit(frame.pixels, spec.image_size) for frame in batch]
     return spec.normalise(np.stack([luminance(one) for one in pixels] if spec.channels == 1 else pixels))
-
-
-def _reference(adapter: AnyMethod, path: Path, clean: Path | None) -> MonitorReference:
-    """Read the monitor's reference, or make it."""
-    from fozo.cli.folder import open_unlabelled
-    from fozo.cli.progress import Progress
-    from fozo.data.sets import open_images
-    from fozo.io import check_output, disk_errors
-    from fozo.monitor import MonitorReference
-
-    if clean is None or path.exists():
-        if not path.exists():
-            raise FozoError(
-                f"there is no monitor reference {path}; give a folder of clean images as --clean to make it"
-            )
-        return MonitorReference.load(path)
-    check_output(path)
-    try:
-        images = open_images(clean)
-    except FozoError:  # no set of classes: then a folder of images
-        images = open_unlabelled(clean)
-    with closing(Progress()) as progress:
-        made = MonitorReference.collect(adapter, images, progress=progress)
-    with disk_errors(path):
-        made.save(path)
-    print(f"fozo: {path} was made from {len(images)} clean images", file=sys.stderr)
-    return made
 
 
 def reading(monitor: Monitor) -> dict[str, object]:

@@ -105,6 +105,8 @@ class Method(ABC, Generic[C]):
     """Forward passes that the latest batch cost, as an average over its images."""
     described: Array | None = None
     """Descriptors of the latest batch, where the step has measured them: who watches need not do it again."""
+    equalised: Floats | None = None
+    """The last image of the latest batch as the model read it, where the step has changed it; good until the next."""
     observer: Observer | None = None
 
     def __init__(
@@ -178,7 +180,7 @@ class Method(ABC, Generic[C]):
             batch = self.engine.check(given)
             self._watch(given, self.engine.spec, clean)
             with self._transaction():
-                self._metrics, self.described = {}, None
+                self._metrics, self.described, self.equalised = {}, None, None
                 logits = self.step(batch)
                 if isinstance(logits, Answer):
                     return cast("Images", logits.value)  # of a black box: the methods for those say Any
@@ -204,7 +206,7 @@ class Method(ABC, Generic[C]):
         if self.observer is None:
             return logits
         try:
-            instead = self.observer.observe(Observation(batch, logits, self.described))
+            instead = self.observer.observe(Observation(batch, logits, self.described, self.equalised))
         except Exception:
             LOG.exception("the monitor of %s failed; its predictions do not depend on it", self.info.name)
             return logits

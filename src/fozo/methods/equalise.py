@@ -84,6 +84,7 @@ class Equalise(Method[EqualiseConfig]):
                     equalise(self.spectra, coefficients[sound], deficit, self.config.strength)
                 )
                 batch = batch.with_images(images)
+                self.equalised = images[-1]
             self.memory.add(domains, Stored.of(np.zeros((len(own), 0, 0), dtype=np.float32), np.zeros((len(own), 0))))
         self.report(shift=shift, effective_sample_size=samples, unlearnt=float((~sound).sum()))
         return self._run(batch)

@@ -2,7 +2,8 @@
 
 from fozo.monitor.accuracy import Estimate
 from fozo.monitor.drift import CleanImages, DriftDetector
-from fozo.monitor.monitor import Event, Monitor, Status
+from fozo.monitor.event import Event
+from fozo.monitor.monitor import Monitor, Status
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.signatures import Guess
 

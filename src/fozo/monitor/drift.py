@@ -19,8 +19,10 @@ vary less than half as much as the clean images did (v < 1/2), their mean counts
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -131,6 +133,18 @@ class CleanImages:
         return 1 / min(1 / count + max(0.0, 1 - 2 * spread), 1.0)
 
 
+def drift_of(facts: Mapping[str, Any]) -> Drift:
+    """Make it from what ``dataclasses.asdict`` gave, as JSON keeps it."""
+    detected, warning = facts["drift_detected"], facts["warning_detected"]
+    since, time = facts["since"], facts["since_time"]
+    if type(detected) is not bool or type(warning) is not bool or detected != (since is not None):
+        raise ValueError("its drift has no beginning, or the beginning has no drift")
+    distance, threshold, p_value = (float(facts[name]) for name in ("distance", "threshold", "p_value"))
+    if not np.isfinite([distance, threshold, p_value, time or 0.0]).all():
+        raise ValueError("its drift has numbers that are not finite")
+    return Drift(detected, warning, distance, threshold, p_value, None if since is None else int(since), time)
+
+
 class DriftDetector:
     """Judges each batch, and the most recent images together; remembers since when it is drift.
 
@@ -156,6 +170,18 @@ class DriftDetector:
         self._drifted = np.zeros(self.rows.shape[1])
         """Where the images of the present drift are, on average."""
         self.drift = Drift()
+
+    def memory(self) -> tuple[dict[str, object], dict[str, Array]]:
+        """What is to be kept of the stream."""
+        facts = {"seen": self.seen, "drift": asdict(self.drift)}
+        return facts, {"rows": self.rows, "times": self.times, "drifted": self._drifted}
+
+    def recall(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Go on from what :meth:`memory` gave."""
+        self.seen, self.drift = int(facts["seen"]), drift_of(facts["drift"])
+        self.rows, self.times, self._drifted = arrays["rows"], arrays["times"], arrays["drifted"]
+        if self.seen < len(self.rows):
+            raise ValueError("it has seen fewer images than it remembers")
 
     def update(self, features: Array, time: float = math.nan) -> Drift:
         """Judge a batch ``[n, features]`` seen at ``time``."""

@@ -7,14 +7,17 @@ there is no scene to lose.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.types import Array, Floats
 
 GRID = 16
-"""Rows and columns of the thumbnails by which scenes are compared."""
+"""Most rows and columns of the thumbnails by which scenes are compared."""
 SAME = 0.02 / 255
 """Mean difference of two frames below which they are the same frame: a sensor's noise alone makes more."""
 BLACK = 0.05
@@ -116,6 +119,22 @@ class FaultDetector:
             return False
         return correlation < UNLIKE
 
+    def memory(self) -> tuple[dict[str, object], dict[str, Array]]:
+        """What is to be kept of the frames: counts, and the last frame and the scene where there are any."""
+        counts: dict[str, object] = {"seen": self.seen, "faults": dict(self.faults), "lasted": dict(self._lasted)}
+        pictures = {"previous": self._previous, "scene": self._scene}
+        return counts | {"settled": self._settled}, {k: np.asarray(v) for k, v in pictures.items() if v is not None}
+
+    def recall(self, counts: Mapping[str, Any], pictures: Mapping[str, Array]) -> None:
+        """Go on from what :meth:`memory` gave."""
+        if not counts["faults"].keys() <= LASTING.keys() == counts["lasted"].keys():
+            raise ValueError("it names other faults than there are")
+        self.seen, self._settled = int(counts["seen"]), int(counts["settled"])
+        self.faults = {str(name): int(image) for name, image in counts["faults"].items()}
+        self._lasted = {name: int(counts["lasted"][name]) for name in LASTING}
+        previous, self._scene = pictures.get("previous"), pictures.get("scene")
+        self._previous = None if previous is None else previous.astype(np.float32)
+
     def accept(self) -> None:
         """Take what the camera shows now as its scene."""
         self._scene, self._settled = None, 0
@@ -123,10 +142,20 @@ class FaultDetector:
 
 def _thumbnail(gray: Floats) -> Array:
     """Means over a grid, with mean 0 and deviation 1; what is flat becomes nothing."""
-    rows, columns = (np.arange(0, side, max(1, -(-side // GRID))) for side in gray.shape)
+    rows, columns = (_borders(side) for side in gray.shape)
     sums = np.add.reduceat(np.add.reduceat(gray, rows, axis=0), columns, axis=1)
     sizes = np.outer(np.diff(rows, append=gray.shape[0]), np.diff(columns, append=gray.shape[1]))
     return _standardised(np.asarray(sums / sizes, dtype=np.float64))
+
+
+def _borders(side: int) -> npt.NDArray[np.int64]:
+    """Where the blocks begin that a side of so many pixels is cut into."""
+    return np.arange(0, side, max(1, -(-side // GRID)))
+
+
+def thumbnail_shape(size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the thumbnail of an image of a size."""
+    return len(_borders(size[0])), len(_borders(size[1]))
 
 
 def _standardised(values: Array) -> Array:

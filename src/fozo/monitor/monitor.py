@@ -13,46 +13,35 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fozo.errors import FozoError
+from fozo.io import save_arrays
 from fozo.methods.base import Method
 from fozo.monitor.accuracy import Estimate, shown
 from fozo.monitor.drift import CONTENT, RECENT, DriftDetector
+from fozo.monitor.event import EVENTS, Event
 from fozo.monitor.faults import SENTENCES, FaultDetector
 from fozo.monitor.looks import Looker
+from fozo.monitor.memory import memory_of, recall
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.shadow import Comparison, Shadow
 from fozo.monitor.signatures import Guess
+from fozo.monitor.thumbnails import thumbnail
 from fozo.monitor.words import changes, clear_changes, sentence
 from fozo.types import Array, Drift, Floats, Observation, Tap
 
 LOG = logging.getLogger("fozo.monitor")
 WINDOW = 64
 """Most recent images that looks, guesses and expected accuracies are of."""
-EVENTS = 1000
-"""Most recent events that are kept."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that a person should know of."""
-
-    name: str
-    """``drift``, ``drift changed``, ``guard``, a camera fault; with `` over`` where it has ended."""
-    image: int
-    """Number of the image it began with, the first of the stream being 1."""
-    time: float
-    """When it was noticed, in seconds since 1970."""
-    text: str
-    facts: Mapping[str, float] = field(default_factory=dict)
-    """What :meth:`Monitor.metrics` said then."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +86,8 @@ class Monitor:
             images calibrated on.
         shadow: part of the images that the plain model predicts too; 0 for none.
         guard: ``"on"`` returns the plain model's predictions while the evidence says that adaptation hurts.
+        thumbnails: whether events keep a small picture of what the camera saw and of what the model read. They may show
+            people: off, unless asked for.
         on_event: is called with every :class:`Event`; it should be quick.
         clock: gives the time, in seconds since 1970, to what is seen.
     """
@@ -110,6 +101,7 @@ class Monitor:
         content: float = CONTENT,
         shadow: float = 0.02,
         guard: str = "off",
+        thumbnails: bool = False,
         on_event: Callable[[Event], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -125,7 +117,9 @@ class Monitor:
         reference.check(adapter)
         self.adapter, self.reference, self.clock, self.on_event = adapter, reference, clock, on_event
         self.shadow_rate = 0.0 if adapter.info.name == "noadapt" else shadow
-        self.guard = guard == "on"
+        self.guard, self.thumbnails = guard == "on", thumbnails
+        self._pictures: dict[str, Floats] = {}
+        self._lock = threading.RLock()
         self.looker = Looker(adapter.engine.spec)
         self.detector = DriftDetector(reference.clean, false_alarms, content)
         self.faults = FaultDetector()
@@ -134,14 +128,34 @@ class Monitor:
 
     def reset(self) -> None:
         """Forget the stream: the next image is the first."""
-        self.detector.reset()
-        self.faults.reset()
-        self.shadow = Shadow(self.shadow_rate)
-        self._features = np.zeros((0, self.looker.width))
-        self._shown = np.zeros((0, 3))
-        self._told: Guess | None = None
-        self.status = Status()
-        self.events: deque[Event] = deque(maxlen=EVENTS)
+        with self._lock:
+            self.detector.reset()
+            self.faults.reset()
+            self.shadow = Shadow(self.shadow_rate)
+            self._features = np.zeros((0, self.looker.width))
+            self._shown = np.zeros((0, 3))
+            self._told: tuple[str, ...] | None = None
+            """Names that the drift was told under."""
+            self.status = Status()
+            self.events: deque[Event] = deque(maxlen=EVENTS)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what is remembered of the stream to an ``.npz``, atomically: beside the adapter's own state.
+
+        It holds the last frame in gray, by which a frozen picture is noticed: keep it as you would keep images.
+        """
+        with self._lock:
+            header, arrays = memory_of(self)
+        save_arrays(path, header, arrays)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on from what :meth:`save` wrote, as if never interrupted.
+
+        What does not fit is refused, and nothing is changed. The options are this monitor's own: a rate or a guard may
+        be another one than when it was saved.
+        """
+        with self._lock:
+            recall(self, path)
 
     @property
     def drift(self) -> Drift:
@@ -160,30 +174,23 @@ class Monitor:
 
     def observe(self, observation: Observation) -> Floats | None:
         """Look at a batch; give the plain model's logits instead where adaptation hurts and ``guard`` is on."""
+        with self._lock:
+            return self._observe(observation)
+
+    def _observe(self, observation: Observation) -> Floats | None:
         images, now = observation.batch.images, self.clock()
         features = self.looker(images, observation.descriptors)
         sound = np.isfinite(features).all(axis=1)
         before = self.status
         drift = self.detector.update(features[sound], now)
         self._remember(features[sound], observation.logits[sound], before.drift, drift)
-        distance = self._distance()
-        comparison = self._compare(observation, distance)
-        guarding = self.guard and comparison is not None and comparison.hurts
-        guess = self._guess(drift)
-        clean = self.reference.clean.whitening
-        recent = len(self._features) > 0
+        plain = self._shadow(observation, before.guarding)
         faults = self.faults.update(self.looker.pixels(images))
-        self.status = Status(
-            before.images + len(images),
-            drift,
-            changes(self._features, clean.mean) if recent else {},
-            tuple(clear_changes(self._features, clean.mean, clean.std)) if recent else (),
-            guess,
-            self._estimate(distance, guess),
-            tuple(self.faults.faults),
-            comparison,
-            guarding,
-        )
+        self.status = self._say(before.images + len(images), before.guarding)
+        guarding = self.status.guarding
+        if self.thumbnails:
+            seen = {"camera": images[-1], "equalised": observation.equalised}
+            self._pictures = {k: self.looker.pixels(v[None])[0] for k, v in seen.items() if v is not None}
         for change in faults:
             name = change.name if change.began else f"{change.name} over"
             text = SENTENCES[change.name] if change.began else f"no longer: {SENTENCES[change.name]}"
@@ -194,9 +201,30 @@ class Monitor:
             self._tell(Event("guard" if guarding else "guard over", self.status.images, now, text, self.metrics()))
         if not guarding:
             return None
-        self.adapter.passes_per_image += 1
-        plain: Floats = self.adapter.engine.run(observation.batch)[Tap.LOGITS][0]
+        if plain is None:
+            self.adapter.passes_per_image += 1
+            plain = self.adapter.engine.run(observation.batch)[Tap.LOGITS][0]
         return plain
+
+    def _say(self, images: int, guarded: bool) -> Status:
+        """Put together what is known now, from what is remembered alone."""
+        drift, clean = self.detector.drift, self.reference.clean
+        distance = clean.distance(clean.whitening(self._features)) if len(self._features) else 0.0
+        comparison = self.shadow.compare(distance, self.reference.plain, self.reference.adapted)
+        hurts = comparison is not None and (comparison.may_hurt if guarded else comparison.hurts)
+        guess, white = self._guess(drift), clean.whitening
+        recent = len(self._features) > 0
+        return Status(
+            images,
+            drift,
+            changes(self._features, white.mean) if recent else {},
+            tuple(clear_changes(self._features, white.mean, white.std)) if recent else (),
+            guess,
+            self._estimate(distance, guess),
+            tuple(self.faults.faults),
+            comparison,
+            self.guard and hurts,
+        )
 
     def _remember(self, features: Array, logits: Floats, before: Drift, drift: Drift) -> None:
         """Keep the most recent images; where a drift has begun or ended, only those since."""
@@ -211,10 +239,6 @@ class Monitor:
         if drift.drift_detected != before.drift_detected:
             self.shadow.forget()
         self._features, self._shown = self._features[-keep:], self._shown[-keep:]
-
-    def _distance(self) -> float:
-        clean = self.reference.clean
-        return clean.distance(clean.whitening(self._features)) if len(self._features) else 0.0
 
     def _guess(self, drift: Drift) -> Guess | None:
         """Say what the drift looks like; where the latest images look like something else, what they do."""
@@ -234,36 +258,46 @@ class Monitor:
         outside = guess is not None and not guess.known
         return regression.estimate(self._shown, distance, outside=outside, unlabelled=self.reference.unlabelled)
 
-    def _compare(self, observation: Observation, distance: float) -> Comparison | None:
-        """Let the plain model predict some of the images too."""
-        chosen = self.shadow.choose(len(observation.batch))
-        plain, adapted = self.reference.plain, self.reference.adapted
-        if len(chosen):
-            some = observation.batch.with_images(observation.batch.images[chosen])
-            logits = self.adapter.engine.run(some)[Tap.LOGITS][0]
-            self.adapter.passes_per_image += len(chosen) / len(observation.batch)
-            temperatures = tuple(1.0 if each is None else each.temperature for each in (plain, adapted))
-            self.shadow.add(logits, observation.logits[chosen], (temperatures[0], temperatures[1]))
-        return self.shadow.compare(distance, plain, adapted)
+    def _shadow(self, observation: Observation, guarding: bool) -> Floats | None:
+        """Let the plain model predict some of the images too; while it predicts anyway, all: give its logits then."""
+        count = len(observation.batch)
+        chosen = np.arange(count) if guarding else self.shadow.choose(count)
+        if not len(chosen):
+            return None
+        some = observation.batch.with_images(observation.batch.images[chosen])
+        logits: Floats = self.adapter.engine.run(some)[Tap.LOGITS][0]
+        self.adapter.passes_per_image += len(chosen) / count
+        regressions = self.reference.plain, self.reference.adapted
+        plain, adapted = (1.0 if each is None else each.temperature for each in regressions)
+        self.shadow.add(logits, observation.logits[chosen], (plain, adapted))
+        return logits if guarding else None
 
     def _tell_drift(self, before: Status, now: float) -> None:
         """Raise an event where a drift begins, becomes clear, changes its kind, or ends."""
         drift, guess = self.status.drift, self.status.guess
         if drift.drift_detected and drift.since is not None:
             first, settled = not before.drift.drift_detected, len(self._features) >= RECENT
-            told = self._told
-            other = told is None or guess is None or guess.kind not in (told.kind, *told.alike)
+            names = None if guess is None else (guess.kind, *guess.alike)
+            other = self._told is None or guess is None or guess.kind not in self._told
             if first:
-                self._told = guess if settled else None
+                self._told = names
                 self._tell(Event("drift", drift.since, now, self.sentence, self.metrics()))
-            elif settled and guess is not None and guess.kind != "clean" and other:
-                self._told = guess
+            elif settled and guess is not None and guess.kind != "clean" and other and self._lasts(guess):
+                self._told = names
                 self._tell(Event("drift changed", self.status.images, now, self.sentence, self.metrics()))
         elif before.drift.drift_detected:
             self._told = None
             self._tell(Event("drift over", self.status.images, now, "the images look clean again", self.metrics()))
 
+    def _lasts(self, guess: Guess) -> bool:
+        """Say whether the latest images agree: half fog and half clean looks like something else altogether."""
+        assert self.reference.signatures is not None
+        last = self.reference.signatures.guess(self._features[-RECENT // 2 :])
+        return guess.kind in (last.kind, *last.alike)
+
     def _tell(self, event: Event) -> None:
+        if self.thumbnails:
+            event = replace(event, thumbnails={name: thumbnail(pixels) for name, pixels in self._pictures.items()})
         self.events.append(event)
         level = logging.INFO if event.name.endswith("over") else logging.WARNING
         LOG.log(level, "%s at image %s: %s", event.name, f"{event.image:,}", event.text)

@@ -32,7 +32,7 @@ from fozo.monitor.signatures import SEVERITIES, Signatures
 from fozo.types import Array, Floats, Spec, Tap
 
 SAMPLE = 40
-"""Images that are corrupted for each kind and severity; every one sees others, so that all get their turn."""
+"""Images that are corrupted for each kind and severity, unless told; every one sees others, so that all get a turn."""
 PREDICTED = (1, 3, 5)
 """Severities at which they are predicted, too; of the others only their looks are kept, which cost no pass."""
 BATCH = 20
@@ -85,11 +85,13 @@ class MonitorReference:
         labels: npt.NDArray[np.integer] | None = None,
         *,
         corruptions: bool = True,
+        sample: int = SAMPLE,
         progress: Progress = lambda doing, done, total: None,
     ) -> MonitorReference:
         """Measure clean images, and some of them corrupted, with a fresh copy of an adapter.
 
-        About 2 x (images + 1800) forward passes, half of it where nothing is adapted, and 3000 corrupted images.
+        About 2 x (images + 45 x sample) forward passes, half of it where nothing is adapted, and 75 x sample corrupted
+        images.
 
         Args:
             adapter: what is going to be watched.
@@ -98,6 +100,7 @@ class MonitorReference:
             labels: for an array, the right columns of the logits, if they are known.
             corruptions: whether to corrupt some of them, which needs the extra ``fozo[bench]``; without, the monitor
                 tells drift, looks and camera faults, but guesses no kind and expects no accuracy.
+            sample: images that are corrupted for each kind and severity.
             progress: is told what is done, how much of it, and how much there is.
         """
         spec = adapter.engine.spec
@@ -113,7 +116,9 @@ class MonitorReference:
                 f"{len(labels)} labels up to {labels.max()} were given for {len(pixels)} images and {spec.classes} "
                 f"classes; give one column of the logits for each image, or no labels"
             )
-        return cls.of(adapter, list(measure(adapter, pixels, corruptions, progress)), labels)
+        if sample < 2:
+            raise FozoError(f"sample is {sample}; give at least 2 images for each corruption, such as {SAMPLE}")
+        return cls.of(adapter, list(measure(adapter, pixels, sample if corruptions else 0, progress)), labels)
 
     @classmethod
     def of(
@@ -265,20 +270,20 @@ def _read(images: ImageSet, spec: Spec, progress: Progress) -> Pixels:
     return np.stack(found)
 
 
-def turns(count: int, kinds: tuple[str, ...]) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
+def turns(count: int, kinds: tuple[str, ...], sample: int = SAMPLE) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
     """Say which images are corrupted how: every kind and severity gets others; those to be predicted come first."""
-    size = min(SAMPLE, count)
+    size = min(sample, count)
     rest = [severity for severity in SEVERITIES if severity not in PREDICTED]
     pairs = [(kind, severity) for some in (PREDICTED, rest) for kind in kinds for severity in some]
     for place, (kind, severity) in enumerate(pairs):
         yield kind, severity, (place * size + np.arange(size)) % count
 
 
-def measure(adapter: Method[Any], pixels: Pixels, corruptions: bool, progress: Progress) -> Iterator[Part]:
-    """Measure clean images, then corrupted ones."""
+def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progress) -> Iterator[Part]:
+    """Measure clean images, then ``sample`` corrupted ones of each kind and severity."""
     engine, fresh = adapter.engine, adapter.clone()
     looker = Looker(engine.spec)
-    plan = [("clean", 0, np.arange(len(pixels))), *(turns(len(pixels), KINDS) if corruptions else ())]
+    plan = [("clean", 0, np.arange(len(pixels))), *(turns(len(pixels), KINDS, sample) if sample else ())]
     total, done = sum(len(indices) for _, _, indices in plan), 0
     for kind, severity, indices in plan:
         fresh.reset()

@@ -1,8 +1,9 @@
 """The shadow: now and then the plain model predicts too, so that it is known whether adaptation helps.
 
-At a chosen rate, images are run through the plain model as well. On these pairs the probability of being right is
-expected for both predictions (:mod:`fozo.monitor.accuracy`); adaptation *hurts* where the plain model's is higher by
-more than two standard errors, which are those of the paired difference and of the regressions.
+At a chosen rate, images are run through the plain model as well. Where both name the same class, both are right or
+both are wrong, however sure they are: only pairs that differ can gain or lose anything. Of these the probability of
+being right is expected for both predictions (:mod:`fozo.monitor.accuracy`); adaptation *hurts* where the plain model's
+is higher by more than two standard errors, which are those of the pairs and of the regressions.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class Comparison:
         """Whether the evidence says that adaptation makes predictions worse."""
         return self.gain is not None and self.error is not None and self.gain < -2 * self.error
 
+    @property
+    def may_hurt(self) -> bool:
+        """Whether it still looks like it: a guard that fell back stays there for so long, lest it flutter."""
+        return self.gain is not None and self.error is not None and self.gain < -self.error
+
 
 class Shadow:
     """Chooses images for the shadow, and keeps what both models said of them."""
@@ -61,6 +67,17 @@ class Shadow:
         rows = zip(shown(plain, temperatures[0]), shown(adapted, temperatures[1]), same, strict=True)
         self._pairs.extend((p, a, bool(s)) for p, a, s in rows)
 
+    def memory(self) -> tuple[float, Array]:
+        """What is to be kept: how much of the next image is due, and the pairs as rows ``[n, 7]``."""
+        rows = [np.concatenate([p, a, [same]]) for p, a, same in self._pairs]
+        return self._due, np.array(rows).reshape(-1, 7)
+
+    def recall(self, due: float, rows: Array) -> None:
+        """Go on from what :meth:`memory` gave."""
+        self._due = due
+        self._pairs.clear()
+        self._pairs.extend((row[:3], row[3:6], bool(row[6])) for row in rows)
+
     def forget(self) -> None:
         """Drop the pairs: they are of another domain."""
         self._pairs.clear()
@@ -73,9 +90,9 @@ class Shadow:
         agreement = float(np.mean([same for _, _, same in self._pairs]))
         gain = error = None
         if plain is not None and adapted is not None:
-            difference = adapted.probabilities(a, distance) - plain.probabilities(p, distance)
+            same = np.array([pair[2] for pair in self._pairs])
+            difference = np.where(same, 0.0, adapted.probabilities(a, distance) - plain.probabilities(p, distance))
             gain = float(difference.mean())
-            # Both regressions err in the same direction for most domains, so the larger error stands for both.
-            systematic = max(plain.error, adapted.error) / 2
+            systematic = float(np.hypot(plain.error, adapted.error)) * (1 - agreement)
             error = float(np.hypot(difference.std() / np.sqrt(len(difference)), systematic))
         return Comparison(len(p), agreement, float(p[:, 2].mean()), float(a[:, 2].mean()), gain, error)

@@ -12,6 +12,7 @@ from fozo.bench.report.charts import Series, line_chart
 from fozo.errors import FozoError
 from fozo.io import atomic_write, check_output, disk_errors, open_regular, parse_json
 from fozo.monitor.looks import LOOKS
+from fozo.monitor.thumbnails import check_thumbnail
 from fozo.monitor.words import clock
 
 LONGEST = 1 << 20
@@ -20,6 +21,8 @@ MOST = 200_000
 """Lines of a file: at 8 images a batch, more than a million images."""
 SHOWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blockiness")
 """Looks that are drawn."""
+PICTURES = {"camera": "camera", "equalised": "equalised"}
+"""Thumbnails that an event may have, and how their columns are called."""
 
 
 def write_timeline(events: Path, out: Path) -> Path:
@@ -44,7 +47,9 @@ def read_events(path: Path) -> list[dict[str, Any]]:
                     raise ValueError("it names no image or no time")
                 if facts["type"] == "event" and not all(isinstance(facts.get(key), str) for key in ("name", "text")):
                     raise ValueError("the event has no name or no text")
-            except ValueError as error:
+                for picture in dict(facts.get("thumbnails") or {}).values():
+                    check_thumbnail(picture)
+            except (TypeError, ValueError) as error:
                 if not line.endswith(b"\n"):  # the watch was killed while it wrote
                     break
                 raise FozoError(
@@ -61,14 +66,16 @@ def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
     readings = [line for line in lines if line["type"] == "reading"]
     events = [line for line in lines if line["type"] == "event"]
     style = files("fozo.bench.report").joinpath("report.css").read_text(encoding="utf-8")
+    pictures = any(event.get("thumbnails") for event in events)
+    heads = "".join(f'<th scope="col">{head}</th>' for head in PICTURES.values()) if pictures else ""
     rows = "".join(
         f'<tr><th scope="row">{event["image"]:,}</th><td>{escape(clock(event["time"]))}</td>'
-        f"<td>{escape(event['name'])}</td><td>{escape(event['text'])}</td></tr>"
+        f"<td>{escape(event['name'])}</td><td>{escape(event['text'])}</td>{_pictures(event) if pictures else ''}</tr>"
         for event in events
     )
     table = (
         '<div class="scroll"><table><thead><tr><th scope="col">image</th><th scope="col">noticed</th>'
-        f'<th scope="col">event</th><th scope="col"></th></tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<th scope="col">event</th><th scope="col">what</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         if events
         else "<p>Nothing happened.</p>"
     )
@@ -78,9 +85,19 @@ def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
         '<meta name="color-scheme" content="light dark">'
         f"<title>fozo: {escape(name)}</title><style>{style}</style></head><body><main>"
         f"<header><h1>{escape(name)}</h1><p>{readings[-1]['image']:,} images, {len(events)} events. At the end: "
-        f"{escape(str(readings[-1].get('sentence', '')))}</p></header><section><h2>Events</h2>{table}</section>"
+        f"{escape(str(readings[-1].get('sentence', '')))}</p></header>"
+        f"<section class=events><h2>Events</h2>{table}</section>"
         f'<section><h2>Readings</h2><div class="charts">{"".join(_charts(readings))}</div></section>'
         "</main></body></html>\n"
+    )
+
+
+def _pictures(event: dict[str, Any]) -> str:
+    """Cells with what the camera saw, and what the model read."""
+    given = event.get("thumbnails") or {}
+    image = '<img alt="{}" src="data:image/jpeg;base64,{}">'
+    return "".join(
+        f"<td>{image.format(escape(head), given[key]) if key in given else ''}</td>" for key, head in PICTURES.items()
     )
 
 

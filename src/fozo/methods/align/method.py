@@ -129,6 +129,7 @@ class Align(Method[AlignConfig]):
             if sound.any():
                 some = batch.with_images(batch.images[sound])
                 logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
+            self.equalised = None  # it may be of another image than the last
         learnt = [len(lesson) for lesson in self.lessons if lesson is not None]
         unlearnt, healed = len(batch) - sum(learnt), len(self.lessons) - len(learnt)
         self.report(**self._metrics, unlearnt=float(unlearnt), healed=float(healed))
@@ -201,10 +202,8 @@ class Align(Method[AlignConfig]):
         return logits
 
     def _heal(self, batch: Batch) -> Floats:
-        """Adaptation has broken predictions: if the plain model's are sound, they count, and all memories go.
-
-        What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
-        """
+        """Adaptation has broken predictions: if the plain model's are sound, they count, and all memories go."""
+        # What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
         logits = self._plain(batch)
         self._forget()
         self.lessons.append(None)
@@ -216,6 +215,7 @@ class Align(Method[AlignConfig]):
         """Move, predict and remember a few images. Return logits and passes."""
         before, knobs = self.memory.mark(), treatment.knobs
         plain, batch = batch, self._equalised(batch, coefficients, treatment.deficit)
+        self.equalised = None if batch is plain else batch.images[-1]
         passes, self.credit = self.config.spend(len(batch), float(treatment.samples.mean()), self.credit)
         for again in range(passes):
             if again:
