@@ -11,7 +11,9 @@ BIN    := $(VENV)/bin
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
 
-test: lint types unit
+# Types are checked beside the tests: each needs one processor.
+test: lint
+	@$(MAKE) --no-print-directory -j2 types unit
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import REPO
 
-KILLS = 30
+KILLS = 20
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
