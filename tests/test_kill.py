@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import REPO
 
-KILLS = 20
+KILLS = 10
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
