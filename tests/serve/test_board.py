@@ -9,6 +9,7 @@ import math
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -150,8 +151,9 @@ def test_many_threads_record_while_a_viewer_looks() -> None:
             history.record(reading(name, NOW + number, drift=float(number)))
 
     def look() -> None:
-        for name, line in told(history, viewer).items():
-            seen[name] += [point[1] for point in line["points"]]
+        message = history.changes(viewer)
+        for line in [] if message is None else message["cameras"]:
+            seen[line["camera"]] += [point[1] for point in line["points"]]
 
     threads = [threading.Thread(target=work, args=(name,)) for name in seen]
     for thread in threads:
@@ -241,7 +243,7 @@ def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
             assert "limit" in answer.json()["error"]
         while board.open:
-            pass
+            time.sleep(0.01)
         assert httpx.head(address).status_code == 200  # and ends
         with open_stream(port) as stream:
             assert stream.next() is not None

@@ -76,7 +76,7 @@
       camera.events.splice(0, camera.events.length - EVENTS);
       camera.news ||= !known || told.fresh || told.events.length > 0;
       camera.told = told;
-      camera.dirty = true;
+      camera.unsaid = camera.undrawn = true;
       if (!known) {
         camera.row.camera = camera;
         $("rows").append(camera.row);
@@ -89,7 +89,7 @@
     later();
   }
 
-  // Drawing: once a frame, and only rows in sight.
+  // Drawing: once a frame. Words are for all rows, curves and pictures for those in sight.
 
   const eye = new IntersectionObserver((seen) => {
     for (const one of seen) one.target.camera.sight = one.isIntersecting;
@@ -101,7 +101,10 @@
     drawn = true;
     requestAnimationFrame(() => {
       drawn = false;
-      for (const camera of cameras.values()) if (camera.dirty && camera.sight) draw(camera);
+      for (const camera of cameras.values()) {
+        if (camera.unsaid) write(camera);
+        if (camera.undrawn && camera.sight) draw(camera);
+      }
     });
   }
 
@@ -115,25 +118,32 @@
     };
   }
 
-  function draw(camera) {
-    const { told, points } = camera;
-    camera.dirty = false;
+  function write(camera) {
+    const { told, drift, accuracy } = camera;
+    camera.unsaid = false;
     camera.row.dataset.state = told.state;
     put(camera.badge, NAMES[told.state]);
     put(camera.name, called(told));
     put(camera.model, told.model);
     age(camera);
-    const drifts = points.filter((point) => point[1] !== null);
-    const top = 1.15 * Math.max(1e-9, ...drifts.map((point) => Math.max(point[1], point[2] ?? 0)));
-    const over = told.drift !== null && told.threshold !== null ? `threshold ${distance(told.threshold)}` : "";
-    curve(camera.drift, drifts, (point) => point[1], top, distance(told.drift), over);
-    line(camera.drift, ".threshold", drifts.filter((point) => point[2] !== null), (point) => point[2], top, drifts);
-    const sure = points.filter((point) => point[3] !== null);
-    const range = told.low !== null && told.high !== null ? `${Math.round(100 * told.low)} to ${percent(told.high)}` : "";
-    curve(camera.accuracy, sure, (point) => point[3], 1, percent(told.accuracy), range);
-    band(camera.accuracy, sure.filter((point) => point[4] !== null && point[5] !== null));
+    put(drift.querySelector("b"), distance(told.drift));
+    put(drift.querySelector(".aside"), told.drift !== null && told.threshold !== null ? `threshold ${distance(told.threshold)}` : "");
+    put(accuracy.querySelector("b"), percent(told.accuracy));
+    put(accuracy.querySelector(".aside"), told.low !== null && told.high !== null ? `${Math.round(100 * told.low)} to ${percent(told.high)}` : "");
     put(camera.sentence, local(told.sentence || "not watched: the server has no reference of clean images for this model"));
     if (camera.news) list(camera);
+    if (told.frames) document.body.classList.add("pictured"); // a column more
+  }
+
+  function draw(camera) {
+    camera.undrawn = false;
+    const drifts = camera.points.filter((point) => point[1] !== null);
+    const top = 1.15 * Math.max(1e-9, ...drifts.map((point) => Math.max(point[1], point[2] ?? 0)));
+    curve(camera.drift, drifts, (point) => point[1], top);
+    line(camera.drift, ".threshold", drifts.filter((point) => point[2] !== null), (point) => point[2], top, drifts);
+    const sure = camera.points.filter((point) => point[3] !== null);
+    curve(camera.accuracy, sure, (point) => point[3], 1);
+    band(camera.accuracy, sure.filter((point) => point[4] !== null && point[5] !== null));
     frame(camera);
   }
 
@@ -156,17 +166,16 @@
     element.setAttribute("d", points.length ? path(points, across(all), (point) => down(value(point), top)) : "");
   }
 
-  function curve(cell, points, value, top, now, aside) {
-    put(cell.querySelector("b"), now);
-    put(cell.querySelector(".figure small"), aside);
+  function curve(cell, points, value, top) {
     line(cell, ".line", points, value, top);
-    const span = points.length > 1 ? points.at(-1)[0] - points[0][0] : 0;
-    put(cell.querySelector(".span"), span > 0 ? `last ${period(span)}` : "");
     const end = points.length ? `M194 ${down(value(points.at(-1)), top).toFixed(1)}h0` : ""; // a dot, whatever the scale
     cell.querySelector(".end").setAttribute("d", end);
     cell.classList.toggle("none", !points.length);
-    const what = cell.querySelector(".unit").textContent;
-    cell.querySelector("svg").setAttribute("aria-label", points.length ? `${what} ${span > 0 ? `over ${period(span)}` : "so far"}, now ${now} ${aside}` : `${what} not known`);
+    const span = points.length > 1 ? points.at(-1)[0] - points[0][0] : 0;
+    put(cell.querySelector(".span"), span > 0 ? `last ${period(span)}` : "");
+    const all = points.map(value);
+    const say = cell === cell.closest("tr").camera.drift ? distance : percent;
+    cell.querySelector("svg").setAttribute("aria-label", points.length ? `from ${say(Math.min(...all))} to ${say(Math.max(...all))}` : "not known");
   }
 
   function band(cell, points) {
@@ -197,7 +206,6 @@
 
   async function frame(camera) {
     const { told } = camera;
-    if (told.frames) document.body.classList.add("pictured");
     if (!told.frames || told.frames === camera.pictured || !camera.sight || camera.asking) return;
     const wait = camera.asked + REFRESH - Date.now();
     if (wait > 0) {
@@ -307,7 +315,10 @@
   }, 1000);
   addEventListener("beforeprint", () => {
     put($("printed"), new Date().toLocaleString());
-    for (const camera of cameras.values()) if (camera.dirty) draw(camera);
+    for (const camera of cameras.values()) {
+      if (camera.unsaid) write(camera);
+      if (camera.undrawn) draw(camera);
+    }
   });
 
   // Changes of state, said aloud: a few at a time.
