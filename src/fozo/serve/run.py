@@ -1,0 +1,80 @@
+"""Running the application: uvicorn, one line about where, and an orderly end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from fozo.errors import FozoError
+from fozo.serve.app import create_app
+
+if TYPE_CHECKING:
+    from fozo.serve.config import ServeConfig
+    from fozo.serve.types import Board
+
+PATIENCE = 30
+"""Seconds that connections may take to end once the server is told to stop."""
+
+
+class _Server(uvicorn.Server):
+    """Says when it takes requests, which uvicorn's log would say among much else."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        self.ready()
+
+
+def serve(config: ServeConfig, board: Board | None = None) -> None:
+    """Serve until told to stop (SIGTERM, Ctrl-C): then finish what is under way, save all cameras, and return."""
+    app = create_app(config, board)
+    listener = _listen(config.host, config.port)
+    host, port = listener.getsockname()[:2]
+    scheme = "http" if config.certificate is None else "https"
+    models = ", ".join(model.name for model in config.models)
+
+    def say() -> None:
+        name = f"[{host}]" if ":" in host else host
+        print(f"fozo: serving {models} at {scheme}://{name}:{port}", flush=True)
+
+    options = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="on", ws="none",
+        timeout_graceful_shutdown=PATIENCE, ssl_certfile=config.certificate, ssl_keyfile=config.key,
+    )  # fmt: skip
+    # Once done, uvicorn raises the signal that stopped it anew, for whoever was there before it.
+    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        _Server(options, say).run([listener])
+    finally:
+        listener.close()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        app.state.server.stop()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the address, before anything is said about it."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        listener = socket.socket(family, kind)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise FozoError(
+            f"cannot listen on {host} port {port}: {error.strerror}; give another --host or --port"
+        ) from error
+    return listener
