@@ -10,10 +10,10 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.middleware import Middleware
 
-from fozo.serve.board import PUBLIC, CameraBoard
+from fozo.serve.board import CameraBoard
+from fozo.serve.security import Guard
 from fozo.serve.types import Reading
 
 NOW = 1_700_000_000.0
@@ -38,27 +38,14 @@ def reading(camera: str = "gate", time: float = NOW, **changes: Any) -> Reading:
     return Reading(**(usual | changes))
 
 
-def guarded(app: ASGIApp, token: str) -> ASGIApp:
-    """Ask for a token everywhere but where the board says that none may be asked for."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        given = dict(scope.get("headers", ())).get(b"authorization", b"")
-        if scope["type"] == "http" and scope["path"] not in PUBLIC and given != b"Bearer " + token.encode():
-            await PlainTextResponse("no", 401)(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
-    return answer
-
-
 @contextmanager
 def serving(board: CameraBoard, *, port: int = 0, token: str | None = None) -> Iterator[int]:
     """Serve a board on a port of the loopback; at the end the server has to exit by itself, whoever still looks."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
-    app: ASGIApp = Starlette(routes=board.routes)
-    config = uvicorn.Config(app if token is None else guarded(app, token), log_level="error", lifespan="off")
+    app = Starlette(routes=board.routes, middleware=[Middleware(Guard, token=token)])
+    config = uvicorn.Config(app, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     listener.listen()

@@ -20,7 +20,7 @@ import pytest
 from fozo.monitor import Event, Status
 from fozo.monitor.faults import SENTENCES
 from fozo.serve.board import CameraBoard
-from fozo.serve.history import PART, SILENT, History, Viewer, state_of
+from fozo.serve.history import GONE, PART, SILENT, History, Viewer, state_of
 from fozo.serve.page import document, policy
 from fozo.types import Drift
 from tests.serve.helpers import NOW, reading, serving
@@ -99,22 +99,28 @@ def test_a_viewer_is_told_all_at_first_and_then_what_is_new() -> None:
     assert list(told(history, slow)) == list(told(history, quick)) == ["cam-7"]
 
 
-def test_a_camera_that_goes_is_told_and_comes_back_as_a_new_one() -> None:
+def test_a_camera_that_leaves_the_memory_stays_on_the_page_for_a_while() -> None:
     history, viewer = History(), Viewer()
     for name in ("a", "b"):
         history.record(reading(name))
     told(history, viewer)
     history.forget("model", "a")
     history.forget("model", "never seen")
+    assert [line["gone"] for line in told(history, viewer).values()] == [True]
+    history.record(reading("a", NOW + 60))
+    line = told(history, viewer)["a"]
+    assert (line["gone"], line["fresh"], len(line["points"])) == (False, False, 1)
+
+    history.forget("model", "b")
+    history.record(reading("a", NOW + GONE))
     message = history.changes(viewer)
     assert message is not None
-    assert (message["all"], message["cameras"]) == ([("model", "b")], [])
-    history.forget("model", "b")
-    history.record(reading("b", NOW + 60))
+    assert message["all"] == [("model", "a")]  # a page that looks on takes b away
+    assert viewer.told.keys() == {("model", "a")}
+    history.record(reading("b", NOW + GONE + 1))
     line = told(history, viewer)["b"]
     assert line["fresh"]
-    assert [point[0] for point in line["points"]] == [NOW + 60]
-    assert viewer.told.keys() == {("model", "b")}
+    assert [point[0] for point in line["points"]] == [NOW + GONE + 1]
 
 
 def test_a_new_camera_takes_the_place_of_a_silent_one_only() -> None:

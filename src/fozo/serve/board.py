@@ -22,8 +22,6 @@ from fozo.serve.history import PART, History, Viewer
 from fozo.serve.page import document, policy
 from fozo.serve.types import Reading
 
-PUBLIC = frozenset({"/"})
-"""Paths that have to be answered without a token: the page cannot ask for one before it is there."""
 VIEWERS = 16
 """Pages that may be open at a time."""
 PACE = 0.3
@@ -52,11 +50,11 @@ class CameraBoard:
         self.history.record(reading)
 
     def forget(self, model: str, camera: str) -> None:
-        """Take a camera off the page."""
+        """Show a camera as silent; it is taken off the page only later, since silence may be news."""
         self.history.forget(model, camera)
 
     def close(self) -> None:
-        """End all streams soon: the server waits for open connections before it can exit. May be called by a signal."""
+        """End all streams soon: the server waits for open connections before it can exit."""
         self.closed = True
 
     @property

@@ -1,7 +1,7 @@
 """The recent past of each camera, as much as a page shows: bounded, and quick to add to.
 
-Whoever looks holds a :class:`Viewer`, which remembers what it was told; :meth:`History.changes` says what is new to it.
-So there is no queue per viewer: one that reads slowly is told the newest when it comes back, and costs nothing meanwhile.
+Whoever looks holds a :class:`Viewer`, which remembers what it was told; :meth:`History.changes` says what is new to
+it. So there is no queue per viewer: one that reads slowly is told the newest when it comes back.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ CAMERAS = 512
 """Cameras that are kept."""
 SILENT = 60.0
 """Seconds without an image after which a camera gives its place to a new one, where all are taken."""
+GONE = 3600.0
+"""Seconds without an image after which a camera that has left the server's memory is dropped."""
 PART = 16
 """Cameras in one answer to a viewer: the event loop should not stand still for a large page."""
 
@@ -83,11 +85,13 @@ class Camera:
         self.events: deque[tuple[int, Event]] = deque(maxlen=events)
         self.before: bytes | None = None
         self.after: bytes | None = None
+        self.gone = False
+        """Whether it has left the server's memory."""
         self.reading: Reading
 
     def add(self, reading: Reading, version: int, spacing: float) -> None:
         """Take a reading; of those that share a point, the one that is farthest beyond its threshold is drawn."""
-        self.version, self.reading = version, reading
+        self.version, self.reading, self.gone = version, reading, False
         self.events.extend((version, event) for event in reading.events)
         if reading.before is not None:
             self.before, self.after, self.pictured = reading.before, reading.after, version
@@ -117,6 +121,7 @@ class Camera:
             "low": rounded(reading.accuracy_low),
             "high": rounded(reading.accuracy_high),
             "sentence": reading.sentence,
+            "gone": self.gone,
             "fresh": fresh,
             "points": [point[1:] for point in self.points if point.version > told],
             "events": [
@@ -161,6 +166,7 @@ class History:
         key = (reading.model, reading.camera)
         with self._lock:
             camera = self._kept.get(key)
+            self._drop_old(reading.time)
             if camera is None and not self._make_room(reading.time):
                 return
             self.version += 1
@@ -169,11 +175,18 @@ class History:
             camera.add(reading, self.version, self.spacing)
             self._kept.move_to_end(key)
 
+    def _drop_old(self, now: float) -> None:
+        """Drop the camera that was heard of longest ago, if that is long ago and it has gone."""
+        for key, camera in self._kept.items():
+            if camera.gone and now - camera.reading.time >= GONE:
+                self._drop(key)
+            break
+
     def _make_room(self, now: float) -> bool:
         """Let the camera go that was heard of longest ago; not one that is heard of now, or rows would only flicker."""
         if len(self._kept) >= self.cameras:
-            oldest = next(iter(self._kept))
-            if now - self._kept[oldest].reading.time < SILENT:
+            oldest, camera = next(iter(self._kept.items()))
+            if not camera.gone and now - camera.reading.time < SILENT:
                 self.version += not self.crowded
                 self.crowded = True
                 return False
@@ -182,14 +195,17 @@ class History:
         return True
 
     def _drop(self, key: Key) -> None:
-        if self._kept.pop(key, None) is not None:
-            self.version += 1
-            self._fewer = self.version
+        del self._kept[key]
+        self.version += 1
+        self._fewer = self.version
 
     def forget(self, model: str, camera: str) -> None:
-        """Drop a camera; one that is not kept is no error."""
+        """Note that a camera has left the server's memory; one that is not kept is no error."""
         with self._lock:
-            self._drop((model, camera))
+            kept = self._kept.get((model, camera))
+            if kept is not None:
+                self.version += 1
+                kept.gone, kept.version = True, self.version
 
     def frames(self, model: str, camera: str) -> tuple[bytes, bytes | None] | None:
         """JPEGs of a camera's last frame before and after the equaliser, where there are any."""

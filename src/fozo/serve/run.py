@@ -21,16 +21,22 @@ PATIENCE = 30
 
 
 class _Server(uvicorn.Server):
-    """Says when it takes requests, which uvicorn's log would say among much else."""
+    """Says when it takes requests, which uvicorn's log would say among much else, and tells the board to end."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], board: Board | None) -> None:
         super().__init__(config)
-        self.ready = ready
+        self.ready, self.board = ready, board
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so."""
         await super().startup(sockets)
         self.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; uvicorn waits for connections to end, and those of open pages do not by themselves."""
+        if self.board is not None:
+            self.board.close()
+        await super().shutdown(sockets)
 
 
 def serve(config: ServeConfig, board: Board | None = None) -> None:
@@ -52,7 +58,7 @@ def serve(config: ServeConfig, board: Board | None = None) -> None:
     # Once done, uvicorn raises the signal that stopped it anew, for whoever was there before it.
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        _Server(options, say).run([listener])
+        _Server(options, say, board).run([listener])
     finally:
         listener.close()
         for each, handler in before.items():

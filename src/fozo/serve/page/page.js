@@ -149,9 +149,9 @@
 
   function age(camera) {
     const quiet = (Date.now() + ahead) / 1000 - camera.told.time;
-    const when = quiet > SILENT ? `silent for ${period(quiet)}` : clock(camera.told.time);
-    put(camera.seen, `${count(camera.told.images, "image")}, ${when}`);
-    camera.seen.classList.toggle("silent", quiet > SILENT);
+    const silent = camera.told.gone || quiet > SILENT;
+    put(camera.seen, `${count(camera.told.images, "image")}, ${silent ? "silent since " : ""}${clock(camera.told.time)}`);
+    camera.row.classList.toggle("silent", silent);
   }
 
   const across = (points) => {
