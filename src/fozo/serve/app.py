@@ -2,8 +2,8 @@
 
     app = create_app(ServeConfig(models=(ModelConfig("fashion", "fashion.onnx", "fashion.npz"),)))
 
-Any ASGI server runs it; ``fozo serve`` uses uvicorn. One process has all cameras of its state folder, so it is not to be
-run with several worker processes. What goes wrong is told as the protocol says, ``{"error": SENTENCE}``.
+Any ASGI server runs it; ``fozo serve`` uses uvicorn. One process has all cameras of its state folder, so it is not to
+be run with several worker processes. What goes wrong is told as the protocol says, ``{"error": SENTENCE}``.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Metrics:
         self.requests = Counter("fozo_requests", "Requests by model and HTTP code", ["model", "code"], registry=made)
         self.seconds = Histogram(
             "fozo_request_seconds",
-            "Seconds from a request's last byte to its answer",
+            "Seconds from a request's headers to its answer",
             one,
             buckets=SECONDS,
             registry=made,

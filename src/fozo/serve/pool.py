@@ -2,8 +2,8 @@
 
 Requests of one camera are answered in the order in which they came, one at a time; those of different cameras side by
 side, so that their images can share passes (:mod:`fozo.serve.merging`). Queues are bounded: who sends faster than the
-model can work is told so at once, and not kept waiting. A camera that nobody sends for is saved and leaves the memory; it
-is found again when it returns.
+model can work is told so at once, and not kept waiting. A camera that nobody sends for is saved and leaves the memory;
+it is found again when it returns.
 """
 
 from __future__ import annotations

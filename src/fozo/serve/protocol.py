@@ -1,7 +1,7 @@
 """The Open Inference Protocol (v2) over HTTP: bodies to images and back, without a server.
 
-A request is JSON, or JSON followed by the bytes of its tensors (Triton's binary tensor extension), or just a picture. It
-has one tensor of images:
+A request is JSON, or JSON followed by the bytes of its tensors (Triton's binary tensor extension), or just a picture.
+It has one tensor of images:
 
 =========  ========================================  ===========================================================
 datatype   shape                                     read as
@@ -332,7 +332,7 @@ def write_answer(answer: Answer, request: Request, spec: Spec, model: str) -> tu
 def _known(numbers: tuple[float, ...] | None, what: str, model: str) -> tuple[float, ...]:
     if numbers is None:
         raise FozoError(
-            f"{model} is served without a monitor that tells {what.replace('_', ' ')}; start the server with --reference"
+            f"{model} has no monitor that tells {what.replace('_', ' ')}; start the server with a --reference"
         )
     return numbers
 

@@ -69,10 +69,10 @@ def serve(config: ServeConfig, board: Board | None = None) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     """Take the address, before anything is said about it."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        listener = socket.socket(family, kind)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        # With the protocol by its number: asyncio sends without delay only over what says that it is TCP.
+        listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)

@@ -6,14 +6,13 @@
                                        /answers-7.npz       the latest answers, by the ids of their requests
 
 The files of a generation are written first, and ``camera.json`` is replaced last, which is one step: however a process
-ends, adapter, monitor and answers are of one moment. Names of cameras come from outside, so folders are called by a hash
-of them. A camera in memory has its folder locked, and the server all of its state: nobody else writes there.
+ends, adapter, monitor and answers are of one moment. Names of cameras come from outside, so folders are called by a
+hash of them. A camera in memory has its folder locked, and the server all of its state: nobody else writes there.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 from contextlib import ExitStack, suppress
@@ -132,7 +131,7 @@ def claim(state: Path) -> ExitStack:
     try:
         held.enter_context(locked(state))
     except FozoError as error:
-        if not os.path.isdir(state):
+        if not state.is_dir():
             raise
         raise FozoError(f"another server keeps its cameras in {state}; stop it, or give another --state") from error
     return held
