@@ -55,7 +55,7 @@ class Browser:
         """Run the body of a function in the page, and return what it returns."""
         return self.post("/execute/sync", {"script": script, "args": list(arguments)})
 
-    def wait(self, script: str, *arguments: object, seconds: float = 20.0) -> Any:
+    def wait(self, script: str, *arguments: object, seconds: float = 60.0) -> Any:
         """Wait until a script returns something that is true; give it back."""
         end = time.monotonic() + seconds
         while not (found := self.run(script, *arguments)):

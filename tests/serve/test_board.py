@@ -255,7 +255,8 @@ def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
             assert stream.next() is not None
 
 
-def test_who_does_not_read_holds_up_nobody() -> None:
+def test_who_does_not_read_holds_up_nobody_and_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.STUCK", 1.0)
     board = CameraBoard(History(spacing=0.0))
     with serving(board) as port, open_stream(port) as stuck, open_stream(port) as stream:
         assert stuck.status == 200
@@ -267,6 +268,9 @@ def test_who_does_not_read_holds_up_nobody() -> None:
             got = stream.next()
             assert got is not None
             latest |= {line["camera"]: line["sentence"] for line in got[1]["cameras"]}
+        while board.open > 1:  # until more waits for the one than a connection holds
+            board.record(reading("cam-0", NOW, sentence=100 * text))
+            assert stream.next() is not None
 
 
 def test_frames_are_there_where_they_were_given() -> None:

@@ -107,11 +107,11 @@ class EventStream(Response):
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            if scope["method"] != "HEAD":
-                with suppress(asyncio.TimeoutError):
+            with suppress(asyncio.TimeoutError):  # uvicorn then closes the connection, and says so in its log
+                if scope["method"] != "HEAD":
                     await self._stream(send, gone)
-            if not gone.done():
-                await _send(send, b"", more=False)
+                if not gone.done():
+                    await _send(send, b"", more=False)
         finally:
             self.board.open -= 1
             gone.cancel()
