@@ -212,8 +212,15 @@ def _read_tensor(
     datatype, shape = table.get("datatype"), table.get("shape")
     if datatype not in (*TYPES, "BYTES"):
         raise FozoError(f"the input's datatype is {str(datatype)[:20]!r}; send FP32, UINT8 or BYTES")
-    if not isinstance(shape, list) or not 1 <= len(shape) <= 4 or not all(type(n) is int and n > 0 for n in shape):
-        raise FozoError("the input's shape should be a list of one to four whole numbers from 1 up")
+    if (
+        not isinstance(shape, list)
+        or not 1 <= len(shape) <= 4
+        or not all(type(side) is int and 0 < side <= 4 * limits.pixels for side in shape)
+    ):
+        raise FozoError(
+            f"the input's shape should be a list of one to four whole numbers from 1 up, of {limits.pixels} pixels at "
+            f"most"
+        )
     single = datatype != "BYTES" and len(shape) == 3
     images = 1 if single else shape[0]
     if images > limits.images:
