@@ -11,47 +11,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 from PIL import Image
 
-import fozo
-from fozo.data import sample
-from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels
-from fozo.data.sources import prepare
 from tests.serve.browser import CHROMIUM, DRIVER, chromium
+from tests.serve.conftest import MODEL, NAME, STATS, foggy, frames
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None, reason="needs a browser: apt-get install chromium chromium-driver"
 )
-MODEL = sample.MODELS["float32"]
-STATS = MODEL.with_suffix(".statistics.npz")
-CLEAN = 160
-"""Images that the reference is made of; others are sent."""
-
-
-@pytest.fixture(scope="module")
-def pixels() -> Pixels:
-    images = fozo.open_images(sample.IMAGES)
-    order = np.random.default_rng(0).permutation(len(images))[: CLEAN + 40]
-    return np.stack([prepare(images, images.read(int(i)), 28, 1) for i in order])
-
-
-@pytest.fixture(scope="module")
-def reference(pixels: Pixels, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``fozo calibrate --monitor`` writes, of few corrupted images: otherwise it takes seconds."""
-    path = tmp_path_factory.mktemp("reference") / "monitor.npz"
-    adapter = fozo.adapter(MODEL, STATS)
-    fozo.MonitorReference.collect(adapter, pixels[:CLEAN], sample=5).save(path)
-    return path
 
 
 @pytest.fixture
 def server(reference: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command, and the address that it says."""
     (tmp_path / "token").write_text("s3cret\n")
-    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--name", "fashion", "--stats", str(STATS)]
+    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--name", NAME, "--stats", str(STATS)]
     command += ["--reference", str(reference), "--port", "0", "--thumbnails", "--token-file", str(tmp_path / "token")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -63,7 +39,7 @@ def server(reference: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[s
             process.kill()
 
 
-def test_a_camera_goes_foggy(server: tuple[subprocess.Popen[str], str], pixels: Pixels, tmp_path: Path) -> None:
+def test_a_camera_goes_foggy(server: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
     process, address = server
 
     def send(camera: str, images: Pixels) -> None:
@@ -72,20 +48,18 @@ def test_a_camera_goes_foggy(server: tuple[subprocess.Popen[str], str], pixels: 
             Image.fromarray(image[..., 0]).save(stream, "PNG")
             headers = {"Content-Type": "image/png", "Authorization": "Bearer s3cret"}
             query = {"sequence_id": camera}
-            client.post("/v2/models/fashion/infer", content=stream.getvalue(), params=query, headers=headers)
+            client.post(f"/v2/models/{NAME}/infer", content=stream.getvalue(), params=query, headers=headers)
 
     with httpx.Client(base_url=address, event_hooks={"response": [httpx.Response.raise_for_status]}) as client:
-        send("gate", pixels[CLEAN : CLEAN + 16])
-        send("yard", pixels[CLEAN : CLEAN + 16])
+        send("gate", frames(16))
+        send("yard", frames(16))
         with chromium(tmp_path / "profile") as browser:
             browser.open(address)
             browser.wait("return document.getElementById('ask').open")
             browser.press("s3cret\ue007")
             badges = "return [...document.querySelectorAll('.badge')].map((badge) => badge.textContent)"
             browser.wait(f"{badges}.join() === 'fine,fine'")
-            fog = [corrupt(one[..., 0], "fog", 5, 0, image_id=str(i)) for i, one in enumerate(pixels[CLEAN + 16 :])]
-            send("yard", np.stack(fog)[..., None])
-
+            send("yard", foggy(frames(24, 16)))
             names = "[...document.querySelectorAll('.name')].map((name) => name.textContent)"
             browser.wait(f"{badges}.join() === 'drift,fine' && {names}.join() === 'yard,gate'")
             row = "const row = document.querySelector('#rows tr');"

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -35,13 +35,14 @@ from fozo.serve.protocol import (
     DRIFT,
     HEADER_LENGTH,
     PICTURES,
+    Limits,
     Request,
     check_watched,
     model_metadata,
     picture_request,
     read_request,
 )
-from fozo.serve.security import Guard
+from fozo.serve.security import CLOSE, Guard
 from fozo.serve.store import Elsewhere, claim
 from fozo.system import installed_version
 
@@ -125,7 +126,7 @@ class Server:
             raise HTTPException(503, "the server is not ready yet", RETRY)
         body = await self._body(http)
         try:
-            request = await self._read(http, body)
+            request = await self._read(http, body, self.pool.limits)
             check_watched(request, DRIFT in model.watched, ACCURACY in model.watched, model.name)
             future = self.pool.submit(model, request)
         except TooBusy as error:
@@ -142,7 +143,7 @@ class Server:
         """Read a body, and no more than is taken."""
         most = self.config.max_body
         if http.headers.get("content-encoding", "identity") != "identity":
-            raise HTTPException(415, "the body is compressed, which is not taken; send it as it is")
+            raise HTTPException(415, "the body is compressed, which is not taken; send it as it is", CLOSE)
         told = http.headers.get("content-length", "0")
         parts, length = list[bytes](), int(told) if told.isdecimal() and len(told) < 20 else 0
         if length <= most:
@@ -153,24 +154,25 @@ class Server:
                     break
                 parts.append(part)
         if length > most:
-            raise HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time")
+            raise HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
         return b"".join(parts)
 
-    async def _read(self, http: HTTPRequest, body: bytes) -> Request:
+    async def _read(self, http: HTTPRequest, body: bytes, limits: Limits) -> Request:
         kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in PICTURES:
             return picture_request(body, http.query_params)
         length = http.headers.get(HEADER_LENGTH)
         if len(body) <= QUICK or (length is not None and len(length) < 6):
-            return read_request(body, length, self.pool.limits)
-        return await asyncio.to_thread(read_request, body, length, self.pool.limits)
+            return read_request(body, length, limits)
+        return await asyncio.to_thread(read_request, body, length, limits)
 
     async def _wait(self, http: HTTPRequest, future: Future[Body]) -> Body:
         """Wait for an answer; if the client goes or time is up, a request that was not begun is dropped."""
         answer = asyncio.wrap_future(future)
         gone = asyncio.ensure_future(_gone(http))
+        either: set[asyncio.Future[Any]] = {answer, gone}
         try:
-            await asyncio.wait({answer, gone}, timeout=self.config.timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=self.config.timeout, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 answer.cancel()
                 if gone.done():

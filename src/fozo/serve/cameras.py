@@ -50,7 +50,7 @@ def digest(request: Request) -> str:
             found.update(part)
     else:
         found.update(f"{request.tensor.dtype} {request.tensor.shape}".encode())
-        found.update(np.ascontiguousarray(request.tensor))
+        found.update(np.ascontiguousarray(request.tensor).data)
     return found.hexdigest()
 
 
@@ -95,8 +95,8 @@ class Answers:
                 if len(logits) != rows:
                     raise ValueError("logits are missing")
                 start += rows
-                drift, accuracy = (None if part is None else tuple(map(float, part)) for part in (drift, accuracy))
-                made.add(str(id), str(digest), Answer(logits, drift, accuracy, str(sentence)))
+                told: list[Any] = [None if part is None else tuple(map(float, part)) for part in (drift, accuracy)]
+                made.add(str(id), str(digest), Answer(logits, told[0], told[1], str(sentence)))
         except (KeyError, TypeError, ValueError) as error:
             raise FozoError(f"{path} holds damaged answers ({error}); remove it") from error
         return made
@@ -119,7 +119,7 @@ class Camera:
         self.answers = Answers()
         self.images, self.unsaved = 0, 0
         self.thumbnails, self._shown = thumbnails, 0.0
-        self._last: npt.NDArray[np.generic] | None = None
+        self._last: npt.NDArray[Any] | None = None
         if folder is not None:
             self._restore(folder)
 
@@ -189,14 +189,19 @@ class Camera:
     def reading(self, model: str) -> Reading:
         """Say what is known of the camera now, for a page."""
         if self.monitor is None:
-            return Reading(model, self.name, time.time(), self.images, *(None, None, False, False), *(None,) * 3, "")
+            return Reading(
+                model, self.name, time.time(), self.images, drift=None, threshold=None, drifted=False, warning=False,
+                accuracy=None, accuracy_low=None, accuracy_high=None, sentence="",
+            )  # fmt: skip
         status = self.monitor.status
-        drift, expected = status.drift, status.accuracy
-        accuracy = (None,) * 3 if expected is None else (expected.value, expected.low, expected.high)
+        drift, expected, pictures = status.drift, status.accuracy, self._pictures(self.monitor)
         return Reading(
-            model, self.name, time.time(), self.images, drift.distance, drift.threshold, drift.drift_detected,
-            drift.warning_detected, *accuracy, status.sentence, tuple(self.events),
-            *self._pictures(self.monitor),
+            model, self.name, time.time(), self.images, drift=drift.distance, threshold=drift.threshold,
+            drifted=drift.drift_detected, warning=drift.warning_detected,
+            accuracy=None if expected is None else expected.value,
+            accuracy_low=None if expected is None else expected.low,
+            accuracy_high=None if expected is None else expected.high,
+            sentence=status.sentence, events=tuple(self.events), before=pictures[0], after=pictures[1],
         )  # fmt: skip
 
     def _pictures(self, monitor: Monitor) -> tuple[bytes | None, bytes | None]:
@@ -222,7 +227,7 @@ class Camera:
         """Write everything to the folder, where there is one."""
         if self.folder is None or (not self.unsaved and self.folder.generation):
             return
-        files = {"adapter": self.adapter.save, "answers": self.answers.save}
+        files: dict[str, Callable[[Path], None]] = {"adapter": self.adapter.save, "answers": self.answers.save}
         if self.monitor is not None:
             files["monitor"] = self.monitor.save
         self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)

@@ -1,8 +1,8 @@
 """Requests of several cameras in one pass: an engine whose ``run`` may be called by many threads at once.
 
 Each camera has a memory of its own, and so a method of its own; all that they share is the model. Their methods need
-not know of each other: what they ask of the engine at the same time is put together here, run once, and taken apart again.
-Moves are one for each image already, so images under different moves go through the blocks side by side.
+not know of each other: what they ask of the engine at the same time is put together here, run once, and taken apart
+again. Moves are one for each image already, so images under different moves go through the blocks side by side.
 
 * Nobody waits for company that cannot come: if every caller at work is waiting, the pass begins.
 * Nobody waits for long: ``max_delay`` after the first of them came, it begins with those there are.

@@ -38,7 +38,8 @@ class ServedModel:
         source = None if config.stats is None else SourceStatistics.load(config.stats)
         self._prototype: Method[Any]
         if config.method is not None:
-            self._prototype = create(config.method, self.engine, source, **config.options)
+            options: dict[str, Any] = dict(config.options)
+            self._prototype = create(config.method, self.engine, source, **options)
         elif source is None:
             raise FozoError(f"the model {self.name} has no stats; give what fozo calibrate wrote, or another method")
         else:

@@ -160,15 +160,16 @@ class Pool:
             body = write_answer(answer, request, slot.model.spec, slot.model.name)
         except BaseException as error:
             future.set_exception(error)
+            return
+        finally:
             if slot.key[2]:
                 slot.camera = None
-            return
         # Before the answer is given, so that metrics and page are not behind what a client knows.
         self._tell(slot, camera, len(answer.logits) if new else 0)
         future.set_result(body)
         if slot.key[2]:
-            slot.camera = None
-        elif request.end:
+            return
+        if request.end:
             self._evict(slot)
         elif camera.unsaved >= self.config.save_every:
             self._save(camera)

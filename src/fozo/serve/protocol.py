@@ -50,7 +50,7 @@ HEADER_LENGTH = "inference-header-content-length"
 LONGEST_ID = 256
 """Characters of a request's id, and of a sequence's."""
 LARGEST_ID = 2**64 - 1
-SIZES = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
+TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,17 @@ def _read_tensor(
     if table.get("name") != IMAGES:
         raise FozoError(f"the request's input is called {str(table.get('name'))[:40]!r}; call it {IMAGES!r}")
     datatype, shape = table.get("datatype"), table.get("shape")
-    if datatype not in (*SIZES, "BYTES"):
+    if datatype not in (*TYPES, "BYTES"):
         raise FozoError(f"the input's datatype is {str(datatype)[:20]!r}; send FP32, UINT8 or BYTES")
-    if not isinstance(shape, list) or not 1 <= len(shape) <= 4 or not all(type(n) is int and n > 0 for n in shape):
-        raise FozoError("the input's shape should be a list of one to four whole numbers from 1 up")
+    if (
+        not isinstance(shape, list)
+        or not 1 <= len(shape) <= 4
+        or not all(type(side) is int and 0 < side <= 4 * limits.pixels for side in shape)
+    ):
+        raise FozoError(
+            f"the input's shape should be a list of one to four whole numbers from 1 up, of {limits.pixels} pixels at "
+            f"most"
+        )
     single = datatype != "BYTES" and len(shape) == 3
     images = 1 if single else shape[0]
     if images > limits.images:
@@ -237,16 +244,16 @@ def _read_tensor(
 def _from_bytes(rest: memoryview, datatype: str, shape: list[int]) -> npt.NDArray[np.generic] | tuple[bytes, ...]:
     if datatype == "BYTES":
         return _elements(rest, shape)
-    dtype = SIZES[datatype]
+    dtype = TYPES[datatype]
     if len(rest) != math.prod(shape) * dtype.itemsize:
         raise FozoError(f"the input has {len(rest)} bytes, where {datatype} of shape {shape} has another number")
-    array = np.frombuffer(rest, dtype=dtype).reshape(shape)
+    array: npt.NDArray[np.generic] = np.frombuffer(rest, dtype=dtype).reshape(shape)
     return array if array.flags.aligned else array.copy()
 
 
 def _elements(rest: memoryview, shape: list[int]) -> tuple[bytes, ...]:
     """Read a ``BYTES`` tensor: of each element its length in four bytes, then itself."""
-    found, place, count = [], 0, _pictures(shape)
+    found, place, count = list[bytes](), 0, _pictures(shape)
     while place < len(rest) and len(found) < count:
         if place + 4 > len(rest):
             break
@@ -286,7 +293,8 @@ def _from_json(data: object, datatype: str, shape: list[int]) -> npt.NDArray[np.
     if datatype == "UINT8" and (array.min() < 0 or array.max() > 255):
         raise FozoError("the input's data are beyond 0 to 255, which UINT8 has")
     with np.errstate(over="ignore"):  # infinite ones are refused with the images
-        return array.astype(SIZES[datatype]).reshape(shape)
+        numbers: npt.NDArray[np.generic] = array.astype(TYPES[datatype]).reshape(shape)
+    return numbers
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from starlette.responses import JSONResponse
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+CLOSE = {"Connection": "close"}
+"""Nothing more is read from who was refused."""
 OPEN = ("/v2/health/live", "/v2/health/ready", "/")
 """What is told to everybody: a cluster asks, and nothing is given away. The page has no data in it: it asks for the
 token, and then for those."""
@@ -37,10 +39,10 @@ class Guard:
             return
         headers = Headers(scope=scope)
         if "origin" in headers and _host(headers["origin"]) != headers.get("host"):
-            refusal = JSONResponse({"error": "requests of other sites' pages are not taken"}, 403)
+            refusal = JSONResponse({"error": "requests of other sites' pages are not taken"}, 403, CLOSE)
             await refusal(scope, receive, send)
         elif self.token is not None and scope["path"] not in OPEN and not self._shown(headers.get("authorization", "")):
-            challenge = {"WWW-Authenticate": 'Bearer realm="fozo"'}
+            challenge = {"WWW-Authenticate": 'Bearer realm="fozo"', **CLOSE}
             refusal = JSONResponse(
                 {"error": "this server asks for a token; send Authorization: Bearer"}, 401, challenge
             )

@@ -390,7 +390,7 @@
       $("ask-form").onsubmit = (event) => {
         event.preventDefault();
         const token = $("token").value.trim();
-        if (!/^[\x21-\x7e]+$/.test(token)) return put($("refused"), "A token has letters, digits and signs only, no spaces.");
+        if (!/^[\x20-\x7e]+$/.test(token)) return put($("refused"), "A token has plain letters, digits and signs only.");
         sessionStorage.setItem(TOKEN, token);
         $("token").value = "";
         $("ask").close();
