@@ -150,7 +150,8 @@ def test_numbers_that_json_does_not_have_are_left_out() -> None:
 
 def test_many_threads_record_while_a_viewer_looks() -> None:
     history, viewer = History(spacing=0.0, points=10_000), Viewer()
-    rounds, seen = 300, {f"cam-{number}": [] for number in range(6)}  # type: dict[str, list[float]]
+    rounds = 300
+    seen: dict[str, list[float]] = {f"cam-{number}": [] for number in range(6)}
 
     def work(name: str) -> None:
         for number in range(rounds):

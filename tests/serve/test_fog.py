@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,8 @@ def test_a_camera_goes_foggy(server: tuple[subprocess.Popen[str], str], tmp_path
             assert "drift at image" in browser.run(f"{row} return row.querySelector('.latest').textContent")
             drift, threshold = re.findall(r"[\d.]+", browser.run(f"{row} return row.cells[1].innerText"))[:2]
             assert float(drift) > float(threshold)
+            time.sleep(1.1)  # pictures are made once a second
+            send("yard", foggy(frames(1, 40)))
             browser.wait("return [...document.querySelectorAll('img[src]')].filter((i) => i.naturalWidth).length >= 3")
             asked = {url.partition("?")[0] for url in browser.requests() if not url.startswith(("data:", "chrome:"))}
             assert asked == {f"{address}/", f"{address}/events", f"{address}/frames"}
