@@ -69,7 +69,7 @@ def look(browser: Browser, folder: Path | None) -> None:
     path = Path(__file__).with_name("page.png")
     browser.screenshot(path)
     with Image.open(path) as picture:
-        picture.convert("RGB").quantize(96).save(path, optimize=True)
+        picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,8 @@
   const cameras = new Map(); // by model and camera: what the server told, and the row that shows it
   const view = { state: "all", words: "", sort: "trouble" };
   let ahead = 0; // ms by which the server's clock is ahead of this device's
-  let stale = false; // whether an order waits for the finger to go
+  let unsorted = false; // whether states have changed since the last order
+  let stale = false; // whether a new order waits for the finger to go
   let drawn = false; // whether the next frame draws already
 
   // Words and numbers.
@@ -85,7 +86,8 @@
     }
     put($("note"), message.limit ? `Only ${message.limit} cameras are shown; there are more.` : "");
     $("note").hidden = !message.limit;
-    if (changed) arrange();
+    unsorted ||= changed;
+    if (changed) chips(); // also where nothing is drawn, as in a tab behind others: the title tells
     later();
   }
 
@@ -101,6 +103,7 @@
     drawn = true;
     requestAnimationFrame(() => {
       drawn = false;
+      if (unsorted) arrange();
       for (const camera of cameras.values()) {
         if (camera.unsaid) write(camera);
         if (camera.undrawn && camera.sight) draw(camera);
@@ -233,9 +236,11 @@
 
   // Order and filters. Rows move only when a state changes, and never under a finger.
 
-  let touched = 0;
+  let moved = 0, touched = 0; // a pointer that was left on a row of a wall's screen is nobody's
+  const move = () => { moved = Date.now(); };
   const touch = () => { touched = Date.now(); };
-  const busy = () => $("rows").matches(":hover") || $("rows").contains(document.activeElement) || Date.now() - touched < 3000;
+  const within = () => $("rows").matches(":hover") || $("rows").contains(document.activeElement);
+  const busy = () => Date.now() - touched < 3000 || (Date.now() - moved < 20_000 && within());
 
   const orders = {
     trouble: (a, b) => STATES.indexOf(a.told.state) - STATES.indexOf(b.told.state),
@@ -247,7 +252,7 @@
   const byName = (a, b) => words.compare(a.told.camera, b.told.camera) || words.compare(a.told.model, b.told.model);
 
   function arrange(asked = false) {
-    chips();
+    unsorted = false;
     stale = !asked && busy() && $("rows").childElementCount > 0;
     if (!stale) {
       const sorted = [...cameras.values()].sort((a, b) => orders[view.sort](a, b) || byName(a, b));
@@ -292,7 +297,7 @@
     chip.type = "button";
     chip.dataset.state = state;
     chip.append(" ", document.createElement("b"));
-    chip.addEventListener("click", () => { view.state = view.state === state ? "all" : state; arrange(true); later(); });
+    chip.addEventListener("click", () => { view.state = view.state === state ? "all" : state; chips(); arrange(true); });
     $("chips").append(chip);
   }
   $("find").addEventListener("input", () => { view.words = $("find").value.trim(); arrange(true); });
@@ -300,6 +305,7 @@
   $("resort").addEventListener("click", () => arrange(true));
   $("rows").addEventListener("touchstart", touch, { passive: true });
   addEventListener("touchmove", touch, { passive: true });
+  for (const kind of ["pointermove", "pointerdown", "wheel", "keydown"]) addEventListener(kind, move, { passive: true });
   addEventListener("keydown", (event) => {
     if (event.key === "/" && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.closest("input, select, dialog")) {
       event.preventDefault();
