@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
 
-# Types are checked beside the tests, which would wait for their slowest at the end otherwise.
+# Types are checked beside the tests, so that no processor waits for the other.
 test: lint
 	@$(MAKE) --no-print-directory -j2 types unit
 
