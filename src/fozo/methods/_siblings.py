@@ -12,14 +12,21 @@ from fozo.methods._fork import LOCKS
 from fozo.methods.base import Method
 
 M = TypeVar("M", bound=Method[Any])
+SHARED = ("engine", "config", "_source")
+"""What is the same object for all."""
 
 
 def sibling(method: M) -> M:
     """Make a fresh method as ``clone()`` does, in no time and little memory: what ``prepare()`` derived is shared.
 
     ``method`` should have seen no image: what a step keeps for the next one (memory to work in) is nobody else's.
+    Objects of the method's own package are copied, though not what they hold: they may keep what they computed last.
     """
     made = copy.copy(method)
+    packages = {Method.__module__.partition(".")[0], type(method).__module__.partition(".")[0]}
+    for name, value in vars(method).items():
+        if type(value).__module__.partition(".")[0] in packages and name not in SHARED:
+            setattr(made, name, copy.copy(value))
     made._lock = threading.RLock()
     LOCKS.append(weakref.ref(made._lock, LOCKS.remove))
     made._watch, made._metrics, made.observer = Watch(), {}, None

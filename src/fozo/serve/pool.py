@@ -147,7 +147,6 @@ class Pool:
             slot.busy = False
             if slot.camera is None:
                 self._slots.pop(slot.key, None)
-            self._changed.notify_all()
 
     def _handle(self, slot: _Slot, request: Request, future: Future[Body]) -> None:
         """Answer a request; then see to what has to be done for its camera."""
