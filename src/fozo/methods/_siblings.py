@@ -1,4 +1,4 @@
-"""Many adapters of one model: what is derived from the model and its clean images is in memory once."""
+"""Many adapters of one model: what is derived from it is in memory once, and what a step worked in is given back."""
 
 from __future__ import annotations
 
@@ -32,3 +32,18 @@ def sibling(method: M) -> M:
     made._watch, made._metrics, made.observer = Watch(), {}, None
     made.begin()
     return made
+
+
+def rest(method: Method[Any]) -> None:
+    """Give back the memory that a step worked in, which is kept because fresh memory costs time: images, and gains.
+
+    For one adapter that is called again and again it is worth keeping; for hundreds that wait for their cameras, which
+    all would keep a few images of the model's size, it is not.
+    """
+    with method._lock:
+        method.described = method.equalised = None
+        room = getattr(method, "_room", None)
+        if room is not None:
+            method._room = room[:0].copy()  # type: ignore[attr-defined]
+        if hasattr(method, "_gains"):
+            method._gains = None

@@ -72,7 +72,11 @@ class Server:
         self._held = ExitStack()
         if config.state is not None and not config.shared:
             self._held.enter_context(claim(Path(config.state)))
-        self.models = {model.name: ServedModel(model, config) for model in config.models}
+        try:
+            self.models = {model.name: ServedModel(model, config) for model in config.models}
+        except BaseException:
+            self._held.close()
+            raise
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
 
@@ -89,7 +93,7 @@ class Server:
 
     def _after(self, model: ServedModel, camera: Camera, images: int) -> None:
         self.metrics.record(model.name, camera, images)
-        if self.board is not None and images:
+        if self.board is not None and images and not camera.passing:
             self.board.record(camera.reading(model.name))
 
     def _gone(self, model: ServedModel, name: str) -> None:
