@@ -57,6 +57,8 @@ VERSION = "1"
 """Of every model."""
 QUICK = 64 << 10
 """Bytes of JSON that are parsed at once; more would keep other requests waiting, and go to a thread."""
+WATCHED_AFTER = 0.02
+"""Seconds after which it is watched whether the client is still there; most answers are given by then."""
 RETRY = {"Retry-After": "1"}
 UNKNOWN = "unknown"
 """What metrics call the model of requests for one that there is not."""
@@ -70,7 +72,11 @@ class Server:
         self._held = ExitStack()
         if config.state is not None and not config.shared:
             self._held.enter_context(claim(Path(config.state)))
-        self.models = {model.name: ServedModel(model, config) for model in config.models}
+        try:
+            self.models = {model.name: ServedModel(model, config) for model in config.models}
+        except BaseException:
+            self._held.close()
+            raise
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
 
@@ -87,7 +93,7 @@ class Server:
 
     def _after(self, model: ServedModel, camera: Camera, images: int) -> None:
         self.metrics.record(model.name, camera, images)
-        if self.board is not None and images:
+        if self.board is not None and images and not camera.passing:
             self.board.record(camera.reading(model.name))
 
     def _gone(self, model: ServedModel, name: str) -> None:
@@ -169,13 +175,18 @@ class Server:
     async def _wait(self, http: HTTPRequest, future: Future[Body]) -> Body:
         """Wait for an answer; if the client goes or time is up, a request that was not begun is dropped."""
         answer = asyncio.wrap_future(future)
-        gone = asyncio.ensure_future(_gone(http))
-        either: set[asyncio.Future[Any]] = {answer, gone}
+        gone: asyncio.Future[None] | None = None
+        either: set[asyncio.Future[Any]] = {answer}
+        left = self.config.timeout
         try:
-            await asyncio.wait(either, timeout=self.config.timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=min(WATCHED_AFTER, left))
+            if not answer.done():
+                gone = asyncio.ensure_future(_gone(http))
+                left = max(left - WATCHED_AFTER, 0)
+                await asyncio.wait({*either, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 answer.cancel()
-                if gone.done():
+                if gone is not None and gone.done():
                     raise HTTPException(499, "the client has gone")
                 raise HTTPException(504, f"there was no answer within {self.config.timeout:g} s; send it again", RETRY)
             return answer.result()
@@ -184,7 +195,8 @@ class Server:
         except FozoError as error:
             raise HTTPException(400, str(error)) from error
         finally:
-            gone.cancel()
+            if gone is not None:
+                gone.cancel()
 
     async def live(self, http: HTTPRequest) -> Response:
         """Say that the process lives."""

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
+from fozo.methods._siblings import rest
 from fozo.serve.cameras import Camera
 from fozo.serve.config import ServeConfig
 from fozo.serve.model import ServedModel
@@ -147,7 +148,6 @@ class Pool:
             slot.busy = False
             if slot.camera is None:
                 self._slots.pop(slot.key, None)
-            self._changed.notify_all()
 
     def _handle(self, slot: _Slot, request: Request, future: Future[Body]) -> None:
         """Answer a request; then see to what has to be done for its camera."""
@@ -180,6 +180,7 @@ class Pool:
         except Exception:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
+        rest(camera.adapter)
 
     def _save(self, camera: Camera) -> None:
         try:
