@@ -107,12 +107,9 @@ def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]
 
 def prepared(batch: list[Frame], spec: Spec) -> Floats:
     """Frames as the model reads them: of its size (cropped, unless they have it already), in gray for one channel."""
-    import numpy as np
+    from fozo.inputs import sized_pixels
 
-    from fozo.data.images import fit, luminance
-
-    pixels = [fit(frame.pixels, spec.image_size) for frame in batch]
-    return spec.normalise(np.stack([luminance(one) for one in pixels] if spec.channels == 1 else pixels))
+    return spec.normalise(sized_pixels([frame.pixels for frame in batch], spec))
 
 
 def reading(monitor: Monitor) -> dict[str, object]:
