@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Method[Any])
 def sibling(method: M) -> M:
     """Make a fresh method as ``clone()`` does, in no time and little memory: what ``prepare()`` derived is shared.
 
-    ``method`` should have seen no image: what a step keeps for the next one (memory to work in) is nobody else's.
+    ``method`` should have seen no image.
     """
     made = copy.copy(method)
     made._lock = threading.RLock()
