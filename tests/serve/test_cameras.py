@@ -24,11 +24,12 @@ import pytest
 import fozo
 from fozo.serve.app import Server
 from fozo.serve.config import ServeConfig
+from fozo.serve.pool import TooBusy
 from fozo.serve.protocol import Output, Request
 from fozo.serve.store import Folder, folder_name
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
-from tests.serve.test_server import ask, own
+from tests.serve.test_server import ask, jpeg, own
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LOGITS = (Output("logits", True),)
@@ -82,7 +83,8 @@ def test_requests_of_a_camera_keep_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["idle", "crowded", "end", "stopped"])
 def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, reference: Path) -> None:
     """Whatever made it leave the memory, it is found again, as if it had never left."""
-    settings = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}.get(way, {})
+    ways: dict[str, dict[str, Any]] = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}
+    settings = ways.get(way, {})
     adapter, parts = own(), np.split(foggy(frames(24)), 6)
     server = Server(config(tmp_path, reference, **settings))
     server.start()
@@ -97,13 +99,12 @@ def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, referen
                 server.stop()
                 server = Server(config(tmp_path, reference))
                 server.start()
+            line = server.pool
+            assert line is not None
             if way in ("idle", "end"):
-                deadline = time.monotonic() + 20
-                while server.pool.cameras and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                assert not server.pool.cameras
+                until(lambda line=line: not line.cameras)
             elif way == "crowded":
-                assert server.pool.cameras <= 2
+                assert line.cameras <= 2
     finally:
         server.stop()
     assert facts(tmp_path, "cam")["images"] == 24
@@ -153,8 +154,27 @@ def test_so_many_cameras_are_kept(tmp_path: Path) -> None:
     with pool(config(tmp_path, max_known=2)) as submit:
         for name in ("a", "b", "a"):
             logits(submit(frames(1), name))
-        with pytest.raises(fozo.FozoError, match="knows 2 cameras"):
+        with pytest.raises(TooBusy, match="knows 2 cameras"):
             submit(frames(1), "c").result(30)
+
+
+def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves that fail are logged; predictions go on, and the next save has it all."""
+    adapter, parts = own(), np.split(foggy(frames(24)), 6)
+    failed = list[int]()
+
+    def full(folder: Folder, *given: object) -> None:
+        failed.append(1)
+        raise fozo.FozoError("the disk is full")
+
+    with pool(config(tmp_path, save_every=4, idle=0.05)) as submit:
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "save", full)
+            for part in parts[:5]:
+                close(logits(submit(part)), adapter(part))
+            until(lambda: len(failed) > 6)
+        close(logits(submit(parts[5])), adapter(parts[5]))
+    assert facts(tmp_path, "cam")["images"] == 24
 
 
 def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
@@ -241,15 +261,14 @@ def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
 
 
 def _png() -> bytes:
-    from tests.serve.test_server import jpeg
-
     return jpeg(frames(1)[0], "PNG")
 
 
 def test_a_client_that_has_gone_is_not_worked_for() -> None:
     """A request that waits is dropped when its client hangs up; one that is under way is finished."""
     with held(workers=1) as (url, server, hold):
-        assert server.pool is not None
+        line = server.pool
+        assert line is not None
         host, port = url.split(":")
         picture = _png()
         head = f"POST /v2/models/{NAME}/infer?sequence_id=%s HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
@@ -258,13 +277,13 @@ def test_a_client_that_has_gone_is_not_worked_for() -> None:
             client = socket.create_connection((host, int(port)), timeout=20)
             client.sendall((head % name).encode() + b"Content-Length: %d\r\n\r\n" % len(picture) + picture)
             clients.append(client)
-            until(lambda number=number: hold.waiting if not number else server.pool.queued == 2)  # type: ignore[misc,union-attr]
+            until(lambda wanted=number + 1: hold.waiting and line.queued == wanted)
         clients[1].close()
-        until(lambda: server.pool._slots[NAME, "second", 0].jobs[0][1].cancelled())  # type: ignore[union-attr]
+        until(lambda: line._slots[NAME, "second", 0].jobs[0][1].cancelled())
         hold.go.set()
         assert b"200 OK" in clients[0].recv(100)
         clients[0].close()
-        until(lambda: server.pool.queued == 0)  # type: ignore[union-attr]
+        until(lambda: line.queued == 0)
         metrics = httpx.get(f"http://{url}/metrics").text
         assert 'stream="first"} 1.0' in metrics and 'stream="second"' not in metrics
 

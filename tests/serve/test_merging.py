@@ -137,7 +137,7 @@ def test_nobody_waits_alone(bundled: Engine, monkeypatch: pytest.MonkeyPatch) ->
     """With a delay longer than the test may take, a lone caller is served; so are two that both wait."""
     engine = MergingEngine(bundled, max_delay=1.0, max_batch=100)
     waits = list[float | None]()
-    monkeypatch.setattr(engine._changed, "wait", waits.append)
+    monkeypatch.setattr(threading.Event, "wait", lambda event, timeout=None: waits.append(timeout))
     with engine.caller():
         engine.run(engine.check(random_images(bundled.spec, 1)))
     engine.run(engine.check(random_images(bundled.spec, 1)))

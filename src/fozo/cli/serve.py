@@ -43,8 +43,9 @@ def serve(
     ssl_certfile: Annotated[Path | None, typer.Option(help="TLS certificate.")] = None,
     ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key.")] = None,
 ) -> None:
-    """Serve a model to many cameras, with one memory for each: Open Inference Protocol v2."""
+    """Serve a model to many cameras, with one memory for each: Open Inference Protocol v2; a page shows them."""
     try:
+        from fozo.serve.board import CameraBoard
         from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_token
         from fozo.serve.run import serve as run
     except ImportError as error:
@@ -63,7 +64,7 @@ def serve(
                 raise FozoError(f"--{key} is a model's; write it into {config}")
         if option or guard or load != LoadOptions():
             raise FozoError(f"options of a model are to be written into {config}")
-        run(replace(read_config(config), **given))  # type: ignore[arg-type]
+        run(replace(read_config(config), **given), CameraBoard())  # type: ignore[arg-type]
         return
     assert model is not None
     made = ModelConfig(
@@ -76,4 +77,4 @@ def serve(
         guard=guard,
         load=load,
     )
-    run(ServeConfig((made,), **given))  # type: ignore[arg-type]
+    run(ServeConfig((made,), **given), CameraBoard())  # type: ignore[arg-type]

@@ -113,8 +113,13 @@ class Camera:
         folder: Folder | None,
         events: list[Event],
         thumbnails: bool = False,
+        passing: bool = False,
     ) -> None:
-        """``events`` is where the monitor's are put; a folder that knows the camera already is gone on from."""
+        """``events`` is where the monitor's are put; a folder that knows the camera already is gone on from.
+
+        A ``passing`` one is for one request, and what it saw says nothing of the next.
+        """
+        self.passing = passing
         self.name, self.adapter, self.monitor, self.folder, self.events = name, adapter, monitor, folder, events
         self.answers = Answers()
         self.images, self.unsaved = 0, 0
@@ -233,10 +238,7 @@ class Camera:
         self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
         self.unsaved = 0
 
-    def close(self) -> None:
-        """Save it and let go of it."""
-        try:
-            self.save()
-        finally:
-            if self.folder is not None:
-                self.folder.close()
+    def let_go(self) -> None:
+        """Leave the folder to others."""
+        if self.folder is not None:
+            self.folder.close()

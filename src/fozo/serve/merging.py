@@ -30,7 +30,9 @@ class _Call:
     def __init__(self, batch: Batch, knobs: Knobs, taps: tuple[Tap, ...], deadline: float) -> None:
         self.batch, self.knobs, self.taps, self.deadline = batch, knobs, taps, deadline
         self.mergeable = knobs.prompts is None and knobs.candidates() == 1
-        self.taken = self.done = False
+        self.woken = threading.Event()
+        """Set when the call is done, or when its thread is to look whether a pass should begin."""
+        self.done = False
         self.found: Taps = {}
         self.error: BaseException | None = None
 
@@ -58,7 +60,7 @@ class MergingEngine:
         self.engine, self.max_delay, self.max_batch, self.passes = engine, max_delay, max_batch, passes
         # What else an engine can do (gradients, walking through blocks) it does for one caller at a time.
         self.abilities = engine.abilities & {"tokens"}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: list[_Call] = []
         self._callers = self._running = self._served = 0
         self._inside = threading.local()
@@ -88,16 +90,16 @@ class MergingEngine:
     @contextmanager
     def caller(self) -> Iterator[None]:
         """Say that this thread is at work and may call :meth:`run`: others then wait for it, though not for long."""
-        with self._changed:
+        with self._lock:
             self._callers += 1
         self._inside.value = True
         try:
             yield
         finally:
             self._inside.value = False
-            with self._changed:
+            with self._lock:
                 self._callers -= 1
-                self._changed.notify_all()
+                self._wake()
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run the batch, together with what others want run at the same time."""
@@ -105,49 +107,51 @@ class MergingEngine:
             knobs.check(self.spec, len(batch))  # here, so that nobody else is told of it
         call = _Call(batch, knobs, tuple(taps), time.monotonic() + self.max_delay)
         stranger = not getattr(self._inside, "value", False)
-        with self._changed:
+        with self._lock:
             self._callers += stranger
             self._waiting.append(call)
-            self._changed.notify_all()
         try:
             while not call.done:
-                with self._changed:
-                    group = self._next(call)
+                with self._lock:
+                    call.woken.clear()
+                    group, patience = ([], None) if call.done else self._next(call)
                 if group:
                     self._run(group)
+                elif not call.done:
+                    call.woken.wait(patience)
         finally:
-            with self._changed:
+            with self._lock:
                 self._callers -= stranger
                 if call in self._waiting:  # Ctrl-C, say
                     self._waiting.remove(call)
-                self._changed.notify_all()
+                self._wake()
         if call.error is not None:
             raise call.error
         return call.found
 
-    def _next(self, call: _Call) -> list[_Call]:
-        """Wait until ``call`` is done, or some calls are to be run by this thread: then give these."""
-        while not call.done:
-            if call.taken or self._running >= self.passes:
-                self._changed.wait()
-                continue
-            first = self._waiting[0]
-            group, images = list[_Call](), 0
-            for each in self._waiting:
-                if each is first or (each.goes_with(first) and images + len(each.batch) <= self.max_batch):
-                    group.append(each)
-                    images += len(each.batch)
-            everybody = len(self._waiting) + self._served >= self._callers
-            left = first.deadline - time.monotonic()
-            if everybody or images >= self.max_batch or not first.mergeable or left <= 0:
-                for each in group:
-                    each.taken = True
-                    self._waiting.remove(each)
-                self._running += 1
-                self._served += len(group)
-                return group
-            self._changed.wait(left)
-        return []
+    def _wake(self) -> None:
+        """Have the thread whose call waits for longest look whether a pass should begin. To be called locked."""
+        if self._waiting and self._running < self.passes:
+            self._waiting[0].woken.set()
+
+    def _next(self, call: _Call) -> tuple[list[_Call], float | None]:
+        """Give the calls that this thread is to run now, or for how long it may sleep. To be called locked."""
+        if self._running >= self.passes or call not in self._waiting:
+            return [], None  # whoever runs will wake it
+        first = self._waiting[0]
+        group, images = list[_Call](), 0
+        for each in self._waiting:
+            if each is first or (each.goes_with(first) and images + len(each.batch) <= self.max_batch):
+                group.append(each)
+                images += len(each.batch)
+        everybody = len(self._waiting) + self._served >= self._callers
+        left = first.deadline - time.monotonic()
+        if not (everybody or images >= self.max_batch or not first.mergeable or left <= 0):
+            return [], left if call is first else None
+        self._waiting = [each for each in self._waiting if each not in group]
+        self._running += 1
+        self._served += len(group)
+        return group, None
 
     def _run(self, group: list[_Call]) -> None:
         """Run some calls as one; if that fails, each by itself, so that one caller's fault is nobody else's."""
@@ -164,12 +168,13 @@ class MergingEngine:
                 except BaseException as error:  # raised where it was called
                     call.error = error
         finally:
-            with self._changed:
+            with self._lock:
                 self._running -= 1
                 self._served -= len(group)
                 for call in group:
                     call.done = True
-                self._changed.notify_all()
+                    call.woken.set()
+                self._wake()
 
     def _run_merged(self, group: list[_Call]) -> None:
         counts = [len(call.batch) for call in group]

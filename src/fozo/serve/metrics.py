@@ -69,7 +69,7 @@ class Metrics:
         for event in camera.events:
             if event.name == "guard":
                 self.rollbacks.labels(model, name, "guard").inc()
-        if name == OTHER and camera.name != OTHER:
+        if camera.passing or (name == OTHER and camera.name != OTHER):
             return
         memories = camera.memories
         if memories is not None:

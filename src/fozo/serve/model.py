@@ -72,14 +72,14 @@ class ServedModel:
 
     def passing(self) -> Camera:
         """Make a camera for one request, of which nothing is kept."""
-        return self._make("", None)
+        return self._make("", None, passing=True)
 
-    def _make(self, name: str, folder: Folder | None) -> Camera:
+    def _make(self, name: str, folder: Folder | None, passing: bool = False) -> Camera:
         adapter = sibling(self._prototype)
         events: list[Event] = []
         monitor = None if self.reference is None else self._monitor(adapter, events)
         try:
-            return Camera(name, adapter, monitor, folder, events, self.server.thumbnails)
+            return Camera(name, adapter, monitor, folder, events, self.server.thumbnails, passing)
         except BaseException:
             if folder is not None:
                 folder.close()

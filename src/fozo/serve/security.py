@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 CLOSE = {"Connection": "close"}
 """Nothing more is read from who was refused."""
-OPEN = ("/v2/health/live", "/v2/health/ready")
-"""What is told to everybody: a cluster asks, and nothing is given away."""
+OPEN = ("/v2/health/live", "/v2/health/ready", "/")
+"""What is told to everybody: a cluster asks, and nothing is given away. The page has no data in it: it asks for the
+token, and then for those."""
 
 
 class Guard:
     """Lets requests pass that show the token, where there is one, and that no foreign web page sends.
 
     A browser sends requests for any page that it shows, also to a server on its own machine; it says for whom in
-    ``Origin``. People look at the page with a browser too, which knows no bearer tokens but asks for a password: the
-    token is taken as one, with any user name.
+    ``Origin``. Who knows only passwords may show the token as one, with any user name; it is not offered, because a
+    browser would then ask for a password where the page asks for the token.
     """
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
@@ -41,7 +42,7 @@ class Guard:
             refusal = JSONResponse({"error": "requests of other sites' pages are not taken"}, 403, CLOSE)
             await refusal(scope, receive, send)
         elif self.token is not None and scope["path"] not in OPEN and not self._shown(headers.get("authorization", "")):
-            challenge = {"WWW-Authenticate": 'Bearer, Basic realm="fozo"', **CLOSE}
+            challenge = {"WWW-Authenticate": 'Bearer realm="fozo"', **CLOSE}
             refusal = JSONResponse(
                 {"error": "this server asks for a token; send Authorization: Bearer"}, 401, challenge
             )

@@ -54,4 +54,7 @@ class Board(Protocol):
         """Show a reading; it should be quick."""
 
     def forget(self, model: str, camera: str) -> None:
-        """A camera has gone: its row may go too."""
+        """A camera has left the memory: it was idle, its sequence has ended, or others needed the room."""
+
+    def close(self) -> None:
+        """The server is told to stop: whatever keeps a connection open has to end."""

@@ -34,7 +34,6 @@ from fozo.methods.align.config import BUCKET, BURST, AlignConfig
 from fozo.methods.align.equaliser import band_gains, energy_deficit, equalise
 from fozo.methods.align.lesson import Lesson
 from fozo.methods.align.retrieval import DomainEstimate, Memory, Retrieved, Stored
-from fozo.methods.align.scratch import Scratch
 from fozo.methods.align.targets import Reference, Targets
 from fozo.methods.align.treatment import Treatment, treatment_of, treatment_state
 from fozo.methods.base import Method
@@ -93,7 +92,8 @@ class Align(Method[AlignConfig]):
         self.descriptor_std = np.maximum(source.descriptor.std, 1e-6)
         self.spectra = spectra(*spec.image_shape)
         self.form = (self.width // spec.dim, spec.dim, self.targets.vectors.shape[1])
-        self._scratch = Scratch(spec.image_shape)
+        self._gains: tuple[Array, Single] | None = None
+        self._room = np.empty((0, *spec.image_shape), dtype=np.float32)
 
     def begin(self) -> None:
         """Begin with an empty memory."""
@@ -114,7 +114,7 @@ class Align(Method[AlignConfig]):
     def step(self, batch: Batch) -> Floats:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
-            coefficients = self.spectra.transform(batch.images, self._scratch.space(len(batch)))
+            coefficients = self.spectra.transform(batch.images, self._space(len(batch)))
             descriptors = self.described = self.spectra.describe(coefficients)
         sound = self.spectra.sound(descriptors)
         self.lessons: list[Lesson | None] = []
@@ -137,6 +137,12 @@ class Align(Method[AlignConfig]):
             self.journal.append(self.batches, self._record())  # if it cannot be recorded, the transaction undoes all
         self.batches += 1
         return logits
+
+    def _space(self, images: int) -> Single:
+        """Where coefficients and then equalised images go: always the same memory, because fresh pages cost time."""
+        if len(self._room) < images:
+            self._room = np.empty((images, *self._room.shape[1:]), dtype=np.float32)
+        return self._room[:images]
 
     def _adapt(self, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
         """Adapt to described images group by group, so that early ones teach late ones."""
@@ -253,10 +259,9 @@ class Align(Method[AlignConfig]):
             return batch
         if len(deficit) > 1:
             return batch.with_images(equalise(self.spectra, coefficients, deficit, strength))
-        gains = self._scratch.gains
-        if gains is None or gains[0] is not deficit:  # a treatment that is kept has them already
-            self._scratch.gains = gains = deficit, band_gains(self.spectra, deficit[0], strength)
-        np.multiply(coefficients, gains[1], out=coefficients)
+        if self._gains is None or self._gains[0] is not deficit:  # a treatment that is kept has them already
+            self._gains = deficit, band_gains(self.spectra, deficit[0], strength)
+        np.multiply(coefficients, self._gains[1], out=coefficients)
         return batch.with_images(self.spectra.inverse(coefficients))
 
     def _plan(self, retrieved: Retrieved, drifted: Array) -> Knobs:
