@@ -1,6 +1,7 @@
 """``fozo serve`` under load: throughput against a loop, latency, memory per camera, killed clients, a soak.
 
-    python -m benchmarks.serve [--weights WEIGHTS] [--only throughput latency memory kills] [--rounds 5] [--seconds 4]
+    python -m benchmarks.serve [--weights WEIGHTS] [--only throughput latency memory kills capacity]
+                               [--rounds 5] [--seconds 4]
     python -m benchmarks.serve --soak 10
 
 A server in a process of its own, on the loopback, and cameras in another (benchmarks.serve_client): one connection a
@@ -16,6 +17,7 @@ work. The engine has one thread, in the server and in the loops, and nothing abo
 * memory: resident memory of a server with 64 cameras less that with 16, by 48; and less that with one, by 63, which
   counts what each of its threads needs for itself too. All have full memories: they are opened from states that one
   filled adapter was saved to.
+* capacity: what smaller memories cost in accuracy, in this process, on the bundled model.
 * kills: the client is killed at random times and started again, and goes on with the frames that it has no answers to.
   Every answer is held against an adapter that had the same frames in order in this process.
 * soak: memory and latency of one server over minutes.
@@ -45,6 +47,7 @@ import numpy.typing as npt
 
 import fozo
 from benchmarks.common import in_turn
+from benchmarks.soak import DOMAINS, Material
 from fozo.data import sample
 from fozo.serve.cameras import Camera
 from fozo.serve.store import Store
@@ -235,6 +238,28 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
         yield [subject.title, str(capacity), *(f"{mb:.0f}" for mb in residents), *each, f"{arrays / 1e6:.2f}"]
 
 
+def capacity(images: int = 300, stretch: int = 160, batch: int = 8) -> Iterator[list[str]]:
+    """Accuracy of the bundled model with smaller memories, where each domain of the soak test comes twice."""
+    engine = fozo.load_engine(sample.MODELS["float32"], threads=1)
+    material, right = Material(engine, images), dict[int, npt.NDArray[np.float64]]()
+    for size in (512, 256, 128):
+        adapter = fozo.Align(engine, sample.source(sample.MODELS["float32"]), **{"retrieval.capacity": size})
+        numbers, hits = np.random.default_rng(1), []
+        for domain in (*numbers.permutation(len(DOMAINS)), *numbers.permutation(len(DOMAINS))):
+            for which in numbers.permutation(images)[:stretch].reshape(-1, batch):
+                logits = adapter(material.normalised(material.pixels[domain, which]))
+                hits.append(logits.argmax(axis=1) == material.labels[which])
+        right[size] = np.concatenate(hits).astype(np.float64)
+        less = right[size] - right[512]
+        interval = 196 * less.std() / len(less) ** 0.5
+        yield [
+            str(size),
+            f"{100 * right[size].mean():.2f} %",
+            f"{100 * less.mean():+.2f} ± {interval:.2f}",
+            str(len(less)),
+        ]
+
+
 def kills(subject: Subject, cameras: int = 8, each: int = 400, deaths: int = 10) -> list[str]:
     """Kill the client again and again; what became of the answers."""
     numbers, died = np.random.default_rng(0), 0
@@ -298,7 +323,7 @@ def table(names: list[str], rows: Iterator[list[str]] | list[list[str]]) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, help="of a ViT; by default the bundled model is served")
-    parts = ("throughput", "latency", "memory", "kills")
+    parts = ("throughput", "latency", "memory", "kills", "capacity")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
@@ -325,6 +350,8 @@ def main() -> None:
         if "memory" in a.only:
             names = ["model", "capacity", *(f"{n} (MB)" for n in HELD), "a camera (MB)", "from 1 (MB)", "arrays (MB)"]
             table(names, memory(subject))
+        if "capacity" in a.only and a.weights is None:
+            table(["capacity", "accuracy", "against 512 (points)", "images"], capacity())
         if "kills" in a.only:
             names = [
                 "model",
