@@ -82,7 +82,8 @@ def test_requests_of_a_camera_keep_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["idle", "crowded", "end", "stopped"])
 def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, reference: Path) -> None:
     """Whatever made it leave the memory, it is found again, as if it had never left."""
-    settings: dict[str, Any] = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}.get(way, {})
+    ways: dict[str, dict[str, Any]] = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}
+    settings = ways.get(way, {})
     adapter, parts = own(), np.split(foggy(frames(24)), 6)
     server = Server(config(tmp_path, reference, **settings))
     server.start()

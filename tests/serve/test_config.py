@@ -103,7 +103,7 @@ def test_siblings_share_what_is_derived_and_nothing_else() -> None:
     one, other, clone = sibling(first), sibling(first), first.clone()
     assert one.targets.weights is other.targets.weights and one.targets is not other.targets
     for part in np.split(foggy(frames(24)), 3):
-        assert (one(part) == clone(part)).all()
+        np.testing.assert_array_equal(one(part), clone(part))
         rest(one)
         assert one._room.size == 0 and one.equalised is None
         other(frames(8))

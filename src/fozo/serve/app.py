@@ -60,6 +60,8 @@ QUICK = 64 << 10
 WATCHED_AFTER = 0.02
 """Seconds after which it is watched whether the client is still there; most answers are given by then."""
 RETRY = {"Retry-After": "1"}
+ELSEWHERE = "Fozo-Camera"
+"""Header of the refusal of a camera that another server has: a router then asks the next one."""
 UNKNOWN = "unknown"
 """What metrics call the model of requests for one that there is not."""
 
@@ -130,7 +132,7 @@ class Server:
     async def _infer(self, http: HTTPRequest, model: ServedModel) -> Response:
         if self.pool is None:
             raise HTTPException(503, "the server is not ready yet", RETRY)
-        body = await self._body(http)
+        body = await self.read_body(http, self.config.max_body)
         try:
             request = await self._read(http, body, self.pool.limits)
             check_watched(request, DRIFT in model.watched, ACCURACY in model.watched, model.name)
@@ -145,9 +147,9 @@ class Server:
         headers = {"Inference-Header-Content-Length": str(length)}
         return Response(data, media_type="application/octet-stream", headers=headers)
 
-    async def _body(self, http: HTTPRequest) -> bytes:
+    @staticmethod
+    async def read_body(http: HTTPRequest, most: int) -> bytes:
         """Read a body, and no more than is taken."""
-        most = self.config.max_body
         if http.headers.get("content-encoding", "identity") != "identity":
             raise HTTPException(415, "the body is compressed, which is not taken; send it as it is", CLOSE)
         told = http.headers.get("content-length", "0")
@@ -191,7 +193,7 @@ class Server:
                 raise HTTPException(504, f"there was no answer within {self.config.timeout:g} s; send it again", RETRY)
             return answer.result()
         except Elsewhere as error:
-            raise HTTPException(503, str(error), RETRY) from error
+            raise HTTPException(503, str(error), {**RETRY, ELSEWHERE: "elsewhere"}) from error
         except FozoError as error:
             raise HTTPException(400, str(error)) from error
         finally:

@@ -209,6 +209,16 @@ class Pool:
         self._evict(oldest)
         self._release(oldest)
 
+    def let_go(self, model: str, camera: str, patience: float = 5.0) -> None:
+        """Save a camera and drop it from memory once nobody works on it, so that another server can have it."""
+        with self._changed:
+            slot = self._slots.get((model, camera, 0))
+            if slot is None or not self._changed.wait_for(lambda: not slot.busy, patience):
+                return
+            slot.busy = True
+        self._evict(slot)
+        self._release(slot)
+
     def _watch(self) -> None:
         """Evict cameras that nobody has sent for in a while."""
         while True:
