@@ -240,6 +240,14 @@ def test_a_stream_begins_with_all_and_a_burst_is_one_message() -> None:
         assert stream.next() is None
 
 
+def test_a_quiet_stream_has_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.HEARTBEAT", 0.2)
+    with serving(CameraBoard()) as port, open_stream(port) as stream:
+        assert stream.next() is not None
+        lines = [stream.file.readline() for _ in range(4)]
+        assert lines[1::2] == [b": still here\n"] * 2  # between empty lines
+
+
 def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
     board = CameraBoard(viewers=1)
     with serving(board) as port:

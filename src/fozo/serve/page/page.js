@@ -343,10 +343,9 @@
   // The connection. An EventSource could not send a token, so the stream is read by fetch.
 
   const TOKEN = "fozo-token";
-  const headers = () => {
-    const token = sessionStorage.getItem(TOKEN);
-    return token ? { Authorization: `Bearer ${token}` } : {};
-  };
+  let token = null;
+  try { token = sessionStorage.getItem(TOKEN); } catch { /* a browser that keeps nothing: it is asked for again */ }
+  const headers = () => (token ? { Authorization: `Bearer ${token}` } : {});
   let hurry = () => {};
 
   function linked(state, text) {
@@ -386,18 +385,17 @@
   }
 
   function ask() {
-    const refused = sessionStorage.getItem(TOKEN) !== null;
-    sessionStorage.removeItem(TOKEN);
     linked("token", "token needed");
-    put($("refused"), refused ? "The server refused this token." : "");
+    put($("refused"), token ? "The server refused this token." : "");
     $("ask").showModal();
     return new Promise((resolve) => {
       $("ask").oncancel = (event) => event.preventDefault();
       $("ask-form").onsubmit = (event) => {
         event.preventDefault();
-        const token = $("token").value.trim();
-        if (!/^[\x20-\x7e]+$/.test(token)) return put($("refused"), "A token has plain letters, digits and signs only.");
-        sessionStorage.setItem(TOKEN, token);
+        const given = $("token").value.trim();
+        if (!/^[\x20-\x7e]+$/.test(given)) return put($("refused"), "A token has plain letters, digits and signs only.");
+        token = given;
+        try { sessionStorage.setItem(TOKEN, token); } catch { /* as above */ }
         $("token").value = "";
         $("ask").close();
         resolve();
