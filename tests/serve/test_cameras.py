@@ -24,6 +24,7 @@ import pytest
 import fozo
 from fozo.serve.app import Server
 from fozo.serve.config import ServeConfig
+from fozo.serve.pool import TooBusy
 from fozo.serve.protocol import Output, Request
 from fozo.serve.store import Folder, folder_name
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
@@ -98,11 +99,12 @@ def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, referen
                 server.stop()
                 server = Server(config(tmp_path, reference))
                 server.start()
-                assert server.pool is not None
+            line = server.pool
+            assert line is not None
             if way in ("idle", "end"):
-                until(lambda line=server.pool: not line.cameras)
+                until(lambda line=line: not line.cameras)
             elif way == "crowded":
-                assert server.pool.cameras <= 2
+                assert line.cameras <= 2
     finally:
         server.stop()
     assert facts(tmp_path, "cam")["images"] == 24
@@ -152,8 +154,27 @@ def test_so_many_cameras_are_kept(tmp_path: Path) -> None:
     with pool(config(tmp_path, max_known=2)) as submit:
         for name in ("a", "b", "a"):
             logits(submit(frames(1), name))
-        with pytest.raises(fozo.FozoError, match="knows 2 cameras"):
+        with pytest.raises(TooBusy, match="knows 2 cameras"):
             submit(frames(1), "c").result(30)
+
+
+def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves that fail are logged; predictions go on, and the next save has it all."""
+    adapter, parts = own(), np.split(foggy(frames(24)), 6)
+    failed = list[int]()
+
+    def full(folder: Folder, *given: object) -> None:
+        failed.append(1)
+        raise fozo.FozoError("the disk is full")
+
+    with pool(config(tmp_path, save_every=4, idle=0.05)) as submit:
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "save", full)
+            for part in parts[:5]:
+                close(logits(submit(part)), adapter(part))
+            until(lambda: len(failed) > 6)
+        close(logits(submit(parts[5])), adapter(parts[5]))
+    assert facts(tmp_path, "cam")["images"] == 24
 
 
 def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:

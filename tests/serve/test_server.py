@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -232,6 +233,20 @@ def test_a_body_may_be_so_long() -> None:
         with suppress(httpx.TransportError):
             assert httpx.post(path, content=endless()).status_code == 413
         assert httpx.get(f"http://{url}/v2/health/live").status_code == 200
+
+
+def test_a_body_that_does_not_come_is_given_up() -> None:
+    """A client that says a length and then nothing; and so many of them that there is no room for more."""
+    with running(config(max_body=1000, timeout=1.0)) as (url, server):
+        host, port = url.split(":")
+        head = f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode()
+        clients = [socket.create_connection((host, int(port)), timeout=20) for _ in range(9)]
+        for client in clients:
+            client.sendall(head)
+        told = sorted(client.recv(1000).split(b" ")[1] for client in clients)
+        assert told == [b"408"] * 8 + [b"503"] and server._bytes == 0
+        for client in clients:
+            client.close()
 
 
 def test_the_board_is_told(reference: Path) -> None:

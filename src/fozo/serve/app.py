@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,8 @@ QUICK = 64 << 10
 """Bytes of JSON that are parsed at once; more would keep other requests waiting, and go to a thread."""
 WATCHED_AFTER = 0.02
 """Seconds after which it is watched whether the client is still there; most answers are given by then."""
+BODIES = 8
+"""How many of the longest bodies there may be in memory at a time."""
 RETRY = {"Retry-After": "1"}
 ELSEWHERE = "Fozo-Camera"
 """Header of the refusal of a camera that another server has: a router then asks the next one."""
@@ -81,6 +83,8 @@ class Server:
             raise
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
+        self._bytes = 0
+        """Of bodies that are being read, or wait."""
 
     def start(self) -> None:
         """Be ready for requests."""
@@ -125,6 +129,9 @@ class Server:
         except HTTPException as error:
             code = error.status_code
             raise
+        except ClientDisconnect:
+            code = 499
+            raise
         finally:
             self.metrics.requests.labels(name, str(code)).inc()
             self.metrics.seconds.labels(name).observe(time.perf_counter() - started)
@@ -132,11 +139,32 @@ class Server:
     async def _infer(self, http: HTTPRequest, model: ServedModel) -> Response:
         if self.pool is None:
             raise HTTPException(503, "the server is not ready yet", RETRY)
-        body = await self.read_body(http, self.config.max_body)
+        with self._room(http):
+            return await self._answer(http, model, self.pool)
+
+    @contextmanager
+    def _room(self, http: HTTPRequest) -> Iterator[None]:
+        """Keep memory for a request's body, as long as it says, while it is read and waits."""
+        told = http.headers.get("content-length", "")
+        length = min(int(told), self.config.max_body) if told.isdecimal() and len(told) < 20 else self.config.max_body
+        if self._bytes + length > BODIES * self.config.max_body:
+            raise HTTPException(503, "too many large requests are being read; try again in a while", {**RETRY, **CLOSE})
+        self._bytes += length
         try:
-            request = await self._read(http, body, self.pool.limits)
+            yield
+        finally:
+            self._bytes -= length
+
+    async def _answer(self, http: HTTPRequest, model: ServedModel, pool: Pool) -> Response:
+        try:
+            body = await asyncio.wait_for(self.read_body(http, self.config.max_body), self.config.timeout)
+        except asyncio.TimeoutError as error:
+            sentence = f"the body did not come within {self.config.timeout:g} s; send it again"
+            raise HTTPException(408, sentence, CLOSE) from error
+        try:
+            request = await self._read(http, body, pool.limits)
             check_watched(request, DRIFT in model.watched, ACCURACY in model.watched, model.name)
-            future = self.pool.submit(model, request)
+            future = pool.submit(model, request)
         except TooBusy as error:
             raise HTTPException(error.code, str(error), RETRY) from error
         except FozoError as error:
@@ -192,6 +220,8 @@ class Server:
                     raise HTTPException(499, "the client has gone")
                 raise HTTPException(504, f"there was no answer within {self.config.timeout:g} s; send it again", RETRY)
             return answer.result()
+        except TooBusy as error:
+            raise HTTPException(error.code, str(error), RETRY) from error
         except Elsewhere as error:
             raise HTTPException(503, str(error), {**RETRY, ELSEWHERE: "elsewhere"}) from error
         except FozoError as error:

@@ -238,10 +238,7 @@ class Camera:
         self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
         self.unsaved = 0
 
-    def close(self) -> None:
-        """Save it and let go of it."""
-        try:
-            self.save()
-        finally:
-            if self.folder is not None:
-                self.folder.close()
+    def let_go(self) -> None:
+        """Leave the folder to others."""
+        if self.folder is not None:
+            self.folder.close()

@@ -23,6 +23,7 @@ from fozo.serve.cameras import Camera
 from fozo.serve.config import ServeConfig
 from fozo.serve.model import ServedModel
 from fozo.serve.protocol import Limits, Request, write_answer
+from fozo.serve.store import Elsewhere
 
 LOG = logging.getLogger("fozo.serve")
 Body = tuple[bytes, int | None]
@@ -74,7 +75,8 @@ class Pool:
         self.limits = Limits(images=config.max_images, body=config.max_body)
         self._slots: dict[tuple[str, str, int], _Slot] = {}
         self._ready: deque[_Slot] = deque()
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed, self._idle = threading.Condition(lock), threading.Condition(lock)
         self._queued, self._closing, self._stop = 0, False, threading.Event()
         self._numbers = itertools.count(1)
         self._threads = [
@@ -148,12 +150,13 @@ class Pool:
             slot.busy = False
             if slot.camera is None:
                 self._slots.pop(slot.key, None)
+            self._idle.notify_all()
 
     def _handle(self, slot: _Slot, request: Request, future: Future[Body]) -> None:
         """Answer a request; then see to what has to be done for its camera."""
         try:
             if slot.camera is None:
-                slot.camera = slot.model.passing() if slot.key[2] else slot.model.open(slot.name)
+                slot.camera = self._open(slot)
                 self._make_room()
             camera = slot.camera
             answer, new = camera.answer(request, self.limits, slot.model.engine.caller)
@@ -174,7 +177,20 @@ class Pool:
         elif camera.unsaved >= self.config.save_every:
             self._save(camera)
 
+    def _open(self, slot: _Slot) -> Camera:
+        """Bring a camera to memory; if that fails, it is not for what the client sent."""
+        try:
+            return slot.model.passing() if slot.key[2] else slot.model.open(slot.name)
+        except Elsewhere:
+            raise
+        except FozoError as error:  # the disk is full, or too many are known
+            raise TooBusy(str(error), 503) from error
+
     def _tell(self, slot: _Slot, camera: Camera, images: int) -> None:
+        for event in camera.events:
+            LOG.info(
+                "%s, camera %r: %s at image %d: %s", slot.model.name, slot.name, event.name, event.image, event.text
+            )
         try:
             self._after(slot.model, camera, images)
         except Exception:
@@ -182,20 +198,23 @@ class Pool:
         camera.events.clear()
         rest(camera.adapter)
 
-    def _save(self, camera: Camera) -> None:
+    def _save(self, camera: Camera) -> bool:
         try:
             camera.save()
+            return True
         except Exception:  # a full disk, say: predictions go on, and the next save may succeed
             LOG.exception("the camera %r could not be saved", camera.name)
-            camera.unsaved = 1
+            camera.unsaved = 1  # not to try again with every request
+            return False
 
     def _evict(self, slot: _Slot) -> None:
-        """Save a camera and drop it from memory; its thread has it to itself."""
-        camera, slot.camera = slot.camera, None
-        if camera is not None:
-            self._save(camera)
-            camera.close()
-            self._gone(slot.model, slot.name)
+        """Save a camera and drop it from memory, if that succeeds; its thread has it to itself."""
+        camera = slot.camera
+        if camera is None or (not self._save(camera) and not self._closing):
+            return
+        slot.camera = None
+        camera.let_go()
+        self._gone(slot.model, slot.name)
 
     def _make_room(self) -> None:
         """If there are too many cameras in memory, evict the one that was idle for longest."""
@@ -213,7 +232,7 @@ class Pool:
         """Save a camera and drop it from memory once nobody works on it, so that another server can have it."""
         with self._changed:
             slot = self._slots.get((model, camera, 0))
-            if slot is None or not self._changed.wait_for(lambda: not slot.busy, patience):
+            if slot is None or not self._idle.wait_for(lambda: not slot.busy, patience):
                 return
             slot.busy = True
         self._evict(slot)

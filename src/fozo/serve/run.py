@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 from collections.abc import Callable
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from fozo.serve.config import ServeConfig
     from fozo.serve.types import Board
 
+KEEP_ALIVE = 75
+"""Seconds that a connection may be idle: for cameras that send a frame a minute."""
 PATIENCE = 30
 """Seconds that connections may take to end once the server is told to stop."""
 
@@ -41,6 +44,8 @@ class _Server(uvicorn.Server):
 
 def serve(config: ServeConfig, board: Board | None = None) -> None:
     """Serve until told to stop (SIGTERM, Ctrl-C): then finish what is under way, save all cameras, and return."""
+    logging.basicConfig(level=logging.WARNING, format="fozo: %(message)s")  # unless the program has done so
+    logging.getLogger("fozo.monitor").setLevel(logging.ERROR)  # it does not know its camera's name; the pool does
     app = create_app(config, board)
     listener = _listen(config.host, config.port)
     host, port = listener.getsockname()[:2]
@@ -53,7 +58,8 @@ def serve(config: ServeConfig, board: Board | None = None) -> None:
 
     options = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="on", ws="none",
-        timeout_graceful_shutdown=PATIENCE, ssl_certfile=config.certificate, ssl_keyfile=config.key,
+        timeout_graceful_shutdown=PATIENCE, timeout_keep_alive=KEEP_ALIVE, ssl_certfile=config.certificate,
+        ssl_keyfile=config.key,
     )  # fmt: skip
     # Once done, uvicorn raises the signal that stopped it anew, for whoever was there before it.
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
