@@ -80,9 +80,11 @@ def summary(found: list[Judged]) -> list[object]:
     bounds = excess.mean() + np.array([0, -1.96, 1.96]) * excess.std() / np.sqrt(len(excess))
     own, low, high = np.sqrt(2 / np.pi * np.maximum(bounds, 0))
     numbers = f"{np.abs(error).mean():.2f}", f"{np.sqrt(2 / np.pi) * chance.mean():.2f}"
+    most = int(np.abs(error).argmax())
+    where = " ".join(map(str, found[most].domain)).replace("_", " ")
     confidence = np.mean([abs(each.confidence - each.truth) for each in found])
     return [
-        *numbers, f"{own:.1f} ({low:.1f} to {high:.1f})", f"{error.mean():+.2f}", f"{np.abs(error).max():.1f}",
+        *numbers, f"{own:.1f} ({low:.1f} to {high:.1f})", f"{error.mean():+.2f}", f"{error[most]:+.1f} ({where})",
         f"{100 * inside:.0f} %", f"+- {width:.1f}", f"{confidence:.2f}",
     ]  # fmt: skip
 
