@@ -108,6 +108,11 @@ def _charts(readings: Sequence[dict[str, Any]]) -> list[str]:
             100.0,
             "accuracy (%)",
         ),
+        "Expected part of the accuracy on clean images, with its 95 % interval": (
+            [("expected", "accuracy_kept"), ("low", "accuracy_kept_low"), ("high", "accuracy_kept_high")],
+            100.0,
+            "part (%)",
+        ),
         "Distance from clean images": (
             [("distance", "drift_distance"), ("threshold", "drift_threshold")],
             1.0,
