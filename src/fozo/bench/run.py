@@ -124,7 +124,10 @@ def _run(
             logits = method(batch.images)
             seconds = time.perf_counter() - start
             passes, metrics = method.passes_per_image, method.metrics()
-            record = score(logits, batch.labels, index=batch.index, domain=batch.domain, passes=passes, metrics=metrics)
+            record = score(
+                logits, batch.labels, index=batch.index, domain=batch.domain, passes=passes, metrics=metrics,
+                samples=batch.samples,
+            )  # fmt: skip
             cost = Cost(batch.index, round(seconds, 6), peak_memory(method.engine.device))
             record_log.append(record.line())
             cost_log.append(asdict(cost))
