@@ -91,7 +91,8 @@ def test_what_is_recorded(weights: Path, paths: Paths, tmp_path: Path) -> None:
     method = resources.method(experiment, engine, images)
     for record, batch in zip(found, stream.batches(), strict=True):  # an independent pass over the same stream
         logits = method(batch.images)
-        assert record.correct == int((logits.argmax(axis=1) == batch.labels).sum())
+        right = logits.argmax(axis=1) == batch.labels
+        assert record.correct == int(right.sum()) and record.right == tuple(sorted(batch.samples[right].tolist()))
         assert record.entropy == float(entropies(logits).mean())
         assert record.metrics == method.metrics() and list(record.metrics) == ["loss", "epsilon", "rate"]
         assert record.passes == 2 and sum(record.bin_images) == record.images
