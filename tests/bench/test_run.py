@@ -9,6 +9,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from fozo.bench.resources import Paths, Resources, Show
 from fozo.bench.run import run_experiment
 from fozo.bench.store import RESULT, Run, Store
 from fozo.core.objective import entropies
+from fozo.data import sources
 from fozo.data.streams import Stream
 from fozo.errors import FozoError
 from fozo.io import read_json
@@ -61,6 +63,30 @@ def timeless(run: Run) -> dict[str, bytes]:
     """Every file but those of times."""
     skipped = ("costs.jsonl", "conditions.json")
     return {path.name: path.read_bytes() for path in run.folder.iterdir() if path.name not in skipped}
+
+
+def test_kept_pixels_are_those_that_would_be_made_again(
+    weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, kept = make(weights, "noadapt"), replace(paths, pixels=str(tmp_path / "pixels"))
+
+    def run(name: str, where: Paths) -> Run:
+        return run_experiment(experiment, opened(where, tmp_path / "cache"), Store(tmp_path / name))
+
+    whole = run("whole", paths)
+    assert timeless(run("kept", kept)) == timeless(whole)
+    files = [path for path in (tmp_path / "pixels").rglob("*") if path.is_file()]
+    assert len(files) == whole.measures.images
+    files[0].write_bytes(files[0].read_bytes()[:-1])  # as a full disk leaves it
+    made: list[str] = []
+    inner = sources.corrupt
+
+    def corrupt(*args: Any, **options: Any) -> Any:
+        made.append(options["image_id"])
+        return inner(*args, **options)
+
+    monkeypatch.setattr(sources, "corrupt", corrupt)
+    assert timeless(run("again", kept)) == timeless(whole) and len(made) == 1
 
 
 @pytest.mark.parametrize("method", sorted(fozo.list_methods()))
