@@ -131,7 +131,8 @@ class Cell:
         shares = [
             [right / images for right, images in found[name]] for found in row.correct.values() for name in self.domains
         ]
-        return np.mean(shares, axis=0)
+        means: Array = np.mean(shares, axis=0)
+        return means
 
     def with_clean(self, label: str) -> Gain | None:
         """The difference to NoAdapt once the stream is clean again."""

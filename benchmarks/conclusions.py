@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.cells import Cell, Gain
 from benchmarks.pairs import BASE
@@ -82,7 +82,7 @@ def sides(cells: Sequence[Cell]) -> str:
     for cell in cells:
         for label in rivals(cell):
             found.setdefault(label, []).append(cell.gain(label).side)
-    kinds = {
+    kinds: dict[str, Callable[[list[int]], bool]] = {
         "surely above NoAdapt wherever they ran": lambda v: min(v) > 0,
         "surely above in some cells and level in others": lambda v: min(v) == 0 and max(v) > 0,
         "level throughout": lambda v: min(v) == max(v) == 0,

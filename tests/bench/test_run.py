@@ -24,6 +24,7 @@ from fozo.bench.run import run_experiment
 from fozo.bench.store import RESULT, Run, Store
 from fozo.core.objective import entropies
 from fozo.data import sources
+from fozo.data.corruptions import corrupt as corrupt_once
 from fozo.data.streams import Stream
 from fozo.errors import FozoError
 from fozo.io import read_json
@@ -79,11 +80,10 @@ def test_kept_pixels_are_those_that_would_be_made_again(
     assert len(files) == whole.measures.images
     files[0].write_bytes(files[0].read_bytes()[:-1])  # as a full disk leaves it
     made: list[str] = []
-    inner = sources.corrupt
 
     def corrupt(*args: Any, **options: Any) -> Any:
         made.append(options["image_id"])
-        return inner(*args, **options)
+        return corrupt_once(*args, **options)
 
     monkeypatch.setattr(sources, "corrupt", corrupt)
     assert timeless(run("again", kept)) == timeless(whole) and len(made) == 1
