@@ -70,7 +70,7 @@ def losses(cells: Sequence[Cell]) -> list[str]:
             said += f"; {SIDES[again.side]} it once the stream is clean again ({again})"
         errors = {label: row.error for label, row in cell.rows.items()}
         least = min(errors, key=lambda label: errors[label])
-        word = "worse" if errors[OURS] > errors[BASE] else "better"
+        word = "higher" if errors[OURS] > errors[BASE] else "lower"
         said += f". Calibration error {errors[OURS]:.1f} %, {word} than NoAdapt's {errors[BASE]:.1f}"
         items.append(said + ("." if least == OURS else f"; lowest: {least}, {errors[least]:.1f}."))
     return items

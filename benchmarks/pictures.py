@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import log2
+from statistics import fmean
 
 from benchmarks.cells import Gain
 from fozo.bench.report.charts import ticks
@@ -83,7 +84,9 @@ def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: fl
 
     Blue is surely above NoAdapt, red surely below, gray a tie.
     """
-    labels = list(dict.fromkeys(label for column in columns.values() for label in column))
+    every = dict.fromkeys(label for column in columns.values() for label in column)
+    mean = {label: fmean(column[label].value for column in columns.values() if label in column) for label in every}
+    labels = sorted(every, key=lambda label: -mean[label])
     left, top, step = 108, 58, 19
     wide = (WIDTH - left - 10) / len(columns)
     bottom = top + step * len(labels)
@@ -103,7 +106,7 @@ def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: fl
             )
             for place, words in enumerate((head[:1], head[1:2], head[2:]))
         ]
-        for tick in ticks(low, high, 4):
+        for tick in ticks(low, high, 5 if len(columns) > 2 else 8):
             parts.append(line(across(tick), top, across(tick), bottom, "zero" if tick == 0 else "grid"))
             parts.append(text(across(tick), bottom + 15, f"{tick:+g}" if tick else "0", "middle soft small"))
         for place, label in enumerate(labels):
@@ -179,8 +182,8 @@ def spread(places: Sequence[float], least: float, low: float, high: float) -> li
 def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Gain]]], x_label: str) -> str:
     """Gains against a cost on a doubling scale, with whiskers and names."""
     every = [point for panel in panels.values() for point in panel.values()]
-    low = min(0.0, *(gain.low for _, gain in every))
-    high = max(0.0, *(gain.high for _, gain in every))
+    low = min(0.0, *(gain.low for _, gain in every)) - 0.5
+    high = max(0.0, *(gain.high for _, gain in every)) + 0.5
     most = max(cost for cost, _ in every)
     left, top, height = 40, 42, 300
     wide = (WIDTH - left) / len(panels)
@@ -188,11 +191,11 @@ def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Ga
     parts = [text(12, 16, "points of top-1 above NoAdapt", "soft")]
     marks = [mark for mark in (1, 2, 3, 4, 6, 8, 16, 28, 41) if mark <= most]
     for number, (name, panel) in enumerate(panels.items()):
-        start, end = left + number * wide, left + (number + 1) * wide - 64
+        start, end = left + number * wide, left + (number + 1) * wide - 84
         across = Span(0, max(1.0, log2(most)), start + 26, end)
         parts.append(text(start + 8, 34, name, "bold"))
         for tick in ticks(low, high):
-            parts.append(line(start + 8, down(tick), end + 56, down(tick), "zero" if tick == 0 else "grid"))
+            parts.append(line(start + 8, down(tick), end + 76, down(tick), "zero" if tick == 0 else "grid"))
             if number == 0:
                 parts.append(text(left, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
         parts += [text(across(log2(mark)), top + height + 16, str(mark), "middle soft small") for mark in marks]
@@ -221,7 +224,7 @@ def _whole(value: float) -> str:
 def map_picture(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[Gain | None]]) -> str:
     """Gains by corruption: a shaded field for each, with the number; faint where it is a tie."""
     left, top, high = 108, 74, 22
-    wide = (WIDTH - left - 40) / len(columns)  # the last heading leans out
+    wide = (WIDTH - left - 56) / len(columns)  # the last heading leans out
     most = max(abs(gain.value) for row in rows.values() for gain in row if gain is not None)
     parts = []
     for number, name in enumerate(columns):

@@ -114,6 +114,15 @@ def narrow_gains(groups: Sequence[Group]) -> dict[str, dict[str, Gain]]:
     return found
 
 
+def worst_group(group: Group) -> str:
+    """Name the group of classes that Align does worst on, against NoAdapt."""
+    gains = {name: narrow.gain(both) for name, both in narrow.pairs(group, OURS).items()}
+    name = min(gains, key=lambda name: gains[name][0])
+    value, within = gains[name]
+    ends = "" if within is None else f" ({within.low:+.1f} to {within.high:+.1f})"
+    return f"{name}, {value:+.1f}{ends}, on {name_of(group.runs[0].experiment.model)}"
+
+
 @dataclass(frozen=True)
 class Page:
     """The page's parts; each section is a title, a picture, a conclusion and a command."""
@@ -201,10 +210,11 @@ class Page:
         if not self.narrow:
             return []
         gains = narrow_gains(self.narrow)
+        worst = conclusions.listed([worst_group(group) for group in self.narrow if OURS in group.labels])
         return [
             "## Narrow content: what a camera sees",
             self.draw("narrow", "Gains on narrow content", gains_picture("Gains on narrow content", gains, -CUT, CUT)),
-            wrapped(f"{conclusions.narrow(gains)} {CONTENT} `{NARROW}`."),
+            wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT} `{NARROW}`."),
         ]
 
     def __str__(self) -> str:

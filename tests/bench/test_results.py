@@ -12,18 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import conclusions, results
+from benchmarks import conclusions, narrow, results
 from benchmarks.cells import Cell, Gain, Row, read_evidence, read_newest
 from benchmarks.pairs import paired
 from benchmarks.pictures import spread
 from benchmarks.reproduction import ELSEWHERE, verdict
 from fozo.bench.measures import BatchRecord, measure, score
-from fozo.bench.plan import Setting, names
+from fozo.bench.plan import Setting, load_recipe, names
 from fozo.bench.recipes import evidence
 from fozo.bench.store import Run, Store, collect
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
-from tests.bench.invented import MODEL, finish
+from tests.bench.invented import MODEL, finish, invent
 from tests.bench.test_newest import record
 
 LABELS = ("NoAdapt", "FOZO", "TENT", "NEO", "Align")
@@ -41,6 +41,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         chosen = experiment.label in first.get(experiment.column, ())
         if chosen and (experiment.seed == 0 or experiment.label == "FOZO"):
             finish(store, experiment, number, batches=3)
+    recipe = load_recipe("narrow")
+    rows = [row for row in recipe.rows if row.label in ("NoAdapt", "Align", "TENT") and row.column in ("dogs", "food")]
+    invent(out, replace(recipe, rows=tuple(rows[:-1])), batches=2, severity=3)  # TENT lacks a group
     return out
 
 
@@ -74,12 +77,17 @@ def test_the_page(runs: Path, tmp_path: Path) -> None:
     assert len(text.splitlines()) < 150 and max(map(len, text.splitlines())) < 400
     assert "nan" not in text and str(runs) not in text and text.startswith("# Results")
     pictures = sorted((tmp_path / "results").glob("*.svg"))
-    assert [path.stem for path in pictures] == ["corruptions", "gains", "learning", "passes"]
+    assert [path.stem for path in pictures] == ["corruptions", "gains", "learning", "narrow", "passes"]
     for path in pictures:
         ElementTree.fromstring(path.read_text())  # well formed
         assert f"(results/{path.name})" in text and "nan" not in path.read_text()
     assert "| Table 1 | FOZO | +4.0 | " in text and "| Table 2 | TENT | +2.8 | " in text
     assert "--images 96" in text
+    group = next(group for group in collect(runs) if group.recipe.name == "narrow")
+    worst = min(("dogs", "food"), key=lambda name: narrow.gain(narrow.pairs(group, "Align")[name])[0])
+    assert f"Align's worst group: {worst}, " in text.replace("\n", " ")
+    (column,) = results.narrow_gains([group]).values()
+    assert list(column) == ["Align"]
 
 
 def test_a_gain_is_paired_by_image_whatever_the_order_and_knows_of_seeds(runs: Path) -> None:
@@ -91,7 +99,7 @@ def test_a_gain_is_paired_by_image_whatever_the_order_and_knows_of_seeds(runs: P
     variance = each.var(ddof=1) / 96 + seeds.var(ddof=1) / 2
     gain = cell.gain("FOZO")
     assert gain.value == pytest.approx(100 * each.mean()) and gain.half == pytest.approx(196 * variance**0.5)
-    group = next(group for group in collect(runs))
+    group = next(group for group in collect(runs) if group.recipe.name == "evidence")
     averages = [
         np.mean([run.measures.domains[name] for name in cell.domains])
         for run in group.of("FOZO", "continual, severity 5")
@@ -177,7 +185,8 @@ def test_archives_are_read_and_what_is_missing_is_said(runs: Path, tmp_path: Pat
     packed = tmp_path / "records"
     packed.mkdir()
     with tarfile.open(packed / "evidence.tar.xz", "w:xz") as file:
-        file.add(runs / "evidence", "evidence")
+        for name in ("evidence", "narrow"):
+            file.add(runs / name, name)
     results.write([packed], tmp_path / "page.md")
     results.write([runs], tmp_path / "same.md")
     assert (tmp_path / "page.md").read_text() == (tmp_path / "same.md").read_text().replace("(same/", "(page/")
