@@ -167,8 +167,8 @@ class Page:
         ]
 
     def learning(self) -> list[str]:
-        """How fast each method learns, in the first two cells."""
-        cells = self.main[:2]
+        """How fast each method learns: in the first cell, and where every corruption is begun afresh."""
+        cells = [*self.main[:1], *(cell for cell in self.main[1:] if cell.scenario == "reset")][:3]
         panels = {short(cell): (seen(cell), {k: cell.learning(k).tolist() for k in adapting(cell)}) for cell in cells}
         shown = curves_picture("Gain over NoAdapt against images seen", panels, "images of the corruption seen")
         return [
@@ -220,7 +220,8 @@ class Page:
     def __str__(self) -> str:
         """The whole page."""
         parts = [*self.losses(), *self.gains(), *self.learning(), *self.passes(), *self.corruptions(), *self.content()]
-        paper = ["## The paper's tables and figures", *reproduction(self.main)]
+        note, rows = reproduction(self.main)
+        paper = ["## The paper's tables and figures", wrapped(note), rows]
         return "\n\n".join(["# Results", wrapped(HEAD), *parts, *paper]) + "\n"
 
 

@@ -16,7 +16,7 @@ from benchmarks import conclusions, narrow, results
 from benchmarks.cells import Cell, Gain, Row, read_evidence, read_newest
 from benchmarks.pairs import paired
 from benchmarks.pictures import spread
-from benchmarks.reproduction import ELSEWHERE, verdict
+from benchmarks.reproduction import FIGURES, MEASURED, effect, verdict
 from fozo.bench.measures import BatchRecord, measure, score
 from fozo.bench.plan import Setting, load_recipe, names
 from fozo.bench.recipes import evidence
@@ -81,7 +81,7 @@ def test_the_page(runs: Path, tmp_path: Path) -> None:
     for path in pictures:
         ElementTree.fromstring(path.read_text())  # well formed
         assert f"(results/{path.name})" in text and "nan" not in path.read_text()
-    assert "| Table 1 | FOZO | +4.0 | " in text and "| Table 2 | TENT | +2.8 | " in text
+    assert "| Table 1, FOZO | +4.0 | " in text and "| Table 2, TENT | +2.8 | " in text
     assert "--images 96" in text
     group = next(group for group in collect(runs) if group.recipe.name == "narrow")
     worst = min(("dogs", "food"), key=lambda name: narrow.gain(narrow.pairs(group, "Align")[name])[0])
@@ -178,7 +178,9 @@ def test_verdicts_on_the_paper(ours: float, half: float, paper: float, words: st
 
 def test_every_table_and_figure_of_the_paper_has_a_line() -> None:
     paper = {name for name in names() if name.startswith(("table", "figure"))}
-    assert paper == {*ELSEWHERE, "table1"}
+    assert paper == {*FIGURES, *MEASURED}
+    assert effect("table4") == "R +4.6, Sketch +5.6" and effect("tableD3") == "numbers 0.4 apart"
+    assert effect("figureE1") == "curves without numbers"
 
 
 def test_archives_are_read_and_what_is_missing_is_said(runs: Path, tmp_path: Path) -> None:
