@@ -94,7 +94,7 @@ def sides(cells: Sequence[Cell]) -> str:
 
 
 def learning(cells: Sequence[Cell]) -> str:
-    """Say what the first batch of a corruption gains against the last."""
+    """Say what the first batch of a corruption gains against the last; batches hold different images."""
     parts = []
     for cell in cells:
         own, best = cell.learning(OURS), max(rivals(cell), key=lambda label: cell.gain(label).value)
@@ -103,7 +103,8 @@ def learning(cells: Sequence[Cell]) -> str:
             f"{cell.title}: Align {own[0]:+.1f} in a corruption's first batch and {own[-1]:+.1f} in its last, the best "
             f"rival ({best}) {other[0]:+.1f} and {other[-1]:+.1f}"
         )
-    return "; ".join(parts) + "."
+    wide = max(cell.gain(OURS).half * len(cell.learning(OURS)) ** 0.5 for cell in cells)
+    return "; ".join(parts) + f". Every batch has images of its own: one value is good to ± {wide:.0f} points or so."
 
 
 def passes(cells: Sequence[Cell]) -> str:
