@@ -57,6 +57,18 @@ def against_rivals(cells: Sequence[Cell]) -> str:
     return said + (f"; it {listed(others)}." if others else "; it loses to none and ties with none.")
 
 
+def ahead(cell: Cell) -> list[str]:
+    """Name the corruptions on which a rival is surely ahead of Align, and by how much the best of them is."""
+    found = []
+    for name in cell.domains:
+        behind = {label: cell.gain(OURS, label, (name,)) for label in rivals(cell)}
+        surely = [label for label, gain in behind.items() if gain.side < 0]
+        if surely:
+            best = min(surely, key=lambda label: behind[label].value)
+            found.append(f"{words_of(name)} ({best}, by {-behind[best].value:.1f})")
+    return found
+
+
 def losses(cells: Sequence[Cell]) -> list[str]:
     """Items for the first section: where Align is below or level with NoAdapt, and how well it is calibrated."""
     items = []
@@ -64,7 +76,10 @@ def losses(cells: Sequence[Cell]) -> list[str]:
         gains = by_domain(cell)
         below = [f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]
         ties = [f"{name} ({gain.value:+.1f})" for name, gain in gains.items() if gain.side == 0]
-        said = f"- **{cell.title}**: below NoAdapt on {listed(below)}; a tie on {listed(ties)}"
+        said = (
+            f"- **{cell.title}**: below NoAdapt on {listed(below)}; a tie on {listed(ties)}; surely behind a rival on "
+            f"{listed(ahead(cell))}"
+        )
         again = cell.with_clean(OURS)
         if again is not None:
             said += f"; {SIDES[again.side]} it once the stream is clean again ({again})"
@@ -122,19 +137,10 @@ def passes(cells: Sequence[Cell]) -> str:
 
 
 def most_and_least(cell: Cell) -> str:
-    """Say where Align gains most and least, and where a rival is surely ahead of it."""
+    """Say where Align gains most and least."""
     gains = by_domain(cell)
     order = [f"{name} ({gains[name]})" for name in sorted(gains, key=lambda name: -gains[name].value)]
-    beaten = [
-        f"{name} ({label}, {-gain.value:+.1f})"
-        for label in rivals(cell)
-        for name, gain in by_domain(cell, OURS, label).items()
-        if gain.side < 0
-    ]
-    return (
-        f"{cell.title}: Align gains most on {listed(order[:3])}, least on {listed(order[-3:])}; surely ahead of it: "
-        f"{listed(beaten)}."
-    )
+    return f"{cell.title}: Align gains most on {listed(order[:3])}, least on {listed(order[-3:])}."
 
 
 def narrow(gains: Mapping[str, Mapping[str, Gain]]) -> str:

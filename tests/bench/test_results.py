@@ -159,6 +159,7 @@ def test_sentences_follow_the_figures() -> None:
         [worse]
     ) and "is behind NEO" in conclusions.against_rivals([worse])
     assert "below NoAdapt on fog (-100.0 ± 0.0); a tie on snow" in conclusions.losses([worse])[0]
+    assert "surely behind a rival on fog (NEO, by 100.0)" in conclusions.losses([worse])[0]
     assert "surely above NoAdapt wherever they ran: NEO" in conclusions.sides([worse])
     tied = invented(NoAdapt=[NONE, HALF], Align=[NONE, HALF], NEO=[NONE, HALF])
     assert "ties with NEO" in conclusions.against_rivals([tied])
