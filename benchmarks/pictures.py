@@ -36,6 +36,8 @@ METHODS = (
     "NoAdapt",
 )  # fmt: skip
 SIDES = {1: "up", 0: "tie", -1: "down"}
+DARKEST = 20.0
+"""Points from which on a field of the map is as dark as any."""
 
 
 def colour(label: str) -> str:
@@ -138,14 +140,14 @@ def curves_picture(
     values = [value for _, curves in panels.values() for curve in curves.values() for value in curve]
     low, high = min(0.0, *values), max(values)
     pad = 0.08 * (high - low)
-    left, top, height = 40, 42, 280
+    left, top, height = 40, 56, 280
     wide = (WIDTH - left) / len(panels)
     down = Span(low - pad, high + pad, top + height, top)
     parts = [text(12, 16, "points of top-1 above NoAdapt", "soft")]
     for number, (name, (xs, curves)) in enumerate(panels.items()):
         start, end = left + number * wide, left + (number + 1) * wide - 86
         across = Span(min(xs), max(xs), start + 8, end)
-        parts.append(text(start + 8, 34, name, "bold"))
+        parts += headings(start + 8, name)
         for tick in ticks(low - pad, high + pad):
             parts.append(line(start + 8, down(tick), end, down(tick), "zero" if tick == 0 else "grid"))
             if number == 0:
@@ -160,6 +162,12 @@ def curves_picture(
             parts.append(line(end, down(curve[-1]), end + 8, y, "grid"))
             parts.append(text(end + 10, y + 4, label, "small", f"fill: {colour(label)}"))
     return svg(title, top + height + 44, parts)
+
+
+def headings(x: float, name: str) -> list[str]:
+    """A panel's name in two lines: model and scenario, and the rest."""
+    words = name.split(", ")
+    return [text(x, 32, ", ".join(words[:2]), "bold"), text(x, 46, ", ".join(words[2:]), "soft small")]
 
 
 def spread(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
@@ -185,7 +193,7 @@ def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Ga
     low = min(0.0, *(gain.low for _, gain in every)) - 0.5
     high = max(0.0, *(gain.high for _, gain in every)) + 0.5
     most = max(cost for cost, _ in every)
-    left, top, height = 40, 42, 300
+    left, top, height = 40, 56, 300
     wide = (WIDTH - left) / len(panels)
     down = Span(low, high, top + height, top)
     parts = [text(12, 16, "points of top-1 above NoAdapt", "soft")]
@@ -193,7 +201,7 @@ def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Ga
     for number, (name, panel) in enumerate(panels.items()):
         start, end = left + number * wide, left + (number + 1) * wide - 84
         across = Span(0, max(1.0, log2(most)), start + 26, end)
-        parts.append(text(start + 8, 34, name, "bold"))
+        parts += headings(start + 8, name)
         for tick in ticks(low, high):
             parts.append(line(start + 8, down(tick), end + 76, down(tick), "zero" if tick == 0 else "grid"))
             if number == 0:
@@ -217,43 +225,33 @@ def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Ga
     return svg(title, top + height + 44, parts)
 
 
-def _whole(value: float) -> str:
-    return f"{value:+.0f}" if round(value) else "0"
+def map_picture(title: str, columns: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[Gain]]]) -> str:
+    """Gains by corruption, a panel for each cell: a field for each, with the number; not shaded where it is a tie.
 
-
-def map_picture(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[Gain | None]]) -> str:
-    """Gains by corruption: a shaded field for each, with the number; faint where it is a tie."""
+    A row may be shorter than the headings.
+    """
     left, top, high = 108, 74, 22
     wide = (WIDTH - left - 56) / len(columns)  # the last heading leans out
-    most = max(abs(gain.value) for row in rows.values() for gain in row if gain is not None)
     parts = []
     for number, name in enumerate(columns):
         x, y = left + (number + 0.5) * wide, top - 8
-        parts.append(
-            f'<text x="{x:.1f}" y="{y}" class="small" transform="rotate(-38 {x:.1f} {y})">{escape(name)}</text>'
-        )
-    for place, (label, gains) in enumerate(rows.items()):
-        y = top + place * high
-        parts.append(text(left - 8, y + 15, label, "end bold" if label == "Align" else "end"))
-        for number, gain in enumerate(gains):
-            if gain is None:
-                continue
-            kind, shade = ("up" if gain.value > 0 else "down"), min(1.0, abs(gain.value) / min(most, 20.0))
-            x = left + number * wide
-            fade, ink = (0.08 + 0.62 * shade, "middle small") if gain.side else (0.0, "middle small soft")
-            parts.append(
-                f"<g><title>{escape(label)}, {escape(columns[number])}: {gain}</title>"
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide - 2:.1f}" height="{high - 2}" class="{kind}" '
-                f'style="fill-opacity: {fade:.2f}; stroke: var(--line)"/>'
-                f"{text(x + wide / 2 - 1, y + 14.5, _whole(gain.value), ink)}</g>"
-            )
-    bottom = top + high * len(rows)
-    parts.append(
-        text(
-            left,
-            bottom + 18,
-            "points of top-1 above NoAdapt (blue) or below it (red); not shaded: a tie by the paired 95 % interval",
-            "soft",
-        )
-    )
-    return svg(title, bottom + 28, parts)
+        turn = f"rotate(-38 {x:.1f} {y})"
+        parts.append(f'<text x="{x:.1f}" y="{y}" class="small" transform="{turn}">{escape(name)}</text>')
+    for panel, rows in panels.items():
+        parts.append(text(left, top + 15, panel, "bold"))
+        for label, gains in rows.items():
+            top += high
+            parts.append(text(left - 8, top + 15, label, "end bold" if label == "Align" else "end"))
+            for number, gain in enumerate(gains):
+                x, kind = left + number * wide, "up" if gain.value > 0 else "down"
+                fade = 0.08 + 0.62 * min(1.0, abs(gain.value) / DARKEST) if gain.side else 0.0
+                shown, ink = f"{gain.value:+.0f}" if round(gain.value) else "0", "" if gain.side else " soft"
+                parts.append(
+                    f"<g><title>{escape(label)}, {escape(columns[number])}: {gain}</title>"
+                    f'<rect x="{x:.1f}" y="{top:.1f}" width="{wide - 2:.1f}" height="{high - 2}" class="{kind}" '
+                    f'style="fill-opacity: {fade:.2f}; stroke: var(--line)"/>'
+                    f"{text(x + wide / 2 - 1, top + 14.5, shown, 'middle small' + ink)}</g>"
+                )
+        top += high + 4
+    words = "points of top-1 above NoAdapt (blue) or below it (red); not shaded: a tie by the paired 95 % interval"
+    return svg(title, top + 28, [*parts, text(left, top + 14, words, "soft")])

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import conclusions, narrow
 from benchmarks.cells import CLEAN, RECIPE, Cell, Gain, name_of, read_evidence, read_newest
-from benchmarks.conclusions import OURS, adapting, by_domain, words_of
+from benchmarks.conclusions import OURS, adapting, rivals, words_of
 from benchmarks.pairs import BASE
 from benchmarks.pictures import curves_picture, gains_picture, map_picture, points_picture
 from benchmarks.reproduction import reproduction
@@ -192,17 +192,22 @@ class Page:
         ]
 
     def corruptions(self) -> list[str]:
-        """The first cell by corruption, and when the stream is clean again."""
-        cell = self.main[0]
-        names = [words_of(name) for name in cell.domains] + (["clean again"] if cell.clean else [])
-        rows = {}
-        for label in sorted(adapting(cell), key=lambda label: -cell.gain(label).value):
-            again = [cell.gain(label, domains=(CLEAN,))] if cell.clean else []
-            rows[label] = [*by_domain(cell, label).values(), *again]
+        """By corruption and when the stream is clean again: the first cell, and that where a rival comes closest."""
+        closest = min(self.main, key=lambda cell: min(cell.gain(OURS, label).low for label in rivals(cell)))
+        cells = [self.main[0], *([closest] if closest is not self.main[0] else [])]
+        names = [words_of(name) for name in cells[0].domains]
+        panels = {}
+        for cell in cells:
+            order = sorted(adapting(cell), key=lambda label: -cell.gain(label).value)
+            domains = [*cell.domains, *([CLEAN] if cell.clean else [])]
+            panels[short(cell)] = {label: [cell.gain(label, domains=(name,)) for name in domains] for label in order}
+        again = ["clean again"] if any(cell.clean for cell in cells) else []
+        shown = map_picture("Gains by corruption", [*names, *again], panels)
+        words = " ".join(conclusions.most_and_least(cell) for cell in cells)
         return [
             "## By corruption",
-            self.draw("corruptions", "Gains by corruption", map_picture("Gains by corruption", names, rows)),
-            wrapped(f"{conclusions.most_and_least(cell)} {commands([cell])}"),
+            self.draw("corruptions", "Gains by corruption", shown),
+            wrapped(f"{words} {commands(cells)}"),
         ]
 
     def content(self) -> list[str]:
@@ -234,7 +239,7 @@ def missing(cells: Sequence[Cell]) -> str:
 
 def short(cell: Cell) -> str:
     """A panel's heading."""
-    return f"{cell.title} ({cell.images} images)"
+    return f"{cell.title}, {cell.images} images"
 
 
 def seen(cell: Cell) -> list[int]:
