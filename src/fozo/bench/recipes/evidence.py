@@ -42,9 +42,9 @@ PUBLISHED: Methods = {
     "Align": ("align", {}),
 }
 TUNED: Methods = {
-    "NEO, tuned": ("neo", {"average": "ema", "rate": 0.5}),
-    "GAIN, tuned": ("gain", {"kappa": 30.0}),
-    "PEA, tuned": ("pea", {"momentum": 0.1, "gamma": 1e9}),
+    "NEO (tuned)": ("neo", {"average": "ema", "rate": 0.5}),
+    "GAIN (tuned)": ("gain", {"kappa": 30.0}),
+    "PEA (tuned)": ("pea", {"momentum": 0.1, "gamma": 1e9}),
 }
 MANY: Methods = {
     "NoAdapt": ("noadapt", {}),
