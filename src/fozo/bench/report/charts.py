@@ -15,8 +15,8 @@ SIDE = 1000
 """Both sides of a drawing, in its own units."""
 POINTS = 240
 """A curve is thinned to so many points: more cannot be seen."""
-FEW_NAMES = 4
-"""Names that fit side by side below a chart on a phone; more are turned upright."""
+FEW_NAMES, SOME_NAMES = 4, 8
+"""Names that fit side by side below a chart on a phone, and on a wide screen; more are turned upright."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ def line_chart(
                 f'<i class="{s.style}" style="left:{100 * across(a):.2f}%;top:{100 * down(b):.2f}%"></i>'
                 for a, b in zip(x, y, strict=True)
             ]
-    turned = " upright" if len(spans) > FEW_NAMES else " named" if spans else ""
+    fits = " few" if len(spans) <= FEW_NAMES else " some" if len(spans) <= SOME_NAMES else " many"
+    turned = fits if spans else ""
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><div class="unit">{escape(y_label)}</div>'
         f'<div class="plot{turned}"><svg viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" role="img" '
