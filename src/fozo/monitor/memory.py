@@ -26,7 +26,7 @@ from fozo.types import Array
 if TYPE_CHECKING:
     from fozo.monitor.monitor import Monitor
 
-KIND, VERSION = "monitor state", 1
+KIND, VERSION = "monitor state", 2
 KEPT_EVENTS = 200
 """Latest events that a file keeps, without their thumbnails."""
 LONGEST = 1 << 16
