@@ -80,8 +80,8 @@ def scenes(film: Film) -> str:
     )
     table = f'<table class="narrow"><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>'
     hint = (
-        f"Accuracies in percent, corruptions of severity {SEVERITY}. Expected: by the monitor, without labels, of what the "
-        f"adapted model predicts. Noticed: after so many images of the scene."
+        f"Accuracies in percent, corruptions of severity {SEVERITY}. Expected: by the monitor, without labels, of what "
+        f"the adapted model predicts. Noticed: after so many images of the scene."
     )
     return f'<div class="scroll">{table}</div><p class="hint">{hint}</p>'
 
