@@ -84,7 +84,8 @@ class Scene:
 
     def share(self, who: str) -> float:
         """Accuracy of ``plain`` or ``adapted``, in percent."""
-        return 100 * sum(getattr(frame, who).correct for frame in self.frames) / self.images
+        right: int = sum(getattr(frame, who).correct for frame in self.frames)
+        return 100 * right / self.images
 
     @property
     def noticed(self) -> tuple[int, str] | None:
@@ -163,7 +164,7 @@ def shoot(images: int, seed: int, show: Callable[[Film], None]) -> Film:
 
     def pixels(image: Floats) -> Pixels:
         levels = 255 * np.clip(looker.pixels(image[None])[0], 0, 1) + 0.5
-        return levels.astype(np.uint8).transpose(1, 2, 0)
+        return np.asarray(levels.astype(np.uint8).transpose(1, 2, 0))
 
     def record(logits: Floats, batch: LabelledBatch) -> BatchRecord:
         return score(logits, batch.labels, index=batch.index, domain=batch.domain, samples=batch.samples)

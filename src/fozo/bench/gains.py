@@ -85,7 +85,7 @@ def gains(ours: Sequence[Run], base: Sequence[Run]) -> Gains | None:
     pairs = [
         by_batch(records, seeds[run.experiment.seed])
         for run, records in zip(ours, mine, strict=True)
-        if run.experiment.seed in seeds
+        if _batches(records) == _batches(seeds.get(run.experiment.seed, ()))
     ]
     if not pairs:
         return None
@@ -96,6 +96,10 @@ def gains(ours: Sequence[Run], base: Sequence[Run]) -> Gains | None:
         # Sorted, so that the seeds' intervals are averaged, and not narrowed as if seeds showed other images.
         draws[name] = np.mean([np.sort(each) for each in found], axis=0) if found else None
     return Gains({name: float(np.mean([pair.values[name] for pair in pairs])) for name in names}, draws)
+
+
+def _batches(records: Sequence[BatchRecord]) -> list[tuple[str, int]]:
+    return [(record.domain, record.images) for record in records]
 
 
 def _sizes(records: Sequence[BatchRecord]) -> dict[str, int]:
@@ -145,7 +149,7 @@ def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: i
     From each domain's n batches n - 1 are drawn with replacement, which gives the variance without bias even where n is
     2 (Rao and Wu, 1988); a domain with a single batch has no interval.
     """
-    if [(r.domain, r.images) for r in ours] != [(r.domain, r.images) for r in theirs]:
+    if _batches(ours) != _batches(theirs):
         raise FozoError("only runs over the same batches can be paired; run both with the same seed and batch size")
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
     values: dict[str, float] = {}

@@ -86,8 +86,8 @@ def view(film: Film, height: int) -> RenderableType:
     gap = [Text()] if height >= LEAST else []
     last = told[len(told) - min(len(told), max(0, height - LEAST) // 2) :]
     events = [Text(f"image {seen:,}: {event.name}: {event.text}", "dim") for seen, event in last]
-    parts = [Text(" > ").join(names), *gap, pictures, *gap, _bars(film), *gap, _words(frame), *gap, *events]
-    return Panel(Group(*parts), title=f"image {frame.images:,}", title_align="left")
+    shown: list[RenderableType] = [Text(" > ").join(names), *gap, pictures, *gap, _bars(film), *gap, _words(frame)]
+    return Panel(Group(*shown, *gap, *events), title=f"image {frame.images:,}", title_align="left")
 
 
 def _bars(film: Film) -> Table:

@@ -154,16 +154,16 @@ def line_chart(
         middle = 50 * (across(span.left) + across(span.right))
         share = 100 * (across(span.right) - across(span.left))
         words.append(f'<span class="name" style="left:{middle:.2f}%;--w:{share:.2f}%">{escape(span.name)}</span>')
-    for y in ticks(low, high, 5):
-        zero = " zero" if y == 0 else ""
-        shapes.append(f'<path class="grid{zero}" d="M0 {SIDE * down(y):.0f}H{SIDE}"/>')
-        words.append(f'<span class="y" style="top:{100 * down(y):.2f}%">{_short(y)}</span>')
+    for value in ticks(low, high, 5):
+        zero = " zero" if value == 0 else ""
+        shapes.append(f'<path class="grid{zero}" d="M0 {SIDE * down(value):.0f}H{SIDE}"/>')
+        words.append(f'<span class="y" style="top:{100 * down(value):.2f}%">{_short(value)}</span>')
     if not spans:
         marks = _decades(min(xs), max(xs)) if log else ticks(left, right, 6)
-        words += [f'<span class="x" style="left:{100 * across(x):.2f}%">{_short(x)}</span>' for x in marks]
-    for x, word in events:
-        shapes.append(f'<path class="event" d="M{SIDE * across(x):.0f} 0V{SIDE}"/>')
-        words.append(f'<span class="event" style="left:{100 * across(x):.2f}%">{escape(word)}</span>')
+        words += [f'<span class="x" style="left:{100 * across(at):.2f}%">{_short(at)}</span>' for at in marks]
+    for at, word in events:
+        shapes.append(f'<path class="event" d="M{SIDE * across(at):.0f} 0V{SIDE}"/>')
+        words.append(f'<span class="event" style="left:{100 * across(at):.2f}%">{escape(word)}</span>')
     for s in series:
         x, y, bottom, top = (_thin(each) for each in (s.x, s.y, s.low, s.high))
         if top and lines:
@@ -171,8 +171,8 @@ def line_chart(
             shapes.append(f'<polygon class="band {s.style}" points="{path(around)}"/>')
         elif top:
             shapes += [
-                f'<polyline class="whisker {s.style}" points="{path(((x, a), (x, b)))}"/>'
-                for x, a, b in zip(x, bottom, top, strict=True)
+                f'<polyline class="whisker {s.style}" points="{path(((at, a), (at, b)))}"/>'
+                for at, a, b in zip(x, bottom, top, strict=True)
             ]
         if lines:
             curve = path(list(zip(x, y, strict=True)))

@@ -135,12 +135,10 @@ def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severi
     for place, label in enumerate(labels):
         found = [gained[label].of(name) for name in names]
         x = [i + (place + 1) / (len(labels) + 1) for i in range(len(names))]
-        within = [each.within for each in found]
-        ends = {
-            end: [getattr(each, end) for each in within] if all(each is not None for each in within) else []
-            for end in ("low", "high")
-        }
-        series.append(Series(label, x, [each.value for each in found], colours[label], **ends))
+        within = [each.within for each in found if each.within is not None]
+        sure = within if len(within) == len(found) else []
+        low, high = [each.low for each in sure], [each.high for each in sure]
+        series.append(Series(label, x, [each.value for each in found], colours[label], low=low, high=high))
     which = "" if len(labels) == len(gained) else f", the {len(labels)} best rows of {len(gained)}"
     title = f"Gain over {BASE} under each corruption{which}"
     spans = [Span(i, i + 1, full_name(name, severity)) for i, name in enumerate(names)]
