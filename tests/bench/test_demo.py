@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import re
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import fozo
 from fozo.bench import demo
+from fozo.bench.environment import environment
+from fozo.bench.measures import Interval, measure, score
+from fozo.bench.plan import Setting
+from fozo.bench.store import Conditions, Group, Run
 from fozo.cli import app
 from fozo.data import sample
 from fozo.data.sets import open_images
@@ -35,12 +42,27 @@ def test_every_row_is_printed_for_both_engines(printed: tuple[str, str]) -> None
         assert len(rows) == len(demo.METHODS)
         for label, row in zip(demo.METHODS, rows, strict=True):
             assert label in row
-            # passes, the domains, their mean, images/s, MiB
+            # the domains, their mean, passes, images/s, MiB
             numbers = re.findall(r"[\d.]+", row.split(label)[1])
-            assert len(numbers) == 1 + len(demo.STREAM.kinds) + 3
-            accuracies = [float(number) for number in numbers[1:-3]]
-            assert float(numbers[-3]) == pytest.approx(np.mean(accuracies), abs=0.06)
+            assert len(numbers) == len(demo.STREAM.kinds) + 1 + 3
+            accuracies = [float(number) for number in numbers[:-4]]
+            assert float(numbers[-4]) == pytest.approx(np.mean(accuracies), abs=0.06)
     assert len({len(line.rstrip()) for line in lines[1 : 2 + 2 * len(demo.METHODS)]}) == 1  # aligned
+
+
+def test_the_table_fits_a_terminal_of_80_characters(tmp_path: Path) -> None:
+    experiments = demo.recipe(8).experiments(Setting("fashion-float32.onnx"))
+    domains = {domain: 88.8 for segment in experiments[0].stream.order.segments() for domain in [segment.name]}
+    within = Interval(80.0, 90.0)
+    measures = measure([score(np.eye(10), np.arange(10), domain=domain) for domain in domains])
+    measures = replace(measures, domains=domains, domain_intervals=dict.fromkeys(domains, within))
+    conditions = Conditions("", "", None, 0, environment(1, "cpu"), 1.0, 0, "", "")
+    runs = tuple(Run(each, measures, conditions, tmp_path) for each in experiments)
+    groups = {engine: Group(demo.recipe(8), "", runs[:1]) for engine in sample.MODELS}
+    stream = io.StringIO()
+    demo.print_table(groups, Console(file=stream, force_terminal=True, width=80, height=24, no_color=True))
+    row = next(line for line in stream.getvalue().splitlines() if "float32" in line)
+    assert row.count("88.8") == len(domains) and "…" not in stream.getvalue()
 
 
 def test_the_page_stands_alone_and_repeats_the_verdict(printed: tuple[str, str]) -> None:

@@ -242,6 +242,8 @@ def test_pairs_by_image_and_by_batch_agree_on_the_mean() -> None:
     assert named.within.low == pytest.approx(17.5, abs=2.6) and named.within.high == pytest.approx(47.5, abs=2.6)
     same = by_image([records(*ours, named=True)], [records(*ours, named=True)]).mean
     assert same.value == 0 and same.side == 0 and str(same) == "+0.0 (+0.0 to +0.0)"
+    few = by_image([records(("fog", 3), named=True)], [records(("fog", 2), named=True)]).mean
+    assert few.value == pytest.approx(10) and few.within is None  # ten images
     single = by_batch(records(("fog", 3)), records(("fog", 2))).mean
     assert single.value == pytest.approx(10) and single.within is None and single.side == 0
     again = [records(*ours, named=True), records(*theirs, named=True)]  # a seed that gains, and one that does not

@@ -44,6 +44,8 @@ STREAM = StreamPlan(
 """Corruptions that NumPy and Pillow can do alone, chosen by what they do to the model when nothing adapts: from little
 to a lot, and never down to chance."""
 IMAGES = 300
+WIDE = 105
+"""Characters of a line that has room for the costs."""
 
 
 def recipe(images: int) -> Recipe:
@@ -149,23 +151,29 @@ def quantised(groups: dict[str, Group]) -> str:
 
 
 def print_table(groups: dict[str, Group], console: Console) -> None:
-    """Print both engines' rows as one aligned table, and the verdicts."""
+    """Print both engines' rows as one aligned table."""
     domains = list(next(iter(groups.values())).runs[0].measures.domains)
-    table = Table(title="Top-1 accuracy (%) on one continual stream", title_justify="left")
-    table.add_column("engine")
-    table.add_column("method", no_wrap=True)
-    headings = [domain.partition("/")[0].partition("_")[0] for domain in domains]
-    for column in ("passes", *headings, "mean", "images/s", "MiB"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = Table(title="Top-1 accuracy (%) on one continual stream", title_justify="left", box=None)
     if not console.is_terminal:  # one line a row, whatever width the pipe claims to have
-        console, table.box = Console(width=200, file=console.file), None
+        console = Console(width=200, file=console.file)
+    wide = console.width >= WIDE
+    table.add_column("engine", no_wrap=True)
+    table.add_column("method", no_wrap=True)
+    headings = [domain.partition("/")[0].rpartition("_")[2] for domain in domains]
+    for column in (*headings, "mean", *(("passes", "images/s", "MiB") if wide else ())):
+        table.add_column(column, justify="right", no_wrap=True)
     for engine, group in groups.items():
         for run in group.runs:
             found = run.measures
-            shares = [f"{value:.1f}" for value in (*(found.domains[domain] for domain in domains), found.average)]
-            cells = (str(found.passes_per_image), *shares, f"{speed(run):.0f}", f"{run.conditions.memory / 2**20:.0f}")
-            table.add_row(engine, run.experiment.label, *cells, end_section=run is group.runs[-1])
+            cells = [f"{value:.1f}" for value in (*(found.domains[domain] for domain in domains), found.average)]
+            costs = [found.passes_per_image, round(speed(run)), round(run.conditions.memory / 2**20)]
+            table.add_row(engine, run.experiment.label, *cells, *(map(str, costs) if wide else ()))
     console.print(table)
-    console.print("MiB: peak of the whole process so far, with what the rows before have loaded.", highlight=False)
+    if wide:
+        console.print("MiB: peak of the whole process so far, with what the rows before have loaded.", highlight=False)
+
+
+def print_verdicts(groups: dict[str, Group], console: Console) -> None:
+    """Print who won."""
     for text in verdicts(groups):
         console.print(text, highlight=False, soft_wrap=not console.is_terminal)

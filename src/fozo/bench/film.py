@@ -197,14 +197,16 @@ def summary(film: Film) -> str:
     images = sum(scene.images for scene in bad)
     plain, adapted = (sum(scene.share(who) * scene.images for scene in bad) / images for who in ("plain", "adapted"))
     gain, (error, held, windows) = film.gain, film.error
-    words = {1: f"{gain.value:.1f} points more than", 0: "level with", -1: f"{-gain.value:.1f} points less than"}
+    words = f"{abs(gain.value):.1f} points {'more' if gain.side > 0 else 'less'} than" if gain.side else "level with"
     within = gain.within
+    if within is None:
+        words = "beside"
     sure = "" if within is None else f" (95 % interval of the difference: {within.low:+.1f} to {within.high:+.1f})"
     delays = [scene.noticed[0] for scene in bad if scene.noticed is not None]
     late = f", after {max(delays)} images at most" if delays else ""
     return (
         f"While the camera was bad ({images:,} images) the adapted model got {adapted:.1f} % right, "
-        f"{words[gain.side]} the plain one's {plain:.1f} %{sure}. "
+        f"{words} the plain one's {plain:.1f} %{sure}. "
         f"The monitor told of {len(delays)} of {len(bad)} changes for the worse{late}. Without labels it expected the "
         f"accuracy with a mean error of {error:.1f} points; {held} of {windows} times the truth lay within its 95 % "
         f"interval."

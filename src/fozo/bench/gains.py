@@ -20,6 +20,8 @@ from fozo.types import Array
 
 BASE = "NoAdapt"
 """The row that others are compared with, where a recipe has it."""
+FEWEST = 20
+"""Images without which there is no interval: drawing so few again tells nothing of others."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Gains:
 
     values: Mapping[str, float]
     draws: Mapping[str, Array | None]
-    """``[RESAMPLES]`` of each; ``None`` where there is a single batch to draw from."""
+    """``[RESAMPLES]`` of each; ``None`` where there is too little to draw from."""
 
     def of(self, part: str) -> Gain:
         """The gain in one part."""
@@ -140,7 +142,8 @@ def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[Ba
     drawn = np.add.reduce([seeds[:, [s]] * (times @ one) for s, one in enumerate(each)])
     means = np.mean(each, axis=0).sum(axis=0)
     names = list(sizes)
-    return Gains(dict(zip(names, means.tolist(), strict=True)), {name: drawn[:, i] for i, name in enumerate(names)})
+    draws = {name: drawn[:, i] if count >= FEWEST else None for i, name in enumerate(names)}
+    return Gains(dict(zip(names, means.tolist(), strict=True)), draws)
 
 
 def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int = 0) -> Gains:

@@ -21,7 +21,7 @@ def demo(
     """Watch a camera go bad and a monitor say so; then all forward-only methods side by side, float32 and INT8."""
     from rich.console import Console
 
-    from fozo.bench.demo import print_table, run_demo
+    from fozo.bench.demo import print_table, print_verdicts, run_demo
     from fozo.cli.progress import Progress
     from fozo.cli.screen import Screen
 
@@ -32,4 +32,5 @@ def demo(
             out, images=images, seed=seed, command=command, watch=screen, ended=screen.end, show=progress
         )
     print_table(groups, console)
+    print_verdicts(groups, console)
     print(f"Timeline, pictures, curves and conditions: {out}")

@@ -30,7 +30,8 @@ class Screen:
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        drawn = console.is_terminal and console.encoding.startswith("utf")  # blocks are no letters of other encodings
+        self._live = Live(console=console, auto_refresh=False, transient=True) if drawn else None
         self._last = time.monotonic()
 
     def __enter__(self) -> Screen:

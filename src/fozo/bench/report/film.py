@@ -89,8 +89,8 @@ def scenes(film: Film) -> str:
 def scene_cells(scene: Scene) -> tuple[str, ...]:
     """What a table says of a scene, under :data:`CELLS`."""
     found = scene.windows
-    expected = f"{100 * sum(e.value for e, _ in found) / len(found):.1f}" if found else "–"
-    delay = "–" if scene.noticed is None else f"{scene.noticed[0]}"
+    expected = f"{100 * sum(e.value for e, _ in found) / len(found):.1f}" if found else "-"
+    delay = "-" if scene.noticed is None else f"{scene.noticed[0]}"
     return f"{scene.share('plain'):.1f}", f"{scene.share('adapted'):.1f}", expected, delay, str(scene.images)
 
 
