@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
 
-# Types are checked beside the tests: each needs one processor.
+# Types are checked beside the tests, so that no processor waits for the other.
 test: lint
 	@$(MAKE) --no-print-directory -j2 types unit
 
@@ -23,8 +23,9 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
+# On all processors; whoever is done early takes over what others have waiting.
 unit: $(VENV)/.ready
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist worksteal
 
 # Warnings are errors (mkdocs.yml), and nothing is fetched. The variable spares us an advertisement.
 docs: $(VENV)/.ready
