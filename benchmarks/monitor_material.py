@@ -28,7 +28,7 @@ from fozo.data.sets import ImageSet
 from fozo.data.sources import prepare
 from fozo.methods.registry import AnyMethod
 from fozo.monitor.looks import Looker
-from fozo.monitor.reference import turns
+from fozo.monitor.reference import SAMPLE, turns
 from fozo.types import Array, Floats
 
 CLEAN, TEST = 512, 120
@@ -45,8 +45,8 @@ DOMAINS: tuple[Domain, ...] = (("clean", 0), *((kind, severity) for kind in KIND
 class Material:
     """Images and predictions, made when they are first asked for."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
-        self.cache, self.all = cache, fozo.open_images(folder)
+    def __init__(self, folder: Path, cache: Path, sample: int = SAMPLE) -> None:
+        self.cache, self.all, self.sample = cache, fozo.open_images(folder), sample
         self.clean, _ = clean_and_test(folder, CLEAN, 100)
         cache.mkdir(parents=True, exist_ok=True)
 
@@ -126,7 +126,7 @@ class Material:
             if adapter is not None:
                 adapter.reset()
             pixels, found = self.pixels(group, domain, dict(self.domains(group))[domain]), []
-            end = dict(STREAMS)[start] if group == "test" else len(pixels)
+            end = dict(STREAMS)[start] if group == "test" else len(pixels) if not domain[1] else self.sample
             for place in range(start, end, BATCH):
                 images = engine.spec.normalise(pixels[place : min(place + BATCH, end)])
                 found.append(
@@ -177,8 +177,11 @@ def main() -> None:
     parser.add_argument("weights", type=Path, nargs="*")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--streams", type=int, default=len(STREAMS), help="of the test images that are predicted")
+    parser.add_argument(
+        "--sample", type=int, default=SAMPLE, help="images of each corruption that calibration predicts (at most 64)"
+    )
     given = parser.parse_args()
-    for step in steps(Material(given.images, given.cache), given.weights, given.streams):
+    for step in steps(Material(given.images, given.cache, given.sample), given.weights, given.streams):
         print(step, flush=True)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -152,6 +153,18 @@ class Regression:
         chance = (p * (1 - p)).sum() / len(p) ** 2 + value * (1 - value) / self.images
         unit = self.clean if relative else 1.0
         return Estimate.about(value / unit, float(np.sqrt(own**2 + chance)) / unit, outside=outside, relative=relative)
+
+    def likeness(self, other: Regression) -> float:
+        """Correlation of two processes over the groups, learnt from the same images: how far they err alike."""
+        mine, others = (each._levels for each in (self, other))
+        scale = float(np.sqrt(np.square(mine).sum() * np.square(others).sum()))
+        return float(mine @ others) / max(scale, 1e-9)
+
+    @cached_property
+    def _levels(self) -> Array:
+        """The process at the groups."""
+        distances = np.sqrt(np.square(self.places[:, None] - self.places).sum(axis=2))
+        return np.asarray(self.slope * _covariances(distances, self.amplitude, self.reach) @ self.offsets)
 
     def _judge(self, shown: Array, place: Place) -> tuple[Array, Array, Array]:
         """Probabilities, columns, and covariances with the groups."""

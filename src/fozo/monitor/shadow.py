@@ -3,7 +3,8 @@
 At a chosen rate, images are run through the plain model as well. Where both name the same class, both are right or
 both are wrong, however sure they are: only pairs that differ can gain or lose anything. Of these the probability of
 being right is expected for both predictions (:mod:`fozo.monitor.accuracy`); adaptation *hurts* where the plain model's
-is higher by more than two standard errors, which are those of the pairs and of the regressions.
+is higher by more than two standard errors, which are those of the pairs and of the regressions, as far as these do not
+err alike.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Comparison:
     gain: float | None = None
     """Expected accuracy of the adapted model less that of the plain one, where accuracy can be expected."""
     error: float | None = None
-    """Its standard error."""
+    """Its standard error, but for what both predictions share."""
 
     @property
     def hurts(self) -> bool:
@@ -95,6 +96,8 @@ class Shadow:
             same = np.array([pair[2] for pair in self._pairs])
             difference = np.where(same, 0.0, adapted.probabilities(a, place) - plain.probabilities(p, place))
             gain = float(difference.mean())
-            systematic = float(np.hypot(plain.mean(p, place)[1], adapted.mean(a, place)[1])) * (1 - agreement)
+            # Both are of the same images. What their scores err alike does not change which one is likelier.
+            unlike = np.sqrt(max(1 - plain.likeness(adapted), 0.0))
+            systematic = unlike * np.hypot(plain.mean(p, place)[1], adapted.mean(a, place)[1]) * (1 - agreement)
             error = float(np.hypot(difference.std() / np.sqrt(len(difference)), systematic))
         return Comparison(len(p), agreement, float(p[:, 2].mean()), float(a[:, 2].mean()), gain, error)

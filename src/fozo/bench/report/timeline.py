@@ -98,16 +98,16 @@ def _pictures(event: dict[str, Any]) -> str:
 
 
 def _charts(readings: Sequence[dict[str, Any]]) -> list[str]:
-    expected, low, high = (
-        _series("expected", readings, (key,), 100.0, 1)
-        for key in ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
-    )
+    charts = []
+    for title, key, unit in (
+        ("Expected accuracy, with its 95 % interval", "expected_accuracy", "accuracy (%)"),
+        ("Expected part of the accuracy on clean images, with its 95 % interval", "accuracy_kept", "part (%)"),
+    ):
+        expected, low, high = (_series("expected", readings, (key + end,), 100.0, 1) for end in ("", "_low", "_high"))
+        if list(expected.x) == list(low.x) == list(high.x) != []:
+            charts.append(line_chart(title, [replace(expected, low=low.y, high=high.y)], "images", unit))
     distance = _series("distance", readings, ("drift_distance",), 1.0, 1)
     threshold = replace(_series("threshold", readings, ("drift_threshold",), 1.0, 0), dashed=True)
-    charts = []
-    if len(expected.x) == len(low.x) == len(high.x) > 0:
-        banded = replace(expected, low=low.y, high=high.y)
-        charts.append(line_chart("Expected accuracy, with its 95 % interval", [banded], "images", "accuracy (%)"))
     if distance.x and threshold.x:
         charts.append(line_chart("Distance from clean images", [distance, threshold], "images", "distance"))
     looks = [_series(name, readings, ("looks", name), 1.0, i) for i, name in enumerate(SHOWN)]
