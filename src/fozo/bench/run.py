@@ -67,7 +67,8 @@ def run_experiment(
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
         plan, seed, decoders = experiment.stream, experiment.seed, resources.load.threads
-        stream = Stream(images, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
+        shown = resources.pixels(images, engine.spec)
+        stream = Stream(shown, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
         method = resources.method(experiment, engine, images, show)
         facts = {
             **experiment.facts(),
