@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fozo.bench.gains import by_batch, by_image, over_base
+from fozo.bench.gains import by_batch, by_image, gains, over_base
 from fozo.bench.measures import BatchRecord, score
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan, load_recipe, names
 from fozo.bench.report.charts import Row, Series, Span, forest, line_chart, ticks
@@ -26,6 +27,7 @@ from fozo.bench.report.page import _table, write_report
 from fozo.bench.report.tables import Cell, Table, table_of, words
 from fozo.bench.store import Group, collect
 from fozo.data.corruptions import KINDS
+from fozo.io import Log, read_log
 from tests.bench.invented import invent
 
 
@@ -250,6 +252,29 @@ def test_pairs_by_image_and_by_batch_agree_on_the_mean() -> None:
     seeds = by_image(again, [records(*theirs, named=True)]).mean
     assert seeds.value == pytest.approx(16.25) and seeds.within is not None
     assert seeds.within.low <= 1 and seeds.within.high > 30  # which says how much seeds differ
+
+
+def test_rows_without_names_of_images_are_paired_by_batch(tmp_path: Path) -> None:
+    """As records were before images were named: with one seed, an interval is exactly that of the batches."""
+    recipe = Recipe("mine", "Mine", (Experiment("NoAdapt", "noadapt"), Experiment("FOZO", "fozo", {"passes": 28})))
+    invent(tmp_path, recipe, seeds=(0, 1))
+    for file in tmp_path.glob("*/*/records.jsonl"):
+        lines = list(read_log(file))
+        file.unlink()
+        with closing(Log(file)) as log:
+            for line in lines:
+                log.append({name: value for name, value in line.items() if name != "right"})
+    group = collect(tmp_path)[0]
+    ours, base = group.of("FOZO"), group.of("NoAdapt")
+    one = gains(ours[:1], base[:1])
+    assert one is not None and one.mean == by_batch(ours[0].records(), base[0].records()).mean
+    both = gains(ours, base)
+    assert both is not None and both.mean.within is not None and one.mean.within is not None
+    each = [by_batch(a.records(), b.records()).mean.value for a, b in zip(ours, base, strict=True)]
+    assert both.mean.value == pytest.approx(np.mean(each))
+    width, single = (each.high - each.low for each in (both.mean.within, one.mean.within))
+    assert width > 0.8 * single  # two orders of the same images are no more images
+    assert gains(ours[:1], base[1:]) is None  # other seeds: other batches
 
 
 def test_by_image_covers_the_truth() -> None:

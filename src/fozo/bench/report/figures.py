@@ -22,6 +22,8 @@ WINDOW = 128
 """Fewest images that a point of an accuracy over time is of, in whole batches."""
 WINDOWS = 4
 """Points of a domain, at most."""
+FEWEST_BATCHES = 4
+"""Batches of a domain without which there is no curve to be seen in it."""
 
 
 def charts(
@@ -149,14 +151,15 @@ def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severi
 def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> str:
     """Draw how fast a domain is learnt, against what it costs; nothing where domains are of a batch or two."""
     front = strong(runs)
+    curves = {label: within_domains(run.records(), run.costs()) for label, run in runs.items()}
+    lengths = {label: min(len(spent) for _, spent, _ in each) for label, each in curves.items()}
+    if min(lengths.values()) < FEWEST_BATCHES:
+        return ""
     series = []
     for label in [label for label in runs if label not in front] + front:
-        curves = within_domains(runs[label].records(), runs[label].costs())
-        length = min(len(spent) for _, spent, _ in curves)
-        if length < 4:
-            return ""
-        spent = np.mean([spent[:length] for _, spent, _ in curves], axis=0)
-        reached = np.mean([accuracy[:length] for _, _, accuracy in curves], axis=0)
+        length = lengths[label]
+        spent = np.mean([spent[:length] for _, spent, _ in curves[label]], axis=0)
+        reached = np.mean([accuracy[:length] for _, _, accuracy in curves[label]], axis=0)
         series.append(Series(label, spent.tolist(), reached.tolist(), colours[label], faint=label not in front))
     title = "How fast a corruption is learnt: accuracy of its images so far, mean over corruptions"
     x_label = "forward passes spent on it, logarithmic"
