@@ -1,5 +1,5 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
-#   make demo    watch the bundled ViT being adapted, without PyTorch
+#   make demo    watch a camera go bad and the bundled ViT being adapted, without PyTorch
 #   make test    lint, layers, types and tests
 # and `make docs` builds the documentation with the API reference into site/.
 PYTHON ?= python3
