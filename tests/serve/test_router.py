@@ -229,6 +229,25 @@ def test_a_request_with_an_id_is_repeated_where_a_server_died() -> None:
     play(Router(fakes(first, second), PLAIN, beat=9), without)
 
 
+def test_a_server_that_is_silent_is_passed_over() -> None:
+    """It neither answers nor breaks off, as when its machine has lost power."""
+
+    class Silent(Fake):
+        async def call(self, message: Message, leave: bool) -> Reply:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def ready(self) -> int:
+            return int(bool(await asyncio.Event().wait()))
+
+    async def work(router: Router) -> None:
+        assert (await router.route(message(frames(1), id="a"))).status == 200 and second.asked == 1
+        assert (await router.route(message(frames(1)))).status == 200 and second.asked == 2
+
+    second = Fake(GOOD)
+    play(Router(fakes(Silent(GOOD), second), replace(PLAIN, timeout=20.0), beat=0.01, patience=0.05), work)
+
+
 def test_who_has_it_is_told_to_let_it_go() -> None:
     async def work(router: Router) -> None:
         assert (await router.route(message(frames(1)))).status == 200

@@ -31,7 +31,7 @@ try:
     from ray.exceptions import RayError, RayTaskError
     from ray.serve.exceptions import RayServeException
 except ImportError as error:
-    raise FozoError(f"this needs {error.name}; install it with pip install 'fozo[serve,ray]' 'ray[serve]'") from error
+    raise FozoError(f"this needs {error.name}; install it with pip install 'fozo[ray-serve]'") from error
 
 if TYPE_CHECKING:
     from ray.serve import Application

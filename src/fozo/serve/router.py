@@ -202,7 +202,7 @@ class Router:
             try:
                 await asyncio.wait_for(self.parts[number].ready(), self.patience)
                 self._down[number].clear()
-            except (Died, asyncio.TimeoutError):
+            except Exception:  # whatever it is: who does not say that it lives is passed over
                 self._down[number].set()
             await asyncio.sleep(self.beat)
 
