@@ -58,8 +58,9 @@ class Stored:
     @classmethod
     def of(cls, vectors: Single, contents: Floats) -> Stored:
         """Round vectors ``[n, layers, d]``, whose numbers should be of one size within a layer."""
-        scales = np.abs(vectors).max(axis=2, initial=0) / np.float32(LARGEST_CODE)
-        codes = vectors / np.maximum(scales, np.float32(1e-30))[:, :, None]
+        # Nothing at all has a scale too, which is as good as none.
+        scales = np.maximum.reduce(np.abs(vectors), axis=2, initial=LARGEST_CODE * 1e-30) / np.float32(LARGEST_CODE)
+        codes = vectors / scales[:, :, None]
         return cls(np.rint(codes, out=codes).astype(np.int8), scales, np.asarray(contents, dtype=np.float32))
 
     def __len__(self) -> int:
