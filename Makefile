@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
 
-# Types are checked beside the tests, so that no processor waits for the other.
+# Types are checked beside the tests: each needs one processor.
 test: lint
 	@$(MAKE) --no-print-directory -j2 types unit
 
@@ -23,9 +23,8 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
-# On all processors; whoever is done early takes over what others have waiting.
 unit: $(VENV)/.ready
-	$(BIN)/pytest --numprocesses auto --dist worksteal
+	$(BIN)/pytest
 
 # Warnings are errors (mkdocs.yml), and nothing is fetched. The variable spares us an advertisement.
 docs: $(VENV)/.ready
