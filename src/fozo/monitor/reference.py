@@ -280,4 +280,4 @@ def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progres
             adapted.append(plain[-1] if fresh.info.name == "noadapt" else fresh(batch.images))
             done += len(some)
             progress("collecting the monitor's reference", done, total)
-        yield Part(kind, severity, indices, *(np.concatenate(each) for each in (features, plain, adapted)))
+        yield Part(kind, severity, indices, np.concatenate(features), np.concatenate(plain), np.concatenate(adapted))
