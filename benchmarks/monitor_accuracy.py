@@ -64,8 +64,8 @@ def judge(
         estimate = regression.estimate(shown(logits), place, relative=relative)
         p = regression.probabilities(shown(logits), place)
         chance = 100 * float(np.sqrt((p * (1 - p)).sum())) / len(p)
-        expected = (unit * value for value in (estimate.value, estimate.low, estimate.high))
-        found.append(Judged(domain, 100 * float(right.mean()), *expected, _confidence(logits), chance))
+        value, low, high = (unit * each for each in (estimate.value, estimate.low, estimate.high))
+        found.append(Judged(domain, 100 * float(right.mean()), value, low, high, _confidence(logits), chance))
     return found
 
 
