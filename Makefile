@@ -1,5 +1,5 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
-#   make demo    watch the bundled ViT being adapted, without PyTorch
+#   make demo    watch a camera go bad and the bundled ViT being adapted, without PyTorch
 #   make test    lint, layers, types and tests
 # and `make docs` builds the documentation with the API reference into site/.
 PYTHON ?= python3
@@ -23,8 +23,9 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
+# On all processors; whoever is done early takes over what others have waiting.
 unit: $(VENV)/.ready
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist worksteal
 
 # Warnings are errors (mkdocs.yml), and nothing is fetched. The variable spares us an advertisement.
 docs: $(VENV)/.ready
@@ -35,7 +36,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "installing the pinned development environment (a few minutes the first time)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,timm,bench,ray,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,timm,bench,ray,serve,dev]'
 	@# Only to compare with, so without what it asks for, which is of 2020.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps imagecorruptions robustbench
 	@touch $@
