@@ -54,7 +54,7 @@ class Gain:
 
     def __str__(self) -> str:
         """Value and half width, as tables have them."""
-        return f"{self.value:+.1f} ± {self.half:.1f}"
+        return f"{round(self.value, 1) + 0.0:+.1f} ± {self.half:.1f}"  # never -0.0
 
 
 @dataclass
@@ -211,4 +211,4 @@ def _add_lines(cell: Cell, label: str, records: newest.Records) -> None:
         for name, own in row.seeds[0].items()
     }
     row.bins = np.sum([record["bins"] for record in records.values()], axis=0)
-    cell.rows[label] = row
+    cell.rows[label.replace(", tuned", " (tuned)")] = row

@@ -130,8 +130,8 @@ def passes(cells: Sequence[Cell]) -> str:
         costly = [label for label in rivals(cell) if cell.rows[label].passes > own + 0.5]
         helped = [f"{label} ({cell.gain(label)})" for label in costly if cell.gain(label).side > 0]
         parts.append(
-            f"{cell.title}: Align makes {own:.2g} and gains {cell.gain(OURS)}; of the {len(costly)} rows that make "
-            f"more, {len(helped)} gained surely" + (f": {listed(helped)}" if helped else "")
+            f"{cell.title}: Align makes {own:.2g} and gains {cell.gain(OURS)}; of those with more ({listed(costly)}) "
+            f"surely above NoAdapt: {listed(helped)}"
         )
     return ". ".join(parts) + "."
 

@@ -64,8 +64,8 @@ def judge(
         estimate = regression.estimate(shown(logits), place, relative=relative)
         p = regression.probabilities(shown(logits), place)
         chance = 100 * float(np.sqrt((p * (1 - p)).sum())) / len(p)
-        expected = (unit * value for value in (estimate.value, estimate.low, estimate.high))
-        found.append(Judged(domain, 100 * float(right.mean()), *expected, _confidence(logits), chance))
+        value, low, high = (unit * each for each in (estimate.value, estimate.low, estimate.high))
+        found.append(Judged(domain, 100 * float(right.mean()), value, low, high, _confidence(logits), chance))
     return found
 
 
@@ -75,12 +75,16 @@ def summary(found: list[Judged]) -> list[object]:
     chance = np.array([each.chance for each in found])
     inside = np.mean([each.low <= each.truth <= each.high for each in found])
     width = np.mean([each.high - each.low for each in found]) / 2
-    # Of the squared error, what chance does not explain is the estimate's own.
-    own = np.sqrt(max(np.square(error).mean() - np.square(chance).mean(), 0))
-    numbers = np.abs(error).mean(), np.sqrt(2 / np.pi) * chance.mean(), np.sqrt(2 / np.pi) * own
+    # Of the squared error, what chance does not explain is the estimate's own; with its interval over the domains.
+    excess = np.square(error) - np.square(chance)
+    bounds = excess.mean() + np.array([0, -1.96, 1.96]) * excess.std() / np.sqrt(len(excess))
+    own, low, high = np.sqrt(2 / np.pi * np.maximum(bounds, 0))
+    numbers = f"{np.abs(error).mean():.2f}", f"{np.sqrt(2 / np.pi) * chance.mean():.2f}"
+    most = int(np.abs(error).argmax())
+    where = " ".join(map(str, found[most].domain)).replace("_", " ")
     confidence = np.mean([abs(each.confidence - each.truth) for each in found])
     return [
-        *(f"{number:.2f}" for number in numbers), f"{error.mean():+.2f}", f"{np.abs(error).max():.1f}",
+        *numbers, f"{own:.1f} ({low:.1f} to {high:.1f})", f"{error.mean():+.2f}", f"{error[most]:+.1f} ({where})",
         f"{100 * inside:.0f} %", f"+- {width:.1f}", f"{confidence:.2f}",
     ]  # fmt: skip
 
@@ -147,7 +151,8 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
     yield (
         f"Errors are absolute, in points. *By chance*: what the mean error of a perfect estimate would be, for so many "
         f"predictions that are each right or wrong; *beyond chance*: the mean error that is left of the squared one "
-        f"without that of chance, if it is normal. *Kind seen*: whether the corruption, at other images, was in the "
+        f"without that of chance, if it is normal, with its 95 % interval over the domains. *Kind seen*: whether the "
+        f"corruption, at other images, was in the "
         f"calibration; if not, the whole kind was left out of it, and clean images are not counted. Without labels the "
         f"estimate is a part of the accuracy on clean images, and is multiplied by that of the images calibrated on. "
         f"The adapted model takes batches of {BATCH}, and begins anew in each domain, and there after "

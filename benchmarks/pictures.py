@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -45,7 +46,7 @@ DARKEST = 20.0
 
 def colour(label: str) -> str:
     """A method's colour, the same in every picture, whatever its options."""
-    name = next((name for name in METHODS if label.split(",")[0].split("-")[0] == name), "NoAdapt")
+    name = next((name for name in METHODS if re.split(r"[ ,-]", label)[0] == name), "NoAdapt")
     return f"var(--m{METHODS.index(name)})"
 
 

@@ -250,15 +250,17 @@ def seen(cell: Cell) -> list[int]:
 
 def commands(cells: Sequence[Cell]) -> str:
     """The commands that made some cells."""
-    found = []
-    for source, images in dict.fromkeys((cell.source, cell.images) for cell in cells):
-        if source == RECIPE:
-            found.append(f"`fozo bench evidence --model WEIGHTS --imagenet DIR --images {images} --out RUNS`")
-        else:
-            found.append(
-                f"`python -m benchmarks.newest run WEIGHTS DIR --work WORK --images {images} --batch 64 --out FILE`"
-            )
-    return f"Made by {conclusions.listed(found)}."
+    found: dict[str, None] = {}
+    for cell in cells:
+        if cell.source == RECIPE:
+            found[f"`fozo bench evidence --model WEIGHTS --imagenet DIR --images {cell.images} --out RUNS`"] = None
+            continue
+        made = f"python -m benchmarks.newest run WEIGHTS DIR --work WORK --images {cell.images} --batch {cell.batch}"
+        if len(cell.domains) <= FEW:
+            rows = " ".join(f"--only {label}" for label in cell.rows)
+            made += f" --kinds {','.join(cell.domains)} --scenarios {cell.scenario} {rows}"
+        found[f"`{made} --out FILE`"] = None
+    return f"Made by {conclusions.listed(list(found))}."
 
 
 def write(records: Sequence[Path], target: Path) -> None:

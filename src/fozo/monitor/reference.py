@@ -150,6 +150,11 @@ class MonitorReference:
             plain=regression(lambda part: part.plain),
         )
 
+    @property
+    def expects_accuracy(self) -> bool:
+        """Whether an accuracy can be told, and not only a part of that on clean images, or nothing."""
+        return self.adapted is not None and not self.unlabelled
+
     def check(self, adapter: Method[Any]) -> None:
         """Refuse to serve another model or method than the one it was collected with."""
         spec = adapter.engine.spec
@@ -280,4 +285,4 @@ def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progres
             adapted.append(plain[-1] if fresh.info.name == "noadapt" else fresh(batch.images))
             done += len(some)
             progress("collecting the monitor's reference", done, total)
-        yield Part(kind, severity, indices, *(np.concatenate(each) for each in (features, plain, adapted)))
+        yield Part(kind, severity, indices, np.concatenate(features), np.concatenate(plain), np.concatenate(adapted))

@@ -92,7 +92,7 @@ class Regression:
         centre, scale = columns.mean(axis=0), columns.std(axis=0) + 1e-9
         x = _with_one((columns - centre) / scale)
         places = np.array([part.places.mean(axis=0) for part in parts])
-        distances = np.sqrt(np.square(places[:, None] - places).sum(axis=2))
+        distances = _distances(places)
         amplitude, reach, weight = _choose(x, likely, group, [part.kind for part in parts], distances)
         found, curvature = _laplace(x, likely, group, _covariances(distances, amplitude, reach), weight)
         number, inverse = x.shape[1], np.linalg.inv(_covariances(distances, amplitude, reach))
@@ -101,8 +101,9 @@ class Regression:
         spread = towards @ np.linalg.inv(curvature) @ towards
         spread[number:, number:] -= inverse
         line = 0.0, 1.0
-        if all(part.right is not None for part in parts):
-            line = _line(_score(x, group, found), np.concatenate([part.right for part in parts]))
+        right = [part.right for part in parts if part.right is not None]
+        if right:
+            line = _line(_score(x, group, found), np.concatenate(right))
         clean = evidence[0].likely
         learnt = found[:number], places, inverse @ found[number:], spread, amplitude, reach
         return cls(centre, scale, *learnt, *line, float(clean.mean()), len(clean))
@@ -163,8 +164,8 @@ class Regression:
     @cached_property
     def _levels(self) -> Array:
         """The process at the groups."""
-        distances = np.sqrt(np.square(self.places[:, None] - self.places).sum(axis=2))
-        return np.asarray(self.slope * _covariances(distances, self.amplitude, self.reach) @ self.offsets)
+        covariances = _covariances(_distances(self.places), self.amplitude, self.reach)
+        return np.asarray(self.slope * covariances @ self.offsets)
 
     def _judge(self, shown: Array, place: Place) -> tuple[Array, Array, Array]:
         """Probabilities, columns, and covariances with the groups."""
@@ -206,6 +207,10 @@ def _sigmoid(score: Array) -> Array:
 
 def _score(x: Array, group: npt.NDArray[np.int64], found: Array) -> Array:
     return np.asarray(x @ found[: x.shape[1]] + found[x.shape[1] :][group])
+
+
+def _distances(places: Array) -> Array:
+    return np.asarray(np.sqrt(np.square(places[:, None] - places).sum(axis=2)))
 
 
 def _covariances(distances: Array, amplitude: float, reach: float) -> Array:

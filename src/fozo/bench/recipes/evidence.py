@@ -7,7 +7,8 @@ constants and, as ``tuned``, those that did best under the four extra corruption
 was run); those of more than four passes run on four corruptions, beside a NoAdapt and an Align of their own. Streams
 come one after the other, the cheap rows first, so that what an interrupted command has finished is a table already;
 the same command goes on. ``python -m benchmarks.results results RUNS`` makes docs/results.md of it, whose pairs are of
-images, in whatever order they come: so NoAdapt needs one seed only.
+images, in whatever order they come: so NoAdapt needs one seed only, and those that draw get more by ``--seeds 0,1,2
+--methods fozo,zoa,foa,deyo,cazo``. ``--pixels DIR`` corrupts the images once for all rows.
 Expected: what docs/results.md shows; the paper has no such numbers.
 Cost: 16,000 images a row and stream, 4.2 million forward passes a model (a backward pass counted as two): 42 hours on
 one core with a ViT-Tiny, 5 hours for one stream without the rows of many passes. ``--images 192`` is a fifth of it.
@@ -42,9 +43,9 @@ PUBLISHED: Methods = {
     "Align": ("align", {}),
 }
 TUNED: Methods = {
-    "NEO, tuned": ("neo", {"average": "ema", "rate": 0.5}),
-    "GAIN, tuned": ("gain", {"kappa": 30.0}),
-    "PEA, tuned": ("pea", {"momentum": 0.1, "gamma": 1e9}),
+    "NEO (tuned)": ("neo", {"average": "ema", "rate": 0.5}),
+    "GAIN (tuned)": ("gain", {"kappa": 30.0}),
+    "PEA (tuned)": ("pea", {"momentum": 0.1, "gamma": 1e9}),
 }
 MANY: Methods = {
     "NoAdapt": ("noadapt", {}),
