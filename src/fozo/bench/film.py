@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from fozo.bench.gains import Gain, by_image
+from fozo.bench.gains import Gain, by_image, signed
 from fozo.bench.measures import BatchRecord, score
 from fozo.data import sample
 from fozo.data.images import Pixels
@@ -197,11 +197,11 @@ def summary(film: Film) -> str:
     images = sum(scene.images for scene in bad)
     plain, adapted = (sum(scene.share(who) * scene.images for scene in bad) / images for who in ("plain", "adapted"))
     gain, (error, held, windows) = film.gain, film.error
-    words = f"{abs(gain.value):.1f} points {'more' if gain.side > 0 else 'less'} than" if gain.side else "level with"
-    within = gain.within
-    if within is None:
-        words = "beside"
-    sure = "" if within is None else f" (95 % interval of the difference: {within.low:+.1f} to {within.high:+.1f})"
+    words, sure = "beside", ""
+    if gain.within is not None:
+        more = "more" if gain.side > 0 else "less"
+        words = f"{abs(gain.value):.1f} points {more} than" if gain.side else "level with"
+        sure = f" (95 % interval of the difference: {signed(gain.within.low)} to {signed(gain.within.high)})"
     delays = [scene.noticed[0] for scene in bad if scene.noticed is not None]
     late = f", after {max(delays)} images at most" if delays else ""
     return (

@@ -24,6 +24,12 @@ FEWEST = 20
 """Images without which there is no interval: drawing so few again tells nothing of others."""
 
 
+def signed(points: float) -> str:
+    """Write a difference; what rounds to nothing has no sign."""
+    text = f"{points:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
+
+
 @dataclass(frozen=True)
 class Gain:
     """A difference in points, and its 95 % interval where it has one."""
@@ -40,9 +46,8 @@ class Gain:
 
     def __str__(self) -> str:
         """Write it with its interval."""
-        if self.within is None:
-            return f"{self.value:+.1f}"
-        return f"{self.value:+.1f} ({self.within.low:+.1f} to {self.within.high:+.1f})"
+        text = signed(self.value)
+        return text if self.within is None else f"{text} ({signed(self.within.low)} to {signed(self.within.high)})"
 
 
 @dataclass(frozen=True)

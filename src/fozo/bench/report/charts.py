@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from fozo.bench.gains import signed
+
 SIDE = 1000
 """Both sides of a drawing, in its own units."""
 POINTS = 240
@@ -213,11 +215,11 @@ def forest(title: str, rows: Sequence[Row], note: str) -> str:
         sure = row.low is not None and row.high is not None
         tie = not sure or (row.low or 0) <= 0 <= (row.high or 0)
         parts = [f'<i class="mark" style="left:{across(x)}"></i>' for x in row.marks]
-        text = f"{row.value:+.1f}"
+        text = signed(row.value)
         if sure and row.low is not None and row.high is not None:
             wide = f"{100 * (row.high - row.low) / (high - low):.2f}%"
             parts.append(f'<i class="range" style="left:{across(row.low)};width:{wide}"></i>')
-            text += f" <small>({row.low:+.1f} to {row.high:+.1f}){' tie' if tie else ''}</small>"
+            text += f" <small>({signed(row.low)} to {signed(row.high)}){' tie' if tie else ''}</small>"
         parts.append(f'<i class="point{" tie" if tie else ""}" style="left:{across(row.value)}"></i>')
         drawn += (
             f'<div class="row c{row.colour}"><b>{escape(row.label)}</b><div class="track" style="--zero:{across(0)}">'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fozo.bench.gains import BASE, Gain, Gains, gains
+from fozo.bench.gains import BASE, Gain, Gains, gains, signed
 from fozo.bench.measures import Interval
 from fozo.bench.plan import AVERAGE
 from fozo.bench.report.figures import MOST_COLUMNS, over_columns
@@ -23,8 +23,9 @@ def conclusions(group: Group, gained: Mapping[str, Mapping[str, Gains]]) -> dict
         return {AVERAGE: f"On average over {len(sides)} columns: {_against(whole)}"} if whole else {}
     found = {}
     for side in sides:
-        said = [_first(group, side), _against(gained[side]) if gained.get(side) else ""]
-        if text := " ".join(filter(None, said)):
+        first, own = _first(group, side), gained.get(side, {})
+        both = [first, _against(own)] if len(own) > 1 else [first]  # with one row the first sentence says it all
+        if text := " ".join(filter(None, both)):
             found[side] = text
     return found
 
@@ -67,7 +68,7 @@ def _against(gained: Mapping[str, Gains]) -> str:
     for label in sorted(means, key=lambda label: -means[label].value):
         gain = means[label]
         where = "of unknown certainty" if gain.within is None else ("level with", "above", "below")[gain.side]
-        sides[where].append(f"{label} {gain.value:+.1f}")
+        sides[where].append(f"{label} {signed(gain.value)}")
     said = (f"{name}: {few(labels)}" for name, labels in sides.items() if labels)
     return f"Points against {BASE}: {'; '.join(said)}."
 
