@@ -148,9 +148,7 @@ class Page:
 
     def gains(self) -> list[str]:
         """All rows in all cells."""
-        columns = {
-            f"{cell.title}, {cell.images} images": {k: cell.gain(k) for k in adapting(cell)} for cell in self.main
-        }
+        columns = {cell.title: {k: cell.gain(k) for k in adapting(cell)} for cell in self.main}
         every = [gain for column in columns.values() for gain in column.values()]
         low, high = max(-CUT, min(gain.low for gain in every)), max(gain.high for gain in every)
         shown = gains_picture("Gains over NoAdapt", columns, low, high)
