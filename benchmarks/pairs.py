@@ -6,32 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fozo.bench.measures import RESAMPLES, BatchRecord, Interval, interval
-from fozo.errors import FozoError
+from fozo.bench.gains import BASE, by_batch
+from fozo.bench.measures import BatchRecord, Interval
 
-BASE = "NoAdapt"
+__all__ = ["BASE", "difference", "over_seeds", "paired"]
 
 
 def paired(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int = 0) -> tuple[float, Interval | None]:
     """Difference of two runs' averages over the same batches, in points, and its interval.
 
-    For records that keep counts and not single images, so pairs are of batches: what is hard for one run is hard for
-    the other, and leaves the difference. From each domain's n batches n - 1 are drawn with replacement, which gives the
-    variance without bias even where n is 2 (Rao and Wu, 1988); a domain with a single batch has no interval.
+    For records that keep counts and not single images; :func:`fozo.bench.gains.by_batch` says how.
     """
-    if [(r.domain, r.images) for r in ours] != [(r.domain, r.images) for r in theirs]:
-        raise FozoError("only runs over the same batches can be paired; run both with the same seed and batch size")
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
-    means, drawn = [], []
-    for name in dict.fromkeys(record.domain for record in ours):
-        pairs = [(a.correct - b.correct, a.images) for a, b in zip(ours, theirs, strict=True) if a.domain == name]
-        gain, images = np.array(pairs, dtype=np.float64).T
-        means.append(100 * gain.sum() / images.sum())
-        if len(pairs) > 1:
-            times = generator.multinomial(len(pairs) - 1, np.full(len(pairs), 1 / len(pairs)), RESAMPLES)
-            drawn.append(100 * (times @ gain) / (times @ images))
-    complete = len(drawn) == len(means)
-    return float(np.mean(means)), interval(np.mean(drawn, axis=0)) if complete else None
+    gain = by_batch(ours, theirs, seed).mean
+    return gain.value, gain.within
 
 
 def over_seeds(seeds: Sequence[tuple[Sequence[BatchRecord], Sequence[BatchRecord]]]) -> tuple[float, Interval | None]:

@@ -11,31 +11,34 @@ from statistics import fmean
 
 from benchmarks.cells import Gain
 from fozo.bench.report.charts import ticks
+from fozo.bench.report.colours import COLOURS
 
 WIDTH = 820
-STYLE = """
-:root { --paper: #ffffff; --ink: #1d2129; --soft: #5d6675; --line: #d9dde3;
-  --good: #0072b2; --bad: #c0392b; --tie: #8b93a1;
-  --m0: #0072b2; --m1: #d55e00; --m2: #009e73; --m3: #cc79a7; --m4: #b58900; --m5: #56b4e9; --m6: #7b3fa0;
-  --m7: #8c510a; --m8: #d81b60; --m9: #6b8e00; --m10: #00838f; --m11: #3f51b5; --m12: #a8323e; --m13: #5d7052;
-  --m14: #444444; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #14171c; --ink: #e7eaf0; --soft: #9aa4b2; --line: #323944;
-    --good: #4fb0f0; --bad: #ff8a80; --tie: #7d8694;
-    --m0: #4fb0f0; --m1: #ff9248; --m2: #3fd3a6; --m3: #f0a3cb; --m4: #e6c34a; --m5: #9ad7ff; --m6: #c79bea;
-    --m7: #d9a066; --m8: #ff6f9f; --m9: #b5d64a; --m10: #5fe0e6; --m11: #93a1ff; --m12: #ff9b93; --m13: #b7cfa9;
-    --m14: #cccccc; } }
-text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: var(--ink); }
-.soft { fill: var(--soft); } .bold { font-weight: 600; } .end { text-anchor: end; } .middle { text-anchor: middle; }
-.grid { stroke: var(--line); } .zero { stroke: var(--soft); } .small { font-size: 11px; }
-.up { stroke: var(--good); fill: var(--good); } .down { stroke: var(--bad); fill: var(--bad); }
-.tie { stroke: var(--tie); fill: var(--tie); }
-.curve { fill: none; stroke-width: 1.8; } .cut { stroke-dasharray: 5 4; }
-"""
 METHODS = (
     "Align", "FOZO", "NEO", "GAIN", "PEA", "LAME", "ZOA", "FOA", "TENT", "EATA", "DeYO", "SAR", "T3A", "CAZO",
     "NoAdapt",
 )  # fmt: skip
+
+
+def _inks(side: int) -> str:
+    """Colours of the methods as the report has them, for light (0) or dark (1) screens."""
+    return " ".join(f"--m{place}: {COLOURS[name][side]};" for place, name in enumerate(METHODS))
+
+
+STYLE = f"""
+:root {{ --paper: #ffffff; --ink: #1d2129; --soft: #5d6675; --line: #d9dde3;
+  --good: #0072b2; --bad: #c0392b; --tie: #8b93a1; {_inks(0)} }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --paper: #14171c; --ink: #e7eaf0; --soft: #9aa4b2; --line: #323944;
+    --good: #4fb0f0; --bad: #ff8a80; --tie: #7d8694; {_inks(1)} }} }}
+text {{ font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: var(--ink); }}
+.soft {{ fill: var(--soft); }} .bold {{ font-weight: 600; }}
+.end {{ text-anchor: end; }} .middle {{ text-anchor: middle; }}
+.grid {{ stroke: var(--line); }} .zero {{ stroke: var(--soft); }} .small {{ font-size: 11px; }}
+.up {{ stroke: var(--good); fill: var(--good); }} .down {{ stroke: var(--bad); fill: var(--bad); }}
+.tie {{ stroke: var(--tie); fill: var(--tie); }}
+.curve {{ fill: none; stroke-width: 1.8; }} .cut {{ stroke-dasharray: 5 4; }}
+"""
 SIDES = {1: "up", 0: "tie", -1: "down"}
 DARKEST = 20.0
 """Points from which on a field of the map is as dark as any."""

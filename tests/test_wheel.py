@@ -126,6 +126,11 @@ def test_an_engineer_can_calibrate_adapt_and_compare(python: Path, tmp_path: Pat
     assert "</html>" in (tmp_path / "report.html").read_text()
 
 
+def test_the_page_of_the_server_comes_with_it(python: Path, tmp_path: Path) -> None:
+    done = run(python, "-c", "from fozo.serve.page import document; print(document())", cwd=tmp_path)
+    assert done.stdout.startswith("<!DOCTYPE html>") and "</html>" in done.stdout
+
+
 def test_the_licence_of_the_images_comes_with_them(python: Path) -> None:
     (folder,) = (python.parent.parent / "lib").glob("python*/site-packages/fozo/data/sample")
     assert "Zalando SE" in (folder / "LICENSE").read_text()

@@ -195,7 +195,7 @@ def _stacked(images: Sequence[Any], spec: Spec) -> Any:  # noqa: ANN401 - NumPy'
             raise _refusal(images, spec)
         from fozo.data.images import picture_pixels
 
-        return _pixels([picture_pixels(image, f"image {i} of the batch") for i, image in enumerate(images)], spec)
+        return sized_pixels([picture_pixels(image, f"image {i} of the batch") for i, image in enumerate(images)], spec)
     if not any(map(is_array, images)):
         try:
             return np.asarray(images, dtype=None if isinstance(images[0], (list, tuple)) else np.float64)
@@ -204,7 +204,7 @@ def _stacked(images: Sequence[Any], spec: Spec) -> Any:  # noqa: ANN401 - NumPy'
     if not all(is_array(image) and type(image) is type(images[0]) for image in images):
         raise _refusal(images, spec)
     if all(map(_is_bytes, images)) and all(image.ndim == 3 for image in images):
-        pixels = _pixels([_channels_last(_to_numpy(image)[None], spec)[0] for image in images], spec)
+        pixels = sized_pixels([_channels_last(_to_numpy(image)[None], spec)[0] for image in images], spec)
         return pixels if isinstance(images[0], np.ndarray) else sys.modules["torch"].from_numpy(pixels)
     shapes = {tuple(image.shape): i for i, image in reversed(list(enumerate(images)))}
     if len(shapes) > 1:
@@ -222,7 +222,7 @@ def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's o
     if 0 in spec.image_size:  # a black box that has seen none yet reads any
         spec = replace(spec, image_size=pixels.shape[1:3])
     if pixels.shape[1:3] != spec.image_size:
-        pixels = _pixels(list(pixels), spec)
+        pixels = sized_pixels(list(pixels), spec)
     normalised = spec.normalise(pixels)
     if isinstance(images, np.ndarray):
         return normalised
@@ -242,7 +242,7 @@ def _channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.
     )
 
 
-def _pixels(images: Sequence[npt.NDArray[np.uint8]], spec: Spec) -> npt.NDArray[np.uint8]:
+def sized_pixels(images: Sequence[npt.NDArray[np.uint8]], spec: Spec) -> npt.NDArray[np.uint8]:
     """Bring images of any size to the model's size and channels, as streams do."""
     from fozo.data.images import fit, luminance
 

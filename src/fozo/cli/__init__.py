@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli import adapt, bench, calibrate, corrupt, data, demo, export, methods, quantise, report, watch
+from fozo.cli import adapt, bench, calibrate, corrupt, data, demo, export, methods, quantise, report, serve, watch
 from fozo.cli.options import as_command
 from fozo.cli.progress import Progress
 from fozo.errors import FozoError
@@ -29,7 +29,7 @@ CODES = (
 )
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)
-for _file in (demo, bench, report, calibrate, quantise, adapt, watch, methods, corrupt, export):
+for _file in (demo, bench, report, calibrate, quantise, adapt, watch, serve, methods, corrupt, export):
     app.command()(as_command(vars(_file)[_file.__name__.rpartition(".")[2]]))  # the function is called like its file
 sets = typer.Typer(help="Look at image sets.", no_args_is_help=True)
 sets.command()(as_command(data.check))

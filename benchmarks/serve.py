@@ -1,0 +1,371 @@
+"""``fozo serve`` under load: throughput against a loop, latency, memory per camera, killed clients, a soak.
+
+    python -m benchmarks.serve [--weights WEIGHTS] [--only throughput latency memory kills capacity]
+                               [--rounds 5] [--seconds 4]
+    python -m benchmarks.serve --soak 10
+
+A server in a process of its own, on the loopback, and cameras in another (benchmarks.serve_client): one connection a
+camera, one frame of uint8 a request, as a binary tensor. The bundled model; or, with ``--weights``, that ViT exported
+to ONNX in float32 and calibrated on enlarged pictures of the bundled set. Frames are foggy, so that adaptation is at
+work. The engine has one thread, in the server and in the loops, and nothing about the environment is set.
+
+* throughput: cameras send as fast as they are answered. In turn with it, in this process, the same frames one by one
+  through the plain engine (``fozo.NoAdapt``) and through an adapter, and eight at a time through the plain engine.
+  Figures are medians over the rounds; ratios are of the loop's processor time, or clock, to that of the row, round by
+  round: 1 is as fast as the loop. The client's own processor time is not counted, though it shares the machine.
+* latency: frames at a fixed rate, from the time at which each is due.
+* memory: resident memory of a server with 64 cameras less that with 16, by 48; and less that with one, by 63, which
+  counts what each of its threads needs for itself too. All have full memories: they are opened from states that one
+  filled adapter was saved to.
+* capacity: what smaller memories cost in accuracy, in this process, on the bundled model.
+* kills: the client is killed at random times and started again, and goes on with the frames that it has no answers to.
+  Every answer is held against an adapter that had the same frames in order in this process.
+* soak: memory and latency of one server over minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+import fozo
+from benchmarks.common import in_turn
+from benchmarks.soak import DOMAINS, Material
+from fozo.data import sample
+from fozo.serve.cameras import Camera
+from fozo.serve.store import Store
+from fozo.system import usable_cpus
+
+Frames = npt.NDArray[np.uint8]
+CAMERAS = (1, 8, 64)
+HELD = (1, 16, 64)
+"""Cameras in memory."""
+NAME = "model"
+FOG = 0.6
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, where its files are, and frames for it."""
+
+    title: str
+    model: Path
+    stats: Path
+    frames: Frames
+    rate: float
+    """Frames a second, at which latency is measured."""
+
+    def engine(self) -> fozo.Engine:
+        return fozo.load_engine(self.model, threads=1)
+
+    def adapter(self, capacity: int = 512) -> fozo.Align:
+        source = fozo.SourceStatistics.load(self.stats)
+        return fozo.Align(self.engine(), source, **{"retrieval.capacity": capacity})
+
+
+def pictures(count: int, size: int = 28, channels: int = 1, start: int = 0) -> Frames:
+    """Pictures of the bundled set, enlarged."""
+    with np.load(sample.IMAGES) as data:
+        small = data["images"][start : start + count]
+    large = small.repeat(size // 28, axis=1).repeat(size // 28, axis=2)
+    return np.repeat(large[..., None], channels, axis=3)
+
+
+def foggy(frames: Frames) -> Frames:
+    return (frames * (1 - FOG) + 200 * FOG).astype(np.uint8)
+
+
+def bundled() -> Subject:
+    model = sample.MODELS["float32"]
+    return Subject("bundled", model, model.with_suffix(".statistics.npz"), foggy(pictures(256)), 20.0)
+
+
+def exported(weights: Path, folder: Path) -> Subject:
+    """Export a ViT and calibrate it, into a folder."""
+    model, stats = folder / "vit.onnx", folder / "vit.npz"
+    subprocess.run([sys.executable, "-m", "fozo", "export", str(weights), "-o", str(model)], check=True)
+    engine = fozo.load_engine(model)
+    fozo.calibrate(engine, [pictures(16, 224, 3, 16 * i) for i in range(8)]).save(stats)
+    return Subject(weights.name.partition(".")[0], model, stats, foggy(pictures(32, 224, 3, 500)), 4.0)
+
+
+class Server:
+    """``fozo serve`` in a process of its own."""
+
+    def __init__(self, subject: Subject, *options: str) -> None:
+        command = [sys.executable, "-m", "fozo", "serve", str(subject.model), "--stats", str(subject.stats)]
+        command += ["--name", NAME, "--port", "0", "--threads", "1", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = re.search(r"http://[^:]+:(\d+)", self.process.stdout.readline())
+        assert found, "the server did not start"
+        self.port = int(found[1])
+
+    def processor(self) -> float:
+        """Seconds of processor time so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident(self) -> float:
+        """Its memory, in MB."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+)", text)
+        assert found
+        return int(found[1]) * 1024 / 1e6
+
+
+@contextmanager
+def serving(subject: Subject, *options: str) -> Iterator[Server]:
+    server = Server(subject, *options)
+    try:
+        yield server
+    finally:
+        server.process.terminate()
+        server.process.wait(60)
+
+
+@contextmanager
+def frames_file(subject: Subject) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "frames.npy"
+        np.save(path, subject.frames)
+        yield path
+
+
+def client(server: Server, frames: Path, cameras: int, *options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.serve_client", str(server.port), NAME, str(frames)]
+    command += ["--cameras", str(cameras), *map(str, options)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def measured(server: Server, frames: Path, cameras: int, *options: object) -> dict[str, float]:
+    """Let cameras send for a while: what the client says, and processor seconds of the server."""
+    with client(server, frames, cameras, "--warm", *options) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begin\n"
+        before = server.processor()
+        found: dict[str, float] = json.loads(process.stdout.readline())
+        return {**found, "processor": server.processor() - before}
+
+
+def loop(call: Callable[[Any], object], frames: Frames, seconds: float, batch: int = 1) -> tuple[float, float]:
+    """Seconds an image, on the clock and of the processor, of a loop of so many seconds."""
+    clock, processor, done = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() < clock + seconds:
+        first = done % (len(frames) - batch + 1)
+        call(frames[first : first + batch])
+        done += batch
+    return (time.perf_counter() - clock) / done, (time.process_time() - processor) / done
+
+
+def throughput(subject: Subject, rounds: int, seconds: float) -> Iterator[list[str]]:
+    """One row for each number of cameras: images a second, and ratios of every loop to the server."""
+    plain, adapter = fozo.NoAdapt(subject.engine()), subject.adapter()
+    loops: dict[str, Callable[[], tuple[float, float]]] = {
+        "plain": lambda: loop(plain, subject.frames, seconds),
+        "adapter": lambda: loop(adapter, subject.frames, seconds),
+        "plain, 8 at a time": lambda: loop(plain, subject.frames, seconds, 8),
+    }
+    with serving(subject) as server, frames_file(subject) as path:
+
+        def served(cameras: int) -> tuple[float, float]:
+            found = measured(server, path, cameras, "--seconds", seconds, "--prefix", f"{cameras}-")
+            return found["seconds"] / found["images"], found["processor"] / found["images"]
+
+        calls = {**loops, **{str(n): (lambda n=n: served(n)) for n in CAMERAS}}
+        costs = {name: list[tuple[float, float]]() for name in calls}
+        for number, names in in_turn(list(calls), rounds):
+            for name in names:
+                cost = calls[name]()
+                if number:
+                    costs[name].append(cost)
+    found = {name: np.array(rows) for name, rows in costs.items()}
+    for name in (*loops, *map(str, CAMERAS)):
+        ratios = [
+            f"{np.median(found[other][:, kind] / found[name][:, kind]):.2f}" for kind in (1, 0) for other in loops
+        ]
+        title = f"loop: {name}" if name in loops else f"server, cameras: {name}"
+        clock, processor = 1 / np.median(found[name], axis=0)
+        yield [subject.title, title, f"{clock:.0f}", f"{1000 / processor:.2f}", *ratios]
+
+
+def latency(subject: Subject, seconds: float) -> Iterator[list[str]]:
+    with serving(subject) as server, frames_file(subject) as path:
+        for cameras in CAMERAS:
+            found = measured(server, path, cameras, "--seconds", seconds, "--rate", subject.rate)
+            sent = found["images"] / found["seconds"]
+            yield [subject.title, str(cameras), f"{sent:.0f}", *(f"{1000 * found[p]:.1f}" for p in ("p50", "p99"))]
+
+
+def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterator[list[str]]:
+    """Open cameras whose memories are full, and see what the server grows by."""
+    for capacity in capacities:
+        adapter = subject.adapter(capacity)
+        while len(adapter.memory) < capacity:
+            adapter(subject.frames[:32])
+        arrays = sum(array.nbytes for array in adapter.state().values())
+        with tempfile.TemporaryDirectory() as state:
+            store = Store(Path(state), NAME)
+            for number in range(HELD[-1]):
+                camera = Camera(f"camera-{number}", adapter, None, store.open(f"camera-{number}"), [])
+                camera.unsaved = 1
+                camera.close()
+            options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
+            with serving(subject, *options) as server, frames_file(subject) as path:
+                residents = []
+                for cameras in HELD:
+                    for _ in range(2):  # and again, so that all threads have worked
+                        measured(server, path, cameras, "--seconds", 1)
+                    residents.append(server.resident())
+        each = [f"{(residents[2] - residents[i]) / (HELD[2] - HELD[i]):.2f}" for i in (1, 0)]
+        yield [subject.title, str(capacity), *(f"{mb:.0f}" for mb in residents), *each, f"{arrays / 1e6:.2f}"]
+
+
+def capacity(images: int = 300, stretch: int = 160, batch: int = 8) -> Iterator[list[str]]:
+    """Accuracy of the bundled model with smaller memories, where each domain of the soak test comes twice."""
+    engine = fozo.load_engine(sample.MODELS["float32"], threads=1)
+    material, right = Material(engine, images), dict[int, npt.NDArray[np.float64]]()
+    for size in (512, 256, 128):
+        adapter = fozo.Align(engine, sample.source(sample.MODELS["float32"]), **{"retrieval.capacity": size})
+        numbers, hits = np.random.default_rng(1), []
+        for domain in (*numbers.permutation(len(DOMAINS)), *numbers.permutation(len(DOMAINS))):
+            for which in numbers.permutation(images)[:stretch].reshape(-1, batch):
+                logits = adapter(material.normalised(material.pixels[domain, which]))
+                hits.append(logits.argmax(axis=1) == material.labels[which])
+        right[size] = np.concatenate(hits).astype(np.float64)
+        less = right[size] - right[512]
+        interval = 196 * less.std() / len(less) ** 0.5
+        yield [
+            str(size),
+            f"{100 * right[size].mean():.2f} %",
+            f"{100 * less.mean():+.2f} ± {interval:.2f}",
+            str(len(less)),
+        ]
+
+
+def kills(subject: Subject, cameras: int = 8, each: int = 400, deaths: int = 10) -> list[str]:
+    """Kill the client again and again; what became of the answers."""
+    numbers, died = np.random.default_rng(0), 0
+    with serving(subject) as server, frames_file(subject) as path:
+        log = path.with_name("answers.jsonl")
+        while True:
+            process = client(server, path, cameras, "--log", log, "--each", each)
+            try:
+                process.wait(1.0 + 1.5 * numbers.random() if died < deaths else 600)
+                break
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                died += 1
+        text = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
+        learnt = sum(float(n) for n in re.findall(r"^fozo_images_total\{.*\} (\S+)$", text, re.MULTILINE))
+        answers = [json.loads(line) for line in log.read_text().splitlines()]
+    order = [[i for number, i, _ in answers if number == camera] for camera in range(cameras)]
+    lost = sum(each - len(set(one)) for one in order)
+    reordered = sum(one != sorted(one) or len(one) != each for one in order)
+    prototype, worst, agreed = subject.adapter(), 0.0, 0
+    for camera in range(cameras):
+        alone = prototype.clone()
+        for number, i, logits in answers:
+            if number == camera:
+                expected = alone(subject.frames[(camera + i) % len(subject.frames)][None])[0]
+                worst = max(worst, float(np.abs(expected - logits).max()))
+                agreed += int(np.argmax(expected) == np.argmax(logits))
+    count = len(answers)
+    return [subject.title, *map(str, (cameras, count, died, lost, reordered, int(learnt - count))),
+            f"{100 * agreed / count:.2f} %", f"{worst:.0e}"]  # fmt: skip
+
+
+def soak(subject: Subject, minutes: float, cameras: int = 8) -> Iterator[list[str]]:
+    """A line a minute."""
+    with (
+        tempfile.TemporaryDirectory() as state,
+        serving(subject, "--state", state) as server,
+        frames_file(subject) as path,
+    ):
+        began, sent = time.monotonic(), 0.0
+        while time.monotonic() < began + 60 * minutes - 1:
+            found = measured(server, path, cameras, "--seconds", min(60, 60 * minutes), "--rate", subject.rate)
+            sent += found["images"]
+            times = [f"{1000 * found[p]:.1f}" for p in ("p50", "p99")]
+            cost = f"{1000 * found['processor'] / found['images']:.2f}"
+            minute = (time.monotonic() - began) / 60
+            yield [f"{minute:.1f}", f"{sent:.0f}", *times, cost, f"{server.resident():.1f}"]
+
+
+def table(names: list[str], rows: Iterator[list[str]] | list[list[str]]) -> None:
+    """Print an aligned table of Markdown."""
+    lines = [names, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    lines.insert(1, ["-" * width for width in widths])
+    for line in lines:
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+    print(flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", type=Path, help="of a ViT; by default the bundled model is served")
+    parts = ("throughput", "latency", "memory", "kills", "capacity")
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--soak", type=float, help="minutes; nothing else is done")
+    a = parser.parse_args()
+    load = os.getloadavg()[0]
+    print(
+        f"fozo {fozo.__version__}, Python {platform.python_version()}, {usable_cpus()} processors, "
+        f"{time.strftime('%F')}; the load of the machine was {load:.1f} before this began.\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        subject = bundled() if a.weights is None else exported(a.weights, Path(folder))
+        if a.soak:
+            names = ["minute", "frames", "p50 (ms)", "p99 (ms)", "processor (ms a frame)", "memory (MB)"]
+            table(names, soak(subject, a.soak))
+            return
+        if "throughput" in a.only:
+            loops = ["plain", "adapter", "plain by 8"]
+            names = ["model", "what", "images/s", "processor (ms an image)"]
+            names += [f"{each}, processor" for each in loops] + [f"{each}, clock" for each in loops]
+            table(names, throughput(subject, a.rounds, a.seconds))
+        if "latency" in a.only:
+            table(["model", "cameras", "frames/s", "p50 (ms)", "p99 (ms)"], latency(subject, 3 * a.seconds))
+        if "memory" in a.only:
+            names = ["model", "capacity", *(f"{n} (MB)" for n in HELD), "a camera (MB)", "from 1 (MB)", "arrays (MB)"]
+            table(names, memory(subject))
+        if "capacity" in a.only and a.weights is None:
+            table(["capacity", "accuracy", "against 512 (points)", "images"], capacity())
+        if "kills" in a.only:
+            names = [
+                "model",
+                "cameras",
+                "answers",
+                "kills",
+                "lost",
+                "reordered",
+                "learnt twice",
+                "same class",
+                "differ by",
+            ]
+            table(names, [kills(subject)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The model server: many cameras, one frozen model, one memory per camera."""

@@ -1,0 +1,296 @@
+"""The board without a browser: what is kept, what a viewer is told, and a stream that harms nobody."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from fozo.monitor import Event, Status
+from fozo.monitor.faults import SENTENCES
+from fozo.serve.board import CameraBoard
+from fozo.serve.history import GONE, PART, SILENT, History, Viewer, state_of
+from fozo.serve.page import document, policy
+from fozo.types import Drift
+from tests.serve.helpers import NOW, reading, serving
+
+
+def told(history: History, viewer: Viewer) -> dict[str, dict[str, Any]]:
+    """All that is new to a viewer, by camera."""
+    lines: dict[str, dict[str, Any]] = {}
+    while (message := history.changes(viewer)) is not None:
+        assert len(message["cameras"]) <= PART
+        assert not lines.keys() & {line["camera"] for line in message["cameras"]}
+        lines |= {line["camera"]: line for line in json.loads(json.dumps(message))["cameras"]}
+    return lines
+
+
+def names(history: History) -> list[str]:
+    message = history.changes(Viewer())
+    assert message is not None
+    return [camera for _, camera in message["all"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "fine"),
+        ({"warning": True}, "warning"),
+        ({"warning": True, "drifted": True}, "drift"),
+        ({"drift": None, "sentence": ""}, "unwatched"),
+        *(({"sentence": Status(faults=(name,)).sentence}, "fault") for name in SENTENCES),
+        ({"sentence": Status(drift=Drift(True, True, 1.0, 0.3, 0.0, 4)).sentence, "drifted": True}, "drift"),
+    ],
+)
+def test_the_state_is_a_word(changes: dict[str, Any], state: str) -> None:
+    assert state_of(reading(**changes)) == state
+
+
+def test_points_and_events_are_bounded() -> None:
+    history = History(points=5, events=3, spacing=1.0)
+    for second in range(20):
+        event = Event("drift", second, NOW + second, "text")
+        history.record(reading(time=NOW + second, drift=second / 10, events=(event,)))
+    line = told(history, Viewer())["gate"]
+    assert [point[1] for point in line["points"]] == [1.5, 1.6, 1.7, 1.8, 1.9]
+    assert [event[1] for event in line["events"]] == [17, 18, 19]
+    assert line["points"][0] == [NOW + 15, 1.5, 0.31, 0.9, 0.85, 0.94]
+
+
+def test_a_point_keeps_the_worst_of_its_time_and_the_line_says_the_newest() -> None:
+    history, viewer = History(spacing=5.0), Viewer()
+    for second, drift in enumerate([0.1, 0.9, 0.2, 0.3, 0.1, 0.4, 0.2]):
+        history.record(reading(time=NOW + second, drift=drift))
+        line = told(history, viewer)["gate"]
+        assert line["drift"] == drift
+        assert len(line["points"]) == (second in (0, 1, 5))  # sent only where the curve changes
+    assert [point[:2] for point in told(history, Viewer())["gate"]["points"]] == [[NOW, 0.9], [NOW + 5, 0.4]]
+    history.record(reading(time=NOW - 3600))  # the clock was put back: a point of its own
+    assert len(told(history, Viewer())["gate"]["points"]) == 3
+
+
+def test_a_viewer_is_told_all_at_first_and_then_what_is_new() -> None:
+    history, slow = History(spacing=1.0), Viewer()
+    count = 2 * PART + 3
+    for second in range(3):
+        for number in range(count):
+            history.record(reading(f"cam-{number}", NOW + second))
+        if second == 0:
+            assert len(told(history, slow)) == count
+    quick = Viewer()
+    lines = told(history, quick)
+    assert [len(line["points"]) for line in lines.values()] == [3] * count  # also those told in a later part
+    assert all(line["fresh"] for line in lines.values())
+    lines = told(history, slow)
+    assert [(len(line["points"]), line["fresh"]) for line in lines.values()] == [(2, False)] * count
+    assert history.changes(slow) is None
+    history.record(reading("cam-7", NOW + 9))
+    assert list(told(history, slow)) == list(told(history, quick)) == ["cam-7"]
+
+
+def test_a_camera_that_leaves_the_memory_stays_on_the_page_for_a_while() -> None:
+    history, viewer = History(), Viewer()
+    for name in ("a", "b"):
+        history.record(reading(name))
+    told(history, viewer)
+    history.forget("model", "a")
+    history.forget("model", "never seen")
+    assert [line["gone"] for line in told(history, viewer).values()] == [True]
+    history.record(reading("a", NOW + 60))
+    line = told(history, viewer)["a"]
+    assert (line["gone"], line["fresh"], len(line["points"])) == (False, False, 1)
+
+    history.forget("model", "b")
+    history.record(reading("a", NOW + GONE))
+    message = history.changes(viewer)
+    assert message is not None
+    assert message["all"] == [("model", "a")]  # a page that looks on takes b away
+    assert viewer.told.keys() == {("model", "a")}
+    history.record(reading("b", NOW + GONE + 1))
+    line = told(history, viewer)["b"]
+    assert line["fresh"]
+    assert [point[0] for point in line["points"]] == [NOW + GONE + 1]
+
+
+def test_a_new_camera_takes_the_place_of_a_silent_one_only() -> None:
+    history, viewer = History(cameras=2), Viewer()
+    history.record(reading("a", NOW))
+    history.record(reading("b", NOW + 1))
+    history.record(reading("c", NOW + 2))
+    assert names(history) == ["a", "b"]
+    message = history.changes(viewer)
+    assert message is not None
+    assert message["limit"] == 2  # the page says that there are more
+    history.record(reading("b", NOW + SILENT))
+    history.record(reading("c", NOW + SILENT + 1))
+    assert names(history) == ["b", "c"]
+    message = history.changes(viewer)
+    assert message is not None
+    assert message["limit"] is None
+
+
+def test_numbers_that_json_does_not_have_are_left_out() -> None:
+    history = History()
+    history.record(reading("\ud800<script>", drift=math.nan, threshold=math.inf, accuracy=None))
+    text = json.dumps(history.changes(Viewer()), allow_nan=False).encode("ascii")
+    (line,) = json.loads(text)["cameras"]
+    assert (line["drift"], line["threshold"], line["points"][0][1:4]) == (None, None, [None, None, None])
+
+
+def test_many_threads_record_while_a_viewer_looks() -> None:
+    history, viewer = History(spacing=0.0, points=10_000), Viewer()
+    rounds = 300
+    seen: dict[str, list[float]] = {f"cam-{number}": [] for number in range(6)}
+
+    def work(name: str) -> None:
+        for number in range(rounds):
+            history.record(reading(name, NOW + number, drift=float(number)))
+
+    def look() -> None:
+        message = history.changes(viewer)
+        for line in [] if message is None else message["cameras"]:
+            seen[line["camera"]] += [point[1] for point in line["points"]]
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in seen]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        look()
+    look()
+    assert all(points == [float(number) for number in range(rounds)] for points in seen.values())
+
+
+def test_the_page_is_one_document_and_its_policy_admits_nothing_else() -> None:
+    page = document()
+    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(f"<{tag}[^>]*>(.*?)</{tag}>", page, re.S)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{rule} 'sha256-{digest}'" in policy()
+    assert "default-src 'none'" in policy()
+    assert "unsafe" not in policy()
+    addresses = set(re.findall(r"https?://[^'\" ]+", page))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not an address: of the icon
+    assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", page)
+
+
+class Stream:
+    """Reads server-sent events from a socket."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket.sendall(b"GET /events HTTP/1.0\r\n\r\n")
+        self.file = self.socket.makefile("rb")
+        self.status = int(self.file.readline().split()[1])
+        self.headers = b"".join(iter(self.file.readline, b"\r\n")).decode().lower()
+
+    def next(self) -> tuple[str, dict[str, Any]] | None:
+        """The next event, or ``None`` where the stream has ended."""
+        name = ""
+        for line in self.file:
+            if line.startswith(b"event: "):
+                name = line[7:].decode().strip()
+            elif line.startswith(b"data: "):
+                return name, json.loads(line[6:])
+        return None
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+@contextmanager
+def open_stream(port: int) -> Iterator[Stream]:
+    stream = Stream(port)
+    try:
+        yield stream
+    finally:
+        stream.close()
+
+
+def test_a_stream_begins_with_all_and_a_burst_is_one_message() -> None:
+    board = CameraBoard()
+    for number in range(PART + 1):
+        board.record(reading(f"cam-{number}"))
+    with serving(board) as port, open_stream(port) as stream:
+        assert (stream.status, "text/event-stream" in stream.headers) == (200, True)
+        parts = [stream.next(), stream.next()]
+        assert [part and (part[0], len(part[1]["cameras"])) for part in parts] == [("snapshot", PART), ("snapshot", 1)]
+        burst = 2000
+        for number in range(burst):
+            board.record(reading("cam-3", NOW + number / 1000, images=number))
+        messages, last = 0, -1
+        while last < burst - 1:
+            got = stream.next()
+            assert got is not None
+            assert got[0] == "change"
+            messages, last = messages + 1, got[1]["cameras"][0]["images"]
+        assert messages < burst / 20
+        board.close()
+        assert stream.next() is None
+
+
+def test_a_quiet_stream_has_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.HEARTBEAT", 0.2)
+    with serving(CameraBoard()) as port, open_stream(port) as stream:
+        assert stream.next() is not None
+        lines = [stream.file.readline() for _ in range(4)]
+        assert lines[1::2] == [b": still here\n"] * 2  # between empty lines
+
+
+def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
+    board = CameraBoard(viewers=1)
+    with serving(board) as port:
+        address = f"http://127.0.0.1:{port}/events"
+        with open_stream(port) as stream:
+            assert stream.next() is not None
+            answer = httpx.get(address)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+            assert "limit" in answer.json()["error"]
+        while board.open:
+            time.sleep(0.01)
+        assert httpx.head(address).status_code == 200  # and ends
+        with open_stream(port) as stream:
+            assert stream.next() is not None
+
+
+def test_who_does_not_read_holds_up_nobody_and_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.STUCK", 1.0)
+    board = CameraBoard(History(spacing=0.0))
+    with serving(board) as port, open_stream(port) as stuck, open_stream(port) as stream:
+        assert stuck.status == 200
+        text = "x" * 20_000
+        for number in range(600):  # far more than what sockets hold, were all of it sent
+            board.record(reading(f"cam-{number % 40}", NOW + number, sentence=f"{text}{number}"))
+        latest: dict[str, str] = {}
+        while len(latest) < 40 or any(int(latest[f"cam-{n}"].lstrip("x")) < 560 for n in range(40)):
+            got = stream.next()
+            assert got is not None
+            latest |= {line["camera"]: line["sentence"] for line in got[1]["cameras"]}
+        while board.open > 1:  # until more waits for the one than a connection holds
+            board.record(reading("cam-0", NOW, sentence=100 * text))
+            assert stream.next() is not None
+
+
+def test_frames_are_there_where_they_were_given() -> None:
+    board = CameraBoard()
+    board.record(reading("a&b", before=b"\xff\xd8before", after=b"\xff\xd8after"))
+    board.record(reading("plain"))
+    with serving(board) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        answer = client.get("/frames", params={"model": "model", "camera": "a&b"})
+        assert base64.b64decode(answer.json()["after"]) == b"\xff\xd8after"
+        assert answer.headers["cache-control"] == "no-store"
+        assert client.get("/frames", params={"model": "model", "camera": "plain"}).status_code == 404
+        page = client.get("/")
+        assert page.headers["content-security-policy"] == policy()
+        assert page.headers["x-content-type-options"] == "nosniff"

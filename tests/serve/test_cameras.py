@@ -1,0 +1,351 @@
+"""Cameras come and go, servers too: memories stay, in order, and nobody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import fozo
+from fozo.serve.app import Server
+from fozo.serve.config import ServeConfig
+from fozo.serve.pool import TooBusy
+from fozo.serve.protocol import Output, Request
+from fozo.serve.store import Folder, folder_name
+from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
+from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
+from tests.serve.test_server import ask, jpeg, own
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LOGITS = (Output("logits", True),)
+
+
+def request(images: Array, camera: str = "cam", id: str = "", **changes: Any) -> Request:
+    return Request(
+        id, camera, **({"start": False, "end": False} | changes), outputs=LOGITS, told=frozenset(), tensor=images
+    )
+
+
+def logits(future: Future[tuple[bytes, int | None]]) -> Array:
+    data, length = future.result(30)
+    assert length is not None
+    return np.frombuffer(data[length:], "<f4").reshape(-1, 10)
+
+
+@contextmanager
+def pool(settings: ServeConfig) -> Iterator[Any]:
+    """A server without HTTP."""
+    server = Server(settings)
+    server.start()
+    try:
+        yield lambda *given, **named: server.pool.submit(server.models[NAME], request(*given, **named))  # type: ignore[union-attr]
+    finally:
+        server.stop()
+
+
+def close(found: Array, expected: object) -> None:
+    np.testing.assert_allclose(found, np.asarray(expected), rtol=5e-3, atol=5e-3)
+
+
+def facts(state: Path, camera: str) -> dict[str, Any]:
+    (path,) = state.glob(f"*/{folder_name(camera)}/camera.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_requests_of_a_camera_keep_their_order(tmp_path: Path) -> None:
+    """Forty requests of four cameras at once, on eight threads: each camera's are answered as they came."""
+    streams = {f"c{i}": foggy(frames(10, 20 * i), 0.2 * i) for i in range(4)}
+    with pool(config(tmp_path)) as submit:
+        futures = [(c, i, submit(streams[c][i : i + 1], c)) for i in range(10) for c in streams]
+        found = {(c, i): logits(future) for c, i, future in futures}
+    for camera, stream in streams.items():
+        adapter = own()
+        for i in range(10):
+            close(found[camera, i], adapter(stream[i : i + 1]))
+
+
+@pytest.mark.parametrize("way", ["idle", "crowded", "end", "stopped"])
+def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, reference: Path) -> None:
+    """Whatever made it leave the memory, it is found again, as if it had never left."""
+    ways: dict[str, dict[str, Any]] = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}
+    settings = ways.get(way, {})
+    adapter, parts = own(), np.split(foggy(frames(24)), 6)
+    server = Server(config(tmp_path, reference, **settings))
+    server.start()
+    try:
+        for part in parts:
+            assert server.pool is not None
+            asked = request(part, end=way == "end")
+            close(logits(server.pool.submit(server.models[NAME], asked)), adapter(part))
+            if way == "crowded":
+                server.pool.submit(server.models[NAME], request(part, "other")).result(30)
+            if way == "stopped":
+                server.stop()
+                server = Server(config(tmp_path, reference))
+                server.start()
+            line = server.pool
+            assert line is not None
+            if way in ("idle", "end"):
+                until(lambda line=line: not line.cameras)
+            elif way == "crowded":
+                assert line.cameras <= 2
+    finally:
+        server.stop()
+    assert facts(tmp_path, "cam")["images"] == 24
+
+
+def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
+    names = ["../../x", "/etc/passwd", "a/b", "\x00", "..", ".", "x" * 256, "\U0001f4f7", "A", "a"]
+    state = tmp_path / "inner" / "state"
+    with pool(config(state)) as submit:
+        for name in names:
+            logits(submit(frames(1), name))
+    assert [each.name for each in tmp_path.iterdir()] == ["inner"] and len(list((tmp_path / "inner").iterdir())) == 1
+    (model,) = (each for each in state.iterdir() if each.is_dir())
+    folders = [each for each in model.iterdir() if each.is_dir()]
+    assert len(folders) == len(names) and all(re.fullmatch(r"[\w-]+", each.name, re.ASCII) for each in folders)
+    assert {json.loads((each / "camera.json").read_text())["id"] for each in folders} == set(names)
+
+
+def test_what_cannot_be_gone_on_with_is_set_aside(tmp_path: Path) -> None:
+    """A damaged state, or one of another model, is kept for a person to look at; the camera begins anew."""
+    with pool(config(tmp_path)) as submit:
+        first = logits(submit(frames(4)))
+        logits(submit(foggy(frames(8))))
+    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pool(config(tmp_path)) as submit:
+        close(logits(submit(frames(4))), first)
+    assert facts(tmp_path, "cam")["images"] == 4
+    (aside,) = tmp_path.glob(f"*/{folder_name('cam')}.refused")
+    assert (aside / path.name).exists() and (aside / "camera.json").exists()
+
+
+def test_one_server_for_a_state(tmp_path: Path) -> None:
+    with pool(config(tmp_path)), pytest.raises(fozo.FozoError, match="another server keeps its cameras"):
+        Server(config(tmp_path))
+    with running(config(tmp_path, shared=True)) as (url, _), pool(config(tmp_path, shared=True)) as submit:
+        logits(submit(frames(1), "theirs"))
+        told = httpx.post(
+            f"http://{url}/v2/models/{NAME}/infer", params={"sequence_id": "theirs"}, content=b"x",
+            headers={"Content-Type": "image/png"},
+        )  # fmt: skip
+        assert told.status_code == 503 and "Retry-After" in told.headers and "another server" in told.json()["error"]
+        assert ask(url, frames(1), sequence_id="ours").as_numpy("logits").shape == (1, 10)
+
+
+def test_so_many_cameras_are_kept(tmp_path: Path) -> None:
+    with pool(config(tmp_path, max_known=2)) as submit:
+        for name in ("a", "b", "a"):
+            logits(submit(frames(1), name))
+        with pytest.raises(TooBusy, match="knows 2 cameras"):
+            submit(frames(1), "c").result(30)
+
+
+def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves that fail are logged; predictions go on, and the next save has it all."""
+    adapter, parts = own(), np.split(foggy(frames(24)), 6)
+    failed = list[int]()
+
+    def full(folder: Folder, *given: object) -> None:
+        failed.append(1)
+        raise fozo.FozoError("the disk is full")
+
+    with pool(config(tmp_path, save_every=4, idle=0.05)) as submit:
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "save", full)
+            for part in parts[:5]:
+                close(logits(submit(part)), adapter(part))
+            until(lambda: len(failed) > 6)
+        close(logits(submit(parts[5])), adapter(parts[5]))
+    assert facts(tmp_path, "cam")["images"] == 24
+
+
+def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
+    """Files of a generation that camera.json does not name yet do not count."""
+    with pool(config(tmp_path)) as submit:
+        logits(submit(frames(4)))
+    before = facts(tmp_path, "cam")
+    (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
+    folder = Folder(path, "cam")
+    folder.facts()
+
+    def killed(file: Path) -> None:
+        file.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        folder.save({"images": 99}, {"adapter": killed})
+    folder.close()
+    assert facts(tmp_path, "cam") == before
+    adapter = own()
+    adapter(frames(4))
+    with pool(config(tmp_path)) as submit:
+        close(logits(submit(foggy(frames(4)))), adapter(foggy(frames(4))))
+
+
+class Held:
+    """An engine that waits for a signal before every pass."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.go, self.waiting = engine, threading.Event(), 0
+        self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
+        self.check, self.head = engine.check, engine.head
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        self.waiting += 1
+        assert self.go.wait(30)
+        return self.engine.run(batch, knobs, taps)
+
+
+@contextmanager
+def held(**settings: Any) -> Iterator[tuple[str, Server, Held]]:
+    """A server whose model waits."""
+    with running(config(**settings)) as (url, server):
+        engine = server.models[NAME].engine
+        hold = Held(engine.engine)
+        engine.engine = hold
+        try:
+            yield url, server, hold
+        finally:
+            hold.go.set()
+
+
+def until(true: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_full_queues_are_told(tmp_path: Path) -> None:
+    with held(workers=1, max_camera_queue=2, max_queue=4) as (url, server, hold):
+        assert server.pool is not None
+        model = server.models[NAME]
+        futures = [server.pool.submit(model, request(frames(1)))]
+        until(lambda: hold.waiting)
+        futures += [server.pool.submit(model, request(frames(1))) for _ in range(2)]
+        path, headers = f"http://{url}/v2/models/{NAME}/infer", {"Content-Type": "image/png"}
+        slow = httpx.post(path, params={"sequence_id": "cam"}, content=b"x", headers=headers)
+        assert slow.status_code == 429 and slow.headers["Retry-After"] and "send more slowly" in slow.json()["error"]
+        futures.append(server.pool.submit(model, request(frames(1), "other")))
+        full = httpx.post(path, params={"sequence_id": "third"}, content=b"x", headers=headers)
+        assert full.status_code == 503 and full.headers["Retry-After"] and "4 requests" in full.json()["error"]
+        hold.go.set()
+        assert all(logits(each).shape == (1, 10) for each in futures)
+        metrics = httpx.get(f"http://{url}/metrics").text
+        assert f'fozo_requests_total{{code="429",model="{NAME}"}} 1.0' in metrics
+
+
+def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
+    with held(workers=1, timeout=0.2) as (url, _, _):
+        path = f"http://{url}/v2/models/{NAME}/infer"
+        told = httpx.post(path, content=_png(), headers={"Content-Type": "image/png"})
+        assert told.status_code == 504 and "within 0.2 s" in told.json()["error"]
+
+
+def _png() -> bytes:
+    return jpeg(frames(1)[0], "PNG")
+
+
+def test_a_client_that_has_gone_is_not_worked_for() -> None:
+    """A request that waits is dropped when its client hangs up; one that is under way is finished."""
+    with held(workers=1) as (url, server, hold):
+        line = server.pool
+        assert line is not None
+        host, port = url.split(":")
+        picture = _png()
+        head = f"POST /v2/models/{NAME}/infer?sequence_id=%s HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+        clients = []
+        for number, name in enumerate(("first", "second")):
+            client = socket.create_connection((host, int(port)), timeout=20)
+            client.sendall((head % name).encode() + b"Content-Length: %d\r\n\r\n" % len(picture) + picture)
+            clients.append(client)
+            until(lambda wanted=number + 1: hold.waiting and line.queued == wanted)
+        clients[1].close()
+        until(lambda: line._slots[NAME, "second", 0].jobs[0][1].cancelled())
+        hold.go.set()
+        assert b"200 OK" in clients[0].recv(100)
+        clients[0].close()
+        until(lambda: line.queued == 0)
+        metrics = httpx.get(f"http://{url}/metrics").text
+        assert 'stream="first"} 1.0' in metrics and 'stream="second"' not in metrics
+
+
+@contextmanager
+def process(state: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``fozo serve`` as a process of its own."""
+    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), "--name", NAME]
+    command += ["--state", str(state), "--port", "0", "--threads", "1", *options]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        assert started.stdout is not None
+        line = started.stdout.readline()
+        address = re.fullmatch(rf"fozo: serving {NAME} at http://(127\.0\.0\.1:\d+)\n", line)
+        if address is None:
+            started.kill()
+            raise AssertionError(line + started.communicate()[1])
+        yield started, address[1]
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> None:
+    """kill -9 and restart: it goes on exactly as an adapter that saw what was saved; repeated requests teach once."""
+    pixels = foggy(frames(40))
+    with process(tmp_path, "--save-every", "8") as (server, url):
+        answers = [
+            ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits") for i in range(20)
+        ]
+        until(lambda: facts(tmp_path, "cam")["images"] >= 16)
+        server.send_signal(signal.SIGKILL)
+        server.wait(20)
+    kept = facts(tmp_path, "cam")["images"]
+    assert kept == 16
+    adapter = own()
+    for i in range(kept):
+        adapter(pixels[i : i + 1])
+    with process(tmp_path, "--save-every", "8") as (server, url):
+        for i in (3, kept - 1):  # known: the same answers, and nothing learnt
+            again = ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits")
+            np.testing.assert_array_equal(again, answers[i])
+        for i in range(kept, 30):  # the client sends again what it cannot know to be kept, and goes on
+            found = ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits")
+            close(found, adapter(pixels[i : i + 1]))
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
+    assert facts(tmp_path, "cam")["images"] == 30
+    other = own()
+    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
+    other.restore(path)
+    close(np.asarray(other(pixels[30:])), adapter(pixels[30:]))
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with process(tmp_path) as (_, url):
+        port = url.rpartition(":")[2]
+        for options, words in (
+            (["--state", str(tmp_path), "--port", "0"], "another server keeps its cameras"),
+            (["--port", port], "cannot listen"),
+            (["--port", "0", "--anonymous", "maybe"], "shared or stateless"),
+        ):
+            command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), *options]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert ended.returncode == 2 and words in ended.stderr and ended.stderr.count("\n") == 1

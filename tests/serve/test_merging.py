@@ -1,0 +1,180 @@
+"""The merging engine: for each caller as if it were alone, however many call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.data import sample
+from fozo.methods._siblings import sibling
+from fozo.serve.merging import MergingEngine, merged
+from fozo.testing import check_engine, random_images
+from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Tap, Taps
+from tests.helpers import random_vit
+
+
+class Counting:
+    """Counts the passes of another engine, which may wait for a signal."""
+
+    def __init__(self, engine: Engine, wait: threading.Event | None = None) -> None:
+        self.engine, self.wait, self.batches = engine, wait, list[int]()
+        self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
+        self.check, self.head = engine.check, engine.head
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        if self.wait is not None:
+            assert self.wait.wait(30)
+        self.batches.append(len(batch))
+        return self.engine.run(batch, knobs, taps)
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Engine:
+    return fozo.load_engine(sample.MODELS["float32"], threads=1)
+
+
+def knobs(engine: Engine, rows: int, seed: int) -> Knobs:
+    numbers, form = np.random.default_rng(seed), (1, rows, engine.spec.depth, engine.spec.dim)
+    scale, shift = 1 + 0.1 * numbers.standard_normal(form), 0.1 * numbers.standard_normal(form)
+    return Knobs(patches=Move(scale.astype(np.float32), shift.astype(np.float32)))
+
+
+@pytest.mark.parametrize("max_delay", [0.0, 0.01])
+def test_it_is_an_engine(bundled: Engine, max_delay: float) -> None:
+    check_engine(MergingEngine(bundled, max_delay=max_delay))
+    check_engine(MergingEngine(fozo.load_engine(random_vit()), max_delay=max_delay))
+    box = fozo.load_engine(lambda images: np.asarray(images).mean(axis=(2, 3)), image_size=8, mean=0.5, std=0.5)
+    check_engine(MergingEngine(box, max_delay=max_delay))
+
+
+def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
+    """The first is held in its pass until all others wait; then these are one, each with its own moves or none."""
+    hold = threading.Event()
+    counting = Counting(bundled, hold)
+    engine = MergingEngine(counting, max_delay=0.0, max_batch=100)
+    wishes = [
+        (random_images(bundled.spec, 1 + i % 3, seed=i), NO_KNOBS if i % 3 == 0 else knobs(bundled, 1, i))
+        for i in range(7)
+    ]
+    wishes.append((random_images(bundled.spec, 2, seed=9), knobs(bundled, 2, 9)))
+    taps = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN)
+    with ThreadPoolExecutor(len(wishes)) as pool:
+        first = pool.submit(engine.run, engine.check(wishes[0][0]), wishes[0][1], taps)
+        while not engine._running:
+            time.sleep(0.001)
+        others = [pool.submit(engine.run, engine.check(images), own, taps) for images, own in wishes[1:]]
+        while len(engine._waiting) < len(others):
+            time.sleep(0.001)
+        hold.set()
+        found = [first.result(30), *(each.result(30) for each in others)]
+    assert counting.batches == [1, sum(len(images) for images, _ in wishes[1:])]
+    for (images, own), got in zip(wishes, found, strict=True):
+        alone = bundled.run(bundled.check(images), own, taps)
+        for tap in taps:
+            np.testing.assert_allclose(got[tap], alone[tap], rtol=1e-3, atol=1e-4)
+
+
+def test_a_full_pass_takes_no_more(bundled: Engine) -> None:
+    hold = threading.Event()
+    counting = Counting(bundled, hold)
+    engine = MergingEngine(counting, max_delay=0.0, max_batch=4)
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(engine.run, engine.check(random_images(bundled.spec, 2, seed=i))) for i in range(7)]
+        while len(engine._waiting) < 6:
+            time.sleep(0.001)
+        hold.set()
+        for each in futures:
+            each.result(30)
+    assert max(counting.batches) <= 4 and sum(counting.batches) == 14
+
+
+def test_what_cannot_be_merged_runs_alone(bundled: Engine) -> None:
+    """Prompts are all images', and candidates are passes of their own."""
+    engine = MergingEngine(bundled, max_delay=0.01)
+    prompts = Knobs(prompts=np.random.default_rng(0).standard_normal((2, 1, bundled.spec.dim)).astype(np.float32))
+    images = [random_images(bundled.spec, 2, seed=i) for i in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda x: engine.run(engine.check(x), prompts)[Tap.LOGITS], images))
+    for one, got in zip(images, found, strict=True):
+        np.testing.assert_array_equal(got, bundled.run(bundled.check(one), prompts)[Tap.LOGITS])
+
+
+def test_one_callers_fault_is_nobody_elses(bundled: Engine) -> None:
+    """An error of a merged pass is raised where it was caused, and the others have their results."""
+    hold = threading.Event()
+
+    class Fragile(Counting):
+        def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+            found = super().run(batch, knobs, taps)
+            if (batch.images == 0).all(axis=(1, 2, 3)).any():
+                raise RuntimeError("a black image")
+            return found
+
+    engine = MergingEngine(Fragile(bundled, hold), max_delay=0.0)
+    images = [random_images(bundled.spec, 1, seed=i) for i in range(4)]
+    images[2][:] = 0
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(engine.run, engine.check(each)) for each in images]
+        while len(engine._waiting) < 3:
+            time.sleep(0.001)
+        hold.set()
+        for number, future in enumerate(futures):
+            if number == 2:
+                with pytest.raises(RuntimeError, match="black"):
+                    future.result(30)
+            else:
+                assert future.result(30)[Tap.LOGITS].shape == (1, 1, 10)
+    assert engine._callers == engine._running == engine._served == 0 and not engine._waiting
+
+
+def test_nobody_waits_alone(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a delay longer than the test may take, a lone caller is served; so are two that both wait."""
+    engine = MergingEngine(bundled, max_delay=1.0, max_batch=100)
+    waits = list[float | None]()
+    monkeypatch.setattr(threading.Event, "wait", lambda event, timeout=None: waits.append(timeout))
+    with engine.caller():
+        engine.run(engine.check(random_images(bundled.spec, 1)))
+    engine.run(engine.check(random_images(bundled.spec, 1)))
+    assert not waits
+
+
+def test_merged_moves_are_one_row_an_image(bundled: Engine) -> None:
+    one, none, each = knobs(bundled, 1, 1), NO_KNOBS, knobs(bundled, 3, 2)
+    together = merged([one, none, each], [2, 1, 3]).patches
+    assert together is not None and one.patches is not None and each.patches is not None
+    assert together.scale.shape[1] == 6 and (together.scale[:, 2] == 1).all() and (together.shift[:, 2] == 0).all()
+    assert (together.scale[:, :2] == one.patches.scale).all() and (together.shift[:, 3:] == each.patches.shift).all()
+    assert merged([none, none], [1, 1]) == NO_KNOBS
+
+
+@pytest.mark.parametrize("name", ["align", "neo", "noadapt", "t3a", "fozo"])
+def test_every_method_is_served_as_if_alone(bundled: Engine, name: str) -> None:
+    """Adapters on one merging engine, each with its own stream, predict as on an engine of their own."""
+    source = sample.source(sample.MODELS["float32"])
+    shared = MergingEngine(bundled, max_delay=0.005)
+    together = fozo.create(name, shared, source)
+    streams = [[(1 + 0.2 * i) * random_images(bundled.spec, 2, seed=10 * i + j) for j in range(4)] for i in range(4)]
+    cameras = [sibling(together) for _ in streams]
+
+    def play(i: int) -> list[fozo.types.Images]:
+        with shared.caller():
+            return [cameras[i](batch) for batch in streams[i]]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(play, range(4)))
+    for stream, got in zip(streams, found, strict=True):
+        alone = fozo.create(name, bundled, source)
+        for batch, logits in zip(stream, got, strict=True):
+            np.testing.assert_allclose(logits, alone(batch), rtol=2e-3, atol=2e-3)
+
+
+def test_wrong_settings_are_refused(bundled: Engine) -> None:
+    for settings in ({"max_delay": -1.0}, {"max_delay": 2.0}, {"max_batch": 0}, {"passes": 0}):
+        with pytest.raises(fozo.FozoError, match="give"):
+            MergingEngine(bundled, **settings)

@@ -1,0 +1,250 @@
+"""The page in a real browser: it is live, it is safe, it can be used by everybody."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fozo.monitor import Event
+from fozo.serve.board import CameraBoard
+from fozo.serve.history import History
+from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
+from tests.serve.helpers import reading, serving
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="needs a browser: apt-get install chromium chromium-driver"
+)
+
+ROWS = "return [...document.querySelectorAll('#rows tr')].filter((row) => !row.hidden)"
+NAMES = f"{ROWS}.map((row) => row.querySelector('.name').textContent)"
+ROW = """const named = (row) => row.querySelector('.name').textContent === arguments[0];
+const row = [...document.querySelectorAll('#rows tr')].find(named);"""
+LIVE = "return document.getElementById('link').textContent === 'live'"
+FOG = "contrast -41 %, fine detail -68 % since image 97 (2026-11-17 14:02:31Z): like fog"
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(session: Browser) -> Iterator[Browser]:
+    """A browser as new, which had nothing to complain of in the end."""
+    session.open("about:blank")
+    session.size(1400, 900)
+    session.scheme("light")
+    session.move(1, 1)
+    session.requests()
+    session.log("browser")
+    yield session
+    session.open("about:blank")
+
+
+@pytest.fixture
+def board() -> CameraBoard:
+    return CameraBoard(History(spacing=0.0))
+
+
+def show(board: CameraBoard, camera: str = "gate", ago: float = 0.0, **changes: Any) -> None:
+    board.record(reading(camera, time.time() - ago, **changes))
+
+
+def foggy(board: CameraBoard, camera: str, **changes: Any) -> None:
+    event = Event("drift", 97, time.time(), FOG)
+    show(board, camera, drift=1.234, drifted=True, warning=True, accuracy=0.6, accuracy_low=0.5, accuracy_high=0.7,
+         sentence=FOG, events=(event,), **changes)  # fmt: skip
+
+
+def row(browser: Browser, camera: str, selector: str) -> str:
+    found: str = browser.run(f"{ROW} return row.querySelector(arguments[1]).textContent", camera, selector)
+    return found
+
+
+def test_it_is_live_and_asks_nobody_else(browser: Browser, board: CameraBoard) -> None:
+    with serving(board) as port:
+        own = f"http://127.0.0.1:{port}/"
+        browser.open(own)
+        browser.wait(LIVE)
+        assert "No camera has sent an image yet." in browser.run("return document.body.innerText")
+        for ago in range(9, 0, -1):
+            show(board, "gate", ago=10.0 * ago, images=1600 - ago)
+            show(board, "yard", ago=10.0 * ago)
+        browser.wait(f"{ROWS}.length === 2 && document.querySelector('.badge').textContent === 'fine'")
+        assert row(browser, "gate", ".seen").startswith("1,599 images, ")
+        assert row(browser, "gate", "td.drift .figure").split() == ["Drift", "0.12", "threshold", "0.31"]
+        assert row(browser, "gate", "td.accuracy .figure").split("accuracy ")[1] == "90 % 85 to 94 %"
+        assert row(browser, "gate", "td.drift .span") == "last 80 s"
+        for name in ("line", "threshold", "band"):
+            d = browser.run(f"{ROW} return row.querySelector('path.{name}').getAttribute('d')", "gate")
+            assert d.count("L") == (17 if name == "band" else 8)
+
+        foggy(board, "yard")  # a camera goes bad: it is said, it comes first, and its sentence is in local time
+        browser.wait(f"{NAMES}[0] === 'yard'")
+        browser.wait(f"{ROW} return row.querySelector('.badge').textContent === 'drift'", "yard")
+        local = browser.run("return new Date('2026-11-17T14:02:31Z').toLocaleTimeString(undefined,"
+                            "{hour: '2-digit', minute: '2-digit', second: '2-digit'})")  # fmt: skip
+        said = row(browser, "yard", ".sentence").replace("\xa0", " ")
+        assert said.startswith("contrast -41 %, fine detail -68 % since image 97 (")
+        assert local.replace("\u202f", " ") in said.replace("\u202f", " ")
+        assert "drift at image\xa097" in row(browser, "yard", ".latest")
+        assert browser.run("return document.title") == "(1) Cameras - fozo"
+        browser.wait("return document.getElementById('said').textContent.startsWith('yard: drift. contrast')")
+        assert row(browser, "yard", "td.drift b") == "1.23"
+        board.forget("model", "yard")
+        browser.wait(f"{ROW} return row.querySelector('.seen').textContent.includes('silent since')", "yard")
+
+        asked = [url for url in browser.requests() if not url.startswith("data:")]
+        assert set(asked) == {own, f"{own}events"}
+        assert browser.log("browser") == []
+
+
+def test_a_hostile_name_is_text(browser: Browser, board: CameraBoard) -> None:
+    names = ["<script>document.title = 'bad'</script>", "<img src=x onerror=alert(1)>", "\u202eevil\nname", "y" * 500]
+    for name in names:
+        foggy(board, name, before=picture(0.2))
+        show(board, name, model=name, sentence=name)
+    with serving(board) as port:
+        browser.open(f"http://127.0.0.1:{port}/")
+        browser.wait(f"{ROWS}.length === 8 && document.querySelectorAll('img[src]').length === 4")
+        browser.wait("return document.querySelector('tr:last-child .badge').textContent === 'fine'")
+        assert sorted(browser.run(NAMES)) == sorted(2 * names)
+        assert browser.run("return document.scripts.length") == 1
+        assert browser.run("return document.querySelectorAll('#rows script, #rows [onerror]').length") == 0
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        stops = "try { document.body.innerHTML = '<b>x</b>'; return 'let through' } catch (e) { return e.name }"
+        assert browser.run(stops) == "TypeError"
+        assert browser.run("return document.title") == "(4) Cameras - fozo"
+
+
+def test_many_cameras_can_be_found_and_stay_where_they_are(browser: Browser, board: CameraBoard) -> None:
+    for number in range(70):
+        show(board, f"cam-{number}", images=number)
+    with serving(board) as port:
+        browser.open(f"http://127.0.0.1:{port}/")
+        browser.wait(f"{ROWS}.length === 70")
+        assert browser.run(NAMES)[:3] == ["cam-0", "cam-1", "cam-2"]  # not cam-10
+
+        browser.move(500, 400)  # over the rows: nothing moves now
+        foggy(board, "cam-64")
+        browser.wait("return !document.getElementById('resort').hidden")
+        assert browser.run(NAMES)[0] == "cam-0"
+        browser.move(1, 1)
+        browser.wait(f"{NAMES}[0] === 'cam-64'")
+        assert browser.run("return document.getElementById('resort').hidden")
+
+        browser.move(500, 400)
+        foggy(board, "cam-33")
+        browser.wait("return !document.getElementById('resort').hidden")
+        browser.run(f"{ROW} row.querySelector('summary').focus()", "cam-64")
+        browser.run("document.getElementById('resort').click()")
+        assert browser.run(NAMES)[:3] == ["cam-33", "cam-64", "cam-0"]
+        assert browser.run(f"{ROW} return row.contains(document.activeElement)", "cam-64")
+
+        browser.run("document.querySelector('.chip[data-state=drift]').click()")
+        assert browser.run(NAMES) == ["cam-33", "cam-64"]
+        browser.run("document.querySelector('.chip[data-state=drift]').click()")
+        browser.press("/cam-6")  # a key leads to the field
+        assert browser.run(NAMES) == ["cam-64", "cam-6", *(f"cam-{n}" for n in range(60, 70) if n != 64)]
+        browser.press("x")
+        assert "No camera is like that." in browser.run("return document.body.innerText")
+        browser.press("\ue00c")  # Escape
+        assert len(browser.run(NAMES)) == 70
+
+        undrawn = "return document.querySelectorAll('td.drift .line:not([d])').length"
+        assert browser.run(undrawn) > 0  # rows out of sight cost nothing
+        assert browser.pdf().startswith(b"%PDF")
+        assert browser.run(undrawn) == 0  # but are printed
+
+
+def test_a_lost_connection_is_said_and_found_again(browser: Browser, board: CameraBoard) -> None:
+    show(board, "old")
+    with serving(board) as port:
+        browser.open(f"http://127.0.0.1:{port}/")
+        browser.wait(f"{NAMES}.join() === 'old'")
+    browser.wait("return document.getElementById('link').textContent === 'connection lost, retrying'")
+    assert browser.run(NAMES) == ["old"]  # what was known stays
+    again = CameraBoard()
+    show(again, "new")
+    with serving(again, port=port):
+        browser.run("window.dispatchEvent(new Event('online'))")  # not to wait
+        browser.wait(f"{LIVE} && ({NAMES.removeprefix('return ')}).join() === 'new'")
+        browser.open("about:blank")
+        while again.open:  # who goes is noticed
+            time.sleep(0.02)
+
+
+def test_a_token_is_asked_for_once(browser: Browser, board: CameraBoard) -> None:
+    show(board, before=picture(0.5))
+    with serving(board, token="s3 cret") as port:
+        own = f"http://127.0.0.1:{port}/"
+        browser.open(own)
+        browser.wait("return document.getElementById('ask').open")
+        browser.press("wrong\ue007")
+        browser.wait("return document.getElementById('refused').textContent === 'The server refused this token.'")
+        browser.press("s3 cret\ue007")
+        browser.wait(f"{LIVE} && document.querySelectorAll('img[src]').length === 1")  # frames need it too
+        browser.open(own)
+        browser.wait(f"{LIVE} && !document.getElementById('ask').open && document.querySelector('img[src]')")
+        assert not any("cret" in url for url in browser.requests())
+
+
+CONTRAST = """
+const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+const light = (colour) => {
+  const [r, g, b] = colour.match(/[\\d.]+/g).map((c) => linear(c / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+};
+const paper = (e) => {
+  const colour = getComputedStyle(e).backgroundColor;
+  return colour.endsWith(', 0)') ? paper(e.parentElement) : colour;
+};
+const written = (e) => e.checkVisibility() && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+const ratio = (e) => {
+  const [ink, under] = [light(getComputedStyle(e).color), light(paper(e))];
+  return Math.max(ink, under) / Math.min(ink, under);
+};
+return [...document.querySelectorAll('body *')].filter((e) => written(e) && ratio(e) < 4.5).map((e) => e.outerHTML)
+"""
+"""Elements whose text has less contrast than WCAG asks for (AA)."""
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")])
+def test_it_can_be_read(browser: Browser, board: CameraBoard, width: int, scheme: str) -> None:
+    show(board, "fine")
+    show(board, "warned", warning=True)
+    foggy(board, "a-camera-with-a-name-that-goes-on-and-on-and-is-longer-than-a-phone-is-wide")
+    frozen = "the picture is frozen: the same frame comes again and again; no drift"
+    show(board, "stuck", sentence=frozen, before=picture(0.2), after=picture(0.9))
+    show(board, "silent for hours", ago=8000, drift=None, threshold=None, accuracy=None, sentence="")
+    browser.size(width, 844, mobile=width < 500)
+    browser.scheme(scheme)
+    with serving(board) as port:
+        browser.open(f"http://127.0.0.1:{port}/")
+        browser.wait("return [...document.querySelectorAll('.badge')].filter((b) => b.textContent).length === 5")
+        browser.wait("return [...document.querySelectorAll('img[src]')].filter((i) => i.naturalWidth).length === 2")
+        states = browser.run("return [...document.querySelectorAll('.badge')].map((badge) => badge.textContent)")
+        assert states == ["fault", "drift", "warning", "fine", "not watched"]
+        assert row(browser, "silent for hours", ".seen").startswith("16 images, silent since ")
+        assert browser.run(CONTRAST) == []
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+        nodes = browser.devtools("Accessibility.getFullAXTree")["nodes"]
+        roles = [node["role"]["value"] for node in nodes if not node["ignored"]]
+        counted = {role: roles.count(role) for role in ("table", "row", "rowheader", "cell", "columnheader")}
+        assert counted == {"table": 1, "row": 6, "rowheader": 5, "cell": 20, "columnheader": 5}
+
+
+def picture(contrast: float) -> bytes:
+    """A small JPEG."""
+    across, down = np.meshgrid(np.arange(96), np.arange(72))
+    levels = 128 + 100 * contrast * np.sin(across / 9) * np.cos(down / 7)
+    stream = io.BytesIO()
+    Image.fromarray(levels.astype(np.uint8)).save(stream, "JPEG")
+    return stream.getvalue()

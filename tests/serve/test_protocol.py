@@ -1,0 +1,255 @@
+"""Bodies to images and back: what is sent is read, and what nobody should send is refused in a sentence."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import fozo
+from fozo.data import sample
+from fozo.errors import FozoError
+from fozo.serve.protocol import (
+    Answer,
+    Limits,
+    Request,
+    check_watched,
+    model_metadata,
+    picture_request,
+    read_request,
+    write_answer,
+)
+
+LIMITS = Limits(images=4, pixels=4096, body=100_000)
+SPEC = fozo.load_engine(sample.MODELS["float32"], threads=1).spec
+
+
+def body(shape: list[int], data: object = None, datatype: str = "UINT8", **facts: Any) -> bytes:
+    tensor = {"name": "images", "datatype": datatype, "shape": shape} | ({} if data is None else {"data": data})
+    return json.dumps({"inputs": [{**tensor, **facts.pop("tensor", {})}], **facts}).encode()
+
+
+def binary(shape: list[int], data: bytes, datatype: str = "UINT8", **facts: Any) -> tuple[bytes, str]:
+    size = {"parameters": {"binary_data_size": len(data)}}
+    text = body(shape, None, datatype, tensor=size, **facts)
+    return text + data, str(len(text))
+
+
+def array_of(request: Request) -> np.ndarray[Any, Any]:
+    assert isinstance(request.tensor, np.ndarray)
+    return request.tensor
+
+
+def test_json_and_bytes_are_the_same() -> None:
+    for datatype, kind in (("UINT8", "u1"), ("FP32", "<f4")):
+        array = np.arange(24).reshape(2, 3, 4, 1).astype(kind)
+        for data in (array.tolist(), array.ravel().tolist()):  # nested, or flat
+            read = array_of(read_request(body([2, 3, 4, 1], data, datatype), None, LIMITS))
+            assert read.dtype == array.dtype and (read == array).all()
+        whole, length = binary([2, 3, 4, 1], array.tobytes(), datatype)
+        read = array_of(read_request(whole, length, LIMITS))
+        assert read.dtype == array.dtype and (read == array).all() and read.flags.aligned
+
+
+def test_parameters() -> None:
+    parameters = {"sequence_id": 2**64 - 1, "sequence_start": True, "binary_data_output": True, "drift": True}
+    outputs = [{"name": "drift"}, {"name": "labels", "parameters": {"binary_data": False}}]
+    read = read_request(body([1, 1, 1], [0], id="a", parameters=parameters, outputs=outputs), None, LIMITS)
+    assert (read.id, read.camera, read.start, read.end) == ("a", str(2**64 - 1), True, False)
+    assert [(each.name, each.binary) for each in read.outputs] == [("drift", True), ("labels", False)]
+    assert read.told == {"drift"}
+    for none in (0, ""):
+        assert read_request(body([1, 1, 1], [0], parameters={"sequence_id": none}), None, LIMITS).camera == ""
+    seven = [read_request(body([1, 1, 1], [0], parameters={"sequence_id": id}), None, LIMITS).camera for id in (7, "7")]
+    assert seven == ["7", "7"]
+
+
+def picture(width: int, height: int, form: str = "PNG") -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(np.full((height, width, 3), 90, np.uint8)).save(stream, form)
+    return stream.getvalue()
+
+
+def test_pictures() -> None:
+    files = [picture(30, 40), picture(28, 28, "JPEG")]
+    texts = [base64.b64encode(each).decode() for each in files]
+    whole, length = binary([2], b"".join(struct.pack("<I", len(each)) + each for each in files), "BYTES")
+    for read in (read_request(body([2], texts, "BYTES"), None, LIMITS), read_request(whole, length, LIMITS)):
+        assert read.tensor == tuple(files)
+        images = read.images(SPEC, LIMITS)
+        assert images.shape == (2, 28, 28, 1) and images.dtype == np.uint8 and (images == 90).all()
+    with pytest.raises(FozoError, match="4096 pixels in all"):
+        read_request(body([2], [base64.b64encode(picture(60, 60)).decode()] * 2, "BYTES"), None, LIMITS).images(
+            SPEC, LIMITS
+        )
+    one = picture_request(files[0], {"sequence_id": "cam", "sequence_end": "true", "expected_accuracy": "true"})
+    assert (one.camera, one.end) == ("cam", True) and one.told == {"expected_accuracy"}
+    for query in ({"sequence_end": "yes"}, {"nothing": "1"}, {"id": "x" * 257}):
+        with pytest.raises(FozoError):
+            picture_request(files[0], query)
+
+
+PIXEL = [1, 1, 1, 1]
+WRONG: dict[str, tuple[bytes, str | None]] = {
+    "two inputs": (json.dumps({"inputs": [{}, {}]}).encode(), None),
+    "another name": (body(PIXEL, [0], tensor={"name": "x"}), None),
+    "another datatype": (body(PIXEL, [0], "INT64"), None),
+    "a datatype that is none": (body(PIXEL, [0], tensor={"datatype": ["FP32"]}), None),
+    "no shape": (body(PIXEL, [0], tensor={"shape": None}), None),
+    "a shape of texts": (body(PIXEL, [0], tensor={"shape": ["1"]}), None),
+    "a negative side": (body([-1, 1, 1, -1], [0]), None),
+    "an empty side": (body([0, 1, 1, 1], []), None),
+    "five sides": (body([1, 1, 1, 1, 1], [0]), None),
+    "two sides": (body([1, 1], [0]), None),
+    "too many images": (body([5, 1, 1, 1], [0] * 5), None),
+    "a huge shape": (body([1, 2**40, 2**40, 1], [0]), None),
+    "a shape beyond all numbers": (body([1, 10**400, 1, 1], [0]), None),
+    "too few data": (body([2, 1, 1, 1], [0]), None),
+    "no data": (body(PIXEL), None),
+    "data that are a text": (body(PIXEL, "0"), None),
+    "texts as numbers": (body(PIXEL, ["0"]), None),
+    "truth values as numbers": (body(PIXEL, [True]), None),
+    "a null": (body(PIXEL, [None], "FP32"), None),
+    "ragged data": (body([2, 1, 1, 1], [[0], [0, 1]]), None),
+    "256 as a byte": (body(PIXEL, [256]), None),
+    "-1 as a byte": (body(PIXEL, [-1]), None),
+    "a fraction as a byte": (body(PIXEL, [0.5]), None),
+    "a number beyond all": (body(PIXEL, [10**400]), None),
+    "bytes of another length": binary([1, 1, 2, 1], b"x"),
+    "bytes that nobody claims": (body(PIXEL, [0]) + b"xx", str(len(body(PIXEL, [0])))),
+    "a size that is no number": (body(PIXEL, tensor={"parameters": {"binary_data_size": "1"}}), None),
+    "a size of more than there is": (body(PIXEL, tensor={"parameters": {"binary_data_size": 10**30}}), None),
+    "a picture that is no base64": (body([1], ["???"], "BYTES"), None),
+    "pictures in a square": (body([2, 2], ["", "", "", ""], "BYTES"), None),
+    "an element beyond the body": binary([1], struct.pack("<I", 2**32 - 1) + b"x", "BYTES"),
+    "half a length": binary([1], b"\x01\x00", "BYTES"),
+    "too many elements": binary([1], struct.pack("<I", 0) * 2, "BYTES"),
+    "a sequence's id that is negative": (body(PIXEL, [0], parameters={"sequence_id": -1}), None),
+    "one that is too large": (body(PIXEL, [0], parameters={"sequence_id": 2**64}), None),
+    "one that is a fraction": (body(PIXEL, [0], parameters={"sequence_id": 1.5}), None),
+    "one that is true": (body(PIXEL, [0], parameters={"sequence_id": True}), None),
+    "one that is too long": (body(PIXEL, [0], parameters={"sequence_id": "x" * 10_000}), None),
+    "one that is no text": (body(PIXEL, [0], parameters={"sequence_id": "\ud800"}), None),
+    "a flag that is 1": (body(PIXEL, [0], parameters={"sequence_start": 1}), None),
+    "parameters that are a list": (body(PIXEL, [0], parameters=[]), None),
+    "an id that is a number": (body(PIXEL, [0], id=5), None),
+    "an output that there is not": (body(PIXEL, [0], outputs=[{"name": "boxes"}]), None),
+    "an output twice": (body(PIXEL, [0], outputs=[{"name": "logits"}, {"name": "logits"}]), None),
+    "an output without a name": (body(PIXEL, [0], outputs=[{}]), None),
+    "an output whose name is a list": (body(PIXEL, [0], outputs=[{"name": []}]), None),
+    "a header's length below 0": (body(PIXEL, [0]), "-1"),
+    "a header's length that is no number": (body(PIXEL, [0]), "1e3"),
+    "a header's length beyond the body": (body(PIXEL, [0]), "9" * 12),
+    "NaN": (b'{"inputs": [{"name": "images", "datatype": "FP32", "shape": [1,1,1,1], "data": [NaN]}]}', None),
+    "brackets by the thousand": (b"[" * 50_000, None),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_refused_in_a_sentence(what: str) -> None:
+    with pytest.raises(FozoError) as told:
+        read_request(*WRONG[what], LIMITS)
+    assert "\n" not in str(told.value) and len(str(told.value)) < 400
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+TENSOR = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.just("images") | JSON,
+        "datatype": st.sampled_from(["FP32", "UINT8", "BYTES"]) | JSON,
+        "shape": st.lists(st.integers(-2, 5), max_size=5) | JSON,
+        "data": st.lists(st.integers(-1, 300) | st.floats() | st.text(max_size=4), max_size=6) | JSON,
+        "parameters": st.fixed_dictionaries({}, optional={"binary_data_size": st.integers(-1, 20) | JSON}) | JSON,
+    },
+)
+BODY = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.text() | JSON,
+        "inputs": st.lists(TENSOR, max_size=2) | JSON,
+        "parameters": st.dictionaries(
+            st.sampled_from(["sequence_id", "sequence_start", "sequence_end", "binary_data_output", "drift"]), JSON
+        )
+        | JSON,
+        "outputs": st.lists(st.fixed_dictionaries({"name": st.sampled_from(["logits", "labels", "x"])}), max_size=3)
+        | JSON,
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(facts=BODY, rest=st.binary(max_size=24), split=st.booleans())
+def test_no_body_breaks_it(facts: dict[str, Any], rest: bytes, split: bool) -> None:
+    """Whatever is sent, it is a request or a refusal; and a request's images are pictures or a refusal."""
+    text = json.dumps(facts).encode()
+    try:
+        read = read_request(text + rest, str(len(text)) if split else None, LIMITS)
+        read.images(SPEC, LIMITS)
+    except FozoError as error:
+        assert "\n" not in str(error)
+    else:
+        assert isinstance(read.camera, str) and len(read.outputs) >= 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(whole=st.binary(max_size=200), length=st.text(max_size=6) | st.none())
+def test_nor_do_bytes(whole: bytes, length: str | None) -> None:
+    with pytest.raises(FozoError):
+        read_request(whole, length, LIMITS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 3),
+    binaries=st.lists(st.booleans(), min_size=5, max_size=5),
+    names=st.permutations(["logits", "probabilities", "labels", "drift", "expected_accuracy"]),
+)
+def test_answers_are_read_as_they_were_written(rows: int, binaries: list[bool], names: list[str]) -> None:
+    logits = np.random.default_rng(rows).standard_normal((rows, 10)).astype(np.float32)
+    answer = Answer(logits, (1.0, 2.5, 1.5, 0.125), (0.75, 0.5, 1.0), "a sentence")
+    outputs = [{"name": n, "parameters": {"binary_data": b}} for n, b in zip(names, binaries, strict=True)]
+    request = read_request(body(PIXEL, [0], outputs=outputs, id="i"), None, LIMITS)
+    data, length = write_answer(answer, request, SPEC, "m")
+    assert (length is None) == (not any(binaries))
+    facts, rest = json.loads(data[:length]), data[length:] if length is not None else b""
+    assert [each["name"] for each in facts["outputs"]] == names and facts["id"] == "i"
+    for each in facts["outputs"]:
+        if "data" in each:
+            values: Any = each["data"]
+        else:
+            size = each["parameters"]["binary_data_size"]
+            part, rest = rest[:size], rest[size:]
+            values = part if each["datatype"] == "BYTES" else np.frombuffer(part, "<f4").reshape(each["shape"])
+        if each["name"] == "logits":
+            assert (np.reshape(values, logits.shape) == logits).all()
+        if each["name"] == "drift":
+            assert list(values) == [1.0, 2.5, 1.5, 0.125]
+        if each["name"] == "labels" and "data" in each:
+            assert values == [SPEC.label(int(best)) for best in logits.argmax(axis=1)]
+    assert rest == b""
+
+
+def test_what_nobody_watches_cannot_be_asked_for() -> None:
+    request = read_request(body(PIXEL, [0], outputs=[{"name": "drift"}]), None, LIMITS)
+    check_watched(request, True, False, "m")
+    with pytest.raises(FozoError, match="no monitor"):
+        check_watched(request, False, False, "m")
+    request = read_request(body(PIXEL, [0], parameters={"expected_accuracy": True}), None, LIMITS)
+    with pytest.raises(FozoError, match="expected accuracy"):
+        check_watched(request, True, False, "m")
+    assert [each["name"] for each in model_metadata("m", SPEC, "p", ())["outputs"]] == [  # type: ignore[attr-defined]
+        "logits", "probabilities", "labels",
+    ]  # fmt: skip

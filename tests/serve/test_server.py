@@ -1,0 +1,295 @@
+"""The server over the loopback: the protocol by its own client, pictures by plain HTTP, cameras, limits, errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from PIL import Image
+from tritonclient.utils import InferenceServerException
+
+import fozo
+from fozo.serve.types import Reading
+from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def ask(url: str, images: Array, **options: Any) -> triton.InferResult:
+    """Send images with the protocol's own client."""
+    binary = options.pop("binary", True)
+    kind = {"uint8": "UINT8", "float32": "FP32", "object": "BYTES"}[str(images.dtype)]
+    with triton.InferenceServerClient(url, network_timeout=30, connection_timeout=30) as client:
+        given = triton.InferInput("images", list(images.shape), kind)
+        given.set_data_from_numpy(images, binary_data=binary)
+        return client.infer(NAME, [given], **options)
+
+
+def jpeg(pixels: Array, form: str = "JPEG") -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels[..., 0]).save(stream, form)
+    return stream.getvalue()
+
+
+def own() -> fozo.Align:
+    """An adapter as the server's cameras have, to compare with."""
+    return fozo.Align(fozo.load_engine(MODEL, threads=2), fozo.SourceStatistics.load(STATS))
+
+
+@pytest.fixture(scope="module")
+def url(reference: Path) -> Any:
+    with running(config(reference=reference)) as (address, _):
+        yield address
+
+
+def test_the_protocol_tells_what_is_there(url: str) -> None:
+    with triton.InferenceServerClient(url) as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready(NAME)
+        assert client.is_model_ready(NAME, "1") and not client.is_model_ready("other")
+        assert "sequence(string_id)" in client.get_server_metadata()["extensions"]
+        facts = client.get_model_metadata(NAME)
+        assert facts["inputs"] == [{"name": "images", "datatype": "FP32", "shape": [-1, 1, 28, 28]}]
+        assert {each["name"] for each in facts["outputs"]} == {
+            "logits", "probabilities", "labels", "drift", "expected_accuracy",
+        }  # fmt: skip
+        assert client.get_model_repository_index() == [{"name": NAME, "version": "1", "state": "READY", "reason": ""}]
+        with pytest.raises(InferenceServerException, match="when the server is started"):
+            client.load_model(NAME)
+        with pytest.raises(InferenceServerException, match="no version"):
+            client.get_model_metadata(NAME, "2")
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_answers_are_an_adapters(url: str, binary: bool) -> None:
+    """Pixels and normalised floats, as bytes and as JSON, are predicted as by an adapter that saw the same."""
+    adapter, pixels = own(), frames(12)
+    camera = f"compared-{binary}"
+    for part in (pixels[:4], pixels[4:8].transpose(0, 3, 1, 2)):
+        found = ask(url, part, sequence_id=camera, binary=binary).as_numpy("logits")
+        np.testing.assert_allclose(found, adapter(part), rtol=1e-3, atol=1e-3)
+    floats = adapter.engine.spec.normalise(pixels[8:])
+    outputs = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("labels", "probabilities")]
+    found = ask(url, floats, sequence_id=camera, binary=binary, outputs=outputs, request_id="last")
+    logits = np.asarray(adapter(floats))
+    names = [each.decode() if isinstance(each, bytes) else each for each in found.as_numpy("labels")]
+    assert names == adapter.names(logits) and found.get_response()["id"] == "last"
+    assert found.as_numpy("logits") is None
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found.as_numpy("probabilities"), expected, rtol=1e-2, atol=1e-4)
+
+
+def test_pictures(url: str) -> None:
+    """JPEG and PNG as a tensor, and as a body: the same answer as for their pixels, where nothing is lost."""
+    pixels = frames(2, 20)
+    whole = ask(url, pixels, sequence_id="pixels").as_numpy("logits")
+    files = np.array([jpeg(each, "PNG") for each in pixels], dtype=object)
+    np.testing.assert_array_equal(ask(url, files, sequence_id="png").as_numpy("logits"), whole)
+    one = ask(url, pixels[:1], sequence_id="one").as_numpy("logits")
+    path, query = f"http://{url}/v2/models/{NAME}/infer", {"sequence_id": "body", "drift": "true", "id": "9"}
+    told = httpx.post(path, params=query, content=jpeg(pixels[0], "PNG"), headers={"Content-Type": "image/png"})
+    answer = told.json()
+    by_name = {each["name"]: each for each in answer["outputs"]}
+    assert told.status_code == 200 and answer["id"] == "9" and by_name["logits"]["shape"] == [1, 10]
+    np.testing.assert_allclose(by_name["logits"]["data"], one[0], rtol=1e-6)
+    assert {"is_drift", "distance", "threshold", "p_val", "sentence"} <= answer["parameters"].keys()
+    lossy = httpx.post(path, content=jpeg(pixels[0]), headers={"Content-Type": "image/jpeg"})
+    assert lossy.status_code == 200
+    big = np.kron(pixels[0], np.ones((9, 9, 1), np.uint8))  # of another size
+    assert httpx.post(path, content=jpeg(big), headers={"Content-Type": "image/jpeg"}).status_code == 200
+
+
+def test_drift_and_expected_accuracy(url: str) -> None:
+    """A camera in fog is told from one that is not, by tensors and by parameters."""
+    outputs = [triton.InferRequestedOutput(name) for name in ("drift", "expected_accuracy")]
+    clear, fog = (
+        ask(url, images, sequence_id=name, outputs=outputs, parameters={"drift": True, "expected_accuracy": True})
+        for name, images in (("clear", frames(16, 40)), ("fog", foggy(frames(16, 40))))
+    )
+    drift, accuracy = fog.as_numpy("drift"), fog.as_numpy("expected_accuracy")
+    assert drift.shape == (4,) and drift[0] == 1 and drift[1] > drift[2] and clear.as_numpy("drift")[0] == 0
+    assert accuracy.shape == (3,) and 0 <= accuracy[1] <= accuracy[0] <= accuracy[2] <= 1
+    told = fog.get_response()["parameters"]
+    assert "contrast" in told["sentence"] and told["is_drift"] == 1
+    assert told["expected_accuracy"] == pytest.approx(float(accuracy[0]))
+    metrics = httpx.get(f"http://{url}/metrics").text
+    assert f'fozo_drift_detected{{model="{NAME}",stream="fog"}} 1.0' in metrics
+    assert f'fozo_drift_detected{{model="{NAME}",stream="clear"}} 0.0' in metrics
+    assert f'fozo_images_total{{model="{NAME}",stream="fog"}} 16.0' in metrics
+    assert 'band="contrast"' in metrics and "fozo_streams" in metrics and "fozo_passes_total" in metrics
+
+
+def test_cameras_do_not_influence_each_other(url: str) -> None:
+    """Two cameras in different weather, at the same time, are as two adapters in two processes."""
+    pixels = frames(32, 100)
+    streams = {"dim": foggy(pixels, 0.8), "plain": pixels, 77: foggy(pixels[::-1], 0.5)}
+
+    def play(camera: str | int) -> list[Array]:
+        return [ask(url, part, sequence_id=camera).as_numpy("logits") for part in np.split(streams[camera], 8)]
+
+    with ThreadPoolExecutor(3) as pool:
+        found = dict(zip(streams, pool.map(play, streams), strict=True))
+    for camera, stream in streams.items():
+        adapter = own()
+        for part, logits in zip(np.split(stream, 8), found[camera], strict=True):
+            np.testing.assert_allclose(logits, adapter(part), rtol=5e-3, atol=5e-3)
+
+
+def test_a_repeated_request_teaches_once(url: str) -> None:
+    adapter, pixels = own(), foggy(frames(12, 200))
+    for part in np.split(pixels, 3):
+        expected = np.asarray(adapter(part))
+        for _ in range(3):
+            found = ask(url, part, sequence_id="again", request_id="the same for all").as_numpy("logits")
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_sequence_begins_anew(url: str) -> None:
+    """With sequence_start nothing is remembered; if its images are refused, everything still is."""
+    first, other = frames(4, 300), foggy(frames(12, 304))
+    fresh = ask(url, first, sequence_id="begin").as_numpy("logits")
+    for part in np.split(other, 3):
+        ask(url, part, sequence_id="begin")
+    remembered = own()
+    remembered(first)
+    for part in np.split(other, 3):
+        remembered(part)
+    with pytest.raises(InferenceServerException, match="NaN"):
+        ask(url, np.full((1, 1, 28, 28), np.nan, np.float32), sequence_id="begin", sequence_start=True)
+    later = ask(url, first, sequence_id="begin").as_numpy("logits")
+    np.testing.assert_allclose(later, remembered(first), rtol=2e-3, atol=2e-3)
+    assert np.abs(later - fresh).max() > 0.01
+    again = ask(url, first, sequence_id="begin", sequence_start=True, sequence_end=True).as_numpy("logits")
+    np.testing.assert_allclose(again, fresh, rtol=1e-4, atol=1e-4)
+
+
+REFUSED = {
+    "no JSON": (b"{", {}, 400, "not readable JSON"),
+    "a list": (b"[]", {}, 400, "not readable JSON"),
+    "no input": (b"{}", {}, 400, "one input"),
+    "compressed": (b"x", {"Content-Encoding": "gzip"}, 415, "compressed"),
+    "a header longer than the body": (b"{}", {"Inference-Header-Content-Length": "3"}, 400, "length of the JSON"),
+    "no picture": (b"\xff\xd8\xff nothing", {"Content-Type": "image/jpeg"}, 400, "picture 0"),
+    "a foreign page": (b"{}", {"Origin": "http://evil.example"}, 403, "other sites"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_told_in_a_sentence(url: str, what: str) -> None:
+    body, headers, code, words = REFUSED[what]
+    told = httpx.post(f"http://{url}/v2/models/{NAME}/infer", content=body, headers=headers)
+    assert told.status_code == code
+    assert words in told.json()["error"] and "\n" not in told.json()["error"]
+
+
+def test_unknown_paths_and_methods(url: str) -> None:
+    assert httpx.get(f"http://{url}/v2/models/none").status_code == 404
+    assert "error" in httpx.get(f"http://{url}/nothing").json()
+    assert httpx.get(f"http://{url}/v2/models/{NAME}/infer").status_code == 405
+
+
+def test_stateless_requests_learn_nothing(tmp_path: Path) -> None:
+    pixels = foggy(frames(8, 400))
+    with running(config(tmp_path, anonymous="stateless")) as (url, server):
+        first = ask(url, pixels).as_numpy("logits")
+        np.testing.assert_allclose(ask(url, pixels).as_numpy("logits"), first, rtol=1e-5, atol=1e-5)
+        assert server.pool is not None and server.pool.cameras == 0
+        ask(url, pixels, sequence_id="one")
+        assert server.pool.cameras == 1
+    assert len([each for each in tmp_path.glob("*/*") if each.is_dir()]) == 1
+
+
+def test_the_token(tmp_path: Path) -> None:
+    with running(config(token="gehe im")) as (url, _):
+        metrics = f"http://{url}/metrics"
+        assert httpx.get(f"http://{url}/v2/health/ready").status_code == 200
+        refused = httpx.get(metrics)
+        assert refused.status_code == 401 and "Bearer" in refused.headers["WWW-Authenticate"]
+        for header in ("Bearer gehe", "Bearer", "Basic gehe im", "gehe im", "Basic !!"):
+            assert httpx.get(metrics, headers={"Authorization": header}).status_code == 401
+        assert httpx.get(metrics, headers={"Authorization": "Bearer gehe im"}).status_code == 200
+        assert httpx.get(metrics, auth=("anybody", "gehe im")).status_code == 200
+
+
+def test_a_body_may_be_so_long() -> None:
+    with running(config(max_body=10_000)) as (url, _):
+        path = f"http://{url}/v2/models/{NAME}/infer"
+        assert httpx.post(path, content=b"x" * 10_001).status_code == 413
+
+        def endless() -> Any:
+            while True:
+                yield b"x" * 5000
+
+        # The server answers while the client still sends; whether that reads the answer is a matter of time.
+        with suppress(httpx.TransportError):
+            assert httpx.post(path, content=endless()).status_code == 413
+        assert httpx.get(f"http://{url}/v2/health/live").status_code == 200
+
+
+def test_a_body_that_does_not_come_is_given_up() -> None:
+    """A client that says a length and then nothing; and so many of them that there is no room for more."""
+    with running(config(max_body=1000, timeout=1.0)) as (url, server):
+        host, port = url.split(":")
+        head = f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode()
+        clients = [socket.create_connection((host, int(port)), timeout=20) for _ in range(9)]
+        for client in clients:
+            client.sendall(head)
+        told = sorted(client.recv(1000).split(b" ")[1] for client in clients)
+        assert told == [b"408"] * 8 + [b"503"] and server._bytes == 0
+        for client in clients:
+            client.close()
+
+
+def test_the_board_is_told(reference: Path) -> None:
+    class Board:
+        routes: tuple[()] = ()
+
+        def __init__(self) -> None:
+            self.readings, self.gone = list[Reading](), list[tuple[str, str]]()
+
+        def record(self, reading: Reading) -> None:
+            self.readings.append(reading)
+
+        def forget(self, model: str, camera: str) -> None:
+            self.gone.append((model, camera))
+
+    board = Board()
+    with running(config(reference=reference, thumbnails=True), board) as (url, _):
+        ask(url, foggy(frames(16)), sequence_id="cam")
+        ask(url, foggy(frames(2)), sequence_id="cam", sequence_end=True)
+        ask(url, frames(2))
+    first, second, shared = board.readings
+    assert (first.model, first.camera, first.images, second.images) == (NAME, "cam", 16, 18)
+    assert first.drifted and first.drift is not None and "contrast" in first.sentence and first.accuracy is not None
+    assert [event.name for event in first.events] == ["drift"] and not second.events
+    assert first.before is not None and first.before[:2] == b"\xff\xd8"
+    assert shared.camera == "" and not shared.drifted
+    assert board.gone[0] == (NAME, "cam")
+
+
+def test_the_wire_format_by_hand(url: str) -> None:
+    """A request and an answer without any client library, byte by byte."""
+    pixels = frames(1)
+    size = {"binary_data_size": pixels.size}
+    given = {"name": "images", "datatype": "UINT8", "shape": [1, 28, 28, 1], "parameters": size}
+    text = json.dumps(
+        {"inputs": [given], "outputs": [{"name": "labels", "parameters": {"binary_data": True}}]}
+    ).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    told = httpx.post(
+        f"http://{url}/v2/models/{NAME}/versions/1/infer", content=text + pixels.tobytes(), headers=headers
+    )
+    length = int(told.headers["Inference-Header-Content-Length"])
+    facts, rest = json.loads(told.content[:length]), told.content[length:]
+    assert facts["outputs"][0]["parameters"]["binary_data_size"] == len(rest)
+    (length,) = struct.unpack_from("<I", rest)
+    assert rest[4 : 4 + length].decode() == "Ankle boot" and len(rest) == 4 + length
