@@ -100,7 +100,7 @@ class Cell:
     @property
     def title(self) -> str:
         subset = "" if len(self.domains) > 4 else f", {len(self.domains)} corruptions"
-        return f"{self.model}, {self.scenario}, severity {self.severity}{subset}"
+        return f"{self.model}, {self.scenario}, severity {self.severity}{subset}, {self.images} images"
 
     def top(self, label: str) -> float:
         """Top-1 over all corruptions."""

@@ -93,7 +93,7 @@ def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: fl
     every = dict.fromkeys(label for column in columns.values() for label in column)
     mean = {label: fmean(column[label].value for column in columns.values() if label in column) for label in every}
     labels = sorted(every, key=lambda label: -mean[label])
-    left, top, step = 108, 58, 19
+    left, top, step = 108, 26 + 14 * max(name.count(", ") + 1 for name in columns), 19
     wide = (WIDTH - left - 10) / len(columns)
     bottom = top + step * len(labels)
     parts = [
@@ -102,16 +102,10 @@ def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: fl
     ]
     for number, (name, column) in enumerate(columns.items()):
         across = Span(low, high, left + number * wide + 10, left + (number + 1) * wide - 10)
-        head = name.split(", ")
-        parts += [
-            text(
-                left + (number + 0.5) * wide,
-                18 + 14 * place,
-                ", ".join(words),
-                "middle bold" if place == 0 else "middle soft",
-            )
-            for place, words in enumerate((head[:1], head[1:2], head[2:]))
-        ]
+        middle = left + (number + 0.5) * wide
+        for place, words in enumerate(name.split(", ")):
+            kind = "middle bold" if place == 0 else "middle soft"
+            parts.append(text(middle, 18 + 14 * place, words, kind))
         for tick in ticks(low, high, 5 if len(columns) > 2 else 8):
             parts.append(line(across(tick), top, across(tick), bottom, "zero" if tick == 0 else "grid"))
             parts.append(text(across(tick), bottom + 15, f"{tick:+g}" if tick else "0", "middle soft small"))

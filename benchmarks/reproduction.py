@@ -62,13 +62,16 @@ def reproduction(cells: Sequence[Cell]) -> list[str]:
     lines = [f"| | gain in the paper (ViT-B, 5000 images) | {where} | |", "|---|---:|---:|---|"]
     for name, title in MEASURED.items():
         rows = {row.label: row.paper[AVERAGE] for row in load_recipe(name).rows}
-        for label, average in rows.items():
-            paper = average - rows[BASE]
-            if label != BASE and cell is not None and label in cell.rows:
+        gains = {label: average - rows[BASE] for label, average in rows.items() if label != BASE}
+        absent = []
+        for label, paper in gains.items():
+            if cell is not None and label in cell.rows:
                 ours = cell.gain(label)
                 lines.append(f"| {title}, {label} | {paper:+.1f} | {ours} | {verdict(ours, paper)} |")
-            elif label != BASE:
-                lines.append(f"| {title}, {label} | {paper:+.1f} | - | not run: `fozo bench {name}` |")
+            else:
+                absent.append(f"{label} {paper:+.1f}")
+        if absent:
+            lines.append(f"| {title} | {', '.join(absent)} | - | not run: `fozo bench {name}` |")
     lines += [f"| {title} | {effect(name)} | - | not run: `fozo bench {name}` |" for name, title in FIGURES.items()]
     note = (
         "What was not run needs the model, ImageNet-C (-R, -Sketch) and a graphics card; with them, add to a command "

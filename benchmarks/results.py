@@ -80,7 +80,7 @@ def unpack(folders: Iterable[Path], into: Path) -> list[Path]:
 def table(cells: Sequence[Cell]) -> str:
     """Every row in every cell: top-1, the gain over NoAdapt, the calibration error."""
     labels = dict.fromkeys(label for cell in cells for label in cell.rows)
-    heads = ["", "passes", *(f"{cell.title} ({cell.images})" for cell in cells)]
+    heads = ["", "passes", *(cell.title for cell in cells)]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for label in labels:
         passes = next(cell.rows[label].passes for cell in cells if label in cell.rows)
@@ -148,16 +148,11 @@ class Page:
 
     def gains(self) -> list[str]:
         """All rows in all cells."""
-        columns = {
-            f"{cell.title}, {cell.images} images": {k: cell.gain(k) for k in adapting(cell)} for cell in self.main
-        }
+        columns = {cell.title: {k: cell.gain(k) for k in adapting(cell)} for cell in self.main}
         every = [gain for column in columns.values() for gain in column.values()]
         low, high = max(-CUT, min(gain.low for gain in every)), max(gain.high for gain in every)
         shown = gains_picture("Gains over NoAdapt", columns, low, high)
-        legend = (
-            "Top-1, gain over NoAdapt (bold: not a tie) and expected calibration error, in percent; in brackets the "
-            "images of each corruption."
-        )
+        legend = "Top-1, gain over NoAdapt (bold: not a tie) and expected calibration error, in percent."
         return [
             "## Gains over the plain model",
             self.draw("gains", "Gains over NoAdapt of every method in every cell", shown),
@@ -169,7 +164,7 @@ class Page:
     def learning(self) -> list[str]:
         """How fast each method learns: in the first cell, and where every corruption is begun afresh."""
         cells = [*self.main[:1], *(cell for cell in self.main[1:] if cell.scenario == "reset")][:3]
-        panels = {short(cell): (seen(cell), {k: cell.learning(k).tolist() for k in adapting(cell)}) for cell in cells}
+        panels = {cell.title: (seen(cell), {k: cell.learning(k).tolist() for k in adapting(cell)}) for cell in cells}
         shown = curves_picture("Gain over NoAdapt against images seen", panels, "images of the corruption seen")
         return [
             "## How fast they learn: gain against images seen in a corruption",
@@ -180,7 +175,7 @@ class Page:
     def passes(self) -> list[str]:
         """What passes buy: all corruptions, and four where a method makes many."""
         cells = [*self.main[:1], *self.few[:1]]
-        panels = {short(cell): {k: (cell.rows[k].passes, cell.gain(k)) for k in adapting(cell)} for cell in cells}
+        panels = {cell.title: {k: (cell.rows[k].passes, cell.gain(k)) for k in adapting(cell)} for cell in cells}
         shown = points_picture(
             "Gain against forward passes", panels, "forward passes an image (a backward pass is two)"
         )
@@ -200,7 +195,7 @@ class Page:
         for cell in cells:
             order = sorted(adapting(cell), key=lambda label: -cell.gain(label).value)
             domains = [*cell.domains, *([CLEAN] if cell.clean else [])]
-            panels[short(cell)] = {label: [cell.gain(label, domains=(name,)) for name in domains] for label in order}
+            panels[cell.title] = {label: [cell.gain(label, domains=(name,)) for name in domains] for label in order}
         again = ["clean again"] if any(cell.clean for cell in cells) else []
         shown = map_picture("Gains by corruption", [*names, *again], panels)
         words = " ".join(conclusions.most_and_least(cell) for cell in cells)
@@ -237,11 +232,6 @@ def missing(cells: Sequence[Cell]) -> str:
     return f"Not run at this size yet: {conclusions.listed(absent)}; {older}." if absent else ""
 
 
-def short(cell: Cell) -> str:
-    """A panel's heading."""
-    return f"{cell.title}, {cell.images} images"
-
-
 def seen(cell: Cell) -> list[int]:
     """Images seen at the end of each batch of a corruption."""
     sizes = next(iter(next(iter(cell.rows[BASE].correct.values())).values()))
@@ -272,7 +262,8 @@ def write(records: Sequence[Path], target: Path) -> None:
         cells = [*read_evidence(groups), *read_newest(lines)]
         for cell in cells:
             cell.rows = {label: row for label, row in cell.rows.items() if label not in HIDDEN}
-        main = [cell for cell in cells if len(cell.domains) > FEW and OURS in cell.rows]
+        whole = [cell for cell in cells if len(cell.domains) > FEW and OURS in cell.rows]
+        main = sorted(whole, key=lambda cell: -len(cell.rows))  # the fullest first, in the order of the records
         if not main:
             raise FozoError("no records of all corruptions with NoAdapt and Align were found; see results/README.md")
         few = [cell for cell in cells if len(cell.domains) == FEW and set(cell.rows) > {BASE, OURS}]

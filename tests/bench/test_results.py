@@ -82,6 +82,7 @@ def test_the_page(runs: Path, tmp_path: Path) -> None:
         ElementTree.fromstring(path.read_text())  # well formed
         assert f"(results/{path.name})" in text and "nan" not in path.read_text()
     assert "| Table 1, FOZO | +4.0 | " in text and "| Table 2, TENT | +2.8 | " in text
+    assert "| Table 1 | LAME -1.4, T3A -1.8, FOA +2.6, ZOA +3.0 | - | not run" in text
     assert "--images 96" in text
     group = next(group for group in collect(runs) if group.recipe.name == "narrow")
     worst = min(("dogs", "food"), key=lambda name: narrow.gain(narrow.pairs(group, "Align")[name])[0])
