@@ -16,7 +16,7 @@ work. The engine has one thread, in the server and in the loops, and nothing abo
 * latency: frames at a fixed rate, from the time at which each is due.
 * memory: resident memory of a server with 64 cameras less that with 16, by 48; and less that with one, by 63, which
   counts what each of its threads needs for itself too. All have full memories: they are opened from states that one
-  filled adapter was saved to.
+  adapter was saved to, its memory filled with 32 images again and again.
 * capacity: what smaller memories cost in accuracy, in this process, on the bundled model.
 * kills: the client is killed at random times and started again, and goes on with the frames that it has no answers to.
   Every answer is held against an adapter that had the same frames in order in this process.
@@ -49,6 +49,7 @@ import fozo
 from benchmarks.common import in_turn
 from benchmarks.soak import DOMAINS, Material
 from fozo.data import sample
+from fozo.methods.align.retrieval import NAMES
 from fozo.serve.cameras import Camera
 from fozo.serve.store import Store
 from fozo.system import usable_cpus
@@ -218,15 +219,17 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
     """Open cameras whose memories are full, and see what the server grows by."""
     for capacity in capacities:
         adapter = subject.adapter(capacity)
-        while len(adapter.memory) < capacity:
-            adapter(subject.frames[:32])
+        adapter(subject.frames[:32])
+        rows = {name: value.repeat(capacity // 32, axis=0) for name, value in adapter.state().items() if name in NAMES}
+        adapter.load_state({**adapter.state(), **rows, "next": np.array(0)})
         arrays = sum(array.nbytes for array in adapter.state().values())
         with tempfile.TemporaryDirectory() as state:
             store = Store(Path(state), NAME)
             for number in range(HELD[-1]):
                 camera = Camera(f"camera-{number}", adapter, None, store.open(f"camera-{number}"), [])
                 camera.unsaved = 1
-                camera.close()
+                camera.save()
+                camera.let_go()
             options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
             with serving(subject, *options) as server, frames_file(subject) as path:
                 residents = []
