@@ -26,6 +26,7 @@ work. The engine has one thread, in the server and in the loops, and nothing abo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -313,13 +314,12 @@ def soak(subject: Subject, minutes: float, cameras: int = 8) -> Iterator[list[st
             yield [f"{minute:.1f}", f"{sent:.0f}", *times, cost, f"{server.resident():.1f}"]
 
 
-def table(names: list[str], rows: Iterator[list[str]] | list[list[str]]) -> None:
-    """Print an aligned table of Markdown."""
-    lines = [names, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
-    lines.insert(1, ["-" * width for width in widths])
-    for line in lines:
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+def table(names: list[str], rows: Iterator[list[str]] | list[list[str]], at_once: bool = False) -> None:
+    """Print an aligned table of Markdown: when all rows are there, or each ``at_once``, as wide as the names."""
+    found = [] if at_once else list(rows)
+    widths = [max(len(line[i]) for line in [names, *found]) for i in range(len(names))]
+    for line in itertools.chain([names, ["-" * width for width in widths]], rows if at_once else found):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |", flush=True)
     print(flush=True)
 
 
@@ -341,7 +341,7 @@ def main() -> None:
         subject = bundled() if a.weights is None else exported(a.weights, Path(folder))
         if a.soak:
             names = ["minute", "frames", "p50 (ms)", "p99 (ms)", "processor (ms a frame)", "memory (MB)"]
-            table(names, soak(subject, a.soak))
+            table(names, soak(subject, a.soak), at_once=True)
             return
         if "throughput" in a.only:
             loops = ["plain", "adapter", "plain by 8"]
