@@ -1,5 +1,5 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
-#   make demo    watch the bundled ViT being adapted, without PyTorch
+#   make demo    watch a camera go bad and the bundled ViT being adapted, without PyTorch
 #   make test    lint, layers, types and tests
 # and `make docs` builds the documentation with the API reference into site/.
 PYTHON ?= python3
@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
 
-# Types are checked beside the tests, so that no processor waits for the other.
+# Types are checked beside the tests: each needs one processor.
 test: lint
 	@$(MAKE) --no-print-directory -j2 types unit
 

@@ -1,6 +1,6 @@
-"""How well the monitor tells: false alarms, delays, guesses, expected accuracy.
+"""How well the monitor tells: false alarms, delays, guesses. Expected accuracy: :mod:`benchmarks.monitor_accuracy`.
 
-    python -m benchmarks.monitor IMAGES WEIGHTS... --cache DIR -o results/monitor.md
+    python -m benchmarks.monitor IMAGES --cache DIR -o results/monitor.md
 
 Everything is of images that the reference was not made from; see :mod:`benchmarks.monitor_material`, which has to have
 been run with the same folder first. No model runs here: it takes about a minute.
@@ -16,20 +16,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-import fozo
-from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, STREAMS, TEST, Domain, Material
+from benchmarks.monitor_material import BATCH, SEVERITIES, TEST, Domain, Material
 from fozo.core.descriptor import describe
 from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
 from fozo.data.groups import TEXT, TUNING, parse
 from fozo.io import atomic_write
-from fozo.monitor import CleanImages, DriftDetector, MonitorReference
-from fozo.monitor.accuracy import shown
+from fozo.monitor import CleanImages, DriftDetector
 from fozo.monitor.faults import FaultDetector
 from fozo.monitor.looks import Looker
-from fozo.monitor.reference import PREDICTED, Part
 from fozo.monitor.signatures import Signatures
-from fozo.types import Array, Floats
+from fozo.types import Array
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BATCHES = 10_000
@@ -44,6 +41,17 @@ def table(heads: list[str], rows: list[list[object]]) -> Iterator[str]:
     for row in rows:
         yield "| " + " | ".join(map(str, row)) + " |"
     yield ""
+
+
+def write(lines: Iterator[str], out: Path | None) -> None:
+    """Print them as they come, and keep them."""
+    found = []
+    for line in lines:
+        print(line, flush=True)
+        found.append(line)
+    if out is not None:
+        with atomic_write(out) as stream:
+            stream.write(("\n".join(found).rstrip() + "\n").encode())
 
 
 def drawn(rows: Array, size: int, number: int) -> Array:
@@ -209,78 +217,13 @@ def faults_and_cost(material: Material) -> Iterator[str]:
     yield ""
 
 
-def accuracy(
-    material: Material, weights: Path, features: dict[str, dict[Domain, Array]]
-) -> tuple[list[list[object]], list[list[object]]]:
-    """Errors of expected accuracy over all domains, and its values by severity."""
-    engine = fozo.load_engine(weights)
-    adapter = fozo.adapter(engine, material.source(engine))
-    counts = {mode: material.predicted(engine, mode) for mode in ("plain", "adapted")}
-    methods = {mode: None if mode == "plain" else adapter for mode, count in counts.items() if count}
-    parts = []
-    for domain, indices in material.domains("fit"):
-        predicted = domain[1] in (0, *PREDICTED)
-        # Without predictions of the adapted model, the plain one's stand in, and are not reported.
-        both = [
-            material.logits("fit", domain, engine, methods.get(mode)) if predicted else None
-            for mode in ("plain", "adapted")
-        ]
-        parts.append(Part(*domain, indices, features["fit"][domain], *both))
-    labels = material.labels("fit", np.arange(len(material.clean)))
-    rows: list[list[object]] = []
-    details: list[list[object]] = []
-    for unlabelled in (False, True):
-        reference = MonitorReference.of(adapter, parts, None if unlabelled else labels)
-        for mode, method in methods.items():
-            regression, count = getattr(reference, mode), counts[mode]
-            truth, found, low, high, confidence, chance = ([] for _ in range(6))
-            right, clean = material.labels("test", np.arange(count)), reference.clean
-            for domain in DOMAINS:
-                streams = [
-                    material.logits("test", domain, engine, method, start) for start, end in STREAMS if end <= count
-                ]
-                logits = np.concatenate(streams)
-                truth.append(float((logits.argmax(axis=1) == right).mean()))
-                distance = clean.distance(clean.whitening(features["test"][domain][:count]))
-                estimate = regression.estimate(shown(logits, regression.temperature), distance)
-                p = regression.probabilities(shown(logits, regression.temperature), distance)
-                chance.append(100 * np.sqrt(2 / np.pi * (p * (1 - p)).sum()) / len(p))
-                found.append(estimate.value)
-                low.append(estimate.low)
-                high.append(estimate.high)
-                confidence.append(_confidence(logits))
-            error, plain_error = (100 * (np.array(x) - truth) for x in (found, confidence))
-            inside = np.mean((np.array(low) <= truth) & (np.array(truth) <= np.array(high)))
-            width = 50 * np.mean(np.array(high) - low)
-            # Of the squared error, what chance does not explain is the estimate's own.
-            own = np.sqrt(max(np.square(error).mean() - np.square(chance).mean() * np.pi / 2, 0))
-            row: list[object] = [engine.spec.name, mode, "no" if unlabelled else "yes", count]
-            row += [f"{np.abs(error).mean():.2f}", f"{np.mean(chance):.2f}", f"{own:.2f}"]
-            row += [f"{error.mean():+.2f}", f"{np.abs(error).max():.1f}"]
-            row += [f"{100 * inside:.0f} %", f"+- {width:.1f}", f"{np.abs(plain_error).mean():.2f}"]
-            rows.append(row)
-            if not unlabelled:
-                for severity in (0, *SEVERITIES):
-                    some = [i for i, domain in enumerate(DOMAINS) if domain[1] == severity]
-                    shares = [f"{100 * np.array(x)[some].mean():.1f}" for x in (truth, found, confidence)]
-                    name = severity or "clean"
-                    details.append([engine.spec.name, mode, name, *shares, f"{np.abs(error[some]).mean():.2f}"])
-    return rows, details
-
-
-def _confidence(logits: Floats) -> float:
-    x = logits.astype(np.float64)
-    p = np.exp(x - x.max(axis=1, keepdims=True))
-    return float((p.max(axis=1) / p.sum(axis=1)).mean())
-
-
-def report(material: Material, weights: list[Path]) -> Iterator[str]:
+def report(material: Material) -> Iterator[str]:
     yield "# The monitor, measured"
     yield ""
     yield (
         f"Made by `python -m benchmarks.monitor`; reference of {len(material.clean)} images, tests on {TEST} others "
-        f"under 15 corruptions, and {len(material.rest):,} clean ones that are in neither. ViT-Tiny's and DeiT-Tiny's "
-        f"images are the same pixels; looks are measured once, normalised by 0.5 and 0.5."
+        f"under each of 15 corruptions and severities, drawn anew for each from {len(material.rest):,}, which are the "
+        f"clean ones, too. Looks are of images normalised by 0.5 and 0.5."
     )
     yield ""
     features = {
@@ -296,54 +239,15 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
     corrupted = {domain: rows for domain, rows in features["fit"].items() if domain[1]}
     yield from guesses(Signatures.of(features["fit"]["clean", 0], corrupted), features["test"])
     yield from faults_and_cost(material)
-    if not weights:
-        return
-    rows, details = [], []
-    for path in weights:
-        found = accuracy(material, path, features)
-        rows += found[0]
-        details += found[1]
-    yield f"## Expected accuracy over {len(DOMAINS)} domains: clean images and 15 corruptions x 5 severities"
-    yield ""
-    yield (
-        f"Errors are absolute, in points. *By chance*: what the mean error of a perfect estimate would be, for so many "
-        f"predictions that are each right or wrong; *beyond chance*: root of the mean squared error less that of "
-        f"chance. The adapted model takes batches of {BATCH}, and begins anew in each domain, and there after "
-        f"{STREAMS[0][1]} images."
-    )
-    yield ""
-    heads = [
-        "model",
-        "predictions",
-        "labels at calibration",
-        "images a domain",
-        "mean error",
-        "by chance",
-        "beyond chance",
-        "bias",
-        "largest",
-        "in the 95 % interval",
-        "interval",
-    ]
-    yield from table([*heads, "mean error of average confidence"], rows)
-    heads = ["model", "predictions", "severity", "accuracy", "expected", "average confidence", "mean error"]
-    yield from table(heads, details)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", type=Path)
-    parser.add_argument("weights", type=Path, nargs="*")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("-o", "--out", type=Path)
     given = parser.parse_args()
-    lines = []
-    for line in report(Material(given.images, given.cache), given.weights):
-        print(line, flush=True)
-        lines.append(line)
-    if given.out is not None:
-        with atomic_write(given.out) as stream:
-            stream.write(("\n".join(lines).rstrip() + "\n").encode())
+    write(report(Material(given.images, given.cache)), given.out)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python -m benchmarks.narrow RUNS
 
 Prints Markdown, of all finished runs of these recipes below a folder. Differences to NoAdapt are paired over batches
-(``paired`` of benchmarks/results.py), averaged over groups, domains and seeds. A group or domain counts as below when
+(``paired`` of benchmarks/pairs.py), averaged over groups, domains and seeds. A group or domain counts as below when
 it lost more than half a point, and a group as surely below when the interval of its difference leaves zero out too.
 """
 
@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks.results import BASE, difference, over_seeds
+from benchmarks.pairs import BASE, difference, over_seeds
 from fozo.bench.measures import BatchRecord, Interval
 from fozo.bench.report.tables import SHORT
 from fozo.bench.store import Group, Run, collect

@@ -24,8 +24,7 @@ import fozo
 from fozo.bench.own import BatchLine, read_own
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
 from fozo.bench.report.own import own_page
-from fozo.bench.report.page import page
-from fozo.bench.report.tables import table_of
+from fozo.bench.report.page import Chapter, page
 from fozo.bench.report.timeline import page as timeline_page
 from fozo.bench.report.timeline import read_events
 from fozo.bench.store import Store, collect
@@ -323,7 +322,7 @@ def report(folder: Path) -> Reader:
         target = list(good)[place]
         target.write_bytes(data[1:] if target in names else lines(data[1:].split(b"\n")))
         groups = collect(folder / "runs")
-        page(groups, [table_of(group) for group in groups], list(map(str, store.stale())))
+        page([Chapter.of(group) for group in groups], list(map(str, store.stale())))
 
     return Reader(read, [[text] for text in texts], joined, "result")
 

@@ -58,7 +58,8 @@ def test_importing_fozo_does_not_import_torch_or_other_heavy_packages() -> None:
 
 WINDOWS = """
 import asyncio, importlib, multiprocessing, os, pkgutil, signal, subprocess, sys, tempfile
-import cma, cv2, numpy, onnx, onnxruntime, openvino, PIL.Image, rich.console, rich.progress, scipy.ndimage, torch, typer
+import cma, cv2, numpy, onnx, onnxruntime, openvino, PIL.Image, prometheus_client, rich.console, rich.progress
+import scipy.ndimage, starlette.applications, torch, typer, uvicorn
 for name in ("fcntl", "grp", "posix", "pwd", "resource", "syslog", "termios", "tty"):
     sys.modules[name] = None
 for owner, names in (
@@ -70,7 +71,7 @@ for owner, names in (
             delattr(owner, name)
 import fozo
 for module in pkgutil.walk_packages(fozo.__path__, "fozo."):
-    if module.name != "fozo.__main__" and "ray_executor" not in module.name:
+    if module.name != "fozo.__main__" and module.name.rpartition(".")[2] not in ("ray", "ray_executor"):
         importlib.import_module(module.name)
 from fozo.__main__ import main
 sys.argv = ["fozo", "--help"]

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import save_file
 
 from benchmarks import narrow
-from benchmarks.results import over_seeds, page, paired
+from benchmarks.pairs import over_seeds, paired
 from fozo.bench.plan import Experiment, Recipe, StreamPlan, load_recipe
 from fozo.bench.resources import Paths, Resources
 from fozo.bench.run import run_experiment
@@ -194,7 +194,3 @@ def test_the_command_prints_both_and_says_what_is_missing(runs: Path, tmp_path: 
     ):
         with pytest.raises(FozoError, match=sentence):
             narrow.page(collect(tmp_path / folder))
-
-
-def test_the_results_page_leaves_them_out(runs: Path) -> None:
-    assert "narrow" not in page(collect(runs), "") and "held-out" not in page(collect(runs), "")

@@ -8,19 +8,26 @@ import json
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from html import escape, unescape
 from html.parser import HTMLParser
-from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from fozo.bench.gains import by_batch, by_image, gains, over_base
+from fozo.bench.measures import BatchRecord, score
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan, load_recipe, names
-from fozo.bench.report.charts import Series, line_chart, ticks
-from fozo.bench.report.page import COLOURS, write_report
-from fozo.bench.report.tables import table_of, words
-from fozo.bench.store import collect
+from fozo.bench.report.charts import Row, Series, Span, forest, line_chart, ticks
+from fozo.bench.report.colours import COLOURS, PALETTE, assign, css
+from fozo.bench.report.conclusions import conclusions
+from fozo.bench.report.page import _table, write_report
+from fozo.bench.report.tables import Cell, Table, table_of, words
+from fozo.bench.store import Group, collect
 from fozo.data.corruptions import KINDS
+from fozo.io import Log, read_log
 from tests.bench.invented import invent
 
 
@@ -81,9 +88,12 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(page: Path) -> None:
     assert checker.open == [] and text.startswith("<!DOCTYPE html>")
     assert checker.outside == [] and "script" not in checker.count and "@import" not in text and "url(" not in text
     assert {link.removeprefix("#") for link in checker.links} <= checker.ids
-    assert checker.count["section"] == checker.count["table"] == 5
-    # table1, figure1: time, passes, bars; figureE1 (a single mixed domain): time, passes; tableD1: its curve.
-    assert checker.count["svg"] == 3 + 3 + 2 + 1
+    assert checker.count["section"] == checker.count["table"] == 5 and "img" not in checker.count
+    # table1: stream, gains by corruption, passes; figure1, without NoAdapt: stream, passes; figureE1, too short for a
+    # curve along its one domain: passes; tableD1: its curve.
+    assert checker.count["svg"] == 3 + 2 + 1 + 1
+    assert text.count('class="forest"') == 1 + 3  # of table1, and of each column of table4
+    assert text.count('class="conclusion"') == 1 + 1 + 1 + 3 + 1
     assert "prefers-color-scheme: dark" in text and "@media print" in text and 'name="viewport"' in text
     assert "fozo bench table1 --model" in text and "nan" not in text.lower().replace("finance", "")
 
@@ -91,7 +101,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(page: Path) -> None:
 def test_the_papers_numbers_stand_beside_ours(runs: Path) -> None:
     groups = {group.recipe.name: group for group in collect(runs)}
     table = table_of(groups["table1"])
-    assert table.columns[0] == "Gauss" and table.columns[15] == AVERAGE and len(table.rows) == 6
+    assert table.columns[0] == "Gaussian noise" and table.columns[15] == AVERAGE and len(table.rows) == 6
     fozo = dict(table.rows)["FOZO"]
     average = fozo[15]
     assert average is not None and average.paper == 59.52 and average.std is not None
@@ -145,17 +155,17 @@ def test_rows_may_have_other_domains_than_their_neighbours(tmp_path: Path) -> No
     rows = tuple(Experiment(f"row {i}", "fozo", {}, StreamPlan(kinds=own)) for i, own in enumerate(kinds))
     invent(tmp_path, Recipe("mine", "Mine", rows), batches=2)
     table = table_of(collect(tmp_path)[0])
-    assert table.columns[:3] == ("Fg", "Snw", "Frst")
+    assert table.columns[:3] == ("Fog", "Snow", "Frost")
     assert [[cell is None for cell in cells[:3]] for _, cells in table.rows] == [
         [False, False, True], [True, False, False],
     ]  # fmt: skip
-    assert "Accuracy under each corruption" not in write_report(tmp_path, tmp_path / "report.html")[0][0].read_text()
+    assert "under each corruption" not in write_report(tmp_path, tmp_path / "report.html")[0][0].read_text()
 
 
 def test_ticks_and_flat_curves() -> None:
     assert ticks(0, 100) == [0, 20, 40, 60, 80, 100] and ticks(59.1, 59.6) == [59.1, 59.2, 59.3, 59.4, 59.5, 59.6]
     svg = line_chart("flat", [Series("one", [5], [50.0], 0)], "x", "y", dots=True)
-    assert "circle" in svg and "nan" not in svg and "inf" not in svg
+    assert svg.count("<i class") == 1 and "nan" not in svg and "inf" not in svg
 
 
 FLAGS = (
@@ -197,7 +207,145 @@ def test_a_browser_lays_it_out(page: Path, tmp_path: Path, scheme: int, dark: bo
     assert max(brightness) < 60 if dark else min(brightness) > 230, found
 
 
-def test_every_row_of_a_recipe_has_its_own_colour() -> None:
-    most = max(len({row.label for row in load_recipe(name).rows if row.x is None}) for name in names())
-    css = files("fozo.bench.report").joinpath("report.css").read_text()
-    assert most <= COLOURS and f".c{COLOURS - 1} {{" in css
+def test_a_method_has_one_colour_everywhere() -> None:
+    labels = list(dict.fromkeys(row.label for name in names() for row in load_recipe(name).rows))
+    assert {row.label for row in load_recipe("rivals").rows} <= COLOURS.keys()
+    assert (
+        len(set(PALETTE)) == len(PALETTE) == len({light for light, _ in PALETTE}) == len({dark for _, dark in PALETTE})
+    )
+    for some in (["FOA", "mine", "Align"], ["Align", "FOA (FP=28)", "NoAdapt"], labels):
+        places = assign(some)
+        assert list(COLOURS).index("Align") == places["Align"] and set(places) == set(some)
+    assert assign(["FOA (FP=28)", "Align"])["FOA (FP=28)"] == assign(["FOA"])["FOA"]
+    assert len(set(assign(["FOA, 2 passes", "FOA, 4 passes", "one", "two", "NoAdapt"]).values())) == 5
+    assert all(
+        f".c{place} {{ --c: {colour[side]}; }}" in css() for place, colour in enumerate(PALETTE) for side in (0, 1)
+    )
+
+
+def records(*counts: tuple[str, int], named: bool = False) -> list[BatchRecord]:
+    """Batches of ten images, so many of them right: the first ones, which may be named."""
+    found = []
+    for index, (domain, correct) in enumerate(counts):
+        labels = np.zeros(10, dtype=np.int64)
+        logits = np.zeros((10, 2))
+        logits[np.arange(10), (np.arange(10) >= correct).astype(int)] = 1
+        which = np.arange(10 * index, 10 * index + 10) % 40
+        found.append(score(logits, labels, index=index, domain=domain, samples=which if named else None))
+    return found
+
+
+def test_pairs_by_image_and_by_batch_agree_on_the_mean() -> None:
+    ours, theirs = [[("fog", k) for k in each] for each in ((9, 8, 9, 9), (5, 6, 5, 6))]
+    plain = by_batch(records(*ours), records(*theirs)).mean
+    named = by_image([records(*ours, named=True)], [records(*theirs, named=True)]).mean
+    assert plain.value == named.value == pytest.approx(32.5)
+    assert plain.side == named.side == 1 and named.within is not None
+    assert named.within.low == pytest.approx(17.5, abs=2.6) and named.within.high == pytest.approx(47.5, abs=2.6)
+    same = by_image([records(*ours, named=True)], [records(*ours, named=True)]).mean
+    assert same.value == 0 and same.side == 0 and str(same) == "0.0 (0.0 to 0.0)"
+    few = by_image([records(("fog", 3), named=True)], [records(("fog", 2), named=True)]).mean
+    assert few.value == pytest.approx(10) and few.within is None  # ten images
+    single = by_batch(records(("fog", 3)), records(("fog", 2))).mean
+    assert single.value == pytest.approx(10) and single.within is None and single.side == 0
+    again = [records(*ours, named=True), records(*theirs, named=True)]  # a seed that gains, and one that does not
+    seeds = by_image(again, [records(*theirs, named=True)]).mean
+    assert seeds.value == pytest.approx(16.25) and seeds.within is not None
+    assert seeds.within.low <= 1 and seeds.within.high > 30  # which says how much seeds differ
+
+
+def test_rows_without_names_of_images_are_paired_by_batch(tmp_path: Path) -> None:
+    """As records were before images were named: with one seed, an interval is exactly that of the batches."""
+    recipe = Recipe("mine", "Mine", (Experiment("NoAdapt", "noadapt"), Experiment("FOZO", "fozo", {"passes": 28})))
+    invent(tmp_path, recipe, seeds=(0, 1))
+    for file in tmp_path.glob("*/*/records.jsonl"):
+        lines = list(read_log(file))
+        file.unlink()
+        with closing(Log(file)) as log:
+            for line in lines:
+                log.append({name: value for name, value in line.items() if name != "right"})
+    group = collect(tmp_path)[0]
+    ours, base = group.of("FOZO"), group.of("NoAdapt")
+    one = gains(ours[:1], base[:1])
+    assert one is not None and one.mean == by_batch(ours[0].records(), base[0].records()).mean
+    both = gains(ours, base)
+    assert both is not None and both.mean.within is not None and one.mean.within is not None
+    each = [by_batch(a.records(), b.records()).mean.value for a, b in zip(ours, base, strict=True)]
+    assert both.mean.value == pytest.approx(np.mean(each))
+    width, single = (each.high - each.low for each in (both.mean.within, one.mean.within))
+    assert width > 0.8 * single  # two orders of the same images are no more images
+    assert gains(ours[:1], base[1:]) is None  # other seeds: other batches
+
+
+def test_by_image_covers_the_truth() -> None:
+    """Of two methods that are right as often, 95 of 100 intervals include zero: also where images are hard alike."""
+    generator, covered = np.random.default_rng(0), 0
+    for _ in range(100):
+        hard = generator.random(200)
+        runs = []
+        for _ in range(2):
+            run = []
+            for index, domain in enumerate(("fog", "snow", "frost")):
+                logits = np.zeros((200, 2))
+                logits[np.arange(200), (hard + 0.5 * generator.random(200) > 0.8).astype(int)] = 1
+                labels = np.zeros(200, dtype=np.int64)
+                run.append(score(logits, labels, index=index, domain=domain, samples=np.arange(200)))
+            runs.append(run)
+        covered += by_image([runs[0]], [runs[1]]).mean.side == 0
+    assert 88 <= covered <= 100
+
+
+def test_the_conclusion_follows_the_numbers(tmp_path: Path) -> None:
+    kinds = StreamPlan(kinds=("fog", "snow"))
+    rows = [Experiment("NoAdapt", "noadapt", {}, kinds), Experiment("twin", "lame", {}, kinds)]
+    rows += [Experiment("FOZO", "fozo", {"passes": 28}, kinds)]
+    invent(tmp_path, Recipe("mine", "Mine", tuple(rows)), batches=8)
+    group = collect(tmp_path)[0]
+    said = conclusions(group, over_base(group))[AVERAGE]
+    assert said.startswith("FOZO is best with ") and "points ahead of" in said
+    assert re.search(r"Points against NoAdapt: above: FOZO \+\d+\.\d; level with: twin [+-]?\d\.\d\.", said), said
+    text = write_report(tmp_path, tmp_path / "report.html")[0][0].read_text()
+    assert escape(said) in text and "tie</small>" in text and 'class="point tie"' in text
+    assert text.count('<td class="up"') >= 3  # both corruptions and the average of FOZO
+
+
+def test_a_chart_that_would_be_empty_is_none(tmp_path: Path) -> None:
+    assert line_chart("one", [Series("one", [5], [50.0], 0)], "x", "y") == "" == forest("none", [], "")
+    recipe = Recipe("mine", "Mine", (Experiment("NoAdapt", "noadapt"), Experiment("FOZO", "fozo")))
+    invent(tmp_path, recipe, batches=1)  # a domain is one batch
+    text = write_report(tmp_path, tmp_path / "report.html")[0][0].read_text()
+    assert "How fast" not in text and text.count("<svg") == 2 and "NaN" not in text
+
+
+def test_ties_are_bold_in_every_row() -> None:
+    rows = tuple((name, (Cell(value, digits=1),)) for name, value in {"a": 50.04, "b": 50.02, "c": 49.0}.items())
+    group = Group(load_recipe("quick"), "", ())
+    assert _table(group, Table("t", "T", "", ("Avg",), rows)).count("ours best") == 2
+
+
+def test_a_row_says_where_its_interval_lies() -> None:
+    rows = [
+        Row("up", 3.0, 1.0, 5.0, [2.0, 4.0], 1),
+        Row("tie", 0.5, -1.0, 2.0, [], 2),
+        Row("alone", 1.0, None, None, [], 3),
+    ]
+    html = forest("Gains", rows, "points")
+    assert html.count('class="point"') == 1 and html.count('class="point tie"') == 2
+    assert "+3.0 <small>(+1.0 to +5.0)</small>" in html and "(-1.0 to +2.0) tie" in html and html.count("mark") == 2
+
+
+def test_names_stand_on_the_axis_and_empty_space_is_not_kept() -> None:
+    spans = [Span(i, i + 1, f"name {i}") for i in range(6)]
+    html = line_chart("t", [Series("one", [0.5, 5.5], [1, 2], 0, low=[0, 1], high=[2, 3])], "", "y", spans=spans)
+    assert all(f">{span.name}<" in html for span in spans) and "plot some" in html and "polygon" in html
+
+
+def test_pictures_are_shown_only_where_images_are_given(runs: Path, tmp_path: Path) -> None:
+    images = tmp_path / "images" / "class"
+    images.mkdir(parents=True)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(images / "a.png")
+    recipe = Recipe("mine", "Mine", (Experiment("a", "noadapt", {}, StreamPlan(kinds=("fog", "contrast"))),))
+    invent(tmp_path / "runs", recipe, batches=2)
+    text = write_report(tmp_path / "runs", tmp_path / "report.html", tmp_path / "images")[0][0].read_text()
+    assert text.count("data:image/jpeg;base64,") == 3 and "What the camera saw, at severity 5" in text
+    assert 'alt="Contrast"' in text

@@ -1,163 +1,220 @@
-"""The results page: its numbers against the runs, its verdicts, and what it keeps."""
+"""The results page: its figures and sentences against records counted by hand, and what it refuses."""
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import subprocess
-import sys
-from argparse import Namespace
+import json
+import tarfile
+import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
+from benchmarks import conclusions, narrow, results
+from benchmarks.cells import Cell, Gain, Row, read_evidence, read_newest
+from benchmarks.pairs import paired
+from benchmarks.pictures import spread
+from benchmarks.reproduction import FIGURES, MEASURED, effect, verdict
 from fozo.bench.measures import BatchRecord, measure, score
-from fozo.bench.plan import load_recipe
-from fozo.bench.report.tables import table_of
-from fozo.bench.store import collect
+from fozo.bench.plan import Setting, load_recipe, names
+from fozo.bench.recipes import evidence
+from fozo.bench.store import Run, Store, collect
+from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
-from tests.bench.invented import invent
-from tests.helpers import REPO
+from tests.bench.invented import MODEL, finish, invent
+from tests.bench.test_newest import record
 
-
-@pytest.fixture(scope="module")
-def results() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results", REPO / "benchmarks" / "results.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+LABELS = ("NoAdapt", "FOZO", "TENT", "NEO", "Align")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some rows of the long comparison's first stream, with two seeds of one, and of the stream of many passes."""
     out = tmp_path_factory.mktemp("runs")
-    for severity in (3, 5):
-        invent(out / f"vit_-s{severity}", "rivals", batches=3, severity=severity)
-    invent(out / "vit_-s3", "vs_noadapt", batches=3, severity=3)
-    invent(out / "vit_-s5", "tableD1", batches=2)
-    invent(out / "vit_-s5", load_recipe("table5").at_passes(4), batches=2)
-    invent(out / "vit_-s5", load_recipe("figure1").at_passes(4), batches=4)
-    invent(out / "vit_", "streams", batches=3)
-    invent(out / "vit_", "passes", batches=3)
+    store, setting = Store(out / "evidence"), Setting(MODEL, images=96, stored=False)
+    store.folder.mkdir()
+    store.ask(evidence.RECIPE, setting, (0, 1))
+    first = {"continual, severity 5": LABELS, "continual, severity 5, 4 corruptions": ("NoAdapt", "Align", "CAZO")}
+    for number, experiment in enumerate(evidence.RECIPE.experiments(setting, seeds=(0, 1))):
+        chosen = experiment.label in first.get(experiment.column, ())
+        if chosen and (experiment.seed == 0 or experiment.label == "FOZO"):
+            finish(store, experiment, number, batches=3)
+    recipe = load_recipe("narrow")
+    rows = [row for row in recipe.rows if row.label in ("NoAdapt", "Align", "TENT") and row.column in ("dogs", "food")]
+    invent(out, replace(recipe, rows=tuple(rows[:-1])), batches=2, severity=3)  # TENT lacks a group
     return out
 
 
-def test_the_page(results: ModuleType, runs: Path, tmp_path: Path) -> None:
+def test_the_recipe_s_first_stream_is_the_paper_s_and_comes_first() -> None:
+    rows = evidence.RECIPE.rows
+    assert [row.label for row in rows[:2]] == ["NoAdapt", "NEO"] and rows[0].stream.kinds == (*KINDS, "clean")
+    assert rows[0].stream.images == 1000 and rows[0].stream.severity == 5 and evidence.RECIPE.calibration == 512
+    columns = list(dict.fromkeys(row.column for row in rows))
+    assert columns[::2] == ["continual, severity 5", "reset, severity 5", "continual, severity 3", "reset, severity 3"]
+    methods = {row.method for row in rows}
+    assert len(methods) == 15 and "equalise" not in methods
+    assert all(len(row.stream.kinds) == 4 for row in rows if row.options.get("passes", 1) in (28, 41))
+
+
+def test_the_page(runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "results.md"
-    results.write(Namespace(runs=runs, page=page))
+    results.write([runs], page)
     text = page.read_text()
-    assert text.count("### All fifteen methods") == 2 and "severity 3" in text and "severity 5" in text
-    group = next(group for group in collect(runs) if group.recipe.name == "rivals")
-    fozo, base = group.first("FOZO (paper)"), group.first("NoAdapt")
-    line = next(line for line in text.splitlines() if line.startswith("| FOZO (paper) |"))
-    gain, within = results.paired(fozo.records(), base.records())
-    assert within is not None and within.low < gain < within.high
-    assert gain == pytest.approx(fozo.measures.average - base.measures.average)
-    assert f"{gain:+.2f} ({within.low:+.2f} to {within.high:+.2f})" in line
-    assert ("**" in line.split("|")[18]) == (within.low > 0 or within.high < 0)
-    widths = {row.count("|") for row in text.split("### All fifteen")[1].splitlines() if row.startswith("|")}
-    assert widths == {21}  # between: name, 15 corruptions, average, difference, passes, memory
-    assert "Entropy only at 4 passes" in text and "instead of 28" in text and "FOZO at 4 passes" in text
-    table = table_of(next(group for group in collect(runs) if group.recipe.name == "tableD1"))
-    ours, paper = zip(*((row[15].ours, row[15].paper) for _, row in table.rows if row[15] is not None), strict=True)
-    assert f"alpha: Spearman's rho {spearmanr(ours, paper).statistic:+.2f} over 9 points" in text
-    assert "1400 s: Spearman" in text  # the reduced Table C.1 keeps its budgets
-    assert "nan" not in text and str(runs) not in text and text.startswith("# Results")
-
-
-def test_gains_by_severity_and_by_stream(results: ModuleType, runs: Path) -> None:
-    groups = collect(runs)
-    compared = next(group for group in groups if group.recipe.name == "vs_noadapt")
-    own, base = (compared.first(label).measures for label in ("Align", "NoAdapt"))
-    gains = {name: own.domains[name] - base.domains[name] for name in own.domains}
-    line = results.never_worse([compared]).splitlines()[2]
-    assert f"{base.average:.2f} | {own.average:.2f} | " in line
-    assert f" {min(gains.values()):+.1f} | {sum(gain < -0.5 for gain in gains.values())} |" in line
-    streams = next(group for group in groups if group.recipe.name == "streams")
-    fozo, plain = streams.of("FOZO", "mixed")[0], streams.of("NoAdapt", "mixed")[0]
-    gain, within = results.paired(fozo.records(), plain.records())
-    assert within is not None
-    lines = results.streams_table(streams).splitlines()
-    column = lines[0].split(" | ").index("mixed")
-    cell = next(line for line in lines if line.startswith("| FOZO |")).split(" | ")[column]
-    text = f"{fozo.measures.average:.1f} {gain:+.1f} ({within.low:+.1f} to {within.high:+.1f})"
-    assert cell.strip("* |") == text
-
-
-def test_what_was_written_by_hand_is_kept(results: ModuleType, runs: Path, tmp_path: Path) -> None:
-    page = tmp_path / "results.md"
-    for _ in range(2):
-        results.write(Namespace(runs=runs, page=page))
-    before = page.read_text()
-    page.write_text(before.replace(results.HAND[0] + "\n", results.HAND[0] + "\nWe see this.\n\nAnd that.\n"))
-    results.write(Namespace(runs=runs, page=page))
-    assert "\nWe see this.\n\nAnd that.\n" in page.read_text() and page.read_text() != before
-    page.write_text("# Somebody's own page\n")
-    with pytest.raises(FozoError, match="has lost its comments"):
-        results.write(Namespace(runs=runs, page=page))
-    assert page.read_text() == "# Somebody's own page\n"
-
-
-def test_the_commands(results: ModuleType) -> None:
-    given = Namespace(
-        size=["table5=32@6"], recipe=["rivals", "table5"], model=["w/vit_a.safetensors", "w/deit_b.safetensors"],
-        severity=[3, 5], imagenet="D", out=Path("R"), calibration=512, threads=1,
-    )  # fmt: skip
-    made = [" ".join(command) for command in results.commands(given)]
+    (cell, few) = read_evidence(collect(runs))
+    assert (cell.model, cell.scenario, cell.severity, cell.images) == ("ViT-Tiny", "continual", 5, 96)
     assert (
-        len(made) == 4 + 2 and "rivals --model w/vit_a.safetensors --imagenet D --severity 3 --images 128 " in made[0]
+        len(cell.domains) == 15
+        and cell.clean
+        and len(few.domains) == 4
+        and set(few.rows) == {"NoAdapt", "Align", "CAZO"}
     )
-    assert "table5" in made[4] and "--severity 5 --images 32 --passes 6" in made[4] and made[4].endswith("R/vit_-s5")
-    alike = results.folder("vit_tiny.x.safetensors", ["vit_tiny.x.safetensors", "vit_base.x.safetensors"])
-    assert alike == "vit_tiny"
-    (own,) = results.commands(Namespace(**{**vars(given), "recipe": ["streams"], "model": ["w/vit_a.safetensors"]}))
-    assert "--seeds 0,1,2 --calibration" in " ".join(own) and "--images" not in own and own[-1] == "R/vit_"
-    for change in ({"size": ["table9=1"]}, {"size": ["table5=many"]}, {"recipe": ["table9"], "size": []}):
-        with pytest.raises(FozoError, match=r"table9|many"):
-            list(results.commands(Namespace(**{**vars(given), **change})))
+    for label in LABELS[1:]:
+        line = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
+        gain = cell.gain(label)
+        assert f"{cell.top(label):.1f} (" in line and str(gain) in line and ("**" in line) == (gain.side != 0)
+    assert len(text.splitlines()) < 150 and max(map(len, text.splitlines())) < 400
+    assert "nan" not in text and str(runs) not in text and text.startswith("# Results")
+    pictures = sorted((tmp_path / "results").glob("*.svg"))
+    assert [path.stem for path in pictures] == ["corruptions", "gains", "learning", "narrow", "passes"]
+    for path in pictures:
+        ElementTree.fromstring(path.read_text())  # well formed
+        assert f"(results/{path.name})" in text and "nan" not in path.read_text()
+    assert "| Table 1, FOZO | +4.0 | " in text and "| Table 2, TENT | +2.8 | " in text
+    assert "--images 96" in text
+    group = next(group for group in collect(runs) if group.recipe.name == "narrow")
+    worst = min(("dogs", "food"), key=lambda name: narrow.gain(narrow.pairs(group, "Align")[name])[0])
+    assert f"Align's worst group: {worst}, " in text.replace("\n", " ")
+    (column,) = results.narrow_gains([group]).values()
+    assert list(column) == ["Align"]
 
 
-def test_nothing_of_the_machine_is_shown(results: ModuleType) -> None:
-    typed = "fozo bench x --model /a/b/vit.safetensors --imagenet /c/d --out /e/f --imagenet-c /g --threads 1"
-    assert results.public(typed) == "fozo bench x --model vit.safetensors --imagenet DIR --imagenet-c DIR --threads 1"
-    assert results.public("fozo bench /a/b/mine.toml --out /e") == "fozo bench mine.toml"
+def test_a_gain_is_paired_by_image_whatever_the_order_and_knows_of_seeds(runs: Path) -> None:
+    cell = read_evidence(collect(runs))[0]
+    own, base = cell.rows["FOZO"], cell.rows["NoAdapt"]
+    assert own.hits(cell.domains).shape == (2, 15, 96) and base.hits(cell.domains).shape == (1, 15, 96)
+    each = own.hits(cell.domains).mean(axis=(0, 1)) - base.hits(cell.domains)[0].mean(axis=0)
+    seeds = own.hits(cell.domains).mean(axis=(1, 2))
+    variance = each.var(ddof=1) / 96 + seeds.var(ddof=1) / 2
+    gain = cell.gain("FOZO")
+    assert gain.value == pytest.approx(100 * each.mean()) and gain.half == pytest.approx(196 * variance**0.5)
+    group = next(group for group in collect(runs) if group.recipe.name == "evidence")
+    averages = [
+        np.mean([run.measures.domains[name] for name in cell.domains])
+        for run in group.of("FOZO", "continual, severity 5")
+    ]
+    assert cell.top("FOZO") == pytest.approx(np.mean(averages))
+    first = cell.gain("FOZO", domains=cell.domains[:1])
+    assert first.half > gain.half  # one corruption tells less than fifteen
+    assert own.bins[:, 0].sum() == 2 * 15 * 96  # not the clean images
 
 
-def test_the_script_runs_a_small_recipe(weights: Path, photos: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable, str(REPO / "benchmarks" / "results.py"), "run", "--imagenet", str(photos), "--model",
-        str(weights), "--out", str(tmp_path / "runs"), "--recipe", "table5", "--size", "table5=2@2", "--severity", "5",
-        "--calibration", "8",
+def test_records_without_images_are_refused(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "records", lambda run: [replace(SCORED, domain="fog/5")])
+    with pytest.raises(FozoError, match="does not say which images"):
+        read_evidence(collect(runs))
+
+
+SCORED = score(np.eye(6), np.arange(6))
+
+
+def test_lines_of_newest_become_cells(tmp_path: Path) -> None:
+    path = tmp_path / "newest.jsonl"
+    lines = [
+        record("NoAdapt", "snow", [1, 0, 0, 0]), record("NoAdapt", "fog", [1, 1, 0, 0]),
+        record("Align", "snow", [1, 1, 0, 0]), record("Align", "fog", [1, 1, 0, 1]),
+        record("PEA", "fog", [1, 1, 1, 1]),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"^table5-2passes .*: [\d.]+ % ", done.stdout, re.M)) == 4
-    assert (tmp_path / "runs" / "vit_-s5" / "table5-2passes" / "recipe.json").exists()
-    done = subprocess.run([*command, "--recipe", "table9"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "no recipe 'table9' on the page" in done.stderr and done.stdout == ""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (cell,) = read_newest([path])
+    assert set(cell.rows) == {"NoAdapt", "Align"} and not cell.clean  # PEA lacks a corruption
+    assert cell.top("Align") == pytest.approx(100 * 5 / 8)
+    assert cell.gain("Align", domains=("fog",)).value == pytest.approx(25)
+    assert cell.learning("Align").tolist() == pytest.approx([25, 25])  # batches of two
 
 
-def test_no_rank_correlation_of_too_little(results: ModuleType) -> None:
-    assert results.correlation([1, 3, 2], [1, 2, 3]) == pytest.approx(0.5)
-    assert results.correlation([1, 2], [1, 2]) is None and results.correlation([1, 1, 1], [1, 2, 3]) is None
+def invented(**right: list[list[int]]) -> Cell:
+    """A cell of two corruptions of as many images as are given, recognised or not."""
+    cell = Cell("ViT-Tiny", "continual", 5, 8, 4, "evidence", ("fog/5", "snow/5"), clean=False)
+    for label, domains in right.items():
+        hits = {name: np.array(found, dtype=float) for name, found in zip(cell.domains, domains, strict=True)}
+        batches = {name: [(int(own[i : i + 4].sum()), 4) for i in (0, 4)] for name, own in hits.items()}
+        cell.rows[label] = Row(1.0, {0: hits}, {0: batches}, np.full((15, 3), 1.0))
+    return cell
 
 
-# --- paired intervals -------------------------------------------------------------------------------------------------
+NONE, ALL, HALF = [0] * 8, [1] * 8, [1, 0] * 4
 
 
-TEMPLATE = score(np.eye(6), np.arange(6))
+def test_sentences_follow_the_figures() -> None:
+    better = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], NEO=[NONE, HALF])
+    assert "ahead of a rival in 1 of 1" in conclusions.against_rivals(
+        [better]
+    ) and "ties with none" in conclusions.against_rivals([better])
+    assert "below NoAdapt on none; a tie on snow (+0.0)" in conclusions.losses([better])[0]
+    assert "level throughout: NEO" in conclusions.sides([better])
+    worse = invented(NoAdapt=[ALL, HALF], Align=[NONE, HALF], NEO=[ALL, ALL])
+    assert "in 0 of 1 comparisons" in conclusions.against_rivals(
+        [worse]
+    ) and "is behind NEO" in conclusions.against_rivals([worse])
+    assert "below NoAdapt on fog (-100.0 ± 0.0); a tie on snow" in conclusions.losses([worse])[0]
+    assert "surely behind a rival on fog (NEO, by 100.0)" in conclusions.losses([worse])[0]
+    assert "surely above NoAdapt wherever they ran: NEO" in conclusions.sides([worse])
+    tied = invented(NoAdapt=[NONE, HALF], Align=[NONE, HALF], NEO=[NONE, HALF])
+    assert "ties with NEO" in conclusions.against_rivals([tied])
+
+
+@pytest.mark.parametrize(
+    ("ours", "half", "paper", "words"),
+    [
+        (1.0, 4.0, 3.0, "cannot be told"), (3.0, 1.0, 3.5, "agrees"), (0.0, 1.0, 3.0, "no such effect"),
+        (-3.0, 1.0, 3.0, "the opposite"), (1.5, 1.0, 5.0, "smaller"), (9.0, 1.0, 5.0, "larger"),
+        (1.8, 2.0, 3.0, "a tie as well"),
+    ],
+)  # fmt: skip
+def test_verdicts_on_the_paper(ours: float, half: float, paper: float, words: str) -> None:
+    assert words in verdict(Gain.around(ours, half), paper)
+
+
+def test_every_table_and_figure_of_the_paper_has_a_line() -> None:
+    paper = {name for name in names() if name.startswith(("table", "figure"))}
+    assert paper == {*FIGURES, *MEASURED}
+    assert effect("table4") == "R +4.6, Sketch +5.6" and effect("tableD3") == "numbers 0.4 apart"
+    assert effect("figureE1") == "curves without numbers"
+
+
+def test_archives_are_read_and_what_is_missing_is_said(runs: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "records"
+    packed.mkdir()
+    with tarfile.open(packed / "evidence.tar.xz", "w:xz") as file:
+        for name in ("evidence", "narrow"):
+            file.add(runs / name, name)
+    results.write([packed], tmp_path / "page.md")
+    results.write([runs], tmp_path / "same.md")
+    assert (tmp_path / "page.md").read_text() == (tmp_path / "same.md").read_text().replace("(same/", "(page/")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FozoError, match="no records of all corruptions"):
+        results.write([tmp_path / "empty"], tmp_path / "none.md")
+    with pytest.raises(FozoError, match="no folder"):
+        results.write([tmp_path / "nowhere"], tmp_path / "none.md")
+    assert not (tmp_path / "none.md").exists()
+
+
+def test_labels_are_spread() -> None:
+    found = spread([10, 10, 11, 50], 13, 0, 100)
+    order = sorted(found)
+    assert all(b - a > 12.9 for a, b in pairwise(order)) and found[3] == max(found)
+
+
+# --- pairs of batches -------------------------------------------------------------------------------------------------
 
 
 def batch(index: int, domain: str, correct: int, images: int) -> BatchRecord:
-    return replace(TEMPLATE, index=index, domain=domain, correct=correct, images=images)
+    return replace(SCORED, index=index, domain=domain, correct=correct, images=images)
 
 
-def test_paired_intervals_cover_the_truth(results: ModuleType) -> None:
+def test_paired_intervals_cover_the_truth() -> None:
     """Two batches a domain, 15 domains: in simulation the interval holds the true difference about 95 % of the time."""
     generator = np.random.default_rng(1)
     held, times = 0, 200
@@ -169,7 +226,7 @@ def test_paired_intervals_cover_the_truth(results: ModuleType) -> None:
             theirs.append(batch(index, domain, int((hard < 0.4).sum()), 64))
             flips = generator.random(64)
             ours.append(batch(index, domain, int((np.where(flips < 0.2, generator.random(64), hard) < 0.4).sum()), 64))
-        gain, within = results.paired(ours, theirs)
+        gain, within = paired(ours, theirs)
         assert within is not None
         held += within.low <= 0 <= within.high
     assert 0.88 < held / times < 0.99 and within is not None
@@ -178,9 +235,9 @@ def test_paired_intervals_cover_the_truth(results: ModuleType) -> None:
     assert gain == pytest.approx(measure(ours).average - measure(theirs).average)
 
 
-def test_what_cannot_be_paired(results: ModuleType) -> None:
+def test_what_cannot_be_paired() -> None:
     one = [batch(0, "fog/5", 3, 8), batch(1, "fog/5", 4, 8), batch(2, "snow/5", 5, 8)]
-    assert results.paired(one, one) == (0.0, None)  # snow has a single batch
-    assert results.paired(one[:2], one[:2]) == results.paired(one[:2], one[:2])
+    assert paired(one, one) == (0.0, None)  # snow has a single batch
+    assert paired(one[:2], one[:2]) == paired(one[:2], one[:2])
     with pytest.raises(FozoError, match="the same batches"):
-        results.paired(one, [*one[:2], replace(one[2], images=7)])
+        paired(one, [*one[:2], replace(one[2], images=7)])

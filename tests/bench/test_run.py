@@ -9,6 +9,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from fozo.bench.resources import Paths, Resources, Show
 from fozo.bench.run import run_experiment
 from fozo.bench.store import RESULT, Run, Store
 from fozo.core.objective import entropies
+from fozo.data import sources
+from fozo.data.corruptions import corrupt as corrupt_once
 from fozo.data.streams import Stream
 from fozo.errors import FozoError
 from fozo.io import read_json
@@ -63,6 +66,29 @@ def timeless(run: Run) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in run.folder.iterdir() if path.name not in skipped}
 
 
+def test_kept_pixels_are_those_that_would_be_made_again(
+    weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, kept = make(weights, "noadapt"), replace(paths, pixels=str(tmp_path / "pixels"))
+
+    def run(name: str, where: Paths) -> Run:
+        return run_experiment(experiment, opened(where, tmp_path / "cache"), Store(tmp_path / name))
+
+    whole = run("whole", paths)
+    assert timeless(run("kept", kept)) == timeless(whole)
+    files = [path for path in (tmp_path / "pixels").rglob("*") if path.is_file()]
+    assert len(files) == whole.measures.images
+    files[0].write_bytes(files[0].read_bytes()[:-1])  # as a full disk leaves it
+    made: list[str] = []
+
+    def corrupt(*args: Any, **options: Any) -> Any:
+        made.append(options["image_id"])
+        return corrupt_once(*args, **options)
+
+    monkeypatch.setattr(sources, "corrupt", corrupt)
+    assert timeless(run("again", kept)) == timeless(whole) and len(made) == 1
+
+
 @pytest.mark.parametrize("method", sorted(fozo.list_methods()))
 def test_an_interrupted_run_ends_with_the_same_bytes(method: str, weights: Path, paths: Paths, tmp_path: Path) -> None:
     experiment = make(weights, method)
@@ -91,7 +117,8 @@ def test_what_is_recorded(weights: Path, paths: Paths, tmp_path: Path) -> None:
     method = resources.method(experiment, engine, images)
     for record, batch in zip(found, stream.batches(), strict=True):  # an independent pass over the same stream
         logits = method(batch.images)
-        assert record.correct == int((logits.argmax(axis=1) == batch.labels).sum())
+        right = logits.argmax(axis=1) == batch.labels
+        assert record.correct == int(right.sum()) and record.right == tuple(sorted(batch.samples[right].tolist()))
         assert record.entropy == float(entropies(logits).mean())
         assert record.metrics == method.metrics() and list(record.metrics) == ["loss", "epsilon", "rate"]
         assert record.passes == 2 and sum(record.bin_images) == record.images

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,27 @@ def test_a_camera_is_watched_and_its_drift_told(
     text = page.read_text()
     assert "Expected accuracy" in text and ">drift</td>" in text and text.count("<svg") == 3
     assert call(*arguments)[0] == 0  # the reference is there now
+
+
+def test_a_camera_that_is_watched_again_goes_on_where_it_was(
+    call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few(monkeypatch, 4)
+    for place, frame in enumerate(sorted((camera / "live").iterdir())):
+        folder = tmp_path / ("first" if place < 32 else "second")
+        folder.mkdir(exist_ok=True)
+        shutil.copy2(frame, folder)
+    given = ("--stats", camera / "stats.npz", "--reference", tmp_path / "monitor.npz", "--clean", camera / "clean")
+    code, whole, error = call("watch", MODEL, camera / "live", *given)
+    assert code == 0, error
+    state = tmp_path / "state.npz"
+    for name in ("first", "second"):
+        code, said, error = call("watch", MODEL, tmp_path / name, *given, "--state", state)
+        assert code == 0, error
+    assert said.splitlines()[-1] == whole.splitlines()[-1] and said.splitlines()[-1].startswith("48 images")
+    (tmp_path / "state.npz.monitor").write_bytes(b"")
+    code, _, error = call("watch", MODEL, tmp_path / "second", *given, "--state", state)
+    assert code == 2 and "state.npz.monitor" in error
 
 
 def test_calibration_makes_the_reference_too_and_thumbnails_are_kept_if_asked_for(

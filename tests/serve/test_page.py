@@ -143,8 +143,10 @@ def test_many_cameras_can_be_found_and_stay_where_they_are(browser: Browser, boa
         browser.move(500, 400)
         foggy(board, "cam-33")
         browser.wait("return !document.getElementById('resort').hidden")
+        browser.run(f"{ROW} row.querySelector('summary').focus()", "cam-64")
         browser.run("document.getElementById('resort').click()")
         assert browser.run(NAMES)[:3] == ["cam-33", "cam-64", "cam-0"]
+        assert browser.run(f"{ROW} return row.contains(document.activeElement)", "cam-64")
 
         browser.run("document.querySelector('.chip[data-state=drift]').click()")
         assert browser.run(NAMES) == ["cam-33", "cam-64"]

@@ -1,35 +1,41 @@
-"""``fozo demo``: the bundled model on the bundled images while the camera goes bad; every forward-only method.
+"""``fozo demo``: a film of a camera that goes bad, then every forward-only method on the bundled images.
 
-It is ``fozo bench`` on a recipe of its own, with the sample's statistics (of training images) instead of ones that are
-measured on the spot. No PyTorch, no network, nothing to be given.
+The second half is ``fozo bench`` on a recipe of its own, with the sample's statistics (of training images) instead of
+ones that are measured on the spot. No PyTorch, no network, nothing to be given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from fozo.bench.film import Film, shoot
+from fozo.bench.gains import BASE, over_base
 from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid
 from fozo.bench.recipes import rivals
-from fozo.bench.report.page import page
-from fozo.bench.report.tables import table_of
+from fozo.bench.report.colours import assign
+from fozo.bench.report.conclusions import conclusions
+from fozo.bench.report.film import film_sections
+from fozo.bench.report.page import Chapter, document, section
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
-from fozo.bench.store import Group, Run, Store, describe
+from fozo.bench.store import Group, Run, Store
 from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
+from fozo.data.sets import open_images
 from fozo.data.sets.base import ImageSet
 from fozo.io import atomic_write, check_output, disk_errors, temporary_folder
 from fozo.loading import LoadOptions
 from fozo.system import usable_cpus
 from fozo.types import Engine
 
-BASELINE = "NoAdapt"
 METHODS: Methods = {
-    label: rivals.METHODS[label] for label in (BASELINE, "LAME", "T3A", "FOA", "FOZO (paper)", "FOZO", "Align")
+    label: rivals.METHODS[label] for label in (BASE, "LAME", "T3A", "FOA", "FOZO (paper)", "FOZO", "Align")
 }
 """The rows of the demo. All that adapt prompts have the same two passes; Align makes one."""
 STREAM = StreamPlan(
@@ -37,7 +43,9 @@ STREAM = StreamPlan(
 )
 """Corruptions that NumPy and Pillow can do alone, chosen by what they do to the model when nothing adapts: from little
 to a lot, and never down to chance."""
-IMAGES = 500
+IMAGES = 300
+WIDE = 105
+"""Characters of a line that has room for the costs."""
 
 
 def recipe(images: int) -> Recipe:
@@ -60,12 +68,35 @@ class SampleResources(Resources):
 
 
 def run_demo(
-    out: Path, *, images: int = IMAGES, seed: int = 0, command: str = "", show: Show = quiet
-) -> dict[str, Group]:
-    """Run every row on both engines and write the page to ``out``; return the runs by engine."""
+    out: Path,
+    *,
+    images: int = IMAGES,
+    seed: int = 0,
+    command: str = "",
+    watch: Callable[[Film], None] = lambda film: None,
+    ended: Callable[[Film], None] = lambda film: None,
+    show: Show = quiet,
+) -> tuple[Film, dict[str, Group]]:
+    """Make the film, run every row on both engines, and write the page to ``out``.
+
+    Args:
+        out: the page.
+        images: of each domain; the film has 256 at most.
+        seed: of the order of the images and of the methods' draws.
+        command: what the user typed, for the page.
+        watch: shows the film, frame by frame.
+        ended: is given the whole film, before the methods begin.
+        show: told how far the methods are.
+
+    Returns:
+        The film, and the runs by engine.
+    """
     plan = recipe(images)
+    open_images(sample.IMAGES).take(images)  # refuses what is too many before anything is made
     groups: dict[str, Group] = {}
     check_output(out)
+    film = shoot(images, seed, watch)
+    ended(film)
     with temporary_folder(out) as folder:
         store = Store(folder)
         for engine, model in sample.MODELS.items():
@@ -76,14 +107,26 @@ def run_demo(
                 run_experiment(each, resources, store, threads=usable_cpus(), command=command, show=show)
                 for each in experiments
             )
-            titled = replace(plan, title=f"{plan.title}, {engine}")
-            groups[engine] = Group(titled, describe(experiments), runs)
-        notes = verdict(groups)
-        groups = {e: replace(group, recipe=replace(group.recipe, note=notes[e])) for e, group in groups.items()}
-        text = page(list(groups.values()), [table_of(group) for group in groups.values()])
+            titled = replace(plan, title=f"Every method on such a stream, {engine}")
+            setting = f"{model.name}, severity {STREAM.severity}, {images} images a domain, corrupted on the fly"
+            groups[engine] = Group(titled, setting, runs)
+        text = demo_page(film, groups)
     with disk_errors(out), atomic_write(out) as file:
         file.write(text.encode())
-    return groups
+    return film, groups
+
+
+def demo_page(film: Film, groups: dict[str, Group]) -> str:
+    """Make the page."""
+    chapters = {engine: Chapter.of(group) for engine, group in groups.items()}
+    places = assign(label for group in groups.values() for label in group.labels)
+    sections = "".join(section(engine, chapter, places) for engine, chapter in chapters.items())
+    return document(
+        "fozo: demo",
+        "<header><h1>fozo: a camera goes bad</h1><p>A small vision transformer knows garments (Fashion-MNIST). Then "
+        "its camera sees fog, loses contrast, shakes and gets noisy. Nobody gives it a label.</p></header>"
+        f"{film_sections(film)}{sections}<section><p>{escape(quantised(groups))}</p></section>",
+    )
 
 
 def speed(run: Run) -> float:
@@ -91,50 +134,46 @@ def speed(run: Run) -> float:
     return run.measures.images / max(run.conditions.seconds, 1e-9)
 
 
-def verdict(groups: dict[str, Group]) -> dict[str, str]:
+def verdicts(groups: dict[str, Group]) -> list[str]:
     """Put in words who won on each engine, from the numbers alone."""
-    said = {}
-    plain: dict[str, Run] = {}
-    for engine, group in groups.items():
-        averages = {run.experiment.label: run.measures.average for run in group.runs}
-        plain[engine] = group.first(BASELINE)
-        best, second = sorted(averages, key=lambda label: averages[label], reverse=True)[:2]
-        within = group.first(best).measures.average_interval
-        lead = averages[best] - averages[second]
-        unsure = ", less than the margin of error" if lead < (within.high - within.low) / 2 else ""
-        base = averages.pop(BASELINE)
-        changes = ", ".join(f"{label} {average - base:+.1f}" for label, average in averages.items())
-        said[engine] = (
-            f"{engine}: best on average is {best} with {group.first(best).measures.average:.1f} % (95 % interval "
-            f"{within.low:.1f} to {within.high:.1f}), {lead:.1f} points ahead of {second}{unsure}. "
-            f"Points against {BASELINE}: {changes}."
-        )
-    (_, float32), (last, int8) = plain.items()
-    said[last] += (
-        f" Without adaptation INT8 is {int8.measures.average - float32.measures.average:+.1f} points from float32 and "
-        f"{speed(int8) / speed(float32):.2f}x as fast on this processor."
+    said = [f"{engine}: {conclusions(group, over_base(group))[AVERAGE]}" for engine, group in groups.items()]
+    return [*said, quantised(groups)]
+
+
+def quantised(groups: dict[str, Group]) -> str:
+    """Compare the plain model on both engines."""
+    (_, float32), (_, int8) = groups.items()
+    slow, fast = float32.first(BASE), int8.first(BASE)
+    return (
+        f"Without adaptation INT8 is {fast.measures.average - slow.measures.average:+.1f} points from float32 and "
+        f"{speed(fast) / speed(slow):.2f}x as fast on this processor."
     )
-    return said
 
 
 def print_table(groups: dict[str, Group], console: Console) -> None:
-    """Print both engines' rows as one aligned table, and the verdict."""
+    """Print both engines' rows as one aligned table."""
     domains = list(next(iter(groups.values())).runs[0].measures.domains)
-    table = Table(title="Top-1 accuracy (%) on one continual stream", title_justify="left")
-    table.add_column("engine")
-    table.add_column("method", no_wrap=True)
-    headings = [domain.partition("/")[0].partition("_")[0] for domain in domains]
-    for column in ("passes", *headings, "mean", "images/s", "MiB"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = Table(title="Top-1 accuracy (%) on one continual stream", title_justify="left", box=None)
     if not console.is_terminal:  # one line a row, whatever width the pipe claims to have
-        console, table.box = Console(width=200, file=console.file), None
+        console = Console(width=200, file=console.file)
+    wide = console.width >= WIDE
+    table.add_column("engine", no_wrap=True)
+    table.add_column("method", no_wrap=True)
+    headings = [domain.partition("/")[0].rpartition("_")[2] for domain in domains]
+    for column in (*headings, "mean", *(("passes", "images/s", "MiB") if wide else ())):
+        table.add_column(column, justify="right", no_wrap=True)
     for engine, group in groups.items():
         for run in group.runs:
             found = run.measures
-            shares = [f"{value:.1f}" for value in (*(found.domains[domain] for domain in domains), found.average)]
-            cells = (str(found.passes_per_image), *shares, f"{speed(run):.0f}", f"{run.conditions.memory / 2**20:.0f}")
-            table.add_row(engine, run.experiment.label, *cells, end_section=run is group.runs[-1])
+            cells = [f"{value:.1f}" for value in (*(found.domains[domain] for domain in domains), found.average)]
+            costs = [found.passes_per_image, round(speed(run)), round(run.conditions.memory / 2**20)]
+            table.add_row(engine, run.experiment.label, *cells, *(map(str, costs) if wide else ()))
     console.print(table)
-    console.print("MiB: peak of the whole process so far, with what the rows before have loaded.", highlight=False)
-    for group in groups.values():
-        console.print(group.recipe.note, highlight=False, soft_wrap=not console.is_terminal)
+    if wide:
+        console.print("MiB: peak of the whole process so far, with what the rows before have loaded.", highlight=False)
+
+
+def print_verdicts(groups: dict[str, Group], console: Console) -> None:
+    """Print who won."""
+    for text in verdicts(groups):
+        console.print(text, highlight=False, soft_wrap=not console.is_terminal)

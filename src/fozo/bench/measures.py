@@ -44,6 +44,9 @@ class BatchRecord:
     """Images, right predictions and sum of confidences in each bin of confidence."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the method reports of itself (:meth:`fozo.methods.base.Method.metrics`): its loss, mostly."""
+    right: tuple[int, ...] = ()
+    """Which images of the set were recognised: what pairs two runs image by image, whatever their order. Records made
+    before it was kept have none."""
 
     def line(self) -> dict[str, object]:
         """Give plain values for a log: metrics stand beside the other fields, whole numbers of passes have no point."""
@@ -60,7 +63,7 @@ class BatchRecord:
         known = {name: line[name] for name in cls.__dataclass_fields__ if name in line and name != "metrics"}
         metrics = {name: value for name, value in line.items() if name not in known and value is not None}
         found = as_dataclass(cls, {**known, "metrics": metrics}, "a batch's record")
-        counts = (found.correct, found.correct5, *found.bin_images, *found.bin_correct)
+        counts = (found.correct, found.correct5, len(found.right), *found.bin_images, *found.bin_correct)
         bins = {len(found.bin_images), len(found.bin_correct), len(found.bin_confidence)}
         whole_counts = found.index >= 0 and all(0 <= count <= found.images for count in counts)
         if not whole_counts or found.images < 1 or bins != {BINS} or not 0 < found.passes < 1e6:
@@ -87,8 +90,9 @@ def score(
     domain: str = "",
     passes: float = 1.0,
     metrics: Mapping[str, float] | None = None,
+    samples: npt.NDArray[np.int64] | None = None,
 ) -> BatchRecord:
-    """Compare predictions ``[B, classes]`` with the labels."""
+    """Compare predictions ``[B, classes]`` with the labels; ``samples`` says which images of the set these are."""
     if not np.isfinite(logits).all():
         raise FozoError(
             f"batch {index} ({domain}) was given logits that are NaN or infinite; the method or the model is broken, "
@@ -114,6 +118,7 @@ def score(
         bin_correct=tuple(np.bincount(which[right], minlength=BINS).tolist()),
         bin_confidence=tuple(np.bincount(which, weights=confidence, minlength=BINS).tolist()),
         metrics=metrics or {},
+        right=() if samples is None else tuple(np.sort(samples[right]).tolist()),
     )
 
 

@@ -21,13 +21,14 @@ from fozo.data.groups import CLASSES, class_indices
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
+from fozo.data.sources import Corrupting, DomainSource, Kept
 from fozo.data.streams import Stream
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked
 from fozo.loading import LoadOptions, load_engine
 from fozo.methods.measured import MEASURED
 from fozo.methods.registry import AnyMethod, create, method_class
-from fozo.types import Engine, Floats
+from fozo.types import Engine, Floats, Spec
 
 CALIBRATION_SEED = 1
 CALIBRATION_BATCH = 64
@@ -62,6 +63,8 @@ class Paths:
     imagenet_v2: str | None = None
     image_list: str | None = None
     """RobustBench's list of 5000 images, to stream these instead of random ones."""
+    pixels: str | None = None
+    """A folder to keep corrupted images in, so that they are corrupted once and not for every row."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,15 @@ class Resources:
             raise FozoError(f"{path} holds clean images ({layout}); give it as --imagenet to corrupt them on the fly")
         self._sets[key] = open_images(root, layout, kinds=plan.kinds, severities=levels)
         return self._sets[key]
+
+    def pixels(self, images: ImageSet, spec: Spec) -> ImageSet | DomainSource:
+        """Give what a stream reads: the images, or what was kept of corrupting them before."""
+        if self.paths.pixels is None or images.corrupted:
+            return images
+        made = Corrupting(images, spec.image_size, channels=spec.channels)
+        text = f"{images.fingerprint} {made.describe(Corrupting.domains)}"
+        folder = Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10]
+        return Kept(images, spec.image_size, channels=spec.channels, folder=folder)
 
     def clean(self, count: int, streamed: ImageSet, group: str = "") -> ImageSet:
         """Choose clean images to calibrate on, none of which is in the stream in any form.

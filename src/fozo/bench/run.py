@@ -67,7 +67,8 @@ def run_experiment(
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
         plan, seed, decoders = experiment.stream, experiment.seed, resources.load.threads
-        stream = Stream(images, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
+        shown = resources.pixels(images, engine.spec)
+        stream = Stream(shown, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
         method = resources.method(experiment, engine, images, show)
         facts = {
             **experiment.facts(),
@@ -124,7 +125,10 @@ def _run(
             logits = method(batch.images)
             seconds = time.perf_counter() - start
             passes, metrics = method.passes_per_image, method.metrics()
-            record = score(logits, batch.labels, index=batch.index, domain=batch.domain, passes=passes, metrics=metrics)
+            record = score(
+                logits, batch.labels, index=batch.index, domain=batch.domain, passes=passes, metrics=metrics,
+                samples=batch.samples,
+            )  # fmt: skip
             cost = Cost(batch.index, round(seconds, 6), peak_memory(method.engine.device))
             record_log.append(record.line())
             cost_log.append(asdict(cost))

@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,7 +91,11 @@ class Run:
     folder: Path
 
     def records(self) -> list[BatchRecord]:
-        """Read the per-batch records."""
+        """Read the per-batch records, once."""
+        return self._records
+
+    @cached_property
+    def _records(self) -> list[BatchRecord]:
         with said_of(self.folder / RECORDS):
             return self._all([BatchRecord.read(line) for line in read_log(self.folder / RECORDS)])
 

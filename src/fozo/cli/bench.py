@@ -31,6 +31,7 @@ def bench(
     imagenet_sketch: str | None = None,
     imagenet_v2: str | None = None,
     image_list: Annotated[str | None, typer.Option(help="RobustBench's list of images to stream.")] = None,
+    pixels: Annotated[str | None, typer.Option(help="Folder to keep corrupted images in, for all rows.")] = None,
     images: Annotated[int | None, typer.Option(help="Images of each domain, instead of the recipe's.")] = None,
     severity: Annotated[int | None, typer.Option(help="1 to 5, instead of the recipe's.")] = None,
     passes: Annotated[int | None, typer.Option(help="Forward passes of rows that name them.")] = None,
@@ -73,7 +74,7 @@ def bench(
         numbers = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
     except ValueError as error:
         raise FozoError(f"--seeds is {seeds!r}; give whole numbers joined by commas, such as 0,1,2") from error
-    paths = Paths(imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list)
+    paths = Paths(imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list, pixels)
     setting = Setting(model, images, severity, calibration, stored=imagenet_c is not None)
     named = methods.split(",") if methods else ()
     experiments: dict[str, Experiment] = {}  # by hash: two rows may come to the same

@@ -1,4 +1,4 @@
-"""``fozo demo``: watch the bundled model being adapted."""
+"""``fozo demo``: watch a camera go bad, and the bundled model being adapted to it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page with tables and curves.")] = Path("fozo-demo.html"),
-    images: Annotated[int, typer.Option(help="Images of each domain, up to 2000.")] = 500,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page: timeline, pictures, tables, curves.")] = Path(
+        "fozo-demo.html"
+    ),
+    images: Annotated[int, typer.Option(help="Images of each domain, up to 2000; the film has 256 at most.")] = 300,
     seed: Annotated[int, typer.Option(help="Of the order of the images and of the methods' draws.")] = 0,
 ) -> None:
-    """Watch the bundled model being adapted to the bundled images: all forward-only methods, float32 and INT8."""
+    """Watch a camera go bad and a monitor say so; then all forward-only methods side by side, float32 and INT8."""
     from rich.console import Console
 
-    from fozo.bench.demo import print_table, run_demo
+    from fozo.bench.demo import print_table, print_verdicts, run_demo
     from fozo.cli.progress import Progress
+    from fozo.cli.screen import Screen
 
     command = shlex.join(["fozo", *sys.argv[1:]]).encode(errors="backslashreplace").decode()  # names need not be UTF-8
-    with closing(Progress()) as progress:
-        groups = run_demo(out, images=images, seed=seed, command=command, show=progress)
-    print_table(groups, Console())
-    print(f"Curves and conditions: {out}")
+    console = Console()
+    with closing(Progress()) as progress, Screen(console, quiet=Progress.quiet) as screen:
+        _, groups = run_demo(
+            out, images=images, seed=seed, command=command, watch=screen, ended=screen.end, show=progress
+        )
+    print_table(groups, console)
+    print_verdicts(groups, console)
+    print(f"Timeline, pictures, curves and conditions: {out}")

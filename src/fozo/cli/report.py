@@ -18,6 +18,9 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; tables are written beside it.")] = Path(
         "report.html"
     ),
+    images: Annotated[
+        Path | None, typer.Option(help="Clean images of fozo bench: the page shows the first under each corruption.")
+    ] = None,
 ) -> None:
     """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
     from fozo.bench.report.own import write_own_report
@@ -35,7 +38,7 @@ def report(
         return
     if not runs.is_dir():
         raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out, or the log of fozo adapt")
-    written, stale = write_report(runs, out)
+    written, stale = write_report(runs, out, images)
     for path in stale:
         print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)
     print(", ".join(map(str, written)))

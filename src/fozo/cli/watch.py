@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -15,10 +16,14 @@ from fozo.cli.options import Model
 from fozo.errors import FozoError
 from fozo.loading import LoadOptions, load_engine
 
+SAVED = 60.0
+"""Seconds after which ``--state`` is written again."""
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from fozo.cli.frames import Frame
+    from fozo.methods.registry import AnyMethod
     from fozo.monitor import Event, Monitor, Status
     from fozo.types import Floats, Spec
 
@@ -35,6 +40,10 @@ def watch(
         Path | None, typer.Option(help="Clean images to make --reference from; with class folders, also for accuracy.")
     ] = None,
     events: Annotated[Path | None, typer.Option(help="File for events and readings, as JSON lines.")] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="File to go on from if it is there, written every minute and at the end; holds a frame."),
+    ] = None,
     follow: Annotated[bool, typer.Option(help="Wait for more images in the folder.")] = False,
     false_alarms: Annotated[float, typer.Option(help="Part of clean batches that may raise an alarm.")] = 1e-4,
     shadow: Annotated[float, typer.Option(help="Part of the images that the plain model predicts too.")] = 0.02,
@@ -58,8 +67,9 @@ def watch(
         raise FozoError(f"batch_size is {batch_size}; give a whole number from 1 up")
     if thumbnails and events is None:
         raise FozoError("thumbnails are kept in the events file; give its name as --events")
-    if events is not None:
-        check_output(events)
+    for path in (events, *states(state)):
+        if path is not None:
+            check_output(path)
     pictures = frames(source, follow=follow)
     adapter = make_adapter(load_engine(model, load), stats)
     if clean is None or reference.exists():
@@ -72,24 +82,48 @@ def watch(
         adapter, made, false_alarms=false_alarms, shadow=shadow, guard="on" if guard else "off",
         thumbnails=thumbnails, on_event=told.append, clock=lambda: now[0],
     )  # fmt: skip
+    if state is not None and state.exists():
+        own, beside = states(state)
+        adapter.restore(own)
+        monitor.restore(beside)
+    saved = time.monotonic()
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     with open_output(events) if events is not None else nullcontext() as file, live or nullcontext():
-        for batch in batches(pictures, batch_size):
-            now[0] = batch[-1].time
-            adapter(prepared(batch, adapter.engine.spec))
-            lines = [{"type": "event", **asdict(event)} for event in told]
-            for event in told if live is None else ():
-                print(f"image {event.image:,}: {event.name}: {event.text}", flush=True)
-            told.clear()
-            if file is not None:
-                lines.append(reading(monitor))
-                text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-                with disk_errors(Path(str(events))):
-                    file.write(text.encode())
-            if live is not None:
-                live.update(view(monitor, source), refresh=True)
+        try:
+            for batch in batches(pictures, batch_size):
+                now[0] = batch[-1].time
+                adapter(prepared(batch, adapter.engine.spec))
+                lines = [{"type": "event", **asdict(event)} for event in told]
+                for event in told if live is None else ():
+                    print(f"image {event.image:,}: {event.name}: {event.text}", flush=True)
+                told.clear()
+                if file is not None:
+                    lines.append(reading(monitor))
+                    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+                    with disk_errors(Path(str(events))):
+                        file.write(text.encode())
+                if live is not None:
+                    live.update(view(monitor, source), refresh=True)
+                if time.monotonic() - saved > SAVED:
+                    keep(adapter, monitor, state)
+                    saved = time.monotonic()
+        finally:
+            keep(adapter, monitor, state)
     print(f"{monitor.status.images:,} images, {len(monitor.events)} events; at the end: {monitor.sentence}")
+
+
+def states(state: Path | None) -> list[Path]:
+    """Files that remember: the adapter's, and the monitor's beside it."""
+    return [] if state is None else [state, state.with_name(f"{state.name}.monitor")]
+
+
+def keep(adapter: AnyMethod, monitor: Monitor, state: Path | None) -> None:
+    """Write what both remember, if asked to: the adapter's last, so that where it is, the other is too."""
+    if state is not None:
+        own, beside = states(state)
+        monitor.save(beside)
+        adapter.save(own)
 
 
 def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]]:
@@ -107,12 +141,9 @@ def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]
 
 def prepared(batch: list[Frame], spec: Spec) -> Floats:
     """Frames as the model reads them: of its size (cropped, unless they have it already), in gray for one channel."""
-    import numpy as np
+    from fozo.inputs import sized_pixels
 
-    from fozo.data.images import fit, luminance
-
-    pixels = [fit(frame.pixels, spec.image_size) for frame in batch]
-    return spec.normalise(np.stack([luminance(one) for one in pixels] if spec.channels == 1 else pixels))
+    return spec.normalise(sized_pixels([frame.pixels for frame in batch], spec))
 
 
 def reading(monitor: Monitor) -> dict[str, object]:
@@ -142,8 +173,9 @@ def view(monitor: Monitor, source: str) -> Table:
     table.add_row("looks", ", ".join(status.words) or "as calibrated")
     if status.guess is not None:
         table.add_row("guess", str(status.guess))
-    if status.accuracy is not None:
-        table.add_row("predictions", str(status.accuracy))
+    for expected in (status.accuracy, status.kept):
+        if expected is not None:
+            table.add_row("predictions", str(expected))
     if status.shadow is not None and status.shadow.gain is not None:
         table.add_row("adaptation", f"expected gain {100 * status.shadow.gain:+.1f} points")
     for name in status.faults:

@@ -11,11 +11,12 @@ natural images have little fine detail in the latter and noise has as much as an
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import dctn, idctn
+from scipy.fftpack import dctn, idctn
 
 from fozo.types import Array
 
@@ -49,6 +50,10 @@ class Spectra:
         self.bands = half_octaves(height, width)
         self.brightness = slice(0, 1 if channels == 3 else channels)
         """Where a descriptor has the mean brightness of the image."""
+        self._root = math.sqrt(height * width)
+        """A coefficient of the mean over the mean."""
+        # No log energy is farther below zero than FLOOR's, so all of a descriptor is limited by size.
+        self._limits = np.repeat([LARGEST, 2 * np.log(LARGEST)], [channels, channels * self.bands])
         # Spatial frequency of every coefficient, 1 being the finest along a side, and how many half octaves it lies
         # below the finest; the image's mean counts as the coarsest.
         frequency = np.hypot(np.arange(height)[:, None] / height, np.arange(width)[None] / width)
@@ -110,24 +115,23 @@ class Spectra:
     def describe(self, coefficients: Single) -> Array:
         """Means of the channels, then the log energies of their bands: ``[B, channels * (1 + bands)]``."""
         count = len(coefficients)
-        means = coefficients[:, :, 0, 0] / np.sqrt(self.height * self.width)
         runs = np.empty((count * self.channels, len(self._runs)), dtype=np.float32)
         for start in range(0, count, CHUNK):
             some = coefficients[start : start + CHUNK]
             squares = np.square(some).reshape(len(some) * self.channels, -1)
             rows = slice(start * self.channels, (start + len(some)) * self.channels)
             np.add.reduceat(squares, self._runs, axis=1, out=runs[rows])
-        energies = np.einsum("nr,rb->nb", runs, self._members)
-        logs = np.log(energies.astype(np.float64) + FLOOR).reshape(count, -1)
-        return np.concatenate([means.astype(np.float64), logs], axis=1)
+        found = np.empty((count, self._limits.size))
+        np.divide(coefficients[:, :, 0, 0], self._root, out=found[:, : self.channels])
+        energies = np.einsum("nr,rb->nb", runs, self._members).reshape(count, -1)
+        logs = np.add(energies, FLOOR, out=found[:, self.channels :])
+        np.log(logs, out=logs)
+        return found
 
     def sound(self, descriptors: Array) -> npt.NDArray[np.bool_]:
         """Say of each of ``descriptors`` ``[n, f]`` whether it can be a normalised image's; NaN cannot: ``[n]``."""
-        means, logs = descriptors[:, : self.channels], descriptors[:, self.channels :]
-        within: npt.NDArray[np.bool_] = (np.abs(means) <= LARGEST).all(axis=1) & (logs <= 2 * np.log(LARGEST)).all(
-            axis=1
-        )
-        return within
+        within: npt.NDArray[np.bool_] = np.abs(descriptors) <= self._limits
+        return np.asarray(within.all(axis=1))
 
     def log_energies(self, descriptors: Array) -> Array:
         """Return the part of descriptors ``[n, f]`` that are log energies: ``[n, channels, bands]``."""

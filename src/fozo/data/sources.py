@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from math import prod
+from pathlib import Path, PurePosixPath
 from typing import ClassVar, Protocol
+
+import numpy as np
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
 from fozo.data.images import Pixels, Size, covered, fit, luminance, resize_crop, sides
 from fozo.data.sets.base import CLEAN, Domain, ImageSet
+from fozo.io import atomic_write
 
 
 class DomainSource(Protocol):
@@ -126,6 +130,30 @@ class Corrupting:
         if "frost" in kinds:
             facts["frost"] = frost_source()
         return facts
+
+
+@dataclass(frozen=True)
+class Kept(Corrupting):
+    """The same, with the pixels kept in a folder: for a benchmark, whose rows all see the same images.
+
+    A file is the bytes of one image and nothing else; one of another length is made again. The folder is for this set
+    of images at this size alone.
+    """
+
+    folder: Path = Path()
+
+    def load(self, domain: Domain, index: int) -> Pixels:
+        """Read what was kept, or corrupt the image and keep it."""
+        shape = (*sides(self.size), self.channels)
+        path = self.folder / domain.name / str(index)
+        found = path.read_bytes() if path.is_file() else b""
+        if len(found) == prod(shape):
+            return np.frombuffer(found, np.uint8).reshape(shape)
+        pixels = super().load(domain, index)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(pixels.tobytes())
+        return pixels
 
 
 def corrupted_name(path: str) -> str:

@@ -14,9 +14,12 @@ cache and peak memory does not grow with the batch.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -56,8 +59,9 @@ if hasattr(os, "register_at_fork"):
 class TorchBatch:
     """Checked images on the model's device, embedded when they are first run, and only once."""
 
-    def __init__(self, x: Tensor, vit: ViT, chunk: int) -> None:
-        self.x, self.vit, self.chunk = x, vit, chunk
+    def __init__(self, x: Tensor, vit: ViT, chunk: int, host: Floats | None = None) -> None:
+        """``host`` are the images as NumPy, where they have been on the CPU anyway."""
+        self.x, self.vit, self.chunk, self._host = x, vit, chunk, host
         self._tokens: Tensor | None = None
 
     def __len__(self) -> int:
@@ -66,8 +70,10 @@ class TorchBatch:
 
     @property
     def images(self) -> Floats:
-        """The images as NumPy; on a CPU they share the tensor's memory."""
-        return to_numpy(self.x)
+        """The images as NumPy; on a CPU they share the tensor's memory, from elsewhere they are copied once."""
+        if self._host is None:
+            self._host = to_numpy(self.x)
+        return self._host
 
     @property
     def tokens(self) -> Tensor:
@@ -79,11 +85,12 @@ class TorchBatch:
 
     def part(self, images: slice) -> TorchBatch:
         """Give some of the images."""
-        return TorchBatch(self.x[images], self.vit, self.chunk)
+        return TorchBatch(self.x[images], self.vit, self.chunk, None if self._host is None else self._host[images])
 
     def with_images(self, images: Floats) -> TorchBatch:
         """Give the same batch with other pixels."""
-        return TorchBatch(torch.as_tensor(images).to(self.x), self.vit, self.chunk)
+        given = torch.as_tensor(images)
+        return TorchBatch(given.to(self.x), self.vit, self.chunk, images if given.dtype == self.x.dtype else None)
 
 
 def to_numpy(tensor: Tensor) -> Floats:
@@ -192,10 +199,16 @@ class TorchEngine:
     @torch.inference_mode()
     def check(self, images: Images) -> TorchBatch:
         """Refuse what the model cannot read, and bring the rest to its device and precision."""
-        check_images(images, self.spec, self._warned)
-        if isinstance(images, np.ndarray):  # torch reads neither negative strides nor all of NumPy's types
-            images = np.ascontiguousarray(images, dtype=np.float64 if self.dtype == torch.float64 else np.float32)
-        return TorchBatch(torch.as_tensor(images).to(self.device, self.dtype), self.vit, self.chunk)
+        remote = images if isinstance(images, Tensor) and images.device.type != "cpu" else None
+        # They are copied once: to look at them over there takes several round trips.
+        host = images if remote is None or not remote.is_floating_point() else to_numpy(remote)
+        check_images(host, self.spec, self._warned)
+        if not isinstance(host, np.ndarray):
+            return TorchBatch(host.to(self.device, self.dtype), self.vit, self.chunk)
+        # Torch reads neither negative strides nor all of NumPy's types.
+        host = np.ascontiguousarray(host, dtype=np.float64 if self.dtype == torch.float64 else np.float32)
+        x = (torch.as_tensor(host) if remote is None else remote).to(self.device, self.dtype)
+        return TorchBatch(x, self.vit, self.chunk, host if self.dtype.itemsize >= 4 else None)
 
     def head(self) -> TorchHead:
         """Give the head."""
@@ -208,12 +221,12 @@ class TorchEngine:
         spec, count = self.spec, len(batch)
         knobs.check(spec, count)
         k = knobs.candidates()
-        wanted = {Tap.POOLED if tap is Tap.LOGITS else tap for tap in taps}
-        dtype = np.float64 if self.dtype == torch.float64 else np.float32
-        shape = (k, count, spec.depth, spec.dim)
-        found: Taps = {
-            tap: np.empty((k, count, spec.head_width) if tap is Tap.POOLED else shape, dtype) for tap in wanted
-        }
+        widths = {Tap.LOGITS: (spec.classes,), Tap.POOLED: (spec.head_width,)}
+        wanted = set(taps) | ({Tap.POOLED} if Tap.LOGITS in taps else set())
+        shapes = {tap: (k, count, *widths.get(tap, (spec.depth, spec.dim))) for tap in sorted(wanted)}
+        # One tensor holds them all, and is copied once, when the device is done.
+        room = torch.empty(sum(map(math.prod, shapes.values())), dtype=self.dtype, device=self.device)
+        found = _cut(room, shapes)
         prompts = self._tensor(knobs.prompts) if knobs.prompts is not None else None
         moves = [
             None if move is None else (self._tensor(move.scale), self._tensor(move.shift))
@@ -223,8 +236,9 @@ class TorchEngine:
             images = slice(start, min(start + self.chunk, count))
             _Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, found).run(self.chunk)
         if Tap.LOGITS in taps:
-            found[Tap.LOGITS] = self._head(found[Tap.POOLED])
-        return {tap: found[tap] for tap in taps}
+            found[Tap.LOGITS].copy_(self.vit.head(found[Tap.POOLED]))
+        copied = _cut(to_numpy(room), shapes)
+        return {tap: copied[tap] for tap in taps}
 
     @torch.inference_mode()
     def walk(self, batch: Batch, visit: Visit) -> Taps:
@@ -256,7 +270,7 @@ class _Chunk:
         candidates: int,
         prompts: Tensor | None,
         moves: list[TensorMove | None],
-        taps: Mapping[Tap, Floats],
+        taps: Mapping[Tap, Tensor],
     ) -> None:
         self.vit, self.x, self.images, self.candidates = vit, x, images, candidates
         self.prompts, self.moves, self.taps = prompts, moves, taps
@@ -322,7 +336,7 @@ class _Chunk:
         own = self.vit.architecture.pool in ("cls+mean", "cls+distilled")
         self._record(Tap.FEATURES, last, ks, pooled[..., : x.shape[-1]] if own else pooled)
         if Tap.POOLED in self.taps:
-            self.taps[Tap.POOLED][ks, self.images] = to_numpy(pooled)
+            self.taps[Tap.POOLED][ks, self.images] = pooled
 
     def _group(self, x: Tensor) -> Tensor:
         """``[g*c, T, d] -> [g, c, T, d]``, a view."""
@@ -351,7 +365,7 @@ class _Chunk:
     def _record(self, tap: Tap, layer: int, ks: slice, value: Tensor) -> None:
         """Write ``[g, c, d]`` to its place in a tap, if it is wanted."""
         if tap in self.taps:
-            self.taps[tap][ks, self.images, layer] = to_numpy(value)
+            self.taps[tap][ks, self.images, layer] = value
 
     def _record_token(self, tap: Tap, layer: int, ks: slice, x: Tensor) -> None:
         """Write the CLS token of ``[g, c, T, d]``, or where there is none the mean patch, if it is wanted."""
@@ -366,6 +380,15 @@ class _Chunk:
             self._record(Tap.PATCH_MEAN, layer, ks, mean[:, :, 0])
             if Tap.PATCH_VARIANCE in self.taps:
                 self._record(Tap.PATCH_VARIANCE, layer, ks, (patches - mean).square_().mean(dim=2))
+
+
+A = TypeVar("A", Tensor, Floats)
+
+
+def _cut(flat: A, shapes: Mapping[Tap, tuple[int, ...]]) -> dict[Tap, A]:
+    """Name views of one array, in turn, as arrays of these shapes."""
+    ends = pairwise(accumulate(map(math.prod, shapes.values()), initial=0))
+    return {tap: flat[start:stop].reshape(shapes[tap]) for tap, (start, stop) in zip(shapes, ends, strict=True)}
 
 
 def _insert(x: Tensor, added: Tensor | None, at: int) -> Tensor:

@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from fozo.errors import FozoError
@@ -27,7 +28,7 @@ def as_dataclass(kind: type[D], facts: object, what: str) -> D:
     """
     if not isinstance(facts, Mapping):
         raise FozoError(f"{what} should be a table of values, not {_shown(facts)}; write it again")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = [name for name in facts if name not in fields]
     if unknown:
@@ -39,6 +40,12 @@ def as_dataclass(kind: type[D], facts: object, what: str) -> D:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise FozoError(f"{what} lacks {name!r}; write it again")
     return kind(**values)
+
+
+@lru_cache(maxsize=64)
+def _hints(kind: type[object]) -> dict[str, Any]:
+    """Types of a class's fields: found once, because evaluating them takes longer than checking a line of a log."""
+    return typing.get_type_hints(kind)
 
 
 def _value(hint: Any, value: Any, what: str) -> Any:  # noqa: ANN401 - values of any type are judged here

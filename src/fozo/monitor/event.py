@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-EVENTS = 1000
-"""Most recent events that a monitor keeps."""
+EVENTS = 200
+"""Most recent events that a monitor keeps, in memory and in its file."""
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,7 @@ from fozo.types import Array
 if TYPE_CHECKING:
     from fozo.monitor.monitor import Monitor
 
-KIND, VERSION = "monitor state", 1
-KEPT_EVENTS = 200
-"""Latest events that a file keeps, without their thumbnails."""
+KIND, VERSION = "monitor state", 2
 LONGEST = 1 << 16
 """Images that may be remembered: as many as a batch may have."""
 LARGEST = 1e12
@@ -52,7 +50,7 @@ def memory_of(monitor: Monitor) -> tuple[dict[str, object], Arrays]:
         "kind": KIND, "version": VERSION, "model": monitor.reference.model, **owner(monitor),
         "images": monitor.status.images, "guarding": monitor.status.guarding, "told": monitor._told,
         "drift": drift, "faults": faults, "due": due,
-        "events": [asdict(replace(event, thumbnails={})) for event in list(monitor.events)[-KEPT_EVENTS:]],
+        "events": [asdict(replace(event, thumbnails={})) for event in monitor.events],
     }  # fmt: skip
     arrays: Arrays = {"features": monitor._features, "shown": monitor._shown, "pairs": pairs}
     return header, arrays | drift_arrays | fault_arrays

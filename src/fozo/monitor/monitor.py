@@ -34,7 +34,7 @@ from fozo.monitor.looks import Looker
 from fozo.monitor.memory import memory_of, recall
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.shadow import Comparison, Shadow
-from fozo.monitor.signatures import Guess
+from fozo.monitor.signatures import Guess, Place
 from fozo.monitor.thumbnails import thumbnail
 from fozo.monitor.words import changes, clear_changes, sentence
 from fozo.types import Array, Drift, Floats, Observation, Tap
@@ -57,7 +57,9 @@ class Status:
     """The clear ones of them."""
     guess: Guess | None = None
     accuracy: Estimate | None = None
-    """Expected of what the method predicts."""
+    """Expected of what the method predicts, where labels were known at calibration."""
+    kept: Estimate | None = None
+    """Where they were not: which part it is of the accuracy on clean images."""
     faults: tuple[str, ...] = ()
     shadow: Comparison | None = None
     guarding: bool = False
@@ -68,8 +70,7 @@ class Status:
         """Say it in one sentence."""
         said = [SENTENCES[name] for name in self.faults]
         said.append(sentence(self.drift, self.words, self.guess))
-        if self.accuracy is not None:
-            said.append(str(self.accuracy))
+        said += [str(expected) for expected in (self.accuracy, self.kept) if expected is not None]
         if self.guarding:
             said.append("adaptation hurts, so the plain model predicts")
         return "; ".join(said)
@@ -164,8 +165,13 @@ class Monitor:
 
     @property
     def accuracy(self) -> Estimate | None:
-        """Expected accuracy of the most recent predictions, where the reference knows of it."""
+        """Expected accuracy of the most recent predictions, where the reference knew labels."""
         return self.status.accuracy
+
+    @property
+    def kept(self) -> Estimate | None:
+        """Where it knew none: the part that is expected to be left of the accuracy on clean images."""
+        return self.status.kept
 
     @property
     def sentence(self) -> str:
@@ -209,18 +215,21 @@ class Monitor:
     def _say(self, images: int, guarded: bool) -> Status:
         """Put together what is known now, from what is remembered alone."""
         drift, clean = self.detector.drift, self.reference.clean
-        distance = clean.distance(clean.whitening(self._features)) if len(self._features) else 0.0
-        comparison = self.shadow.compare(distance, self.reference.plain, self.reference.adapted)
+        signatures, recent = self.reference.signatures, len(self._features) > 0
+        place = signatures.place(self._features) if signatures is not None and recent else None
+        comparison = self.shadow.compare(place, self.reference.plain, self.reference.adapted)
         hurts = comparison is not None and (comparison.may_hurt if guarded else comparison.hurts)
         guess, white = self._guess(drift), clean.whitening
-        recent = len(self._features) > 0
+        estimate = self._estimate(place, guess)
+        accuracy, kept = (None, estimate) if self.reference.unlabelled else (estimate, None)
         return Status(
             images,
             drift,
             changes(self._features, white.mean) if recent else {},
             tuple(clear_changes(self._features, white.mean, white.std)) if recent else (),
             guess,
-            self._estimate(distance, guess),
+            accuracy,
+            kept,
             tuple(self.faults.faults),
             comparison,
             self.guard and hurts,
@@ -228,9 +237,8 @@ class Monitor:
 
     def _remember(self, features: Array, logits: Floats, before: Drift, drift: Drift) -> None:
         """Keep the most recent images; where a drift has begun or ended, only those since."""
-        temperature = 1.0 if self.reference.adapted is None else self.reference.adapted.temperature
         self._features = np.concatenate([self._features, features])
-        self._shown = np.concatenate([self._shown, shown(logits, temperature)])
+        self._shown = np.concatenate([self._shown, shown(logits)])
         keep = max(WINDOW, len(features))
         if drift.since is not None and not before.drift_detected:
             keep = min(keep, self.detector.seen - drift.since + 1)
@@ -251,12 +259,12 @@ class Monitor:
         late = signatures.guess(self._features[-RECENT:])
         return late if late.known and late.kind not in (guess.kind, *guess.alike) else guess
 
-    def _estimate(self, distance: float, guess: Guess | None) -> Estimate | None:
+    def _estimate(self, place: Place | None, guess: Guess | None) -> Estimate | None:
         regression = self.reference.adapted
-        if regression is None or not len(self._shown):
+        if regression is None or place is None:
             return None
         outside = guess is not None and not guess.known
-        return regression.estimate(self._shown, distance, outside=outside, unlabelled=self.reference.unlabelled)
+        return regression.estimate(self._shown, place, outside=outside, relative=self.reference.unlabelled)
 
     def _shadow(self, observation: Observation, guarding: bool) -> Floats | None:
         """Let the plain model predict some of the images too; while it predicts anyway, all: give its logits then."""
@@ -267,9 +275,7 @@ class Monitor:
         some = observation.batch.with_images(observation.batch.images[chosen])
         logits: Floats = self.adapter.engine.run(some)[Tap.LOGITS][0]
         self.adapter.passes_per_image += len(chosen) / count
-        regressions = self.reference.plain, self.reference.adapted
-        plain, adapted = (1.0 if each is None else each.temperature for each in regressions)
-        self.shadow.add(logits, observation.logits[chosen], (plain, adapted))
+        self.shadow.add(logits, observation.logits[chosen])
         return logits if guarding else None
 
     def _tell_drift(self, before: Status, now: float) -> None:
@@ -315,10 +321,10 @@ class Monitor:
             "drift_p_value": drift.p_value,
             "camera_faults": float(len(status.faults)),
         }
-        if status.accuracy is not None:
-            expected = status.accuracy
-            numbers |= {"expected_accuracy": expected.value, "expected_accuracy_low": expected.low}
-            numbers |= {"expected_accuracy_high": expected.high, "outside_calibration": float(expected.outside)}
+        for name, expected in (("expected_accuracy", status.accuracy), ("accuracy_kept", status.kept)):
+            if expected is not None:
+                numbers |= {name: expected.value, f"{name}_low": expected.low, f"{name}_high": expected.high}
+                numbers |= {"outside_calibration": float(expected.outside)}
         if status.shadow is not None:
             numbers |= {"shadow_pairs": float(status.shadow.pairs), "shadow_agreement": status.shadow.agreement}
             if status.shadow.gain is not None and math.isfinite(status.shadow.gain):

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,15 @@ from fozo.data.sources import prepare
 from fozo.errors import FozoError
 from fozo.io import Form, load_arrays, save_arrays
 from fozo.methods.base import Method
-from fozo.monitor.accuracy import Evidence, Regression, fit_temperature, probabilities
+from fozo.monitor.accuracy import probabilities
 from fozo.monitor.drift import CleanImages, Whitening
 from fozo.monitor.looks import LOOKS, Looker
+from fozo.monitor.regression import Evidence, Regression
 from fozo.monitor.signatures import SEVERITIES, Signatures
 from fozo.types import Array, Floats, Spec, Tap
 
-SAMPLE = 40
+SAMPLE = 64
 """Images that are corrupted for each kind and severity, unless told; every one sees others, so that all get a turn."""
-PREDICTED = (1, 3, 5)
-"""Severities at which they are predicted, too; of the others only their looks are kept, which cost no pass."""
 BATCH = 20
 LARGEST = 1e12
 Progress = Callable[[str, int, int], None]
@@ -50,9 +50,9 @@ class Part:
     indices: npt.NDArray[np.int64]
     """Which of the clean images they are."""
     features: Array
-    plain: Floats | None
-    """Logits of the plain model, where it was run."""
-    adapted: Floats | None
+    plain: Floats
+    """Logits of the plain model."""
+    adapted: Floats
     """Logits of the method, which began anew."""
 
 
@@ -72,10 +72,10 @@ class MonitorReference:
     plain: Regression | None
     """For those of the plain model."""
     unlabelled: bool
-    """Whether there were no labels, and the plain model's probabilities on clean images stood in for them."""
+    """Whether there were no labels: then accuracy is expected as a part of that on clean images."""
 
     KIND = "monitor reference"
-    VERSION = 1
+    VERSION = 2
 
     @classmethod
     def collect(
@@ -90,8 +90,7 @@ class MonitorReference:
     ) -> MonitorReference:
         """Measure clean images, and some of them corrupted, with a fresh copy of an adapter.
 
-        About 2 x (images + 45 x sample) forward passes, half of it where nothing is adapted, and 75 x sample corrupted
-        images.
+        About 2 x (images + 75 x sample) forward passes, half of it where nothing is adapted.
 
         Args:
             adapter: what is going to be watched.
@@ -131,31 +130,30 @@ class MonitorReference:
         if len(parts) == 1:
             return made
         corrupted = {(part.kind, part.severity): part.features for part in parts[1:]}
-        assert parts[0].plain is not None and parts[0].adapted is not None
-        if labels is None:
-            truth = probabilities(parts[0].plain)
-        else:
-            truth = np.zeros(parts[0].plain.shape)
-            truth[np.arange(len(labels)), labels] = 1
+        signatures = Signatures.of(parts[0].features, corrupted)
+        truth = probabilities(parts[0].plain)
 
-        def regression(clean_logits: Floats, logits: Callable[[Part], Floats | None]) -> Regression:
-            temperature = 1.0 if labels is None else fit_temperature(clean_logits, labels)
+        def regression(logits: Callable[[Part], Floats]) -> Regression:
             evidence = []
             for part in parts:
-                found = logits(part)
-                if found is None:
-                    continue
-                distance = clean.distance(clean.whitening(part.features))
-                right = truth[part.indices, found.argmax(axis=1)]
-                evidence.append(Evidence(f"{part.kind}/{part.severity}", found, distance, right))
-            return Regression.of(evidence, temperature)
+                told = logits(part)
+                named = told.argmax(axis=1)
+                right = None if labels is None else (named == labels[part.indices]).astype(np.float64)
+                places = signatures.rows(part.features)
+                evidence.append(Evidence(part.kind, told, places, truth[part.indices, named], right))
+            return Regression.of(evidence)
 
         return replace(
             made,
-            signatures=Signatures.of(parts[0].features, corrupted),
-            adapted=regression(parts[0].adapted, lambda part: part.adapted),
-            plain=regression(parts[0].plain, lambda part: part.plain),
+            signatures=signatures,
+            adapted=regression(lambda part: part.adapted),
+            plain=regression(lambda part: part.plain),
         )
+
+    @property
+    def expects_accuracy(self) -> bool:
+        """Whether an accuracy can be told, and not only a part of that on clean images, or nothing."""
+        return self.adapted is not None and not self.unlabelled
 
     def check(self, adapter: Method[Any]) -> None:
         """Refuse to serve another model or method than the one it was collected with."""
@@ -190,9 +188,7 @@ class MonitorReference:
             arrays |= {"signatures.mean": s.mean, "signatures.std": s.std}
         for name, regression in (("adapted", self.adapted), ("plain", self.plain)):
             if regression is not None:
-                arrays[f"{name}.columns"] = np.stack([regression.centre, regression.scale])
-                arrays[f"{name}.weights"] = regression.weights
-                arrays[f"{name}.scales"] = np.array([regression.temperature, regression.error])
+                arrays |= {f"{name}.{part}": array for part, array in regression.arrays().items()}
         save_arrays(path, header, arrays)
 
     @classmethod
@@ -217,7 +213,7 @@ class MonitorReference:
                     arrays["signatures.matrix"], arrays["signatures.points"], int(facts["sample"]),
                 )  # fmt: skip
                 signatures.check(len(white.mean))
-            regressions = {name: _regression(name, arrays) for name in ("adapted", "plain")}
+            regressions = {name: _regression(name, arrays, len(white.mean)) for name in ("adapted", "plain")}
             clean = CleanImages(images, white, length, variance, norm)
             fingerprint, model, method = (str(facts[name]) for name in ("fingerprint", "model", "method"))
             judged = regressions["adapted"], regressions["plain"], bool(facts["unlabelled"])
@@ -247,18 +243,9 @@ class MonitorReference:
                 raise ValueError(f"{name} is {forms[name].dtype} of shape {list(forms[name].shape)}")
 
 
-def _regression(name: str, arrays: Mapping[str, Array]) -> Regression | None:
-    if f"{name}.weights" not in arrays:
-        return None
-    columns, weights = arrays[f"{name}.columns"], arrays[f"{name}.weights"]
-    temperature, error = arrays[f"{name}.scales"].tolist()
-    if (
-        columns.shape != (2, 7)
-        or weights.shape != (8,)
-        or not (temperature > 0 and error >= 0 and columns[1].min() > 0)
-    ):
-        raise ValueError(f"the regression of {name} predictions has the wrong form")
-    return Regression(temperature, columns[0], columns[1], weights, error)
+def _regression(name: str, arrays: Mapping[str, Array], width: int) -> Regression | None:
+    parts = {key.partition(".")[2]: array for key, array in arrays.items() if key.startswith(f"{name}.")}
+    return Regression.from_arrays(parts, width) if parts else None
 
 
 def _read(images: ImageSet, spec: Spec, progress: Progress) -> Pixels:
@@ -271,11 +258,9 @@ def _read(images: ImageSet, spec: Spec, progress: Progress) -> Pixels:
 
 
 def turns(count: int, kinds: tuple[str, ...], sample: int = SAMPLE) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
-    """Say which images are corrupted how: every kind and severity gets others; those to be predicted come first."""
+    """Say which images are corrupted how: every kind and severity gets others."""
     size = min(sample, count)
-    rest = [severity for severity in SEVERITIES if severity not in PREDICTED]
-    pairs = [(kind, severity) for some in (PREDICTED, rest) for kind in kinds for severity in some]
-    for place, (kind, severity) in enumerate(pairs):
+    for place, (kind, severity) in enumerate(product(kinds, SEVERITIES)):
         yield kind, severity, (place * size + np.arange(size)) % count
 
 
@@ -296,10 +281,8 @@ def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progres
                 pictures = np.stack([corrupt(one, kind, severity, 0, image_id=name) for one, name in pairs])
             batch = engine.check(engine.spec.normalise(pictures))
             features.append(looker(batch.images))
-            if severity in (0, *PREDICTED):
-                plain.append(engine.run(batch)[Tap.LOGITS][0])
-                adapted.append(plain[-1] if fresh.info.name == "noadapt" else fresh(batch.images))
+            plain.append(engine.run(batch)[Tap.LOGITS][0])
+            adapted.append(plain[-1] if fresh.info.name == "noadapt" else fresh(batch.images))
             done += len(some)
             progress("collecting the monitor's reference", done, total)
-        logits = (np.concatenate(plain), np.concatenate(adapted)) if plain else (None, None)
-        yield Part(kind, severity, indices, np.concatenate(features), *logits)
+        yield Part(kind, severity, indices, np.concatenate(features), np.concatenate(plain), np.concatenate(adapted))

@@ -3,7 +3,8 @@
 At a chosen rate, images are run through the plain model as well. Where both name the same class, both are right or
 both are wrong, however sure they are: only pairs that differ can gain or lose anything. Of these the probability of
 being right is expected for both predictions (:mod:`fozo.monitor.accuracy`); adaptation *hurts* where the plain model's
-is higher by more than two standard errors, which are those of the pairs and of the regressions.
+is higher by more than two standard errors, which are those of the pairs and of the regressions, as far as these do not
+err alike.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fozo.monitor.accuracy import Regression, shown
+from fozo.monitor.accuracy import shown
+from fozo.monitor.regression import Regression
+from fozo.monitor.signatures import Place
 from fozo.types import Array, Floats
 
 PAIRS = 128
@@ -35,7 +38,7 @@ class Comparison:
     gain: float | None = None
     """Expected accuracy of the adapted model less that of the plain one, where accuracy can be expected."""
     error: float | None = None
-    """Its standard error."""
+    """Its standard error, but for what both predictions share."""
 
     @property
     def hurts(self) -> bool:
@@ -61,10 +64,10 @@ class Shadow:
         self._due = (self._due + self.rate * count) % 1.0
         return np.flatnonzero(np.diff(places) > 0)
 
-    def add(self, plain: Floats, adapted: Floats, temperatures: tuple[float, float]) -> None:
+    def add(self, plain: Floats, adapted: Floats) -> None:
         """Keep pairs of logits ``[n, classes]``."""
         same = plain.argmax(axis=1) == adapted.argmax(axis=1)
-        rows = zip(shown(plain, temperatures[0]), shown(adapted, temperatures[1]), same, strict=True)
+        rows = zip(shown(plain), shown(adapted), same, strict=True)
         self._pairs.extend((p, a, bool(s)) for p, a, s in rows)
 
     def memory(self) -> tuple[float, Array]:
@@ -82,17 +85,19 @@ class Shadow:
         """Drop the pairs: they are of another domain."""
         self._pairs.clear()
 
-    def compare(self, distance: float, plain: Regression | None, adapted: Regression | None) -> Comparison | None:
-        """Say what the pairs show; ``distance`` is that of the recent images from clean ones."""
+    def compare(self, place: Place | None, plain: Regression | None, adapted: Regression | None) -> Comparison | None:
+        """Say what the pairs show; ``place`` is that of the recent images among the signatures."""
         if len(self._pairs) < FEWEST:
             return None
         p, a = (np.array([pair[i] for pair in self._pairs]) for i in (0, 1))
         agreement = float(np.mean([same for _, _, same in self._pairs]))
         gain = error = None
-        if plain is not None and adapted is not None:
+        if place is not None and plain is not None and adapted is not None:
             same = np.array([pair[2] for pair in self._pairs])
-            difference = np.where(same, 0.0, adapted.probabilities(a, distance) - plain.probabilities(p, distance))
+            difference = np.where(same, 0.0, adapted.probabilities(a, place) - plain.probabilities(p, place))
             gain = float(difference.mean())
-            systematic = float(np.hypot(plain.error, adapted.error)) * (1 - agreement)
+            # Both are of the same images. What their scores err alike does not change which one is likelier.
+            unlike = np.sqrt(max(1 - plain.likeness(adapted), 0.0))
+            systematic = unlike * np.hypot(plain.mean(p, place)[1], adapted.mean(a, place)[1]) * (1 - agreement)
             error = float(np.hypot(difference.std() / np.sqrt(len(difference)), systematic))
         return Comparison(len(p), agreement, float(p[:, 2].mean()), float(a[:, 2].mean()), gain, error)

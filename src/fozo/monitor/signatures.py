@@ -56,6 +56,14 @@ class Guess:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where some images are among the signatures."""
+
+    mean: Array
+    images: int
+
+
+@dataclass(frozen=True)
 class Signatures:
     """The signatures of some kinds of corruptions."""
 
@@ -91,10 +99,17 @@ class Signatures:
         if shapes != wanted or self.images < 1 or not (self.std > 0).all():
             raise FozoError(f"signatures of shapes {shapes} do not go together; collect the reference again")
 
+    def rows(self, features: Array) -> Array:
+        """Whiten ``[n, features]``."""
+        return np.asarray(np.clip((features - self.mean) / self.std, -CLIP, CLIP) @ self.matrix)
+
+    def place(self, features: Array) -> Place:
+        """Say where images ``[n, features]`` are."""
+        return Place(self.rows(features).mean(axis=0), len(features))
+
     def guess(self, features: Array) -> Guess:
         """Say what images ``[n, features]`` look like."""
-        rows = np.clip((features - self.mean) / self.std, -CLIP, CLIP) @ self.matrix
-        mean, expected = rows.mean(axis=0), 1 / len(rows) + 1 / self.images + ERROR
+        mean, expected = self.place(features).mean, 1 / len(features) + 1 / self.images + ERROR
         found = {kind: self._nearest(line, mean) for kind, line in zip(self.kinds, self.points, strict=True)}
         found["clean"] = float(np.square(mean).sum()), 0.0
         best = min(found, key=lambda kind: found[kind][0])

@@ -186,7 +186,7 @@ class Camera:
         status = self.monitor.status
         drift = status.drift
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
-        expected = UNKNOWN if self.monitor.reference.adapted is not None else None
+        expected = UNKNOWN if self.monitor.reference.expects_accuracy else None
         if status.accuracy is not None:
             expected = status.accuracy.value, status.accuracy.low, status.accuracy.high
         return Answer(logits, numbers, expected, status.sentence)

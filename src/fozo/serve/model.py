@@ -59,7 +59,7 @@ class ServedModel:
         """What can be told beside predictions."""
         if self.reference is None:
             return ()
-        return (DRIFT,) if self.reference.adapted is None else (ACCURACY, DRIFT)
+        return (ACCURACY, DRIFT) if self.reference.expects_accuracy else (DRIFT,)
 
     def open(self, name: str) -> Camera:
         """Bring a camera to memory: from its folder, or new."""

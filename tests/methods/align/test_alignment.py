@@ -7,8 +7,8 @@ import pytest
 
 import fozo
 from fozo.core.moments import log_variance
-from fozo.methods.align.alignment import MAX_LOG_SCALE, TokenStatistics, block_updates, moved_cls, plan
-from fozo.types import Floats, Knobs, Move, Tap
+from fozo.methods.align.alignment import MAX_LOG_SCALE, BlockUpdates, TokenStatistics, moved_cls, plan
+from fozo.types import Floats, Knobs, Move, Tap, Taps
 from tests.helpers import random_images, run
 
 RNG = np.random.default_rng(0)
@@ -112,12 +112,31 @@ def test_flat_vectors_are_read_back_as_they_were(depth: int) -> None:
         np.testing.assert_array_equal(getattr(again, name), getattr(rows, name))
 
 
+def updates(engine: fozo.Engine, taps: Taps, knobs: Knobs) -> TokenStatistics:
+    """What the blocks added, in its own unit."""
+    depth, dim = engine.spec.depth, engine.spec.dim
+    one = np.ones((1, TokenStatistics.width(depth, dim) // dim, dim))
+    return TokenStatistics.of_layers(BlockUpdates(knobs, 0 * one, one, depth)(taps), depth)
+
+
+def test_updates_are_told_in_a_unit_and_about_a_centre(engine: fozo.Engine) -> None:
+    """And where nothing is moved, no knobs are as good as those that move nothing."""
+    spec, taps = engine.spec, run(engine, random_images(2))
+    layers = TokenStatistics.width(spec.depth, spec.dim) // spec.dim
+    centre, unit = RNG.standard_normal((1, layers, spec.dim)), RNG.uniform(0.5, 2, (1, layers, spec.dim))
+    still = Move(np.ones((1, 1, spec.depth, spec.dim)), np.zeros((1, 1, spec.depth, spec.dim)))
+    for knobs in (Knobs(), Knobs(cls=still, patches=still)):
+        plain = updates(engine, taps, knobs).layers()
+        told = BlockUpdates(knobs, centre, unit, spec.depth)(taps)
+        np.testing.assert_allclose(told * unit + centre, plain, atol=1e-4)
+
+
 def test_block_updates_predict_the_pass_that_showed_them(engine: fozo.Engine) -> None:
     """Adding up what each block added gives the taps again, with and without moves."""
     spec, images = engine.spec, random_images(4)
     still = Move(np.ones((1, 1, spec.depth, spec.dim)), np.zeros((1, 1, spec.depth, spec.dim)))
     plain_taps = run(engine, images)
-    plain = block_updates(plain_taps, Knobs(cls=still, patches=still))
+    plain = updates(engine, plain_taps, Knobs(cls=still, patches=still))
     unmoved, half = TokenStatistics.unmoved(plain), moved_cls(spec.depth)
     np.testing.assert_allclose(unmoved.mean, plain_taps[Tap.PATCH_MEAN][0], atol=1e-4)
     np.testing.assert_allclose(unmoved.log_variance, log_variance(plain_taps[Tap.PATCH_VARIANCE][0]), atol=1e-4)
@@ -127,7 +146,7 @@ def test_block_updates_predict_the_pass_that_showed_them(engine: fozo.Engine) ->
     patches, cls_shift = moves(used)
     assert np.abs(cls_shift[:, :, 1 : 1 + half]).max() > 0.01
     taps = run(engine, images, used)
-    seen = block_updates(taps, used)
+    seen = updates(engine, taps, used)
     mean, log_var, cls = seen.mean[:, 0], seen.log_variance[:, 0], np.zeros((4, spec.dim))
     for layer in range(spec.depth):
         np.testing.assert_allclose(mean, taps[Tap.PATCH_MEAN][0][:, layer], atol=1e-4)

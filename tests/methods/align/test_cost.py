@@ -15,17 +15,18 @@ import pytest
 import fozo
 from fozo.core.descriptor import spectra
 from fozo.core.statistics import SourceStatistics
+from fozo.data import sample
 from fozo.methods.align.equaliser import equalise
-from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Stored
+from fozo.methods.align.retrieval import AVERAGED, DomainEstimate, Memory, RetrievalConfig, Stored
 from fozo.types import NO_KNOBS, Affine, Batch, Images, Knobs, Spec, Tap, Taps
 from tests.helpers import random_images
 
 
 class Counted:
-    """An engine that counts the images of each call."""
+    """An engine that counts the images of each call, and the bytes that it hands out."""
 
     def __init__(self, engine: fozo.Engine) -> None:
-        self.inner, self.calls = engine, list[int]()
+        self.inner, self.calls, self.bytes = engine, list[int](), 0
         self.spec: Spec = engine.spec
         self.device, self.abilities = engine.device, engine.abilities
 
@@ -37,7 +38,9 @@ class Counted:
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         self.calls.append(len(batch))
-        return self.inner.run(batch, knobs, taps)
+        found = self.inner.run(batch, knobs, taps)
+        self.bytes += sum(value.nbytes for value in found.values())
+        return found
 
 
 def drifted(count: int, seed: int = 0) -> np.ndarray:
@@ -87,6 +90,31 @@ def peak(call: object) -> int:
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_a_batch_of_a_known_domain_is_one_call_and_a_few_copies(size: int) -> None:
+    """Of the model's calls, of what it hands out, and of what is held beside it: all in proportion to the images."""
+    model = sample.MODELS["float32"]
+    counted = Counted(fozo.load_engine(model, threads=1))
+    method, spec = fozo.Align(counted, sample.source(model)), counted.spec
+    pictures = np.random.default_rng(0).uniform(-1, 1, (64, *spec.image_shape)).astype(np.float32)
+    faded = np.float32(0.3) * pictures
+    for _ in range(12):
+        method(faded)
+    method(faded[:size])
+    counted.calls.clear()
+    counted.bytes = 0
+    method(faded[:size])
+    taps = 4 * (3 * spec.depth * spec.dim + spec.classes)
+    assert counted.calls == [size] and counted.bytes == size * taps
+    plain, batch = fozo.NoAdapt(counted), faded[:size]
+    row = sum(array[:1].nbytes for array in method.memory._arrays())
+    beside = peak(lambda: method(batch)) - peak(lambda: plain(batch))
+    # What is worked out from the taps, rows that come and rows that go, and the spectra of eight images; where the
+    # treatment is not kept, an average over memories, which does not grow with the batch.
+    average = 0 if method.planned == [True] else 4 * AVERAGED
+    assert beside < size * (4 * taps + 2 * row) + 8 * 4 * pictures[0].nbytes + average
 
 
 def test_the_memory_is_never_copied_to_add_to_it_to_undo_it_or_to_average_it() -> None:

@@ -2,7 +2,7 @@
 
     fozo bench batches --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR
 
-Expected: what docs/results.md shows for ViT-Tiny; the paper has batches of 4 to 128 in Figure 3, on other images.
+Expected: docs/method.md has Align beside NoAdapt; the paper has batches of 4 to 128 in Figure 3, on other images.
 Cost: four streams of 320 images a row: 95,000 forward passes (a backward pass counted as two), 52,000 of them CAZO's:
 an hour on one core with a ViT-Tiny. PEA at B = 1 may end because its logits are not finite, as its docstring says.
 """

@@ -2,7 +2,7 @@
 
     fozo bench passes --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR
 
-Expected: what docs/results.md shows for ViT-Tiny; the paper's Figure 1 is drawn against seconds, on other images.
+Expected: docs/results.md has gains against passes; the paper's Figure 1 is drawn against seconds, on other images.
 Cost: 192 images a row, 257 passes in all rows together (a backward pass counted as two): 50,000 forward passes, 35
 minutes on one core with a ViT-Tiny.
 """

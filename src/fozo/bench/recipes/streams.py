@@ -2,7 +2,7 @@
 
     fozo bench streams --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --seeds 0,1,2
 
-Expected: what docs/results.md shows for ViT-Tiny; the paper has the continual column only, on other images.
+Expected: docs/method.md has Align beside NoAdapt; the paper has the continual column only, on other images.
 Cost: 1,248 images a method and seed, 90,000 forward passes a seed (a backward pass counted as two), 51,000 of them
 CAZO's: an hour on one core with a ViT-Tiny.
 """

@@ -1,4 +1,8 @@
-"""Charts as inline SVG, by hand: they take the page's colours, light or dark, and need no library to be seen."""
+"""Charts by hand: SVG for curves and HTML for words, so that both fit a phone, a wide screen and paper.
+
+Curves are stretched to whatever width there is, with strokes that keep theirs; ticks, names and numbers are text of the
+page, placed in percent. No library and no script is needed, and colours follow the page, light or dark.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 760, 330
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 14, 46
+from fozo.bench.gains import signed
+
+SIDE = 1000
+"""Both sides of a drawing, in its own units."""
 POINTS = 240
 """A curve is thinned to so many points: more cannot be seen."""
+FEW_NAMES, SOME_NAMES = 4, 8
+"""Names that fit side by side below a chart on a phone, and on a wide screen; more are turned upright."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A named curve or set of bars; ``dashed`` is the paper's."""
+    """A named curve."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     colour: int
+    """Its place in :data:`fozo.bench.report.colours.PALETTE`."""
     dashed: bool = False
+    faint: bool = False
+    """For curves that are to be seen behind the others."""
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    """Ends of the intervals, where it has some: a band, or whiskers where the points are marked."""
+
+    @property
+    def style(self) -> str:
+        """Its classes."""
+        return f"c{self.colour}{' dashed' if self.dashed else ''}{' faint' if self.faint else ''}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of the x axis with a name, such as a corruption."""
+
+    left: float
+    right: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of :func:`forest`: a difference, its interval, and what it is the mean of."""
+
+    label: str
+    value: float
+    low: float | None
+    high: float | None
+    marks: Sequence[float]
+    colour: int
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
@@ -39,35 +79,6 @@ def _short(value: float) -> str:
     return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
 
 
-def _frame(x_ticks: list[tuple[float, str]], y_ticks: list[tuple[float, str]], x_label: str, y_label: str) -> list[str]:
-    bottom = HEIGHT - BOTTOM
-    parts = [
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
-        for y, text in y_ticks
-    ]
-    parts += [f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{escape(text)}</text>' for x, text in x_ticks]
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="axis" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
-    turn = f'transform="rotate(-90 14 {(TOP + bottom) / 2})"'
-    parts.append(
-        f'<text class="axis" x="14" y="{(TOP + bottom) / 2}" text-anchor="middle" {turn}>{escape(y_label)}</text>'
-    )
-    return parts
-
-
-def _svg(title: str, parts: Sequence[str], series: Sequence[Series]) -> str:
-    keys = "".join(
-        f'<span class="key"><i class="swatch c{s.colour}{" dashed" if s.dashed else ""}"></i>{escape(s.label)}</span>'
-        for s in series
-    )
-    return (
-        f'<figure><div class="scroll"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg></div>"
-        f'<figcaption>{escape(title)}<div class="legend">{keys}</div></figcaption></figure>'
-    )
-
-
 def _range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     pad = 0.06 * (high - low) or 1.0
@@ -77,38 +88,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 def _thin(values: Sequence[float]) -> list[float]:
     step = max(1, math.ceil(len(values) / POINTS))
     kept = list(values[::step])
-    return kept if (len(values) - 1) % step == 0 else [*kept, values[-1]]
-
-
-def line_chart(
-    title: str, series: Sequence[Series], x_label: str, y_label: str, *, log: bool = False, dots: bool = False
-) -> str:
-    """Draw curves; with ``log`` the x axis is logarithmic, with ``dots`` the points are marked."""
-    xs = [float(x) for s in series for x in s.x]
-    ys = [float(y) for s in series for y in s.y]
-    low, high = _range(ys)
-    left, right = (math.log10(min(xs)), math.log10(max(xs))) if log else (min(xs), max(xs))
-    width = right - left or 1.0
-
-    def across(x: float) -> float:
-        return LEFT + ((math.log10(x) if log else x) - left) / width * (WIDTH - LEFT - RIGHT)
-
-    def down(y: float) -> float:
-        return HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
-    marks = _decades(min(xs), max(xs)) if log else ticks(left, right, 8)
-    parts = _frame(
-        [(across(x), _short(x)) for x in marks], [(down(y), f"{y:g}") for y in ticks(low, high)], x_label, y_label
-    )
-    for s in series:
-        pairs = list(zip(_thin(s.x), _thin(s.y), strict=True))
-        points = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in pairs)
-        parts.append(f'<polyline class="curve c{s.colour}{" dashed" if s.dashed else ""}" points="{points}"/>')
-        if dots:
-            parts += [
-                f'<circle class="dot c{s.colour}" cx="{across(x):.1f}" cy="{down(y):.1f}" r="3"/>' for x, y in pairs
-            ]
-    return _svg(title, parts, series)
+    return kept if not values or (len(values) - 1) % step == 0 else [*kept, values[-1]]
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -116,26 +96,137 @@ def _decades(low: float, high: float) -> list[float]:
         m * 10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for m in (1, 2, 5)
     ]
     inside = [value for value in found if low <= value <= high]
-    return inside if len(inside) <= 9 else [value for value in inside if f"{value:e}"[0] == "1"]
+    return inside if len(inside) <= 6 else [value for value in inside if f"{value:e}"[0] == "1"]
 
 
-def bar_chart(title: str, names: Sequence[str], series: Sequence[Series], y_label: str) -> str:
-    """Draw one cluster of bars for each name; all bars start at zero."""
-    high = max(1.0, *(float(y) for s in series for y in s.y))
-    cluster = (WIDTH - LEFT - RIGHT) / len(names)
-    thick = 0.82 * cluster / len(series)
+def legend(series: Sequence[Series]) -> str:
+    """Name the curves."""
+    keys = "".join(f'<span class="key"><i class="swatch {s.style}"></i>{escape(s.label)}</span>' for s in series)
+    return f'<div class="legend">{keys}</div>'
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    *,
+    log: bool = False,
+    dots: bool = False,
+    lines: bool = True,
+    spans: Sequence[Span] = (),
+    events: Sequence[tuple[float, str]] = (),
+) -> str:
+    """Draw curves.
+
+    Args:
+        title: what is seen, above it.
+        series: the curves, drawn in their order; those without points are left out, and with none there is no chart.
+        x_label: below the axis.
+        y_label: above the axis.
+        log: whether the x axis is logarithmic.
+        dots: whether points are marked.
+        lines: whether they are joined.
+        spans: names on the x axis, instead of numbers.
+        events: places on the x axis, and the short words to mark them with.
+    """
+    series = [s for s in series if s.x]
+    xs = [float(x) for s in series for x in s.x]
+    if len(set(xs)) < 2 and not (dots and xs):
+        return ""
+    low, high = _range([float(y) for s in series for each in (s.y, s.low, s.high) for y in each])
+    xs += [end for span in spans for end in (span.left, span.right)]
+    left, right = (math.log10(min(xs)), math.log10(max(xs))) if log else (min(xs), max(xs))
+    width = right - left or 1.0
+
+    def across(x: float) -> float:
+        return ((math.log10(x) if log else x) - left) / width
 
     def down(y: float) -> float:
-        return HEIGHT - BOTTOM - y / high * (HEIGHT - TOP - BOTTOM)
+        return 1 - (y - low) / (high - low)
 
-    centres = [(LEFT + (i + 0.5) * cluster, name) for i, name in enumerate(names)]
-    parts = _frame(centres, [(down(y), f"{y:g}") for y in ticks(0, high)], "", y_label)
-    for place, s in enumerate(series):
-        for i, y in enumerate(s.y):
-            x = LEFT + i * cluster + 0.09 * cluster + place * thick
-            hint = f"{escape(s.label)}, {escape(names[i])}: {y:.1f}"
-            parts.append(
-                f'<rect class="bar c{s.colour}" x="{x:.1f}" y="{down(y):.1f}" width="{max(0.8, thick - 0.6):.1f}" '
-                f'height="{HEIGHT - BOTTOM - down(y):.1f}"><title>{hint}</title></rect>'
-            )
-    return _svg(title, parts, series)
+    def path(points: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{SIDE * across(x):.0f},{SIDE * down(y):.0f}" for x, y in points)
+
+    shapes, words = [], []
+    for place, span in enumerate(spans):
+        if place % 2:
+            at, wide = SIDE * across(span.left), SIDE * (across(span.right) - across(span.left))
+            shapes.append(f'<rect class="span" x="{at:.0f}" y="0" width="{wide:.0f}" height="{SIDE}"/>')
+        middle = 50 * (across(span.left) + across(span.right))
+        share = 100 * (across(span.right) - across(span.left))
+        words.append(f'<span class="name" style="left:{middle:.2f}%;--w:{share:.2f}%">{escape(span.name)}</span>')
+    for value in ticks(low, high, 5):
+        zero = " zero" if value == 0 else ""
+        shapes.append(f'<path class="grid{zero}" d="M0 {SIDE * down(value):.0f}H{SIDE}"/>')
+        words.append(f'<span class="y" style="top:{100 * down(value):.2f}%">{_short(value)}</span>')
+    if not spans:
+        marks = _decades(min(xs), max(xs)) if log else ticks(left, right, 6)
+        words += [f'<span class="x" style="left:{100 * across(at):.2f}%">{_short(at)}</span>' for at in marks]
+    for at, word in events:
+        shapes.append(f'<path class="event" d="M{SIDE * across(at):.0f} 0V{SIDE}"/>')
+        words.append(f'<span class="event" style="left:{100 * across(at):.2f}%">{escape(word)}</span>')
+    for s in series:
+        x, y, bottom, top = (_thin(each) for each in (s.x, s.y, s.low, s.high))
+        if top and lines:
+            around = [*zip(x, top, strict=True), *reversed(list(zip(x, bottom, strict=True)))]
+            shapes.append(f'<polygon class="band {s.style}" points="{path(around)}"/>')
+        elif top:
+            shapes += [
+                f'<polyline class="whisker {s.style}" points="{path(((at, a), (at, b)))}"/>'
+                for at, a, b in zip(x, bottom, top, strict=True)
+            ]
+        if lines:
+            curve = path(list(zip(x, y, strict=True)))
+            shapes.append(f'<polyline class="curve {s.style}" points="{curve}"/>')
+        if dots:  # not of the drawing, which is stretched
+            words += [
+                f'<i class="{s.style}" style="left:{100 * across(a):.2f}%;top:{100 * down(b):.2f}%"></i>'
+                for a, b in zip(x, y, strict=True)
+            ]
+    fits = " few" if len(spans) <= FEW_NAMES else " some" if len(spans) <= SOME_NAMES else " many"
+    turned = fits if spans else ""
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><div class="unit">{escape(y_label)}</div>'
+        f'<div class="plot{turned}"><svg viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(title)}"><title>{escape(title)}</title>{"".join(shapes)}</svg>{"".join(words)}</div>'
+        f'<div class="unit below">{escape(x_label)}</div>{legend(series) if len(series) > 1 else ""}</figure>'
+    )
+
+
+def forest(title: str, rows: Sequence[Row], note: str) -> str:
+    """Draw differences with their intervals, one row each, with zero where nothing is gained; numbers beside them.
+
+    What leaves zero out is filled, a tie is hollow.
+    """
+    values = [x for row in rows for x in (row.value, row.low, row.high, *row.marks) if x is not None]
+    if not values:
+        return ""
+    low, high = _range([0.0, *values])
+
+    def across(x: float) -> str:
+        return f"{100 * (x - low) / (high - low):.2f}%"
+
+    scale = "".join(
+        f'<span class="x" style="left:{across(x)}">{f"{x:+g}" if x else "0"}</span>' for x in ticks(low, high, 5)
+    )
+    drawn = ""
+    for row in rows:
+        sure = row.low is not None and row.high is not None
+        tie = not sure or (row.low or 0) <= 0 <= (row.high or 0)
+        parts = [f'<i class="mark" style="left:{across(x)}"></i>' for x in row.marks]
+        text = signed(row.value)
+        if sure and row.low is not None and row.high is not None:
+            wide = f"{100 * (row.high - row.low) / (high - low):.2f}%"
+            parts.append(f'<i class="range" style="left:{across(row.low)};width:{wide}"></i>')
+            text += f" <small>({signed(row.low)} to {signed(row.high)}){' tie' if tie else ''}</small>"
+        parts.append(f'<i class="point{" tie" if tie else ""}" style="left:{across(row.value)}"></i>')
+        drawn += (
+            f'<div class="row c{row.colour}"><b>{escape(row.label)}</b><div class="track" style="--zero:{across(0)}">'
+            f'{"".join(parts)}</div><span class="value">{text}</span></div>'
+        )
+    return (
+        f'<figure class="forest"><figcaption>{escape(title)}</figcaption>{drawn}'
+        f'<div class="row scale"><b></b><div class="track" style="--zero:{across(0)}">{scale}</div>'
+        f'<span class="value"></span></div><div class="unit below">{escape(note)}</div></figure>'
+    )

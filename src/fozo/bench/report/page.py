@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
-
-from fozo.bench.measures import over_time, within_domains
+from fozo.bench.gains import BASE, Gains, over_base
 from fozo.bench.plan import AVERAGE
-from fozo.bench.report.charts import Series, bar_chart, line_chart
-from fozo.bench.report.tables import SHORT, Cell, Table, comma_separated, latex, markdown, number, table_of
+from fozo.bench.report import colours
+from fozo.bench.report.conclusions import conclusions
+from fozo.bench.report.figures import charts
+from fozo.bench.report.pictures import strip
+from fozo.bench.report.tables import Cell, Table, comma_separated, latex, markdown, number, table_of
 from fozo.bench.store import Group, collect, stores
 from fozo.io import atomic_write, check_output, disk_errors
 
-COLOURS = 17
 COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
 CLOSE = 1.0
 """Points of accuracy within which a number counts as agreeing with the paper's."""
+PAPERS_MODEL = "vit_base_patch16_224"
+"""Numbers of other models are no better or worse than the paper's: they are shown without a verdict."""
+MANY = 9
+"""Columns of a table above which their headings are turned upright."""
 
 
-def write_report(root: Path, out: Path) -> tuple[list[Path], list[str]]:
-    """Write the page to ``out`` and the tables beside it; return these files, and the stale runs below ``root``."""
+def write_report(root: Path, out: Path, images: Path | None = None) -> tuple[list[Path], list[str]]:
+    """Write the page to ``out`` and the tables beside it; return these files, and the stale runs below ``root``.
+
+    With clean ``images`` the page shows one of them under each corruption; without, it shows no picture.
+    """
     check_output(out)
-    groups = collect(root)
-    tables = [table_of(group) for group in groups]
+    chapters = [Chapter.of(group) for group in collect(root)]
+    tables = [chapter.table for chapter in chapters]
     stale = [str(path.relative_to(root)) for store in stores(root) for path in store.stale()]
     made = {
-        out: page(groups, tables, stale),
+        out: page(chapters, stale, "" if images is None else strip(images, [chapter.group for chapter in chapters])),
         out.with_suffix(".md"): markdown(tables),
         out.with_suffix(".csv"): comma_separated(tables),
         out.with_suffix(".tex"): latex(tables),
@@ -40,116 +48,130 @@ def write_report(root: Path, out: Path) -> tuple[list[Path], list[str]]:
     return list(made), stale
 
 
-def page(groups: Sequence[Group], tables: Sequence[Table], stale: Sequence[str] = ()) -> str:
-    """Make the page; ``stale`` names folders of runs that are not on it."""
+@dataclass(frozen=True)
+class Chapter:
+    """A group of runs with what is computed of them once."""
+
+    group: Group
+    gained: Mapping[str, Mapping[str, Gains]]
+    table: Table
+
+    @classmethod
+    def of(cls, group: Group) -> Chapter:
+        """Compare its rows."""
+        gained = over_base(group)
+        return cls(group, gained, table_of(group, gained))
+
+
+def document(title: str, body: str) -> str:
+    """Put a page together that stands alone."""
     style = files("fozo.bench.report").joinpath("report.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title><style>{style}{colours.css()}</style></head><body><main>{body}</main></body></html>\n"
+    )
+
+
+def page(chapters: Sequence[Chapter], stale: Sequence[str] = (), pictures: str = "") -> str:
+    """Make the page; ``stale`` names folders of runs that are not on it."""
+    groups = [chapter.group for chapter in chapters]
     names = [f"{group.recipe.name}-{number}" for number, group in enumerate(groups)]
     links = "".join(
         f'<li><a href="#{escape(name)}">{escape(group.recipe.title)}</a><small>{escape(group.setting)}</small></li>'
         for name, group in zip(names, groups, strict=True)
     )
-    sections = "".join(_section(*one) for one in zip(names, groups, tables, strict=True))
+    places = colours.assign(label for group in groups for label in group.labels)
+    sections = "".join(section(name, one, places) for name, one in zip(names, chapters, strict=True))
     if stale:
         listed = "".join(f"<li><code>{escape(path)}</code></li>" for path in stale)
         sections += (
             f"<section><details><summary>Not shown: {len(stale)} runs of options or rows that the recipes do not have "
             f"any more</summary><ul>{listed}</ul></details></section>"
         )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>fozo: results</title><style>{style}</style></head><body><main>"
-        "<header><h1>fozo: results</h1><p>Each cell shows our number, below it the paper's and the difference, where "
-        "the paper has one. Accuracies are in percent; hover over a number for its 95 % interval.</p>"
-        f"<nav><ul>{links}</ul></nav></header>{sections}</main></body></html>\n"
+    return document(
+        "fozo: results",
+        "<header><h1>fozo: results</h1><p>Accuracies are in percent. Differences are in points, of pairs: both methods "
+        "saw the same images. Ranges are 95 % intervals; where one includes zero it is a tie.</p>"
+        f"<nav><ul>{links}</ul></nav></header>{pictures}{sections}",
     )
 
 
-def _section(name: str, group: Group, table: Table) -> str:
+def section(name: str, chapter: Chapter, places: Mapping[str, int]) -> str:
+    """Make a section: what it says, its charts, its table, and how it was measured."""
+    group, gained, table = chapter.group, chapter.gained, chapter.table
     note = f'<p class="note">{escape(group.recipe.note)}</p>' if group.recipe.note else ""
+    said, drawn = conclusions(group, gained), charts(group, table, gained, places)
+    body = ""
+    for side in dict.fromkeys([*said, *drawn]):
+        head = "" if side == AVERAGE else f"<h3>{escape(side[:1].upper() + side[1:])}</h3>"
+        text = f'<p class="conclusion">{escape(said[side])}</p>' if side in said else ""
+        pictures = "".join(drawn.get(side, ()))
+        body += head + text + (f'<div class="charts">{pictures}</div>' if pictures else "")
     return (
         f'<section id="{escape(name)}"><h2>{escape(group.recipe.title)}</h2>'
-        f'<p class="setting">{escape(group.setting)}</p>{note}{_table(table)}'
-        f'<div class="charts">{"".join(_charts(group, table))}</div>'
-        f"{_conditions(group)}</section>"
+        f'<p class="setting">{escape(group.setting)}</p>{note}{body}'
+        f"{_table(group, table)}{_conditions(group)}</section>"
     )
 
 
-def _table(table: Table) -> str:
-    """Write a table; the best of each column of accuracies is marked, where there are several rows."""
-    best = np.argmax([[-1.0 if cell is None else cell.ours for cell in cells] for _, cells in table.rows], axis=0)
-    marked = [name not in COSTS and len(table.rows) > 1 for name in table.columns]
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
+def _table(group: Group, table: Table) -> str:
+    """Write a table; all that share the highest accuracy of a column are marked, where there are several rows."""
+    shown = [[None if cell is None else number(cell.ours, cell.digits) for cell in cells] for _, cells in table.rows]
+    best: list[str | None] = []
+    for place, name in enumerate(table.columns):
+        column = [(cell.ours, text) for (_, cells), texts in zip(table.rows, shown, strict=True)
+                  if (cell := cells[place]) is not None and (text := texts[place]) is not None]  # fmt: skip
+        best.append(max(column)[1] if column and name not in COSTS and len(table.rows) > 1 else None)
+    upright = ' class="upright"' if len(table.columns) > MANY else ""
+    head = "".join(f'<th scope="col"><span>{escape(column)}</span></th>' for column in table.columns)
+    papers = PAPERS_MODEL in group.setting
     body = ""
-    for place, (label, cells) in enumerate(table.rows):
-        shown = "".join(_cell(cell, marked[i] and best[i] == place) for i, cell in enumerate(cells))
-        body += f'<tr><th scope="row">{escape(label)}</th>{shown}</tr>'
-    return f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    for (label, cells), texts in zip(table.rows, shown, strict=True):
+        row = "".join(
+            _cell(cell, text is not None and text == best[i], papers)
+            for i, (cell, text) in enumerate(zip(cells, texts, strict=True))
+        )
+        body += f'<tr><th scope="row">{escape(label)}</th>{row}</tr>'
+    listed = [cell for _, cells in table.rows for cell in cells if cell is not None]
+    hints = ["Bold: the highest of a column."] if any(best) else []
+    if any(cell.gain is not None and cell.gain.side for cell in listed):
+        hints.append(
+            f'<span class="up">Green</span>: above {BASE} for sure, <span class="down">red</span>: below it, by the '
+            "95 % interval of the paired difference; no colour: a tie."
+        )
+    if any(cell.paper is not None for cell in listed):
+        own = "" if papers else f", which is of {PAPERS_MODEL} and is not to be compared with another model's"
+        hints.append(f"Small: the paper's number{own}.")
+    return (
+        f'<div class="scroll"><table{upright}><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>'
+        f'</div><p class="hint">{" ".join(hints)}</p>'
+    )
 
 
-def _cell(cell: Cell | None, best: bool) -> str:
+def _cell(cell: Cell | None, best: bool, papers: bool) -> str:
     if cell is None:
         return '<td class="none">–</td>'
-    hint = "" if cell.low is None or cell.high is None else f' title="95 % interval: {cell.low:.2f} to {cell.high:.2f}"'
+    hint = "" if cell.low is None or cell.high is None else f"95 % interval: {cell.low:.1f} to {cell.high:.1f}"
     std = "" if cell.std is None else f"<small> ± {number(cell.std, max(1, cell.digits))}</small>"
     ours = f'<span class="ours{" best" if best else ""}">{number(cell.ours, cell.digits)}</span>{std}'
-    theirs = ""
+    side, below = "", ""
+    if cell.gain is not None:
+        side = {1: ' class="up"', -1: ' class="down"', 0: ""}[cell.gain.side]
+        if cell.digits > 1:  # an average: there is room for the interval
+            below = f'<span class="gain">{cell.gain}</span>'
+        else:
+            hint += f"; over {BASE}: {cell.gain}"
+    elif cell.digits > 1 and cell.low is not None and cell.high is not None:
+        below = f'<span class="gain">{cell.low:.1f} to {cell.high:.1f}</span>'
     if cell.paper is not None and cell.difference is not None:
         kind = "near" if abs(cell.difference) <= CLOSE else "above" if cell.difference > 0 else "below"
-        accuracy = cell.digits > 0  # seconds and megabytes of another machine are no better or worse
+        accuracy = cell.digits > 0 and papers  # seconds and megabytes of another machine are no better or worse
         gap = f' <span class="{kind}">{number(cell.difference, cell.digits, "+")}</span>' if accuracy else ""
-        theirs = f'<span class="paper">{number(cell.paper, cell.digits)}{gap}</span>'
-    return f"<td{hint}>{ours}{theirs}</td>"
-
-
-def _charts(group: Group, table: Table) -> list[str]:
-    labels = group.labels
-    colours = {label: i % COLOURS for i, label in enumerate(labels)}
-    sweeps = list(dict.fromkeys(run.experiment.axis for run in group.runs if run.experiment.x is not None))
-    if sweeps:
-        return [_sweep(group, table, axis) for axis in sweeps]
-    if any(run.experiment.column != AVERAGE for run in group.runs):
-        return []
-    time, passes = [], []
-    for label in labels:
-        run = group.first(label)
-        records = run.records()
-        images, accuracy = over_time(records)
-        time.append(Series(label, images.tolist(), accuracy.tolist(), colours[label]))
-        curves = within_domains(records, run.costs())
-        length = min(len(spent) for _, spent, _ in curves)
-        spent = np.mean([spent[:length] for _, spent, _ in curves], axis=0)
-        reached = np.mean([accuracy[:length] for _, _, accuracy in curves], axis=0)
-        passes.append(Series(label, spent.tolist(), reached.tolist(), colours[label]))
-    charts = [
-        line_chart("Accuracy of all images so far", time, "images", "accuracy (%)"),
-        line_chart(
-            "Accuracy within a domain against forward passes spent on it, mean over domains",
-            passes, "forward passes (logarithmic)", "accuracy (%)", log=True,
-        ),
-    ]  # fmt: skip
-    domains = list(group.first(labels[0]).measures.domains)
-    if len(domains) > 1 and all(list(group.first(label).measures.domains) == domains for label in labels):
-        bars = [
-            Series(label, [], [group.first(label).measures.domains[d] for d in domains], colours[label])
-            for label in labels
-        ]
-        names = [SHORT.get(domain.split("/")[0], domain) for domain in domains]
-        charts.append(bar_chart("Accuracy under each corruption", names, bars, "accuracy (%)"))
-    return charts
-
-
-def _sweep(group: Group, table: Table, axis: str) -> str:
-    """Draw accuracy against a hyper-parameter, ours and the paper's."""
-    places = {run.experiment.label: run.experiment.x for run in group.runs if run.experiment.axis == axis}
-    cells = {label: row[table.columns.index(AVERAGE)] for label, row in table.rows}
-    points = [(x, cell) for label, x in places.items() if x is not None and (cell := cells[label]) is not None]
-    paper = [(x, cell.paper) for x, cell in points if cell.paper is not None]
-    series = [Series("ours", [x for x, _ in points], [cell.ours for _, cell in points], 0)]
-    if paper:
-        series.append(Series("paper", [x for x, _ in paper], [y for _, y in paper], 1, dashed=True))
-    return line_chart(f"Accuracy against {axis}", series, axis, "accuracy (%)", dots=True)
+        below += f'<span class="paper">{number(cell.paper, cell.digits)}{gap}</span>'
+    title = f' title="{escape(hint)}"' if hint else ""
+    return f"<td{side}{title}>{ours}{below}</td>"
 
 
 def _conditions(group: Group) -> str:

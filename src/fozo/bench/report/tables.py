@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import TypeAlias
 
+from fozo.bench.gains import Gain, Gains
 from fozo.bench.measures import Interval, at_budget, within_domains
 from fozo.bench.plan import AVERAGE
 from fozo.bench.store import Group, Run
@@ -17,7 +18,9 @@ from fozo.data.corruptions import KINDS
 
 HEADINGS = "Gauss Shot Impul Defcs Gls Mtn Zm Snw Frst Fg Brt Cnt Els Px JPG"
 SHORT = dict(zip(KINDS, HEADINGS.split(), strict=True))
-"""The paper's headings."""
+"""The paper's headings, for tables on paper."""
+GAINS = ("gain", "gain_low", "gain_high")
+"""What the CSV calls the difference to the row that nothing adapts in, and the ends of its interval."""
 FULL_BUDGET = 1400.0
 """Seconds of the last budget of Table C.1, which is one corruption's run of FOZO."""
 
@@ -33,6 +36,8 @@ class Cell:
     """Standard deviation over seeds, where there are several."""
     paper: float | None = None
     digits: int = 1
+    gain: Gain | None = None
+    """Over the row that nothing adapts in, where it can be paired with it."""
 
     @property
     def difference(self) -> float | None:
@@ -51,13 +56,28 @@ class Table:
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
 
 
+def full_name(domain: str, severity: int | None = None) -> str:
+    """Write a domain's name out: ``Gaussian noise``; with its severity, unless that is the usual one."""
+    kind, _, level = domain.partition("/")
+    name = kind.replace("_", " ").replace("jpeg", "JPEG")
+    name = name[:1].upper() + name[1:]
+    return f"{name}, severity {level}" if level and level != str(severity) else name
+
+
+HEADS = {full_name(kind): short for kind, short in SHORT.items()}
+"""The paper's headings by full name."""
 Columns: TypeAlias = dict[str, dict[str, Cell | None]]
 """Cells by column and row."""
 Number: TypeAlias = Callable[[Run], float]
 
 
 def _cell(
-    runs: Sequence[Run], value: Number, paper: str, digits: int = 1, interval: Callable[[Run], Interval] | None = None
+    runs: Sequence[Run],
+    value: Number,
+    paper: str,
+    digits: int = 1,
+    interval: Callable[[Run], Interval] | None = None,
+    gain: Gain | None = None,
 ) -> Cell | None:
     """Average a number over seeds; its interval reaches from the lowest to the highest of any seed's own."""
     if not runs:
@@ -71,22 +91,29 @@ def _cell(
         stdev(values) if len(values) > 1 else None,
         runs[0].experiment.paper.get(paper),
         digits,
+        gain,
     )
 
 
-def table_of(group: Group) -> Table:
-    """Make the table that a recipe's paper counterpart has, with what else was measured to its right."""
+def table_of(group: Group, gained: Mapping[str, Mapping[str, Gains]] | None = None) -> Table:
+    """Make the table that a recipe's paper counterpart has, with what else was measured to its right.
+
+    ``gained`` is what :func:`fozo.bench.gains.over_base` gave, for tables that show it.
+    """
+    gained = gained or {}
     sides = list(dict.fromkeys(run.experiment.column for run in group.runs))
     budgets = _budgets(group)
     # Table C.1 has its budgets instead of domains.
-    columns: Columns = _domains(group) if sides == [AVERAGE] and not budgets else {}
+    columns: Columns = _domains(group, gained.get(AVERAGE, {})) if sides == [AVERAGE] and not budgets else {}
     for side in sides:
+        found = gained.get(side, {})
         columns[side] = {
             label: _cell(
-                group.of(label, side), lambda r: r.measures.average, side, 2, lambda r: r.measures.average_interval
+                group.of(label, side), lambda r: r.measures.average, side, 2, lambda r: r.measures.average_interval,
+                found[label].mean if label in found else None,
             )
             for label in group.labels
-        }
+        }  # fmt: skip
     columns |= budgets
     if sides == [AVERAGE]:
         columns |= _costs(group)
@@ -94,24 +121,25 @@ def table_of(group: Group) -> Table:
     return Table(group.recipe.name, group.recipe.title, group.setting, tuple(columns), rows)
 
 
-def _domains(group: Group) -> Columns:
-    """A column for each domain, where there are several: under the paper's heading at the usual severity."""
+def _domains(group: Group, gained: Mapping[str, Gains]) -> Columns:
+    """A column for each domain, where there are several, under its full name."""
     domains = list(dict.fromkeys(domain for run in group.runs for domain in run.measures.domains))
     usual = group.runs[0].experiment.stream.severity
     columns: Columns = {}
     for domain in domains if len(domains) > 1 else ():
-        kind = domain.split("/")[0]
-        heading = SHORT.get(kind, kind) if domain.endswith(f"/{usual}") else domain
-        columns[heading] = {label: _domain_cell(group.of(label), domain, kind) for label in group.labels}
+        columns[full_name(domain, usual)] = {
+            label: _domain_cell(group.of(label), domain, gained.get(label)) for label in group.labels
+        }
     return columns
 
 
-def _domain_cell(runs: Sequence[Run], domain: str, kind: str) -> Cell | None:
+def _domain_cell(runs: Sequence[Run], domain: str, gained: Gains | None) -> Cell | None:
     return _cell(
         [run for run in runs if domain in run.measures.domains],
         lambda r: r.measures.domains[domain],
-        kind,
+        domain.partition("/")[0],
         interval=lambda r: r.measures.domain_intervals[domain],
+        gain=gained.of(domain) if gained is not None and domain in gained.values else None,
     )
 
 
@@ -187,12 +215,15 @@ def comma_separated(tables: Sequence[Table]) -> str:
     """All cells, one a line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["recipe", "setting", "row", "column", "ours", "low", "high", "std", "paper", "difference"])
+    writer.writerow(["recipe", "setting", "row", "column", "ours", "low", "high", "std", "paper", "difference", *GAINS])
     for table in tables:
         for label, cells in table.rows:
             for column, cell in zip(table.columns, cells, strict=True):
                 if cell is not None:
-                    numbers = (cell.ours, cell.low, cell.high, cell.std, cell.paper, cell.difference)
+                    within = None if cell.gain is None else cell.gain.within
+                    ends = (None, None) if within is None else (within.low, within.high)
+                    own = (cell.ours, cell.low, cell.high, cell.std, cell.paper, cell.difference)
+                    numbers = (*own, None if cell.gain is None else cell.gain.value, *ends)
                     plain = ["" if value is None else f"{value:.4f}" for value in numbers]
                     writer.writerow([table.name, table.setting, label, column, *plain])
     return text.getvalue()
@@ -210,7 +241,7 @@ def latex(tables: Sequence[Table]) -> str:
             "\\begin{table*}[t]\\centering\\small",
             f"\\begin{{tabular}}{{@{{}}l*{{{len(table.columns)}}}{{r}}@{{}}}}",
             "\\toprule",
-            " & ".join(["", *map(_tex, table.columns)]) + " \\\\",
+            " & ".join(["", *(_tex(HEADS.get(column, column)) for column in table.columns)]) + " \\\\",
             "\\midrule",
         ]
         for label, cells in table.rows:

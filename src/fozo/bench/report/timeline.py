@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fozo.bench.report.charts import Series, line_chart
+from fozo.bench.report.page import document
 from fozo.errors import FozoError
 from fozo.io import atomic_write, check_output, disk_errors, open_regular, parse_json
 from fozo.monitor.looks import LOOKS
@@ -65,7 +66,6 @@ def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
     """Make the page."""
     readings = [line for line in lines if line["type"] == "reading"]
     events = [line for line in lines if line["type"] == "event"]
-    style = files("fozo.bench.report").joinpath("report.css").read_text(encoding="utf-8")
     pictures = any(event.get("thumbnails") for event in events)
     heads = "".join(f'<th scope="col">{head}</th>' for head in PICTURES.values()) if pictures else ""
     rows = "".join(
@@ -79,16 +79,12 @@ def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
         if events
         else "<p>Nothing happened.</p>"
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>fozo: {escape(name)}</title><style>{style}</style></head><body><main>"
+    return document(
+        f"fozo: {name}",
         f"<header><h1>{escape(name)}</h1><p>{readings[-1]['image']:,} images, {len(events)} events. At the end: "
         f"{escape(str(readings[-1].get('sentence', '')))}</p></header>"
         f"<section class=events><h2>Events</h2>{table}</section>"
-        f'<section><h2>Readings</h2><div class="charts">{"".join(_charts(readings))}</div></section>'
-        "</main></body></html>\n"
+        f'<section><h2>Readings</h2><div class="charts">{"".join(_charts(readings))}</div></section>',
     )
 
 
@@ -102,28 +98,23 @@ def _pictures(event: dict[str, Any]) -> str:
 
 
 def _charts(readings: Sequence[dict[str, Any]]) -> list[str]:
-    curves = {
-        "Expected accuracy, with its 95 % interval": (
-            [("expected", "expected_accuracy"), ("low", "expected_accuracy_low"), ("high", "expected_accuracy_high")],
-            100.0,
-            "accuracy (%)",
-        ),
-        "Distance from clean images": (
-            [("distance", "drift_distance"), ("threshold", "drift_threshold")],
-            1.0,
-            "distance",
-        ),
-    }
     charts = []
-    for title, (pairs, scale, unit) in curves.items():
-        series = [_series(label, readings, (key,), scale, i) for i, (label, key) in enumerate(pairs)]
-        if all(each.x for each in series):
-            charts.append(line_chart(title, series, "images", unit))
+    for title, key, unit in (
+        ("Expected accuracy, with its 95 % interval", "expected_accuracy", "accuracy (%)"),
+        ("Expected part of the accuracy on clean images, with its 95 % interval", "accuracy_kept", "part (%)"),
+    ):
+        expected, low, high = (_series("expected", readings, (key + end,), 100.0, 1) for end in ("", "_low", "_high"))
+        if list(expected.x) == list(low.x) == list(high.x) != []:
+            charts.append(line_chart(title, [replace(expected, low=low.y, high=high.y)], "images", unit))
+    distance = _series("distance", readings, ("drift_distance",), 1.0, 1)
+    threshold = replace(_series("threshold", readings, ("drift_threshold",), 1.0, 0), dashed=True)
+    if distance.x and threshold.x:
+        charts.append(line_chart("Distance from clean images", [distance, threshold], "images", "distance"))
     looks = [_series(name, readings, ("looks", name), 1.0, i) for i, name in enumerate(SHOWN)]
     if all(each.x for each in looks):
         units = "; ".join(f"{look.name}: {look.meaning}" for look in LOOKS if look.name in SHOWN)
-        title = f"Change of looks against clean images (stops, and natural logarithms). {units}"
-        charts.append(line_chart(title, looks, "images", "change"))
+        title = "Change of looks against clean images, in stops and natural logarithms"
+        charts.append(line_chart(title, looks, f"images. {units}", "change"))
     return charts
 
 
@@ -136,6 +127,4 @@ def _series(label: str, readings: Sequence[dict[str, Any]], keys: tuple[str, ...
             value = value.get(key) if isinstance(value, dict) else None
         if isinstance(value, (int, float)):
             points.append((float(line["image"]), scale * float(value)))
-    return Series(
-        label, [x for x, _ in points], [y for _, y in points], colour, dashed=label in ("low", "high", "threshold")
-    )
+    return Series(label, [x for x, _ in points], [y for _, y in points], colour)

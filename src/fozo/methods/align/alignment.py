@@ -22,9 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.core.moments import TINY
 from fozo.types import Floats, Knobs, Move, Tap, Taps
+
+Single = npt.NDArray[np.float32]
 
 MAX_LOG_SCALE = np.log(2.0)
 """No move scales a feature by more than a factor of two: a channel that is dead on one side has no sensible ratio."""
@@ -121,28 +124,45 @@ def plan(updates: TokenStatistics, target: TokenStatistics, strengths: TokenStat
     return Knobs(cls=Move(cls_scale, cls_shift), patches=Move(scale, shift))
 
 
-def block_updates(taps: Taps, knobs: Knobs) -> TokenStatistics:
-    """Read from a pass under the moves of :func:`plan`, or none, what each block added: ``[B, ...]``."""
-    tokens, variances, leaving = (taps[tap][0] for tap in (Tap.PATCH_MEAN, Tap.PATCH_VARIANCE, Tap.CLS))
-    count, depth, dim = tokens.shape
-    half = moved_cls(depth)
-    layers = np.empty((count, 2 * depth + half, dim), dtype=np.float32)
-    found = TokenStatistics.of_layers(layers, depth)
-    logs = np.log(variances + np.float32(TINY))
-    moved, moved_logs, moved_cls_tokens = tokens, logs, leaving
-    if knobs.patches is not None:
-        scale, shift = knobs.patches.scale[0], knobs.patches.shift[0]
-        moved, moved_logs = scale * tokens + shift, logs + 2 * np.log(scale)
-    if knobs.cls is not None:
-        moved_cls_tokens = leaving[:, :half] + knobs.cls.shift[0][:, 1 : 1 + half]
-    for part, values, after in (
-        (found.mean, tokens, moved),
-        (found.log_variance, logs, moved_logs),
-        (found.cls, leaving[:, :half], moved_cls_tokens[:, :half]),
-    ):
-        part[:, :1] = values[:, :1]
-        np.subtract(values[:, 1:], after[:, :-1], out=part[:, 1:], casting="same_kind")
-    return found
+class BlockUpdates:
+    """Reads from passes under the moves of :func:`plan`, or none, what each block added.
+
+    A move makes a x + b of a statistic x; a is 1 but for the means. So the block behind it added x_l - a x_{l-1} - b,
+    where x_l is what the next one reads. All that does not depend on the pass is computed once, here.
+    """
+
+    def __init__(self, knobs: Knobs, centre: Floats, unit: Floats, depth: int) -> None:
+        """Updates are told in ``unit`` about ``centre``, both ``[1, layers, d]``."""
+        rows = 1 if knobs.patches is None else knobs.patches.scale.shape[1]
+        self.depth, self.half = depth, moved_cls(depth)
+        factors = np.ones((rows, *unit.shape[1:]), dtype=np.float32)
+        shifts = np.zeros_like(factors)
+        factor, shift = (TokenStatistics.of_layers(part, depth) for part in (factors, shifts))
+        if knobs.patches is not None:
+            scale = knobs.patches.scale[0, :, :-1]
+            factor.mean[:, 1:], shift.mean[:, 1:] = scale, knobs.patches.shift[0, :, :-1]
+            shift.log_variance[:, 1:] = 2 * np.log(scale)
+        if knobs.cls is not None:
+            shift.cls[:, 1:] = knobs.cls.shift[0, :, 1 : self.half]
+        for first in (factor.mean, factor.log_variance, factor.cls):
+            first[:, :1] = 0  # nothing was before it
+        self._per_unit = (1 / unit).astype(np.float32)
+        self._offset = (shifts + centre) * self._per_unit
+        self._factor = factors[:, 1:] * self._per_unit[:, 1:]
+
+    def __call__(self, taps: Taps) -> Single:
+        """Read a pass: ``[B, layers, d]``."""
+        tokens, variances, leaving = (taps[tap][0] for tap in (Tap.PATCH_MEAN, Tap.PATCH_VARIANCE, Tap.CLS))
+        layers = np.empty((len(tokens), *self._offset.shape[1:]), dtype=np.float32)
+        entering = TokenStatistics.of_layers(layers, self.depth)
+        entering.mean[...] = tokens
+        np.add(variances, TINY, out=entering.log_variance, casting="same_kind")
+        np.log(entering.log_variance, out=entering.log_variance)
+        entering.cls[...] = leaving[:, : self.half]
+        found = layers * self._per_unit
+        found -= self._offset
+        found[:, 1:] -= self._factor * layers[:, :-1]
+        return found
 
 
 def joined(parts: list[Knobs]) -> Knobs:

@@ -29,7 +29,7 @@ import numpy as np
 from fozo.core.descriptor import Single, spectra
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.methods.align.alignment import TokenStatistics, block_updates, joined, plan
+from fozo.methods.align.alignment import TokenStatistics, joined, plan
 from fozo.methods.align.config import BUCKET, BURST, AlignConfig
 from fozo.methods.align.equaliser import band_gains, energy_deficit, equalise
 from fozo.methods.align.lesson import Lesson
@@ -152,13 +152,14 @@ class Align(Method[AlignConfig]):
         while start < len(batch):
             some, treatment = self._next(domains, start)
             samples = float(treatment.samples.mean())
-            group, passes = self._group(batch.part(some), coefficients[some], domains.part(some), treatment)
+            passes, self.credit = self.config.spend(some.stop - start, samples, self.credit)
+            group, passes = self._group(batch.part(some), coefficients[some], domains.part(some), treatment, passes)
             logits.append(group)
             spent += passes * len(group)
             start = some.stop
         self.passes_per_image = spent / len(batch)
         # About 1 for clean images, whatever the size of the batch.
-        shift = len(descriptors) * float(np.square(descriptors.mean(axis=0)).mean())
+        shift = len(descriptors) * float(np.square(np.add.reduce(descriptors) / len(descriptors)).mean())
         self.report(shift=shift, effective_sample_size=samples)
         return logits[0] if len(logits) == 1 else np.concatenate(logits)
 
@@ -210,13 +211,12 @@ class Align(Method[AlignConfig]):
         return logits
 
     def _group(
-        self, batch: Batch, coefficients: Single, domains: DomainEstimate, treatment: Treatment
+        self, batch: Batch, coefficients: Single, domains: DomainEstimate, treatment: Treatment, passes: int
     ) -> tuple[Floats, int]:
-        """Move, predict and remember a few images. Return logits and passes."""
+        """Move, predict and remember a few images. Return logits and passes made."""
         before, knobs = self.memory.mark(), treatment.knobs
         plain, batch = batch, self._equalised(batch, coefficients, treatment.deficit)
         self.equalised = None if batch is plain else batch.images[-1]
-        passes, self.credit = self.config.spend(len(batch), float(treatment.samples.mean()), self.credit)
         for again in range(passes):
             if again:
                 knobs = self._plan(self.memory.retrieve(domains.alike()), treatment.drifted)
@@ -224,7 +224,7 @@ class Align(Method[AlignConfig]):
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
                 return self._heal(plain), again + 2
-            lesson = self._lesson(domains, block_updates(taps, knobs), logits, 1 - treatment.drifted)
+            lesson = self._lesson(domains, self.targets.read(taps, knobs), logits, 1 - treatment.drifted)
             self.memory.back(before)  # what the pass before saw of these images is out of date
             self.memory.add(lesson.domains, lesson.stored)
         self._learn_reference(lesson)
@@ -233,12 +233,12 @@ class Align(Method[AlignConfig]):
             self.treatment = self.treatment.used(len(batch))
         return logits, passes
 
-    def _lesson(self, domains: DomainEstimate, updates: TokenStatistics, logits: Floats, clean: Array) -> Lesson:
+    def _lesson(self, domains: DomainEstimate, vectors: Single, logits: Floats, clean: Array) -> Lesson:
         """Say what is to be remembered of images; nothing of those whose tokens are beyond belief."""
-        clean = np.broadcast_to(clean, len(logits))
-        vectors, contents = self.targets.encode(updates), self.targets.offsets(logits)
-        sound = self.targets.plausible(vectors)
-        if not sound.all():
+        clean = clean.repeat(len(logits) // len(clean))
+        contents = self.targets.offsets(logits)
+        if not self.targets.ordinary(vectors):
+            sound = self.targets.plausible(vectors)
             domains, vectors, contents, clean = domains.part(sound), vectors[sound], contents[sound], clean[sound]
         return Lesson(domains, Stored.of(vectors, contents), clean)
 
@@ -247,19 +247,19 @@ class Align(Method[AlignConfig]):
         weight = float(lesson.clean.sum())
         if self.config.own_reference and weight > NEGLIGIBLE:
             # All is linear in what is remembered, so the average image has the average residual.
-            vectors, contents = lesson.stored.mean(lesson.clean / weight)
+            vectors, contents = lesson.stored.average(lesson.clean[None] / weight)
             offset = contents.astype(np.float64)
             residual = self.targets.residuals(self.targets.decode(vectors), offset)
             self.reference = self.reference.learn(offset, residual, np.array([weight]))
 
     def _equalised(self, batch: Batch, coefficients: Single, deficit: Array) -> Batch:
         """Give images back the detail that their domains lack."""
-        strength = self.config.equaliser_strength
-        if not strength or not deficit.any():
-            return batch
-        if len(deficit) > 1:
-            return batch.with_images(equalise(self.spectra, coefficients, deficit, strength))
         if self._gains is None or self._gains[0] is not deficit:  # a treatment that is kept has them already
+            strength = self.config.equaliser_strength
+            if not strength or not deficit.any():
+                return batch
+            if len(deficit) > 1:
+                return batch.with_images(equalise(self.spectra, coefficients, deficit, strength))
             self._gains = deficit, band_gains(self.spectra, deficit[0], strength)
         np.multiply(coefficients, self._gains[1], out=coefficients)
         return batch.with_images(self.spectra.inverse(coefficients))

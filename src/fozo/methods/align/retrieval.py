@@ -34,6 +34,8 @@ classes that Align was tuned on stay below it, and far above it under the extra 
 Codes = npt.NDArray[np.int8]
 Single = npt.NDArray[np.float32]
 LARGEST_CODE = 127
+AVERAGED = 1 << 18
+"""Codes that are averaged at a time, to stay in the cache."""
 NAMES = ("mean", "variance", "descriptor", "codes", "scales", "contents")
 """What a state calls the arrays of a memory."""
 
@@ -56,9 +58,10 @@ class Stored:
     @classmethod
     def of(cls, vectors: Single, contents: Floats) -> Stored:
         """Round vectors ``[n, layers, d]``, whose numbers should be of one size within a layer."""
-        scales = np.abs(vectors).max(axis=2, initial=0) / np.float32(LARGEST_CODE)
-        codes = np.rint(vectors / np.maximum(scales, np.float32(1e-30))[:, :, None])
-        return cls(codes.astype(np.int8), scales, np.asarray(contents, dtype=np.float32))
+        # Nothing at all has a scale too, which is as good as none.
+        scales = np.maximum.reduce(np.abs(vectors), axis=2, initial=LARGEST_CODE * 1e-30) / np.float32(LARGEST_CODE)
+        codes = vectors / scales[:, :, None]
+        return cls(np.rint(codes, out=codes).astype(np.int8), scales, np.asarray(contents, dtype=np.float32))
 
     def __len__(self) -> int:
         """Count the images."""
@@ -67,6 +70,8 @@ class Stored:
     def average(self, shares: Floats) -> tuple[Single, Single]:
         """Average by ``shares`` ``[m, n]``: vectors ``[m, layers, d]`` and contents ``[m, k]``."""
         parts = shares.astype(np.float32)
+        if len(parts) == 1:
+            return self._mean(parts[0])
         vectors = np.empty((len(parts), *self.codes.shape[1:]), dtype=np.float32)
         numbers = np.empty((self.codes.shape[0], self.codes.shape[2]), dtype=np.float32)
         for layer in range(self.codes.shape[1]):  # one after the other, to stay in the cache; einsum wakes no threads
@@ -74,11 +79,15 @@ class Stored:
             np.einsum("mn,nd->md", parts * self.scales[:, layer], numbers, out=vectors[:, layer])
         return vectors, np.einsum("mn,nk->mk", parts, self.contents)
 
-    def mean(self, shares: Floats) -> tuple[Single, Single]:
-        """Average a group's own few images by ``shares`` ``[n]``, in fewer calls: ``[1, layers, d]`` and ``[1, k]``."""
-        parts = shares.astype(np.float32)
-        vectors = np.einsum("nl,nld->ld", parts[:, None] * self.scales, self.codes.astype(np.float32))
-        return vectors[None], np.einsum("n,nk->k", parts, self.contents)[None]
+    def _mean(self, parts: Single) -> tuple[Single, Single]:
+        """Average by one row of shares ``[n]``, some images at a time in the order in which they lie in memory."""
+        count, layers, width = self.codes.shape
+        vectors = np.zeros((1, layers, width), dtype=np.float32)
+        for start in range(0, count, step := max(1, AVERAGED // max(layers * width, 1))):
+            some = slice(start, start + step)
+            weights = parts[some, None] * self.scales[some]
+            vectors += np.einsum("nl,nld->ld", weights, self.codes[some].astype(np.float32))
+        return vectors, np.einsum("n,nk->k", parts, self.contents)[None]
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ class DomainEstimate:
 
     def distinct(self) -> DomainEstimate:
         """One row if all images share one estimate, else all of them."""
-        return self.part(slice(0, 1)) if np.ptp(self.mean, axis=0).max() == 0 else self
+        return self.part(slice(0, 1)) if len(self.mean) > 1 and (self.mean == self.mean[0]).all() else self
 
     def alike(self) -> DomainEstimate:
         """One row if all images are of one domain, as far as their estimates tell, else all of them.
@@ -158,12 +167,11 @@ class RetrievalConfig:
         mean = np.add.reduce(joined, axis=0) / count
         # The variance of few images is itself uncertain: what lies within two standard errors of 1 counts as 1.
         spread = np.add.reduce(np.square(joined - mean), axis=0) / (count - 1)
-        excess = spread - 1 - 2 * math.sqrt(2 / (count - 1))
-        between = np.maximum(excess, 0)
+        between = np.maximum(spread - (1 + 2 * math.sqrt(2 / (count - 1))), 0)
         share = between / (1 + between)
         posterior = mean + share * (descriptors - mean)
-        variance = np.maximum(share + (1 - share) ** 2 * (1 + between) / count, 1 / count)
-        return DomainEstimate(posterior, np.broadcast_to(variance, descriptors.shape), descriptors)
+        variance = share * (1 - 1 / count) + 1 / count
+        return DomainEstimate(posterior, np.repeat(variance[None], len(descriptors), axis=0), descriptors)
 
     def posterior(self, domains: DomainEstimate, retrieved: Retrieved) -> DomainEstimate:
         """Sharpen estimates by the descriptors of the images retrieved, each an observation of variance 1."""
@@ -243,7 +251,7 @@ class Memory:
             np.zeros((capacity, contents), dtype=np.float32),
         )
         self._count, self._next = 0, 0
-        self._undo: list[tuple[int, int, npt.NDArray[np.intp], list[npt.NDArray[np.generic]]]] = []
+        self._undo: list[tuple[int, int, slice | npt.NDArray[np.intp], list[npt.NDArray[np.generic]]]] = []
 
     def __len__(self) -> int:
         """Images remembered."""
@@ -283,9 +291,13 @@ class Memory:
 
     def latest(self, images: int) -> Array:
         """Descriptors of the latest images, so many at most, the oldest first."""
-        images = min(images, self._count)
-        found: Array = self._domains.descriptor[(self._next - images + np.arange(images)) % self.config.capacity]
+        found: Array = self._domains.descriptor[self._places(self._next - min(images, self._count), self._next)]
         return found
+
+    def _places(self, start: int, stop: int) -> slice | npt.NDArray[np.intp]:
+        """Rows of the ring from ``start`` on, which may be negative, to ``stop``, which may be beyond its end."""
+        capacity = self.config.capacity
+        return slice(start, stop) if start >= 0 and stop <= capacity else np.arange(start, stop) % capacity
 
     def retrieve(self, domains: DomainEstimate) -> Retrieved:
         """Say which images are of the same domains.
@@ -312,11 +324,11 @@ class Memory:
         new: list[npt.NDArray[np.generic]]
         new = [domains.mean, domains.variance, domains.descriptor, stored.codes, stored.scales, stored.contents]
         count = min(len(stored), capacity)
-        places = (self._next + np.arange(count)) % capacity
-        self._undo.append((self._count, self._next, places, [array[places] for array in self._arrays()]))
+        places = self._places(self._next, self._next + count)
+        self._undo.append((self._count, self._next, places, [array[places].copy() for array in self._arrays()]))
         for array, rows in zip(self._arrays(), new, strict=True):
             array[places] = rows[len(rows) - count :]
-        self._count, self._next = min(self._count + count, capacity), int(self._next + count) % capacity
+        self._count, self._next = min(self._count + count, capacity), (self._next + count) % capacity
 
     def mark(self) -> int:
         """Say where :meth:`back` is to return to."""

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from fozo.core.content import contents
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.methods.align.alignment import TokenStatistics, moved_cls
-from fozo.types import Affine, Array, Floats, State
+from fozo.methods.align.alignment import BlockUpdates, TokenStatistics, moved_cls
+from fozo.types import Affine, Array, Floats, Knobs, State, Taps
 
 Single = npt.NDArray[np.float32]
 NAMES = ("patch_mean", "patch_log_variance", "cls")
@@ -36,6 +36,8 @@ REFERENCE_IMAGES = 512.0
 PLAUSIBLE = 1e4
 """Clean standard deviations that block updates may be away from their average: a black, white or checkered image, or
 pure noise, is below a hundred."""
+SURELY = PLAUSIBLE / 2
+"""Where no single one is farther away than this, their mean square over the three kinds is not either."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Targets:
         self.depth, self.content, self.doubt = depth, content, doubt
         self.regression = source.regression()
         self.vectors = source.content.basis.vectors(head)
+        self._centred = self.vectors - self.regression.mean
         half = moved_cls(depth)
         parts = [source.patch_mean, source.patch_log_variance, source.cls]
         cut = [depth, depth, half]
@@ -109,11 +112,12 @@ class Targets:
         updates = self.average.each(lambda part: np.diff(part, axis=1, prepend=0.0))
         self._centre, self._unit = updates.layers().astype(np.float32), self._scale.astype(np.float32)
         self._balance = (1 / np.repeat(np.maximum(cut, 1), cut)).astype(np.float32)
+        self._reader: tuple[Knobs, BlockUpdates] | None = None
         self._known: tuple[Reference | None, Array, Array] = (None, np.zeros(0), np.zeros(0))
 
     def offsets(self, logits: Floats) -> Array:
         """Content of images less that of calibration, ``[B, k]``."""
-        return contents(logits, self.vectors) - self.regression.mean
+        return contents(logits, self._centred)
 
     def no_reference(self, dim: int) -> Reference:
         """Nothing is known of the camera yet."""
@@ -126,12 +130,14 @@ class Targets:
     def _shift(self, offsets: Array) -> Array:
         return cast("Array", np.einsum("nk,kld->nld", offsets, self._weights))  # on this thread, as BLAS is not
 
-    def encode(self, updates: TokenStatistics) -> Single:
-        """Block updates ``[n, layers, d]`` in units of clean images, so that all are of one size."""
-        return cast("Single", (updates.layers() - self._centre) / self._unit)
+    def read(self, taps: Taps, knobs: Knobs) -> Single:
+        """Read block updates ``[n, layers, d]`` from a pass, in units of clean images, so that all are of one size."""
+        if self._reader is None or self._reader[0] is not knobs:  # those of a treatment that is kept stay the same
+            self._reader = knobs, BlockUpdates(knobs, self._centre, self._unit, self.depth)
+        return self._reader[1](taps)
 
     def decode(self, vectors: Single) -> TokenStatistics:
-        """Read what :meth:`encode` made, or averages of it."""
+        """Turn what :meth:`read` returned, or averages of it, into block updates in their own units."""
         return TokenStatistics.of_layers(vectors * self._unit + self._centre, self.depth)
 
     def residuals(self, updates: TokenStatistics, offsets: Array) -> Floats:
@@ -141,8 +147,12 @@ class Targets:
         )
         return differ.flat()
 
+    def ordinary(self, vectors: Single) -> bool:
+        """Whether no image is anywhere near to being implausible, which is quickly told; NaN is."""
+        return bool(vectors.min() >= -SURELY and vectors.max() <= SURELY)
+
     def plausible(self, vectors: Single) -> npt.NDArray[np.bool_]:
-        """Say of each image whether what the blocks added to it (:meth:`encode`) can be a picture's: ``[B]``."""
+        """Say of each image whether what the blocks added to it (:meth:`read`) can be a picture's: ``[B]``."""
         with np.errstate(over="ignore", invalid="ignore"):
             layers = np.einsum("nld,nld->nl", vectors, vectors) / np.float32(vectors.shape[2])
             far = np.einsum("nl,l->n", layers, self._balance)

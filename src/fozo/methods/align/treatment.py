@@ -49,7 +49,10 @@ class Treatment:
 
     def used(self, images: int) -> Treatment | None:
         """The same, for fewer images to come, if it is good for any."""
-        return replace(self, left=self.left - images) if self.left > images else None
+        if self.left <= images:
+            return None
+        left = self.left - images
+        return Treatment(self.drifted, self.deficit, self.knobs, self.samples, self.domains, left)
 
     def kept(self) -> Treatment | None:
         """Itself, to be used again, if it is of one domain and rests on anything."""

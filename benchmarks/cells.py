@@ -1,0 +1,214 @@
+"""Cells of the long comparison: one model on one kind of stream, with what every method made of every image.
+
+Two kinds of record tell it: the runs of ``fozo bench evidence``, and the lines of ``python -m benchmarks.newest``. In
+both the images of a cell are the same in every corruption and for every method, so an image's mean difference over the
+corruptions is one observation, not fifteen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import newest
+from benchmarks.pairs import BASE
+from fozo.bench.measures import BINS
+from fozo.bench.store import Group, Run
+from fozo.errors import FozoError
+from fozo.types import Array
+
+CLEAN = "clean"
+RECIPE = "evidence"
+SEVERAL = 2
+"""From so many seeds on, their spread is part of an interval."""
+TOKENS = {"vit_tiny": "ViT-Tiny", "deit_tiny": "DeiT-Tiny"}
+BACKWARD = {"tent": 2, "eata": 2, "deyo": 2, "sar": 4}
+"""Backward passes of these methods, each counted as two forward ones."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A difference in points, and the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, value: float, half: float) -> Gain:
+        """Make one with a symmetric interval."""
+        return cls(value, value - half, value + half)
+
+    @property
+    def half(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+    @property
+    def side(self) -> int:
+        """1 above zero, -1 below, and 0 for a tie: where the interval holds zero."""
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    def __str__(self) -> str:
+        """Value and half width, as tables have them."""
+        return f"{round(self.value, 1) + 0.0:+.1f} ± {self.half:.1f}"  # never -0.0
+
+
+@dataclass
+class Row:
+    """What a method made of a cell's images."""
+
+    passes: float
+    """For each image; a backward pass counts as two."""
+    seeds: dict[int, dict[str, Array]] = field(default_factory=dict)
+    """By seed and domain: 1 for every image of the set that was recognised, 0 for the others."""
+    correct: dict[int, dict[str, list[tuple[int, int]]]] = field(default_factory=dict)
+    """By seed and domain, for every batch: right predictions and images."""
+    bins: Array = field(default_factory=lambda: np.zeros((BINS, 3)))
+    """Images, confidence and right predictions by confidence, on the corruptions."""
+
+    def hits(self, domains: Sequence[str]) -> Array:
+        """Recognised images: ``[seeds, domains, images]``."""
+        return np.array([[found[name] for name in domains] for found in self.seeds.values()])
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error in percent."""
+        return float(100 * np.abs(self.bins[:, 1] - self.bins[:, 2]).sum() / self.bins[:, 0].sum())
+
+
+@dataclass
+class Cell:
+    """Rows that saw the same images."""
+
+    model: str
+    scenario: str
+    severity: int
+    images: int
+    batch: int
+    source: str
+    """``evidence`` or ``newest``."""
+    domains: tuple[str, ...]
+    """The corruptions."""
+    clean: bool
+    """Whether the stream ends with clean images."""
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        subset = "" if len(self.domains) > 4 else f", {len(self.domains)} corruptions"
+        return f"{self.model}, {self.scenario}, severity {self.severity}{subset}"
+
+    def top(self, label: str) -> float:
+        """Top-1 over all corruptions."""
+        return float(100 * self.rows[label].hits(self.domains).mean())
+
+    def gain(self, label: str, base: str = BASE, domains: Sequence[str] | None = None) -> Gain:
+        """A row's difference to another, paired by image, over some domains.
+
+        Variance is that of the images (mean over domains and seeds), and of the seeds where there are several. A base
+        with other seeds is taken as its mean over them.
+        """
+        names = self.domains if domains is None else domains
+        own, other = self.rows[label].hits(names), self.rows[base].hits(names).mean(axis=0)
+        each = own.mean(axis=1) - other.mean(axis=0)  # [seeds, images]
+        images = each.mean(axis=0)
+        variance = images.var(ddof=1) / len(images)
+        if len(each) >= SEVERAL:
+            variance += each.mean(axis=1).var(ddof=1) / len(each)
+        return Gain.around(float(100 * images.mean()), float(196 * np.sqrt(variance)))
+
+    def learning(self, label: str) -> Array:
+        """Difference to NoAdapt in every batch of a corruption, mean over the corruptions: how fast a method learns."""
+        both = [self._by_batch(name) for name in (label, BASE)]
+        return 100 * (both[0] - both[1])
+
+    def _by_batch(self, label: str) -> Array:
+        row = self.rows[label]
+        shares = [
+            [right / images for right, images in found[name]] for found in row.correct.values() for name in self.domains
+        ]
+        means: Array = np.mean(shares, axis=0)
+        return means
+
+    def with_clean(self, label: str) -> Gain | None:
+        """The difference to NoAdapt once the stream is clean again."""
+        return self.gain(label, domains=(CLEAN,)) if self.clean else None
+
+
+def name_of(model: str) -> str:
+    """A model's name in the pictures."""
+    return next((name for start, name in TOKENS.items() if model.startswith(start)), model.split(".")[0])
+
+
+def read_evidence(groups: Iterable[Group]) -> list[Cell]:
+    """Cells of finished runs of the recipe ``evidence``; those without a NoAdapt are left out."""
+    found: dict[tuple[str, str, int | None], Cell] = {}
+    for group in groups:
+        if group.recipe.name != RECIPE:
+            continue
+        for run in group.runs:
+            plan = run.experiment.stream
+            key = (run.experiment.model, run.experiment.column, plan.images)
+            kinds = [segment.name for segment in plan.order.segments()]
+            if key not in found:
+                scenario = {"episodic": "reset"}.get(plan.scenario, plan.scenario)
+                images = plan.images or 0
+                found[key] = Cell(
+                    name_of(run.experiment.model), scenario, plan.severity, images, plan.batch_size, RECIPE,
+                    tuple(kind for kind in kinds if kind != CLEAN), CLEAN in kinds,
+                )  # fmt: skip
+            _add_run(found[key], run)
+    return [cell for cell in found.values() if BASE in cell.rows]
+
+
+def _add_run(cell: Cell, run: Run) -> None:
+    passes = run.measures.passes_per_image + BACKWARD.get(run.experiment.method, 0)
+    row = cell.rows.setdefault(run.experiment.label, Row(passes))
+    hits = row.seeds.setdefault(run.experiment.seed, {})
+    batches = row.correct.setdefault(run.experiment.seed, {})
+    for record in run.records():
+        if record.correct != len(record.right):
+            raise FozoError(f"{run.folder} does not say which images were recognised; run it again with this version")
+        own = hits.setdefault(record.domain, np.zeros(cell.images))
+        own[list(record.right)] = 1
+        batches.setdefault(record.domain, []).append((record.correct, record.images))
+        if record.domain != CLEAN:
+            row.bins = row.bins + np.array([record.bin_images, record.bin_confidence, record.bin_correct]).T
+
+
+def read_newest(paths: Iterable[Path]) -> list[Cell]:
+    """Cells of the lines that ``python -m benchmarks.newest run`` wrote; rows that lack a corruption are left out."""
+    cells = []
+    for (model, kinds, images), sides in newest.read(list(paths)).items():
+        for scenario, rows in sides.items():
+            base = rows[BASE]
+            names = tuple(dict.fromkeys(domain for _, domain in base))
+            first = next(iter(base.values()))
+            cell = Cell(
+                name_of(model), scenario, first["severity"], images, first["batch"], "newest", names, clean=False
+            )
+            if len(names) == kinds:
+                for label, records in rows.items():
+                    if records.keys() == base.keys():
+                        _add_lines(cell, label, records)
+                cells.append(cell)
+    return cells
+
+
+def _add_lines(cell: Cell, label: str, records: newest.Records) -> None:
+    """Seeds choose the images there: all of them are one longer list of images."""
+    row = Row(float(np.mean([record["passes"] for record in records.values()])))
+    every = newest.hits(records)
+    domains = sorted(cell.domains)  # the order in which newest.hits gives them
+    row.seeds[0] = dict(zip(domains, every, strict=True))
+    starts = range(0, every.shape[1], cell.batch)
+    row.correct[0] = {
+        name: [(int(own[i : i + cell.batch].sum()), len(own[i : i + cell.batch])) for i in starts]
+        for name, own in row.seeds[0].items()
+    }
+    row.bins = np.sum([record["bins"] for record in records.values()], axis=0)
+    cell.rows[label.replace(", tuned", " (tuned)")] = row

@@ -1,0 +1,184 @@
+"""Differences of runs over the same images, with intervals: what adaptation gained over doing nothing.
+
+What is hard for one method is hard for the other, and leaves the difference: so differences of pairs are far surer than
+the accuracies that they are differences of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fozo.bench.measures import RESAMPLES, BatchRecord, Interval, interval
+from fozo.bench.store import Group, Run
+from fozo.errors import FozoError
+from fozo.types import Array
+
+BASE = "NoAdapt"
+"""The row that others are compared with, where a recipe has it."""
+FEWEST = 20
+"""Images without which there is no interval: drawing so few again tells nothing of others."""
+
+
+def signed(points: float) -> str:
+    """Write a difference; what rounds to nothing has no sign."""
+    text = f"{points:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A difference in points, and its 95 % interval where it has one."""
+
+    value: float
+    within: Interval | None
+
+    @property
+    def side(self) -> int:
+        """1 and -1 where the interval leaves zero out, 0 for a tie, or where there is no interval."""
+        if self.within is None:
+            return 0
+        return 1 if self.within.low > 0 else -1 if self.within.high < 0 else 0
+
+    def __str__(self) -> str:
+        """Write it with its interval."""
+        text = signed(self.value)
+        return text if self.within is None else f"{text} ({signed(self.within.low)} to {signed(self.within.high)})"
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Differences part by part (mostly domains), as resampled."""
+
+    values: Mapping[str, float]
+    draws: Mapping[str, Array | None]
+    """``[RESAMPLES]`` of each; ``None`` where there is too little to draw from."""
+
+    def of(self, part: str) -> Gain:
+        """The gain in one part."""
+        draws = self.draws[part]
+        return Gain(self.values[part], None if draws is None else interval(draws))
+
+    @property
+    def drawn(self) -> Array | None:
+        """The mean over the parts, as resampled."""
+        found = [draws for draws in self.draws.values() if draws is not None]
+        return np.asarray(np.mean(found, axis=0)) if len(found) == len(self.values) else None
+
+    @property
+    def mean(self) -> Gain:
+        """The mean over the parts."""
+        drawn = self.drawn
+        return Gain(float(np.mean(list(self.values.values()))), None if drawn is None else interval(drawn))
+
+
+def gains(ours: Sequence[Run], base: Sequence[Run]) -> Gains | None:
+    """Compare two rows: image by image where the records say which images were recognised, else batch by batch.
+
+    Images are drawn again, each with all its domains, and so are seeds where there are several. Pairs of batches need
+    the same seed in both rows, and their interval is that of a seed. ``None`` where nothing can be paired.
+    """
+    mine, theirs = ([run.records() for run in runs] for runs in (ours, base))
+    if not mine or not theirs or _sizes(mine[0]) != _sizes(theirs[0]):
+        return None
+    if all(sum(len(r.right) for r in records) == sum(r.correct for r in records) for records in (*mine, *theirs)):
+        return by_image(mine, theirs)
+    seeds = {run.experiment.seed: records for run, records in zip(base, theirs, strict=True)}
+    pairs = [
+        by_batch(records, seeds[run.experiment.seed])
+        for run, records in zip(ours, mine, strict=True)
+        if _batches(records) == _batches(seeds.get(run.experiment.seed, ()))
+    ]
+    if not pairs:
+        return None
+    names = pairs[0].values
+    # Each draw is of one of the seeds: they show the same images, so that their mean is no surer than one of them.
+    generator = np.random.Generator(np.random.Philox(key=np.array([0, 4], dtype=np.uint64)))
+    chosen = generator.integers(0, len(pairs), RESAMPLES)
+    draws: dict[str, Array | None] = {}
+    for name in names:
+        found = [each for pair in pairs if (each := pair.draws[name]) is not None]
+        draws[name] = np.choose(chosen, found) if len(found) == len(pairs) else None
+    return Gains({name: float(np.mean([pair.values[name] for pair in pairs])) for name in names}, draws)
+
+
+def _batches(records: Sequence[BatchRecord]) -> list[tuple[str, int]]:
+    return [(record.domain, record.images) for record in records]
+
+
+def _sizes(records: Sequence[BatchRecord]) -> dict[str, int]:
+    """Images of each domain."""
+    found: Counter[str] = Counter()
+    for record in records:
+        found[record.domain] += record.images
+    return dict(found)
+
+
+@lru_cache(maxsize=2)
+def _times(images: int, seed: int) -> Array:
+    """How often each of the images is drawn, ``[RESAMPLES, images]``: the same draws for all rows of a table."""
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2], dtype=np.uint64)))
+    return generator.multinomial(images, np.full(images, 1 / images), RESAMPLES).astype(np.float32)
+
+
+def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[BatchRecord]], seed: int = 0) -> Gains:
+    """Pair two rows image by image; each is a list of seeds' records, whose orders need not be the same."""
+    sizes = _sizes(ours[0])
+    place = {i: row for row, i in enumerate(sorted({i for run in (*ours, *theirs) for r in run for i in r.right}))}
+    count = max(len(place), *sizes.values())  # images that nobody ever recognised are not named, but may be drawn
+
+    def recognised(records: Sequence[BatchRecord]) -> Array:
+        """How often each image was recognised in each domain, ``[images, domains]``."""
+        found = np.zeros((count, len(sizes)))
+        for column, name in enumerate(sizes):
+            rows = [place[i] for record in records if record.domain == name for i in record.right]
+            np.add.at(found[:, column], rows, 1)
+        return found
+
+    scale = 100 / np.array(list(sizes.values()))
+    base = np.mean([recognised(records) for records in theirs], axis=0)
+    each = [(recognised(records) - base) * scale for records in ours]
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 3], dtype=np.uint64)))
+    seeds = generator.multinomial(len(each), np.full(len(each), 1 / len(each)), RESAMPLES) / len(each)
+    times = _times(count, seed)
+    drawn = np.add.reduce([seeds[:, [s]] * (times @ one) for s, one in enumerate(each)])
+    means = np.mean(each, axis=0).sum(axis=0)
+    names = list(sizes)
+    draws = {name: drawn[:, i] if count >= FEWEST else None for i, name in enumerate(names)}
+    return Gains(dict(zip(names, means.tolist(), strict=True)), draws)
+
+
+def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int = 0) -> Gains:
+    """Pair two runs batch by batch, for records that keep counts alone.
+
+    From each domain's n batches n - 1 are drawn with replacement, which gives the variance without bias even where n is
+    2 (Rao and Wu, 1988); a domain with a single batch has no interval.
+    """
+    if _batches(ours) != _batches(theirs):
+        raise FozoError("only runs over the same batches can be paired; run both with the same seed and batch size")
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
+    values: dict[str, float] = {}
+    draws: dict[str, Array | None] = {}
+    for name in dict.fromkeys(record.domain for record in ours):
+        pairs = [(a.correct - b.correct, a.images) for a, b in zip(ours, theirs, strict=True) if a.domain == name]
+        gain, images = np.array(pairs, dtype=np.float64).T
+        values[name], draws[name] = float(100 * gain.sum() / images.sum()), None
+        if len(pairs) > 1:
+            times = generator.multinomial(len(pairs) - 1, np.full(len(pairs), 1 / len(pairs)), RESAMPLES)
+            draws[name] = 100 * (times @ gain) / (times @ images)
+    return Gains(values, draws)
+
+
+def over_base(group: Group, base: str = BASE) -> dict[str, dict[str, Gains]]:
+    """What the rows of a table gained over one of them: by column of the table, then by label."""
+    found: dict[str, dict[str, Gains]] = {}
+    for column in dict.fromkeys(run.experiment.column for run in group.runs):
+        against = group.of(base, column)
+        for label in group.labels if against else ():
+            if label != base and (one := gains(group.of(label, column), against)) is not None:
+                found.setdefault(column, {})[label] = one
+    return found

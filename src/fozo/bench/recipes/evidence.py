@@ -1,0 +1,75 @@
+"""The long comparison: all fifteen methods, 15 corruptions in the paper's order and then clean images again.
+
+    fozo bench evidence --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --images 192
+
+Severities 5 and 3, never reset (*continual*) and reset at every corruption (*reset*). Rivals have their published
+constants and, as ``tuned``, those that did best under the four extra corruptions (the recipe ``tuning``, as far as it
+was run); those of more than four passes run on four corruptions, beside a NoAdapt and an Align of their own. Streams
+come one after the other, the cheap rows first, so that what an interrupted command has finished is a table already;
+the same command goes on. ``python -m benchmarks.results results RUNS`` makes docs/results.md of it, whose pairs are of
+images, in whatever order they come: so NoAdapt needs one seed only, and those that draw get more by ``--seeds 0,1,2
+--methods fozo,zoa,foa,deyo,cazo``. ``--pixels DIR`` corrupts the images once for all rows.
+Expected: what docs/results.md shows; the paper has no such numbers.
+Cost: 16,000 images a row and stream, 4.2 million forward passes a model (a backward pass counted as two): 42 hours on
+one core with a ViT-Tiny, 5 hours for one stream without the rows of many passes. ``--images 192`` is a fifth of it.
+"""
+
+from dataclasses import replace
+
+from fozo.bench.plan import Experiment, Methods, Recipe, StreamPlan, grid
+from fozo.bench.recipes.streams import FAMILIES
+from fozo.data.corruptions import KINDS
+
+PLAN = StreamPlan(data="clean", kinds=(*KINDS, "clean"), images=1000)
+STREAMS = {
+    f"{name}, severity {severity}": replace(PLAN, scenario=scenario, severity=severity)
+    for severity in (5, 3)
+    for name, scenario in (("continual", "continual"), ("reset", "episodic"))
+}
+PUBLISHED: Methods = {
+    "NoAdapt": ("noadapt", {}),
+    "NEO": ("neo", {}),
+    "GAIN": ("gain", {}),
+    "LAME": ("lame", {}),
+    "T3A": ("t3a", {}),
+    "PEA": ("pea", {}),
+    "FOZO": ("fozo", {"passes": 2}),
+    "ZOA": ("zoa", {"passes": 2}),
+    "FOA": ("foa", {"passes": 2}),
+    "TENT": ("tent", {}),
+    "EATA": ("eata", {}),
+    "DeYO": ("deyo", {}),
+    "SAR": ("sar", {}),
+    "Align": ("align", {}),
+}
+TUNED: Methods = {
+    "NEO (tuned)": ("neo", {"average": "ema", "rate": 0.5}),
+    "GAIN (tuned)": ("gain", {"kappa": 30.0}),
+    "PEA (tuned)": ("pea", {"momentum": 0.1, "gamma": 1e9}),
+}
+MANY: Methods = {
+    "NoAdapt": ("noadapt", {}),
+    "Align": ("align", {}),
+    "FOA, 28 passes": ("foa", {"passes": 28}),
+    "ZOA, 28 passes": ("zoa", {"passes": 28}),
+    "FOZO, 28 passes": ("fozo", {"passes": 28}),
+    "CAZO": ("cazo", {}),
+}
+
+
+def _rows() -> tuple[Experiment, ...]:
+    """List the rows stream by stream: published constants, tuned ones, and many passes on four corruptions."""
+    found: list[Experiment] = []
+    for column, plan in STREAMS.items():
+        found += grid({**PUBLISHED, **TUNED}, {column: plan})
+        found += grid(MANY, {f"{column}, 4 corruptions": replace(plan, kinds=FAMILIES)})
+    return tuple(found)
+
+
+RECIPE = Recipe(
+    name="evidence",
+    title="All fifteen methods on long streams: 15 corruptions and then clean images, continual and reset",
+    cost="4.2 million passes",
+    calibration=512,
+    rows=_rows(),
+)

@@ -1,0 +1,62 @@
+"""Pictures on a page: what the camera saw. Only of images that the reader names: a report shows none by itself."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fozo.bench.report.tables import full_name
+from fozo.bench.store import Group
+from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt
+from fozo.data.images import Pixels
+from fozo.data.sets import open_images
+from fozo.data.sources import prepare
+from fozo.errors import FozoError
+
+SIDE = 224
+"""Pixels at which an image is corrupted: what ImageNet's models read."""
+SHOWN = 128
+"""Pixels of a picture on the page."""
+QUALITY = 80
+
+
+def picture(pixels: Pixels, words: str, *, exact: bool = False) -> str:
+    """Make an ``img`` of ``uint8 [height, width, channels]``; ``exact`` keeps every pixel, for small ones."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    stream = io.BytesIO()
+    if exact:
+        image.save(stream, "PNG", optimize=True)
+    else:
+        image.thumbnail((SHOWN, SHOWN))
+        image.save(stream, "JPEG", quality=QUALITY)
+    kind = "png" if exact else "jpeg"
+    data = base64.b64encode(stream.getvalue()).decode()
+    return f'<img class="{"exact" if exact else ""}" alt="{escape(words)}" src="data:image/{kind};base64,{data}">'
+
+
+def strip(images: Path, groups: Sequence[Group]) -> str:
+    """Show the first of some clean images under each corruption that the runs went through."""
+    found = open_images(images)
+    if found.corrupted:
+        raise FozoError(f"{images} holds corrupted images; give clean ones, which the page then shows corrupted")
+    domains = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.measures.domains))
+    pairs = [(name, *name.partition("/")[::2]) for name in domains]
+    known = [(name, kind, int(level)) for name, kind, level in pairs if kind in (*KINDS, *EXTRA_KINDS) and level]
+    levels = {level for _, _, level in known}
+    usual = min(levels) if len(levels) == 1 else None
+    clean = prepare(found, found.read(0), (SIDE, SIDE), 3)
+    shown = [("Clean", clean)] + [
+        (full_name(name, usual), corrupt(np.ascontiguousarray(clean), kind, level, 0, image_id=found.samples[0].path))
+        for name, kind, level in sorted(known, key=lambda one: (one[2], domains.index(one[0])))
+    ]
+    cells = "".join(
+        f"<figure>{picture(pixels, name)}<figcaption>{escape(name)}</figcaption></figure>" for name, pixels in shown
+    )
+    where = "" if usual is None else f", at severity {usual}"
+    return f'<section><h2>What the camera saw{where}</h2><div class="pictures">{cells}</div></section>'
