@@ -39,6 +39,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ import fozo
 from benchmarks.common import in_turn
 from benchmarks.soak import DOMAINS, Material
 from fozo.data import sample
-from fozo.methods.align.retrieval import NAMES
+from fozo.methods.align.config import AlignConfig
+from fozo.methods.align.retrieval import NAMES, RetrievalConfig
 from fozo.serve.cameras import Camera
 from fozo.serve.store import Store
 from fozo.system import usable_cpus
@@ -79,7 +81,7 @@ class Subject:
 
     def adapter(self, capacity: int = 512) -> fozo.Align:
         source = fozo.SourceStatistics.load(self.stats)
-        return fozo.Align(self.engine(), source, **{"retrieval.capacity": capacity})
+        return fozo.Align(self.engine(), source, AlignConfig(retrieval=RetrievalConfig(capacity=capacity)))
 
 
 def pictures(count: int, size: int = 28, channels: int = 1, start: int = 0) -> Frames:
@@ -191,7 +193,7 @@ def throughput(subject: Subject, rounds: int, seconds: float) -> Iterator[list[s
             found = measured(server, path, cameras, "--seconds", seconds, "--prefix", f"{cameras}-")
             return found["seconds"] / found["images"], found["processor"] / found["images"]
 
-        calls = {**loops, **{str(n): (lambda n=n: served(n)) for n in CAMERAS}}
+        calls: dict[str, Callable[[], tuple[float, float]]] = {**loops, **{str(n): partial(served, n) for n in CAMERAS}}
         costs = {name: list[tuple[float, float]]() for name in calls}
         for number, names in in_turn(list(calls), rounds):
             for name in names:
@@ -247,7 +249,7 @@ def capacity(images: int = 300, stretch: int = 160, batch: int = 8) -> Iterator[
     engine = fozo.load_engine(sample.MODELS["float32"], threads=1)
     material, right = Material(engine, images), dict[int, npt.NDArray[np.float64]]()
     for size in (512, 256, 128):
-        adapter = fozo.Align(engine, sample.source(sample.MODELS["float32"]), **{"retrieval.capacity": size})
+        adapter = bundled().adapter(size)
         numbers, hits = np.random.default_rng(1), []
         for domain in (*numbers.permutation(len(DOMAINS)), *numbers.permutation(len(DOMAINS))):
             for which in numbers.permutation(images)[:stretch].reshape(-1, batch):

@@ -40,7 +40,7 @@ def cluster() -> Iterator[None]:
         made.add_node(num_cpus=1)
         ray.init(address=made.address, log_to_driver=False)
         yield
-        serve.shutdown()
+        serve.shutdown()  # type: ignore[no-untyped-call]
     finally:
         ray.shutdown()
         made.shutdown()  # type: ignore[no-untyped-call]
