@@ -16,7 +16,7 @@ work. The engine has one thread, in the server and in the loops, and nothing abo
 * latency: frames at a fixed rate, from the time at which each is due.
 * memory: resident memory of a server with 64 cameras less that with 16, by 48; and less that with one, by 63, which
   counts what each of its threads needs for itself too. All have full memories: they are opened from states that one
-  filled adapter was saved to.
+  adapter was saved to, its memory filled with 32 images again and again.
 * capacity: what smaller memories cost in accuracy, in this process, on the bundled model.
 * kills: the client is killed at random times and started again, and goes on with the frames that it has no answers to.
   Every answer is held against an adapter that had the same frames in order in this process.
@@ -26,6 +26,7 @@ work. The engine has one thread, in the server and in the loops, and nothing abo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -38,6 +39,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ import fozo
 from benchmarks.common import in_turn
 from benchmarks.soak import DOMAINS, Material
 from fozo.data import sample
+from fozo.methods.align.config import AlignConfig
+from fozo.methods.align.retrieval import NAMES, RetrievalConfig
 from fozo.serve.cameras import Camera
 from fozo.serve.store import Store
 from fozo.system import usable_cpus
@@ -77,7 +81,7 @@ class Subject:
 
     def adapter(self, capacity: int = 512) -> fozo.Align:
         source = fozo.SourceStatistics.load(self.stats)
-        return fozo.Align(self.engine(), source, **{"retrieval.capacity": capacity})
+        return fozo.Align(self.engine(), source, AlignConfig(retrieval=RetrievalConfig(capacity=capacity)))
 
 
 def pictures(count: int, size: int = 28, channels: int = 1, start: int = 0) -> Frames:
@@ -189,7 +193,7 @@ def throughput(subject: Subject, rounds: int, seconds: float) -> Iterator[list[s
             found = measured(server, path, cameras, "--seconds", seconds, "--prefix", f"{cameras}-")
             return found["seconds"] / found["images"], found["processor"] / found["images"]
 
-        calls = {**loops, **{str(n): (lambda n=n: served(n)) for n in CAMERAS}}
+        calls: dict[str, Callable[[], tuple[float, float]]] = {**loops, **{str(n): partial(served, n) for n in CAMERAS}}
         costs = {name: list[tuple[float, float]]() for name in calls}
         for number, names in in_turn(list(calls), rounds):
             for name in names:
@@ -218,15 +222,17 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
     """Open cameras whose memories are full, and see what the server grows by."""
     for capacity in capacities:
         adapter = subject.adapter(capacity)
-        while len(adapter.memory) < capacity:
-            adapter(subject.frames[:32])
+        adapter(subject.frames[:32])
+        rows = {name: value.repeat(capacity // 32, axis=0) for name, value in adapter.state().items() if name in NAMES}
+        adapter.load_state({**adapter.state(), **rows, "next": np.array(0)})
         arrays = sum(array.nbytes for array in adapter.state().values())
         with tempfile.TemporaryDirectory() as state:
             store = Store(Path(state), NAME)
             for number in range(HELD[-1]):
                 camera = Camera(f"camera-{number}", adapter, None, store.open(f"camera-{number}"), [])
                 camera.unsaved = 1
-                camera.close()
+                camera.save()
+                camera.let_go()
             options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
             with serving(subject, *options) as server, frames_file(subject) as path:
                 residents = []
@@ -243,7 +249,7 @@ def capacity(images: int = 300, stretch: int = 160, batch: int = 8) -> Iterator[
     engine = fozo.load_engine(sample.MODELS["float32"], threads=1)
     material, right = Material(engine, images), dict[int, npt.NDArray[np.float64]]()
     for size in (512, 256, 128):
-        adapter = fozo.Align(engine, sample.source(sample.MODELS["float32"]), **{"retrieval.capacity": size})
+        adapter = bundled().adapter(size)
         numbers, hits = np.random.default_rng(1), []
         for domain in (*numbers.permutation(len(DOMAINS)), *numbers.permutation(len(DOMAINS))):
             for which in numbers.permutation(images)[:stretch].reshape(-1, batch):
@@ -310,13 +316,12 @@ def soak(subject: Subject, minutes: float, cameras: int = 8) -> Iterator[list[st
             yield [f"{minute:.1f}", f"{sent:.0f}", *times, cost, f"{server.resident():.1f}"]
 
 
-def table(names: list[str], rows: Iterator[list[str]] | list[list[str]]) -> None:
-    """Print an aligned table of Markdown."""
-    lines = [names, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
-    lines.insert(1, ["-" * width for width in widths])
-    for line in lines:
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+def table(names: list[str], rows: Iterator[list[str]] | list[list[str]], at_once: bool = False) -> None:
+    """Print an aligned table of Markdown: when all rows are there, or each ``at_once``, as wide as the names."""
+    found = [] if at_once else list(rows)
+    widths = [max(len(line[i]) for line in [names, *found]) for i in range(len(names))]
+    for line in itertools.chain([names, ["-" * width for width in widths]], rows if at_once else found):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |", flush=True)
     print(flush=True)
 
 
@@ -338,7 +343,7 @@ def main() -> None:
         subject = bundled() if a.weights is None else exported(a.weights, Path(folder))
         if a.soak:
             names = ["minute", "frames", "p50 (ms)", "p99 (ms)", "processor (ms a frame)", "memory (MB)"]
-            table(names, soak(subject, a.soak))
+            table(names, soak(subject, a.soak), at_once=True)
             return
         if "throughput" in a.only:
             loops = ["plain", "adapter", "plain by 8"]

@@ -40,7 +40,7 @@ def cluster() -> Iterator[None]:
         made.add_node(num_cpus=1)
         ray.init(address=made.address, log_to_driver=False)
         yield
-        serve.shutdown()
+        serve.shutdown()  # type: ignore[no-untyped-call]
     finally:
         ray.shutdown()
         made.shutdown()  # type: ignore[no-untyped-call]
@@ -100,7 +100,9 @@ def test_cameras_go_on_where_a_server_was_killed(cluster: None, tmp_path: Path) 
         turn(1)
         text = client.get("/metrics").text
         for camera, home in homes.items():  # each is where it belongs, and nowhere else
-            (line,) = [each for each in text.splitlines() if each.startswith("fozo_images") and f'"{camera}"' in each]
+            (line,) = [
+                each for each in text.splitlines() if each.startswith("fozo_images_total") and f'"{camera}"' in each
+            ]
             assert f'server="{home}"' in line and line.endswith(" 6.0")
 
         deadline = time.monotonic() + 30

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -62,18 +62,18 @@ class _Remote:
 
     async def call(self, message: Message, leave: bool) -> Reply:
         """Let it answer."""
-        return await _outcome(self.handle.call.remote(message, leave))
+        return await _outcome(cast("DeploymentResponse[Reply]", self.handle.call.remote(message, leave)))
 
     async def ready(self) -> int:
         """Let it say that it lives."""
-        return await _outcome(self.handle.ready.remote())
+        return await _outcome(cast("DeploymentResponse[int]", self.handle.ready.remote()))
 
 
 async def _outcome(response: DeploymentResponse[T]) -> T:
     try:
         return await response
     except asyncio.CancelledError:
-        response.cancel()
+        response.cancel()  # type: ignore[no-untyped-call]
         raise
     except RayTaskError:  # a fault of our own, not a death
         raise
@@ -115,14 +115,19 @@ def application(config: ServeConfig, *, servers: int = 2, routers: int = 1, cpus
     if config.state is None:
         raise FozoError("several servers need a folder that all nodes reach; give state")
     most = config.max_queue + 64
-    common = {"graceful_shutdown_timeout_s": PATIENCE, "max_ongoing_requests": most}
     handles = [
-        serve.deployment(Server, name=f"server-{number}", ray_actor_options={"num_cpus": cpus}, **common).bind(config)
+        serve.deployment(
+            name=f"server-{number}",
+            ray_actor_options={"num_cpus": cpus},
+            max_ongoing_requests=most,
+            graceful_shutdown_timeout_s=PATIENCE,
+        )(Server).bind(config)
         for number in range(servers)
     ]
-    common["max_ongoing_requests"] = most * servers
-    front = serve.deployment(Front, name="router", num_replicas=routers, ray_actor_options={"num_cpus": 0}, **common)
-    return front.bind(config, *handles)
+    front = serve.deployment(
+        name="router", num_replicas=routers, ray_actor_options={"num_cpus": 0}, max_ongoing_requests=most * servers
+    )
+    return front(Front).bind(config, *handles)
 
 
 def from_file(settings: dict[str, str]) -> Application:
