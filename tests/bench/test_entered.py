@@ -8,7 +8,7 @@ from collections import Counter
 
 from tests.helpers import REPO
 
-MOST = 165
+MOST = 166
 """Before the rebuild benchmarks/entered.py counted 155, 59 of them in bench and cli. Those of io come on top: it judges
 every file that is read or written, whatever is done with it. Some 25 came with the door of ``fozo.inputs``: any form of
 images, normalisations recognised, folders matched to classes by name."""
@@ -21,5 +21,5 @@ def test_the_way_to_the_first_batch_gets_no_longer() -> None:
     functions = [line for line in run.stdout.splitlines() if ".py: " in line]
     rooms = Counter(line.split("/")[0].split(".")[0] for line in functions)
     assert rooms["bench"] + rooms["cli"] <= 40, rooms
-    assert rooms["io"] <= 27, rooms
+    assert rooms["io"] <= 28, rooms
     assert len(functions) - rooms["io"] <= MOST, rooms

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ def as_dataclass(kind: type[D], facts: object, what: str) -> D:
     """
     if not isinstance(facts, Mapping):
         raise FozoError(f"{what} should be a table of values, not {_shown(facts)}; write it again")
-    hints = _hints(kind)
+    hints = _hints(typing.cast("Hashable", kind))  # every class is; mypy does not see it
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = [name for name in facts if name not in fields]
     if unknown:
@@ -43,7 +43,7 @@ def as_dataclass(kind: type[D], facts: object, what: str) -> D:
 
 
 @lru_cache(maxsize=64)
-def _hints(kind: type[object]) -> dict[str, Any]:
+def _hints(kind: Hashable) -> dict[str, Any]:
     """Types of a class's fields: found once, because evaluating them takes longer than checking a line of a log."""
     return typing.get_type_hints(kind)
 
