@@ -27,7 +27,8 @@ from fozo.types import Value
 PLAN = StreamPlan(data="clean", kinds=EXTRA_KINDS, images=256)
 UP = (0.25, 1.0, 4.0, 16.0)
 DOWN = (1 / 16, 0.25, 1.0, 4.0)
-"""Factors of the published constants: gradient descent on LayerNorms hardly moves a short stream, FOZO moves it far."""
+"""Factors of the published constants: gradient descent on LayerNorms hardly moves a short stream, FOZO and ZOA move it
+far."""
 
 
 def _fozo(factor: float) -> Mapping[str, Value]:
@@ -42,7 +43,7 @@ METHODS: Methods = {
     **{f"EATA x {k:g}": ("eata", {"rate": k * EATAConfig().rate}) for k in UP},
     **{f"DeYO x {k:g}": ("deyo", {"rate": k * DeYOConfig().rate}) for k in UP},
     **{f"SAR x {k:g}": ("sar", {"rate": k * SARConfig().rate}) for k in UP},
-    **{f"ZOA x {k:g}": ("zoa", {"passes": 2, "rate": k * ZOAConfig().rate}) for k in UP},
+    **{f"ZOA x {k:g}": ("zoa", {"passes": 2, "rate": k * ZOAConfig().rate}) for k in DOWN},
     **{f"FOZO x {k:g}": ("fozo", _fozo(k)) for k in DOWN},
     **{f"FOA, weight x {k:g}": ("foa", {"passes": 2, "weight": k * FOAConfig().weight}) for k in UP},
 }
