@@ -12,6 +12,7 @@ natural images have little fine detail in the latter and noise has as much as an
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -29,8 +30,9 @@ uniform image would be infinitely far from every other one."""
 LARGEST = 1e3
 """A normalised image has a mean, and an amplitude in each band, of a few units; beyond this it is none."""
 
-CHUNK = 8
-"""Images transformed together: what is needed on the way then stays in the cache, however large the batch."""
+AT_ONCE = 1 << 17
+"""Pixels that are worked through together: one image of 224 px, many small ones. All that is done to them is then done
+while they are in the processor's nearest cache, however large the batch."""
 
 
 def half_octaves(height: int, width: int) -> int:
@@ -50,8 +52,10 @@ class Spectra:
         self.bands = half_octaves(height, width)
         self.brightness = slice(0, 1 if channels == 3 else channels)
         """Where a descriptor has the mean brightness of the image."""
-        self._root = math.sqrt(height * width)
-        """A coefficient of the mean over the mean."""
+        lengths = np.array([3.0, 2.0, 6.0] if channels == 3 else [1.0] * channels)
+        self._roots = np.sqrt(height * width * lengths)
+        """Coefficients of the mean over the means of orthonormal channels."""
+        self._per_length = (1 / lengths).astype(np.float32)[:, None, None]
         # No log energy is farther below zero than FLOOR's, so all of a descriptor is limited by size.
         self._limits = np.repeat([LARGEST, 2 * np.log(LARGEST)], [channels, channels * self.bands])
         # Spatial frequency of every coefficient, 1 being the finest along a side, and how many half octaves it lies
@@ -71,62 +75,71 @@ class Spectra:
         self._lower = np.minimum(place.astype(np.intp), max(self.bands - 2, 0))
         self._beyond = (place - self._lower).astype(np.float32)
 
-    def transform(self, images: npt.NDArray[np.floating], out: Single | None = None) -> Single:
-        """Turn images ``[B, channels, height, width]`` into coefficients of the same shape, in ``out`` if given."""
+    def transform(self, images: npt.NDArray[np.floating], out: Single | None = None) -> tuple[Single, Array]:
+        """Turn images ``[B, channels, height, width]`` into coefficients of the same shape, and describe them.
+
+        Coefficients are in ``out`` if given. Descriptors are the means of the channels, then the log energies of their
+        bands: ``[B, channels * (1 + bands)]``.
+        """
         coefficients = np.empty(images.shape, dtype=np.float32) if out is None else out
-        for start in range(0, len(images), CHUNK):
-            some = coefficients[start : start + CHUNK]
-            self._mix(images[start : start + CHUNK], some)
-            found = dctn(some, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
-            if not np.may_share_memory(found, some):  # SciPy may overwrite it, and need not
-                some[...] = found
+        runs = np.empty((len(images), self.channels, len(self._runs)), dtype=np.float32)
+        for some in self._parts(len(images)):
+            part = coefficients[some]
+            self._mix(images[some], part)
+            found = dctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
+            if not np.may_share_memory(found, part):  # SciPy may overwrite it, and need not
+                part[...] = found
+            squares = np.square(part).reshape(*part.shape[:2], -1)
+            np.add.reduceat(squares, self._runs, axis=2, out=runs[some])
+        descriptors = np.empty((len(images), self._limits.size))
+        np.divide(coefficients[:, :, 0, 0], self._roots, out=descriptors[:, : self.channels])
+        energies = np.einsum("ncr,rb->ncb", runs, self._members)
+        energies *= self._per_length[:, :, 0]
+        logs = np.add(energies.reshape(len(images), -1), FLOOR, out=descriptors[:, self.channels :])
+        np.log(logs, out=logs)
+        return coefficients, descriptors
+
+    def inverse(self, coefficients: Single, gains: Single) -> Single:
+        """Turn coefficients times ``gains`` (``[channels, height, width]``) back into images, in the same memory."""
+        gains = gains * self._per_length
+        for some in self._parts(len(coefficients)):
+            part = coefficients[some]
+            np.multiply(part, gains, out=part)
+            self._unmix(idctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True), part)
         return coefficients
 
-    def inverse(self, coefficients: Single) -> Single:
-        """Turn coefficients back into images, in the same memory."""
-        for start in range(0, len(coefficients), CHUNK):
-            some = coefficients[start : start + CHUNK]
-            self._unmix(idctn(some, type=2, norm="ortho", axes=(2, 3), overwrite_x=True), some)
-        return coefficients
+    def _parts(self, images: int) -> Iterator[slice]:
+        """Cut a batch into as many images as are worked through together."""
+        together = max(1, AT_ONCE // (self.channels * self.height * self.width))
+        return (slice(start, start + together) for start in range(0, images, together))
 
     def _mix(self, images: npt.NDArray[np.floating], out: Single) -> None:
-        """Turn three colours into brightness and two differences, orthonormal; other channels stay as they are."""
+        """Turn three colours into brightness and two differences, of squared length 3, 2 and 6; others stay."""
         if self.channels != 3:
             out[...] = images
             return
         red, green, blue = images[:, 0], images[:, 1], images[:, 2]
-        both = red + green
-        np.multiply(both + blue, 3**-0.5, out=out[:, 0], casting="same_kind")
-        np.multiply(red - green, 2**-0.5, out=out[:, 1], casting="same_kind")
-        np.multiply(both - 2 * blue, 6**-0.5, out=out[:, 2], casting="same_kind")
+        brightness, one, other = out[:, 0], out[:, 1], out[:, 2]
+        np.subtract(red, green, out=one, casting="same_kind")
+        np.add(red, green, out=brightness, casting="same_kind")
+        np.multiply(blue, -2, out=other, casting="same_kind")
+        other += brightness
+        np.add(brightness, blue, out=brightness, casting="same_kind")
 
     def _unmix(self, mixed: Single, out: Single) -> None:
-        """Turn them back; the transpose."""
+        """Turn them back, which is the transpose, as they are divided by their squared lengths; overwrites them."""
         if self.channels != 3:
             if not np.may_share_memory(mixed, out):
                 out[...] = mixed
             return
-        brightness, one, other = (mixed[:, i] * np.float32(n**-0.5) for i, n in enumerate((3, 2, 6)))
-        both = brightness + other
-        np.add(both, one, out=out[:, 0])
-        np.subtract(both, one, out=out[:, 1])
-        np.subtract(brightness, 2 * other, out=out[:, 2])
-
-    def describe(self, coefficients: Single) -> Array:
-        """Means of the channels, then the log energies of their bands: ``[B, channels * (1 + bands)]``."""
-        count = len(coefficients)
-        runs = np.empty((count * self.channels, len(self._runs)), dtype=np.float32)
-        for start in range(0, count, CHUNK):
-            some = coefficients[start : start + CHUNK]
-            squares = np.square(some).reshape(len(some) * self.channels, -1)
-            rows = slice(start * self.channels, (start + len(some)) * self.channels)
-            np.add.reduceat(squares, self._runs, axis=1, out=runs[rows])
-        found = np.empty((count, self._limits.size))
-        np.divide(coefficients[:, :, 0, 0], self._root, out=found[:, : self.channels])
-        energies = np.einsum("nr,rb->nb", runs, self._members).reshape(count, -1)
-        logs = np.add(energies, FLOOR, out=found[:, self.channels :])
-        np.log(logs, out=logs)
-        return found
+        brightness, one, other = mixed[:, 0], mixed[:, 1], mixed[:, 2]
+        blue = -2 * other
+        blue += brightness
+        brightness += other
+        np.subtract(brightness, one, out=other)
+        np.add(brightness, one, out=out[:, 0])
+        out[:, 1] = other
+        out[:, 2] = blue
 
     def sound(self, descriptors: Array) -> npt.NDArray[np.bool_]:
         """Say of each of ``descriptors`` ``[n, f]`` whether it can be a normalised image's; NaN cannot: ``[n]``."""
@@ -158,5 +171,4 @@ def describe(images: npt.NDArray[np.floating]) -> Array:
 
     The number of features depends on channels and size only; compare descriptors of one model's images.
     """
-    transform = spectra(*images.shape[1:])
-    return transform.describe(transform.transform(images))
+    return spectra(*images.shape[1:]).transform(images)[1]

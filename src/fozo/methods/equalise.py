@@ -68,8 +68,7 @@ class Equalise(Method[EqualiseConfig]):
     def step(self, batch: Batch) -> Floats | Answer:
         """Equalise images and run the model; those that cannot be pictures are left as they are."""
         with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
-            coefficients = self.spectra.transform(batch.images)
-            descriptors = self.spectra.describe(coefficients)
+            coefficients, descriptors = self.spectra.transform(batch.images)
         sound = self.spectra.sound(descriptors)
         shift = samples = 0.0
         if sound.any():

@@ -99,7 +99,7 @@ class Looker:
             descriptors: :func:`fozo.core.descriptor.describe` of them, where somebody has measured it already.
         """
         if descriptors is None:
-            descriptors = self.spectra.describe(self.spectra.transform(images))
+            descriptors = self.spectra.transform(images)[1]
         rows = [self._look(image) for image in self.pixels(images)]
         detail = self._detail(descriptors)
         looks = np.array(rows).reshape(len(images), -1)

@@ -49,7 +49,8 @@ def equalise(spectra: Spectra, coefficients: Single, deficit: Array, strength: f
 
     The images take the place of the coefficients in memory.
     """
+    if len(deficit) == 1:
+        return spectra.inverse(coefficients, band_gains(spectra, deficit[0], strength))
     for image, row in enumerate(deficit):
-        some = coefficients if len(deficit) == 1 else coefficients[image]
-        np.multiply(some, band_gains(spectra, row, strength), out=some)
-    return spectra.inverse(coefficients)
+        spectra.inverse(coefficients[image : image + 1], band_gains(spectra, row, strength))
+    return coefficients

@@ -114,8 +114,8 @@ class Align(Method[AlignConfig]):
     def step(self, batch: Batch) -> Floats:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
-            coefficients = self.spectra.transform(batch.images, self._space(len(batch)))
-            descriptors = self.described = self.spectra.describe(coefficients)
+            coefficients, descriptors = self.spectra.transform(batch.images, self._space(len(batch)))
+        self.described = descriptors
         sound = self.spectra.sound(descriptors)
         self.lessons: list[Lesson | None] = []
         self.planned = []
@@ -261,8 +261,7 @@ class Align(Method[AlignConfig]):
             if len(deficit) > 1:
                 return batch.with_images(equalise(self.spectra, coefficients, deficit, strength))
             self._gains = deficit, band_gains(self.spectra, deficit[0], strength)
-        np.multiply(coefficients, self._gains[1], out=coefficients)
-        return batch.with_images(self.spectra.inverse(coefficients))
+        return batch.with_images(self.spectra.inverse(coefficients, self._gains[1]))
 
     def _plan(self, retrieved: Retrieved, drifted: Array) -> Knobs:
         """Decide the moves from what the blocks added to images of the same domain, and what those showed.
