@@ -4,15 +4,16 @@
                                   [--threads 1 2] [--clean] [--busy] [--seconds 20] [--device cuda] [--no-memory]
 
 Processor time (of all threads of the process) and clock of ``fozo.Align`` over ``fozo.NoAdapt``, which see the same
-batch in turn, round after round; a figure is the median of the rounds' ratios. Processor time is what a bill counts and
-what a busy machine falsifies least. Nothing about the environment is set: BLAS has its default threads.
+batch in turn, another one in every round; a figure is the median of the rounds' ratios. Processor time is what a bill
+counts and what a busy machine falsifies least. Nothing about the environment is set: BLAS has its default threads.
 
 ``torch`` is PyTorch in float32; ``float32`` and ``int8`` (dynamic) are files of ``fozo export`` on ONNX Runtime. Models
 have random weights, on which speed does not depend: ViT-B and ViT-Tiny of 224 px, and the shapes of the bundled model,
 whose own files are used on ONNX Runtime. The images are faded, so that the equaliser and the moves are at work, and the
 memory is full: what a stream costs in the long run while it drifts. With ``--clean`` they are as calibrated.
 
-Peak memory is that of processes of their own, each after two batches of the largest size.
+Peak memory is that of processes of their own, each after two batches of the largest size. Images, source statistics
+and the full memory are read from files, as in production.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ ENGINES = ("torch", "float32", "int8")
 FADED = np.float32(0.3)
 LEAST, MOST = 4, 200
 """Rounds of a cell."""
+STREAM = 128
+"""Different images, which come again and again."""
+FIRST, GROUP = 32, 8
+"""Images that the memory is filled with, over and over, and how many of them come together."""
 
 
 def make_engine(folder: Path, model: str, engine: str, threads: int, device: str) -> Engine:
@@ -87,14 +92,15 @@ def pictures(engine: Engine, count: int, seed: int = 0) -> Floats:
     return np.clip(0.15 * noise + 0.5 * smooth, -1, 1)
 
 
-def adapted(engine: Engine, faded: bool) -> fozo.Align:
+def adapted(engine: Engine, stream: Floats) -> fozo.Align:
     """Make Align whose memory is full of images of the stream's domain, without running the model for all of them."""
-    source = fozo.calibrate(engine, [pictures(engine, 16, seed=1)])
-    method = fozo.Align(engine, source)
-    method((FADED if faded else 1) * pictures(engine, 8, seed=2))
+    method = fozo.Align(engine, fozo.calibrate(engine, [pictures(engine, 16, seed=1)]))
+    for start in range(0, FIRST, GROUP):
+        method(stream[start : start + GROUP])
     state, capacity = method.state(), method.config.retrieval.capacity
     for name in method.LENGTHS:
         state[name] = np.resize(state[name], (capacity, *state[name].shape[1:]))
+    state["next"] = np.zeros_like(state["next"])
     method.load_state(state)
     return method
 
@@ -111,17 +117,19 @@ def spinning(processes: int) -> Iterator[None]:
             child.wait()
 
 
-def measure(plain: fozo.NoAdapt, align: fozo.Align, batch: Floats, seconds: float) -> tuple[float, float, float, int]:
+def measure(plain: fozo.NoAdapt, align: fozo.Align, stream: Floats, size: int, seconds: float) -> tuple[float, ...]:
     """Ratios of processor time and of the clock, extra milliseconds of processor time an image, and rounds."""
-    for method in (plain, align):
-        method(batch)
     clocks, processors, extra = [], [], []
     start = time.perf_counter()
-    for number in range(MOST):
+    for number in range(-1, MOST):
         if number >= LEAST and time.perf_counter() - start > seconds:
             break
+        first = number * size % len(stream)
+        batch = stream[first : first + size]
         turn = (plain, align) if number % 2 else (align, plain)
         spent = {type(method): timed(method, batch)[0] for method in turn}
+        if number < 0:
+            continue  # warms up
         (clock, processor), (own_clock, own_processor) = spent[fozo.NoAdapt], spent[fozo.Align]
         clocks.append(own_clock / clock)
         processors.append(own_processor / processor)
@@ -129,12 +137,17 @@ def measure(plain: fozo.NoAdapt, align: fozo.Align, batch: Floats, seconds: floa
     return float(np.median(processors)), float(np.median(clocks)), float(np.median(extra)), len(clocks)
 
 
-def peak(folder: Path, model: str, engine: str, method: str, batch: int, threads: int) -> None:
-    """Print this process's peak memory after two batches."""
+def peak(folder: Path, model: str, engine: str, method: str, threads: int) -> None:
+    """Print this process's peak memory after two batches of what :func:`table` has left in the folder."""
+    images = np.load(folder / f"{model}.npy")
     made = make_engine(folder, model, engine, threads, "cpu")
-    call = fozo.NoAdapt(made) if method == "plain" else adapted(made, faded=True)
+    if method == "plain":
+        call: fozo.NoAdapt | fozo.Align = fozo.NoAdapt(made)
+    else:
+        call = fozo.Align(made, folder / f"{model}-{engine}.source.npz")
+        call.restore(folder / f"{model}-{engine}.state.npz")
     for _ in range(2):
-        call(FADED * pictures(made, batch))
+        call(images)
     print(mebibytes())
 
 
@@ -153,7 +166,7 @@ def main() -> None:
     a = parser.parse_args()
     if a.peak:
         folder, model, engine, method = a.peak
-        peak(Path(folder), model, engine, method, max(a.batches), a.threads[0])
+        peak(Path(folder), model, engine, method, a.threads[0])
         return
     print(
         f"Align over NoAdapt on {usable_cpus()} processors ({platform.machine()}), {'clean' if a.clean else 'faded'} "
@@ -172,30 +185,31 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
     for kind in a.engines:
         for threads in a.threads:
             engine = make_engine(folder, model, kind, threads, a.device)
-            align, plain = adapted(engine, not a.clean), fozo.NoAdapt(engine)
+            stream = (1 if a.clean else FADED) * pictures(engine, STREAM)
+            align, plain = adapted(engine, stream), fozo.NoAdapt(engine)
             for size in a.batches:
-                batch = (1 if a.clean else FADED) * pictures(engine, size)
-                processor, clock, extra, rounds = measure(plain, align, batch, a.seconds)
+                processor, clock, extra, rounds = measure(plain, align, stream, size, a.seconds)
                 print(
                     f"| {kind} | {threads} | {size} | {wanted.get(size, '')} | {processor:.3f} | {clock:.3f} "
                     f"| {extra:+.3f} | {rounds} |",
                     flush=True,
                 )
+        align.source.save(folder / f"{model}-{kind}.source.npz")
+        align.save(folder / f"{model}-{kind}.state.npz")
     if a.no_memory:
         return
-    largest = max(a.batches)
+    np.save(folder / f"{model}.npy", stream[: max(a.batches)])
     for kind in a.engines:
-        options = ("--batches", largest, "--threads", a.threads[0])
         plain_peak, own = (
-            float(in_a_process("overhead", "--peak", folder, model, kind, method, *options))
+            float(in_a_process("overhead", "--peak", folder, model, kind, method, "--threads", a.threads[0]))
             for method in ("plain", "align")
         )
+        size = (folder / f"{model}-{kind}.state.npz").stat().st_size / 1e6
         print(
-            f"peak memory, {kind}, batches of {largest}: {own / plain_peak:.3f}x ({own:.0f} and {plain_peak:.0f} MiB)"
+            f"{kind}, batches of {max(a.batches)}: peak memory {own / plain_peak:.3f}x ({own:.0f} and "
+            f"{plain_peak:.0f} MiB); the full state has {size:.1f} MB",
+            flush=True,
         )
-    file = folder / "state.npz"
-    align.save(file)
-    print(f"saved state, full: {file.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
 if __name__ == "__main__":

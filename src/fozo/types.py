@@ -134,6 +134,12 @@ class Move:
     scale: Floats
     shift: Floats
 
+    def layers(self) -> list[bool]:
+        """Say of each layer whether anything is moved there."""
+        moved = (self.scale != 1).any(axis=(0, 1, 3)) | (self.shift != 0).any(axis=(0, 1, 3))
+        layers: list[bool] = moved.tolist()
+        return layers
+
 
 @dataclass(frozen=True)
 class Knobs:

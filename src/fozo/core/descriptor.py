@@ -11,7 +11,6 @@ natural images have little fine detail in the latter and noise has as much as an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import lru_cache
 

@@ -229,7 +229,7 @@ class TorchEngine:
         found = _cut(room, shapes)
         prompts = self._tensor(knobs.prompts) if knobs.prompts is not None else None
         moves = [
-            None if move is None else (self._tensor(move.scale), self._tensor(move.shift))
+            None if move is None else (self._tensor(move.scale), self._tensor(move.shift), move.layers())
             for move in (knobs.cls, knobs.patches)
         ]
         for start in range(0, count, self.chunk):
@@ -256,7 +256,8 @@ class TorchEngine:
         return torch.as_tensor(np.ascontiguousarray(array)).to(self.device, self.dtype)
 
 
-TensorMove = tuple[Tensor, Tensor]
+TensorMove = tuple[Tensor, Tensor, Sequence[bool]]
+"""Scale, shift, and which layers they change anything in."""
 
 
 class _Chunk:
@@ -289,20 +290,23 @@ class _Chunk:
 
     def _share_first_block(self) -> tuple[Tensor, Tensor] | None:
         """Image tokens entering the first block and their QKV, unless candidates move them differently there."""
-        if any(part.shape[0] > 1 for move in self.moves if move is not None for part in move):
+        if any(part.shape[0] > 1 for move in self.moves if move is not None for part in move[:2]):
             return None
+        self._cut_moves(slice(0, 1))
         block: Block = self.vit.blocks[0]  # type: ignore[assignment]
-        x = self._move(self.x[None].clone() if any(self.moves) else self.x[None], 0, slice(0, 1), joined=False)[0]
+        x = self._move(self.x[None].clone() if self.steps[0] else self.x[None], 0, joined=False)[0]
         return x, block.attn.qkv(block.norm1(x))
 
     def _run_candidates(self, ks: slice, shared: tuple[Tensor, Tensor] | None) -> None:
         """Run candidates ``ks`` over this chunk and record their taps."""
         blocks: list[Block] = list(self.vit.blocks)  # type: ignore[arg-type]
         group = ks.stop - ks.start
-        self._record_patches(0, ks, self.x[:, self.vit.architecture.prefix :].expand(group, -1, -1, -1))
+        self.found: dict[Tap, list[Tensor]] = {tap: [] for tap in self.taps}
+        self._record_patches(self.x[:, self.vit.architecture.prefix :].expand(group, -1, -1, -1))
         if shared is None:
+            self._cut_moves(ks)
             x = self._join(self.x.expand(group, *self.x.shape), ks)
-            x = self._move(x, 0, ks).flatten(0, 1)
+            x = self._move(x, 0).flatten(0, 1)
             q, k, v = blocks[0].attn.split(blocks[0].attn.qkv(blocks[0].norm1(x)))
         else:
             tokens, qkv = shared
@@ -318,23 +322,26 @@ class _Chunk:
         del q, k, v
         for i in range(1, len(blocks)):
             grouped = self._group(x)
-            self._record_token(Tap.CLS, i - 1, ks, grouped)
-            self._record_patches(i, ks, grouped[:, :, self.prefix :])
-            x = self._move(grouped, i, ks).flatten(0, 1)
+            self._record_token(Tap.CLS, grouped)
+            self._record_patches(grouped[:, :, self.prefix :])
+            x = self._move(grouped, i).flatten(0, 1)
             normed = blocks[i].norm1(x)
-            self._record_token(Tap.FEATURES, i - 1, ks, self._group(normed))
+            self._record_token(Tap.FEATURES, self._group(normed))
             if i == last and cls_only:
                 x = blocks[i].finish(x[:, :1], blocks[i].attn.first(normed))
             else:
                 x = blocks[i].finish(x, blocks[i].attn(normed))
-        self._finish(self._group(x), last, ks)
+        self._finish(self._group(x), ks)
 
-    def _finish(self, x: Tensor, last: int, ks: slice) -> None:
-        """Apply the final norm and record what the head reads."""
-        self._record_token(Tap.CLS, last, ks, x)
+    def _finish(self, x: Tensor, ks: slice) -> None:
+        """Apply the final norm, record what the head reads, and put all records in their places."""
+        self._record_token(Tap.CLS, x)
         pooled = self._group(self.vit.pool(x.flatten(0, 1), self.extra))
         own = self.vit.architecture.pool in ("cls+mean", "cls+distilled")
-        self._record(Tap.FEATURES, last, ks, pooled[..., : x.shape[-1]] if own else pooled)
+        self._record(Tap.FEATURES, pooled[..., : x.shape[-1]] if own else pooled)
+        for tap, layers in self.found.items():
+            if layers:
+                self.taps[tap][ks, self.images] = torch.stack(layers, dim=2)
         if Tap.POOLED in self.taps:
             self.taps[Tap.POOLED][ks, self.images] = pooled
 
@@ -346,40 +353,45 @@ class _Chunk:
         """Insert the prompts after CLS: ``[g, c, T, d] -> [g, c, T+p, d]``."""
         return _insert(x, None if self.prompts is None else self.prompts[ks], self.cls)
 
-    def _move(self, x: Tensor, layer: int, ks: slice, *, joined: bool = True) -> Tensor:
-        """Apply the affine moves of a block to ``[g, c, T, d]``, in place."""
-        first_patch = self.prefix if joined else self.prefix - self.extra
-        for move, tokens in zip(self.moves, (slice(0, self.cls), slice(first_patch, None)), strict=True):
+    def _cut_moves(self, ks: slice) -> None:
+        """Cut moves ``[K or 1, B or 1, L, d]`` into those of each block: 0 for CLS or 1 for patches, scale, shift."""
+        self.steps: list[list[tuple[int, Tensor, Tensor]]] = [[] for _ in self.vit.blocks]
+        for kind, move in enumerate(self.moves):
             if move is not None:
-                scale, shift = (self._part(tensor, layer, ks) for tensor in move)
-                part = x[:, :, tokens]
-                torch.addcmul(shift, part, scale, out=part)
+                cut = (part[ks] if part.shape[0] > 1 else part for part in move[:2])
+                cut = (part[:, self.images] if part.shape[1] > 1 else part for part in cut)
+                for step, scale, shift, moves in zip(
+                    self.steps, *(part[:, :, None].unbind(3) for part in cut), move[2], strict=True
+                ):
+                    if moves:
+                        step.append((kind, scale, shift))
+
+    def _move(self, x: Tensor, layer: int, *, joined: bool = True) -> Tensor:
+        """Apply the affine moves of a block to ``[g, c, T, d]``, in place."""
+        for kind, scale, shift in self.steps[layer]:
+            first_patch = self.prefix if joined else self.prefix - self.extra
+            part = x[:, :, first_patch:] if kind else x[:, :, : self.cls]
+            torch.addcmul(shift, part, scale, out=part)
         return x
 
-    def _part(self, tensor: Tensor, layer: int, ks: slice) -> Tensor:
-        """Cut ``[K or 1, B or 1, L, d]`` to these candidates, images and this layer: ``[., ., 1, d]``."""
-        cut = tensor[ks] if tensor.shape[0] > 1 else tensor
-        cut = cut[:, self.images] if cut.shape[1] > 1 else cut
-        return cut[:, :, layer, None]
+    def _record(self, tap: Tap, value: Tensor) -> None:
+        """Note ``[g, c, d]`` as the next layer of a tap, if it is wanted."""
+        if tap in self.found:
+            self.found[tap].append(value)
 
-    def _record(self, tap: Tap, layer: int, ks: slice, value: Tensor) -> None:
-        """Write ``[g, c, d]`` to its place in a tap, if it is wanted."""
-        if tap in self.taps:
-            self.taps[tap][ks, self.images, layer] = value
+    def _record_token(self, tap: Tap, x: Tensor) -> None:
+        """Note the CLS token of ``[g, c, T, d]``, or where there is none the mean patch, if it is wanted."""
+        if tap in self.found:
+            self._record(tap, x[:, :, 0].clone() if self.cls else x[:, :, self.prefix :].mean(dim=2))
 
-    def _record_token(self, tap: Tap, layer: int, ks: slice, x: Tensor) -> None:
-        """Write the CLS token of ``[g, c, T, d]``, or where there is none the mean patch, if it is wanted."""
-        if tap in self.taps:
-            self._record(tap, layer, ks, x[:, :, 0] if self.cls else x[:, :, self.prefix :].mean(dim=2))
-
-    def _record_patches(self, layer: int, ks: slice, patches: Tensor) -> None:
-        """Write mean and variance over the patch tokens ``[g, c, patches, d]``, if they are wanted."""
-        if Tap.PATCH_MEAN in self.taps or Tap.PATCH_VARIANCE in self.taps:
+    def _record_patches(self, patches: Tensor) -> None:
+        """Note mean and variance over the patch tokens ``[g, c, patches, d]``, if they are wanted."""
+        if Tap.PATCH_MEAN in self.found or Tap.PATCH_VARIANCE in self.found:
             # Not var_mean, which over this axis takes a dozen times as long; about the mean, against cancellation.
             mean = patches.mean(dim=2, keepdim=True)
-            self._record(Tap.PATCH_MEAN, layer, ks, mean[:, :, 0])
-            if Tap.PATCH_VARIANCE in self.taps:
-                self._record(Tap.PATCH_VARIANCE, layer, ks, (patches - mean).square_().mean(dim=2))
+            self._record(Tap.PATCH_MEAN, mean[:, :, 0])
+            if Tap.PATCH_VARIANCE in self.found:
+                self._record(Tap.PATCH_VARIANCE, (patches - mean).square_().mean(dim=2))
 
 
 A = TypeVar("A", Tensor, Floats)
