@@ -35,6 +35,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.data.scenarios import Continual
 from fozo.data.streams import LabelledBatch
 from fozo.methods.align import AlignConfig
+from fozo.system import Threads
 from fozo.types import NO_KNOBS, Affine, Array, Batch, Engine, Floats, Images, Knobs, Spec, Tap, Taps
 
 CALIBRATION = 512
@@ -66,6 +67,10 @@ class Watched:
     @property
     def abilities(self) -> frozenset[str]:
         return self.engine.abilities
+
+    @property
+    def threads(self) -> Threads:
+        return self.engine.threads
 
     def check(self, images: Images) -> Batch:
         return self.engine.check(images)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def usable_cpus() -> int:
@@ -18,3 +23,23 @@ def installed_version() -> str:
         return metadata.version("fozo")
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+class Threads:
+    """So many threads at most, for work that lets go of Python's lock; started when there is work for several."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+
+    def each(self, call: Callable[[T], None], parts: Sequence[T]) -> None:
+        """Call a function with every part, as many at a time as there are threads; raises what a call raised."""
+        if self.count == 1 or len(parts) == 1:
+            for part in parts:
+                call(part)
+            return
+        process, pool = os.getpid(), self._pool
+        if pool is None or pool[0] != process:  # threads do not survive a fork
+            self._pool = pool = process, ThreadPoolExecutor(self.count, thread_name_prefix="fozo")
+        for _ in pool[1].map(call, parts):
+            pass

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
+from fozo.system import Threads
 
 if TYPE_CHECKING:
     import torch
@@ -133,12 +134,6 @@ class Move:
 
     scale: Floats
     shift: Floats
-
-    def layers(self) -> list[bool]:
-        """Say of each layer whether anything is moved there."""
-        moved = (self.scale != 1).any(axis=(0, 1, 3)) | (self.shift != 0).any(axis=(0, 1, 3))
-        layers: list[bool] = moved.tolist()
-        return layers
 
 
 @dataclass(frozen=True)
@@ -360,6 +355,10 @@ class Engine(Protocol):
         ``tokens``: the knobs and taps of a ViT. ``torch``: a torch model, whose LayerNorms a copy may change.
         ``gradient``: gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
+
+    @property
+    def threads(self) -> Threads:
+        """Threads for what is done to its images on this machine's processors; no more than it computes with."""
 
     def check(self, images: Images) -> Batch:
         """Refuse images that the model cannot read, and convert the others: the only place where that is done.

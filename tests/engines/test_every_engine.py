@@ -49,7 +49,7 @@ def test_the_suite_notices_broken_promises() -> None:
     good = fozo.load_engine(random_vit())
 
     class Broken:
-        spec, device, head, check = good.spec, good.device, good.head, good.check
+        spec, device, threads, head, check = good.spec, good.device, good.threads, good.head, good.check
         abilities = frozenset({"tokens"})
 
         def __init__(self, change: Callable[[Taps], Taps]) -> None:

@@ -18,6 +18,7 @@ from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.base import Method
 from fozo.methods.measured import MEASURED
 from fozo.methods.registry import method_class
+from fozo.system import Threads
 from fozo.testing import check_method, same
 from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps
 from tests.helpers import random_images, random_vit
@@ -148,6 +149,7 @@ class TokensOnly:
 
     device = "cpu"
     abilities = frozenset({"tokens"})
+    threads = Threads(1)
 
     def __init__(self) -> None:
         self._inner: Engine = engine()

@@ -7,6 +7,7 @@ import pytest
 
 import fozo
 from fozo.methods.neo import NEO
+from fozo.system import Threads
 from fozo.testing import check_method
 from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps
 from tests.helpers import random_images
@@ -55,7 +56,7 @@ def test_the_mean_by_hand() -> None:
 class BlackBox:
     """An engine that gives logits and nothing else."""
 
-    device, abilities = "cpu", frozenset[str]()
+    device, abilities, threads = "cpu", frozenset[str](), Threads(1)
 
     def __init__(self, inner: Engine) -> None:
         self.inner = inner

@@ -206,6 +206,7 @@ class Held:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.go, self.waiting = engine, threading.Event(), 0
         self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
+        self.threads = engine.threads
         self.check, self.head = engine.check, engine.head
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:

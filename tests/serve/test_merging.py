@@ -25,6 +25,7 @@ class Counting:
     def __init__(self, engine: Engine, wait: threading.Event | None = None) -> None:
         self.engine, self.wait, self.batches = engine, wait, list[int]()
         self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
+        self.threads = engine.threads
         self.check, self.head = engine.check, engine.head
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:

@@ -11,13 +11,13 @@ natural images have little fine detail in the latter and noise has as much as an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from scipy.fftpack import dctn, idctn
 
+from fozo.system import Threads
 from fozo.types import Array
 
 Single = npt.NDArray[np.float32]
@@ -34,6 +34,9 @@ AT_ONCE = 1 << 17
 while they are in the processor's nearest cache, however large the batch."""
 
 
+ONE = Threads(1)
+
+
 def half_octaves(height: int, width: int) -> int:
     """Count them from the finest detail down to a quarter of the image; what is coarser joins the last."""
     return max(1, int(2 * np.log2(min(height, width) / 2)))
@@ -42,8 +45,8 @@ def half_octaves(height: int, width: int) -> int:
 class Spectra:
     """The cosine transform of images of one size, and its half octaves.
 
-    Everything here runs on the calling thread: products by BLAS would wake its threads, which then spin for longer than
-    they have worked.
+    Everything here runs on the calling thread, or on those it is given: products by BLAS would wake its threads, which
+    then spin for longer than they have worked.
     """
 
     def __init__(self, channels: int, height: int, width: int) -> None:
@@ -74,7 +77,9 @@ class Spectra:
         self._lower = np.minimum(place.astype(np.intp), max(self.bands - 2, 0))
         self._beyond = (place - self._lower).astype(np.float32)
 
-    def transform(self, images: npt.NDArray[np.floating], out: Single | None = None) -> tuple[Single, Array]:
+    def transform(
+        self, images: npt.NDArray[np.floating], out: Single | None = None, threads: Threads = ONE
+    ) -> tuple[Single, Array]:
         """Turn images ``[B, channels, height, width]`` into coefficients of the same shape, and describe them.
 
         Coefficients are in ``out`` if given. Descriptors are the means of the channels, then the log energies of their
@@ -82,35 +87,43 @@ class Spectra:
         """
         coefficients = np.empty(images.shape, dtype=np.float32) if out is None else out
         runs = np.empty((len(images), self.channels, len(self._runs)), dtype=np.float32)
-        for some in self._parts(len(images)):
+
+        def work(some: slice) -> None:
             part = coefficients[some]
-            self._mix(images[some], part)
-            found = dctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
-            if not np.may_share_memory(found, part):  # SciPy may overwrite it, and need not
-                part[...] = found
-            squares = np.square(part).reshape(*part.shape[:2], -1)
-            np.add.reduceat(squares, self._runs, axis=2, out=runs[some])
+            with np.errstate(over="ignore", invalid="ignore"):  # of this thread; sound() tells them apart
+                self._mix(images[some], part)
+                found = dctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
+                if not np.may_share_memory(found, part):  # SciPy may overwrite it, and need not
+                    part[...] = found
+                squares = np.square(part).reshape(*part.shape[:2], -1)
+                np.add.reduceat(squares, self._runs, axis=2, out=runs[some])
+
+        threads.each(work, self._parts(len(images)))
         descriptors = np.empty((len(images), self._limits.size))
-        np.divide(coefficients[:, :, 0, 0], self._roots, out=descriptors[:, : self.channels])
-        energies = np.einsum("ncr,rb->ncb", runs, self._members)
-        energies *= self._per_length[:, :, 0]
-        logs = np.add(energies.reshape(len(images), -1), FLOOR, out=descriptors[:, self.channels :])
-        np.log(logs, out=logs)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.divide(coefficients[:, :, 0, 0], self._roots, out=descriptors[:, : self.channels])
+            energies = np.einsum("ncr,rb->ncb", runs, self._members)
+            energies *= self._per_length[:, :, 0]
+            logs = np.add(energies.reshape(len(images), -1), FLOOR, out=descriptors[:, self.channels :])
+            np.log(logs, out=logs)
         return coefficients, descriptors
 
-    def inverse(self, coefficients: Single, gains: Single) -> Single:
+    def inverse(self, coefficients: Single, gains: Single, threads: Threads = ONE) -> Single:
         """Turn coefficients times ``gains`` (``[channels, height, width]``) back into images, in the same memory."""
         gains = gains * self._per_length
-        for some in self._parts(len(coefficients)):
+
+        def work(some: slice) -> None:
             part = coefficients[some]
             np.multiply(part, gains, out=part)
             self._unmix(idctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True), part)
+
+        threads.each(work, self._parts(len(coefficients)))
         return coefficients
 
-    def _parts(self, images: int) -> Iterator[slice]:
+    def _parts(self, images: int) -> list[slice]:
         """Cut a batch into as many images as are worked through together."""
         together = max(1, AT_ONCE // (self.channels * self.height * self.width))
-        return (slice(start, start + together) for start in range(0, images, together))
+        return [slice(start, start + together) for start in range(0, images, together)]
 
     def _mix(self, images: npt.NDArray[np.floating], out: Single) -> None:
         """Turn three colours into brightness and two differences, of squared length 3, 2 and 6; others stay."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from fozo.engines.images import check_images
 from fozo.errors import FozoError
+from fozo.system import Threads
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, engine_repr
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class BlackBoxEngine:
     """Runs a model by calling it, images in and anything out. :func:`black_box` makes one."""
 
     abilities: frozenset[str] = frozenset()
+    threads = Threads(1)
 
     def __init__(
         self,

@@ -67,8 +67,7 @@ class Equalise(Method[EqualiseConfig]):
 
     def step(self, batch: Batch) -> Floats | Answer:
         """Equalise images and run the model; those that cannot be pictures are left as they are."""
-        with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
-            coefficients, descriptors = self.spectra.transform(batch.images)
+        coefficients, descriptors = self.spectra.transform(batch.images, threads=self.engine.threads)
         sound = self.spectra.sound(descriptors)
         shift = samples = 0.0
         if sound.any():
@@ -80,7 +79,7 @@ class Equalise(Method[EqualiseConfig]):
             if self.config.strength and deficit.any():
                 images = np.array(batch.images)
                 images[sound] = self._in_range(
-                    equalise(self.spectra, coefficients[sound], deficit, self.config.strength)
+                    equalise(self.spectra, coefficients[sound], deficit, self.config.strength, self.engine.threads)
                 )
                 batch = batch.with_images(images)
                 self.equalised = images[-1]

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from fozo.errors import FozoError
+from fozo.system import Threads
 from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, Move, Spec, Tap, Taps, engine_repr
 
 
@@ -78,6 +79,11 @@ class MergingEngine:
     def device(self) -> str:
         """Where it computes."""
         return self.engine.device
+
+    @property
+    def threads(self) -> Threads:
+        """Those of the engine."""
+        return self.engine.threads
 
     def check(self, images: Images) -> Batch:
         """Refuse images that the model cannot read, and convert the others."""

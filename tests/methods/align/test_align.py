@@ -29,7 +29,7 @@ class Watched:
         self.inner, self.runs = engine, runs
         self.seen: list[tuple[Knobs, Taps]] = []
         self.spec: Spec = engine.spec
-        self.device, self.abilities = engine.device, engine.abilities
+        self.device, self.abilities, self.threads = engine.device, engine.abilities, engine.threads
 
     def check(self, images: Images) -> Batch:
         return self.inner.check(images)

@@ -28,7 +28,7 @@ class Counted:
     def __init__(self, engine: fozo.Engine) -> None:
         self.inner, self.calls, self.bytes = engine, list[int](), 0
         self.spec: Spec = engine.spec
-        self.device, self.abilities = engine.device, engine.abilities
+        self.device, self.abilities, self.threads = engine.device, engine.abilities, engine.threads
 
     def check(self, images: Images) -> Batch:
         return self.inner.check(images)

@@ -28,7 +28,7 @@ class Lenient:
     def __init__(self, engine: fozo.Engine) -> None:
         self.inner, self.broken, self.moves_break = engine, False, False
         self.spec: Spec = engine.spec
-        self.device, self.abilities = engine.device, engine.abilities
+        self.device, self.abilities, self.threads = engine.device, engine.abilities, engine.threads
 
     def check(self, images: Images) -> Batch:
         assert isinstance(images, np.ndarray)

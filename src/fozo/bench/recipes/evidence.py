@@ -3,12 +3,12 @@
     fozo bench evidence --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --images 192
 
 Severities 5 and 3, never reset (*continual*) and reset at every corruption (*reset*). Rivals have their published
-constants and, as ``tuned``, those that did best under the four extra corruptions (the recipe ``tuning``, as far as it
-was run); those of more than four passes run on four corruptions, beside a NoAdapt and an Align of their own. Streams
-come one after the other, the cheap rows first, so that what an interrupted command has finished is a table already;
-the same command goes on. ``python -m benchmarks.results results RUNS`` makes docs/results.md of it, whose pairs are of
-images, in whatever order they come: so NoAdapt needs one seed only, and those that draw get more by ``--seeds 0,1,2
---methods fozo,zoa,foa,deyo,cazo``. ``--pixels DIR`` corrupts the images once for all rows.
+constants and, as ``tuned``, those that did best under the four extra corruptions (the recipe ``tuning``); those of
+more than four passes run on four corruptions, beside a NoAdapt and an Align of their own. Streams come one after the
+other, the cheap rows first, so that what an interrupted command has finished is a table already; the same command goes
+on. ``python -m benchmarks.results results RUNS`` makes docs/results.md of it, whose pairs are of images, in whatever
+order they come: so NoAdapt needs one seed only, and those that draw get more by ``--seeds 0,1,2 --methods
+fozo,zoa,foa,deyo,cazo``. ``--pixels DIR`` corrupts the images once for all rows.
 Expected: what docs/results.md shows; the paper has no such numbers.
 Cost: 16,000 images a row and stream, 4.2 million forward passes a model (a backward pass counted as two): 42 hours on
 one core with a ViT-Tiny, 5 hours for one stream without the rows of many passes. ``--images 192`` is a fifth of it.
@@ -17,6 +17,7 @@ one core with a ViT-Tiny, 5 hours for one stream without the rows of many passes
 from dataclasses import replace
 
 from fozo.bench.plan import Experiment, Methods, Recipe, StreamPlan, grid
+from fozo.bench.recipes import tuning
 from fozo.bench.recipes.streams import FAMILIES
 from fozo.data.corruptions import KINDS
 
@@ -46,7 +47,13 @@ TUNED: Methods = {
     "NEO (tuned)": ("neo", {"average": "ema", "rate": 0.5}),
     "GAIN (tuned)": ("gain", {"kappa": 30.0}),
     "PEA (tuned)": ("pea", {"momentum": 0.1, "gamma": 1e9}),
+    "ZOA (tuned)": tuning.METHODS["ZOA x 0.0625"],
+    "FOZO (tuned)": tuning.METHODS["FOZO x 0.0625"],
+    "FOA (tuned)": tuning.METHODS["FOA, weight x 0.25"],
+    "EATA (tuned)": tuning.METHODS["EATA x 4"],
+    "SAR (tuned)": tuning.METHODS["SAR x 4"],
 }
+"""What did best in the recipe ``tuning``; TENT and DeYO did best as published."""
 MANY: Methods = {
     "NoAdapt": ("noadapt", {}),
     "Align": ("align", {}),

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from fozo.engines.images import check_images
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.errors import FozoError
-from fozo.system import usable_cpus
+from fozo.system import Threads, usable_cpus
 from fozo.types import (
     NO_KNOBS,
     Affine,
@@ -97,8 +97,9 @@ class GraphEngine(ABC):
     abilities = frozenset({"tokens"})
     device = "cpu"
 
-    def __init__(self, spec: Spec, chunk: int | None) -> None:
+    def __init__(self, spec: Spec, chunk: int | None, threads: int) -> None:
         """Read the head; a subclass is ready to :meth:`execute` before it calls this."""
+        self.threads = Threads(threads)
         self.chunk = max(1, CALL_TOKENS // (1 + spec.patches)) if chunk is None else chunk
         """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
@@ -178,18 +179,18 @@ class GraphEngine(ABC):
             for tap, value in zip(wanted, self.execute(feeds, names), strict=True):
                 found[tap][part] = value
 
-        self.each(call, list(self._calls(k, count)))
+        self.calls(call, list(self._parts(k, count)))
         if Tap.LOGITS in taps:
             # Applied to the whole batch, outside of the graph: methods may shift what the head reads, and do so there.
             found[Tap.LOGITS] = self._head(found[Tap.POOLED])
         return {tap: found[tap] for tap in taps}
 
-    def each(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
+    def calls(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
         """Make the calls of one run; a runtime that gains by it makes several at a time."""
         for part in parts:
             call(part)
 
-    def _calls(self, k: int, batch: int) -> Iterator[tuple[slice, slice]]:
+    def _parts(self, k: int, batch: int) -> Iterator[tuple[slice, slice]]:
         """Cut candidates times images into calls of at most ``chunk`` passes."""
         candidates = min(k, self.chunk)
         images = max(1, self.chunk // candidates)

@@ -47,15 +47,16 @@ class OpenvinoEngine(GraphEngine):
             for value in model.inputs
         }
         spec = read_spec(file, metadata, shapes)
+        count = thread_count(threads)
         settings = {
-            "INFERENCE_NUM_THREADS": thread_count(threads),
+            "INFERENCE_NUM_THREADS": count,
             "PERFORMANCE_HINT": "LATENCY",
             # Otherwise newer processors would compute in bfloat16, and the numbers would depend on the machine.
             "INFERENCE_PRECISION_HINT": "f32",
         }
         self._request = core.compile_model(model, "CPU", settings).create_infer_request()
         self._lock = threading.Lock()
-        super().__init__(spec, chunk)
+        super().__init__(spec, chunk, count)
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import onnxruntime
 
@@ -40,23 +39,13 @@ class OnnxEngine(GraphEngine):
             raise unreadable(file, error) from error
         metadata = self._session.get_modelmeta().custom_metadata_map
         spec = read_spec(file, metadata, {value.name: value.shape for value in self._session.get_inputs()})
-        self._threads = thread_count(threads)
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        super().__init__(spec, chunk)
+        super().__init__(spec, chunk, thread_count(threads))
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""
         results: list[Float32] = self._session.run(list(outputs), dict(feeds))
         return results
 
-    def each(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
+    def calls(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
         """Make as many calls at a time as there are threads; ONNX Runtime lets go of Python's lock meanwhile."""
-        if self._threads == 1 or len(parts) == 1:
-            super().each(call, parts)
-            return
-        process = os.getpid()
-        pool = self._pool
-        if pool is None or pool[0] != process:  # threads do not survive a fork: a child makes its own
-            self._pool = pool = process, ThreadPoolExecutor(self._threads, thread_name_prefix="fozo-onnx")
-        for _ in pool[1].map(call, parts):
-            pass  # which raises what a call raised
+        self.threads.each(call, parts)

@@ -19,8 +19,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.descriptor import Single, Spectra
+from fozo.core.descriptor import ONE, Single, Spectra
 from fozo.methods.align.retrieval import DomainEstimate
+from fozo.system import Threads
 from fozo.types import Array
 
 MAX_LOG_GAIN = np.log(4.0)
@@ -44,13 +45,18 @@ def band_gains(spectra: Spectra, deficit: Array, strength: float) -> Single:
     return gain
 
 
-def equalise(spectra: Spectra, coefficients: Single, deficit: Array, strength: float) -> npt.NDArray[np.float32]:
+def equalise(
+    spectra: Spectra, coefficients: Single, deficit: Array, strength: float, threads: Threads = ONE
+) -> npt.NDArray[np.float32]:
     """Return the images of ``coefficients`` with the ``deficit`` of their bands (``[B or 1, ...]``) given back.
 
     The images take the place of the coefficients in memory.
     """
     if len(deficit) == 1:
-        return spectra.inverse(coefficients, band_gains(spectra, deficit[0], strength))
-    for image, row in enumerate(deficit):
-        spectra.inverse(coefficients[image : image + 1], band_gains(spectra, row, strength))
+        return spectra.inverse(coefficients, band_gains(spectra, deficit[0], strength), threads)
+
+    def work(image: int) -> None:
+        spectra.inverse(coefficients[image : image + 1], band_gains(spectra, deficit[image], strength))
+
+    threads.each(work, range(len(deficit)))
     return coefficients

@@ -113,8 +113,8 @@ class Align(Method[AlignConfig]):
 
     def step(self, batch: Batch) -> Floats:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
-        with np.errstate(over="ignore", invalid="ignore"):  # what cannot be described is told apart
-            coefficients, descriptors = self.spectra.transform(batch.images, self._space(len(batch)))
+        room, threads = self._space(len(batch)), self.engine.threads
+        coefficients, descriptors = self.spectra.transform(batch.images, room, threads)
         self.described = descriptors
         sound = self.spectra.sound(descriptors)
         self.lessons: list[Lesson | None] = []
@@ -259,9 +259,9 @@ class Align(Method[AlignConfig]):
             if not strength or not deficit.any():
                 return batch
             if len(deficit) > 1:
-                return batch.with_images(equalise(self.spectra, coefficients, deficit, strength))
+                return batch.with_images(equalise(self.spectra, coefficients, deficit, strength, self.engine.threads))
             self._gains = deficit, band_gains(self.spectra, deficit[0], strength)
-        return batch.with_images(self.spectra.inverse(coefficients, self._gains[1]))
+        return batch.with_images(self.spectra.inverse(coefficients, self._gains[1], self.engine.threads))
 
     def _plan(self, retrieved: Retrieved, drifted: Array) -> Knobs:
         """Decide the moves from what the blocks added to images of the same domain, and what those showed.
