@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from fozo.types import Floats
 if TYPE_CHECKING:
     from fozo.engines.torch_engine import TorchEngine
 
+T = TypeVar("T")
 SIZES = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}
 """Width and heads of ViTs with 12 blocks and patches of 16."""
 
@@ -66,7 +67,7 @@ def in_turn(names: Sequence[str], rounds: int) -> Iterator[tuple[int, list[str]]
         yield number, [*names[first:], *names[:first]]
 
 
-def timed(call: Callable[[Floats], Floats], batch: Floats) -> tuple[tuple[float, float], Floats]:
+def timed(call: Callable[[Floats], T], batch: Floats) -> tuple[tuple[float, float], T]:
     """Seconds on the clock and of processor time, and what the call returned."""
     clock, processor = time.perf_counter(), time.process_time()
     output = call(batch)

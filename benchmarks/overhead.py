@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,10 +32,11 @@ import numpy as np
 
 import fozo
 from benchmarks.common import SIZES, in_a_process, mebibytes, timed
+from fozo.core.descriptor import spectra
 from fozo.data import sample
 from fozo.system import usable_cpus
 from fozo.testing import random_images
-from fozo.types import Engine, Floats
+from fozo.types import Engine, Floats, Knobs, Move, Tap
 
 TARGETS = {"base": (1.05, 1.03, 1.03), "tiny": (1.12, 1.10, 1.08), "bundled": (1.30, 1.12, 1.12)}
 """Processor time that issue 18 asks for, at batches of 1, 8 and 64."""
@@ -45,6 +46,8 @@ LEAST, MOST = 4, 200
 """Rounds of a cell."""
 STREAM = 128
 """Different images, which come again and again."""
+PARTS = 40
+"""Single images that the parts of the cost are measured on."""
 FIRST, GROUP = 32, 8
 """Images that the memory is filled with, over and over, and how many of them come together."""
 
@@ -137,6 +140,30 @@ def measure(plain: fozo.NoAdapt, align: fozo.Align, stream: Floats, size: int, s
     return float(np.median(processors)), float(np.median(clocks)), float(np.median(extra)), len(clocks)
 
 
+def parts(engine: Engine, stream: Floats) -> str:
+    """Say what single images spend processor time on: the transform, its inverse, taps and moves in the engine."""
+    spec = engine.spec
+    transform, gains = spectra(*spec.image_shape), np.full(spec.image_shape, 2, dtype=np.float32)
+    still = np.ones((1, 1, spec.depth, spec.dim), dtype=np.float32)
+    knobs = Knobs(cls=Move(still, 0 * still), patches=Move(1.01 * still, 0.01 * still))
+    taps = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
+    calls: dict[str, Callable[[Floats], object]] = {
+        "transform": transform.transform,
+        "inverse": lambda image: transform.inverse(image.copy(), gains),
+        "plain": lambda image: engine.run(engine.check(image)),
+        "adapted": lambda image: engine.run(engine.check(image), knobs, taps),
+    }
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(PARTS):
+        for name, call in calls.items():
+            spent[name].append(1000 * timed(call, stream[number : number + 1])[0][1])
+    ms = {name: float(np.median(times)) for name, times in spent.items()}
+    return (
+        f"of one image: transform and description {ms['transform']:.3f} ms, inverse {ms['inverse']:.3f} ms, taps and "
+        f"moves {ms['adapted'] - ms['plain']:+.3f} ms, plain pass {ms['plain']:.2f} ms"
+    )
+
+
 def peak(folder: Path, model: str, engine: str, method: str, threads: int) -> None:
     """Print this process's peak memory after two batches of what :func:`table` has left in the folder."""
     images = np.load(folder / f"{model}.npy")
@@ -182,6 +209,7 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
     wanted = dict(zip((1, 8, 64), TARGETS[model], strict=True))
     print(f"\n| {model} | threads | batch | target | processor time | clock | ms an image | rounds |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    spent = []
     for kind in a.engines:
         for threads in a.threads:
             engine = make_engine(folder, model, kind, threads, a.device)
@@ -194,8 +222,10 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
                     f"| {extra:+.3f} | {rounds} |",
                     flush=True,
                 )
+        spent.append(f"{kind}, {parts(engine, stream)}")
         align.source.save(folder / f"{model}-{kind}.source.npz")
         align.save(folder / f"{model}-{kind}.state.npz")
+    print("", *spent, sep="\n", flush=True)
     if a.no_memory:
         return
     np.save(folder / f"{model}.npy", stream[: max(a.batches)])
