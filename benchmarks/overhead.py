@@ -171,7 +171,7 @@ def peak(folder: Path, model: str, engine: str, method: str, threads: int) -> No
     if method == "plain":
         call: fozo.NoAdapt | fozo.Align = fozo.NoAdapt(made)
     else:
-        call = fozo.Align(made, folder / f"{model}-{engine}.source.npz")
+        call = fozo.Align(made, fozo.SourceStatistics.load(folder / f"{model}-{engine}.source.npz"))
         call.restore(folder / f"{model}-{engine}.state.npz")
     for _ in range(2):
         call(images)
