@@ -7,7 +7,7 @@ corruptions is one observation, not fifteen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from fozo.types import Array
 
 CLEAN = "clean"
 RECIPE = "evidence"
-TUNED = " (tuned)"
-"""How the label of a row ends whose constants are not the published ones."""
+USUAL = 5
+"""The severity that a cell's title does not name."""
 SEVERAL = 2
 """From so many seeds on, their spread is part of an interval."""
 TOKENS = {"vit_tiny": "ViT-Tiny", "deit_tiny": "DeiT-Tiny"}
@@ -58,19 +58,6 @@ class Gain:
     def __str__(self) -> str:
         """Value and half width, as tables have them."""
         return f"{signed(self.value)} ± {self.half:.1f}"
-
-
-def method_of(label: str) -> str:
-    """The method of a row, whether it is tuned or as published."""
-    return label.removesuffix(TUNED)
-
-
-def by_method(values: Mapping[str, float]) -> list[str]:
-    """Order rows by their values: the best method first, its tuned row right behind the published one."""
-    best: dict[str, float] = {}
-    for label, value in values.items():
-        best[method_of(label)] = max(value, best.get(method_of(label), value))
-    return sorted(values, key=lambda label: (-best[method_of(label)], method_of(label), label.endswith(TUNED)))
 
 
 @dataclass
@@ -132,8 +119,10 @@ class Cell:
 
     @property
     def title(self) -> str:
+        """Its name on the page, which says that severities are 5 where none is named."""
+        severity = "" if self.severity == USUAL else f", severity {self.severity}"
         subset = "" if len(self.domains) > 4 else f", {len(self.domains)} corruptions"
-        return f"{self.model}, {self.scenario}, severity {self.severity}{subset}, {self.images} images"
+        return f"{self.model}, {self.scenario}{severity}{subset}, {self.images} images"
 
     def top(self, label: str) -> float:
         """Top-1 over all corruptions."""

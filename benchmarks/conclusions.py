@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
-from benchmarks.cells import TUNED, Cell, Gain, by_method, method_of
+from benchmarks.cells import Cell, Gain
 from benchmarks.pairs import BASE
-from fozo.bench.gains import signed
+from fozo.bench.gains import by_method, signed
+from fozo.bench.plan import TUNED, published
 
 OURS = "Align"
 SIDES = {1: "above", 0: "level with", -1: "below"}
@@ -47,7 +48,7 @@ def headline(cell: Cell) -> str:
     best = max(rivals(cell), key=lambda label: cell.gain(label).value)
     lead = cell.gain(OURS, best)
     verb = {1: "ahead of", 0: "level with", -1: "behind"}[lead.side]
-    methods = len({method_of(label) for label in rivals(cell)})
+    methods = len({published(label) for label in rivals(cell)})
     constants = ", published or tuned," if any(label.endswith(TUNED) for label in rivals(cell)) else ""
     return (
         f"**{cell.title} of each of {len(cell.domains)} corruptions: Align gains {cell.gain(OURS)} points over "
@@ -92,12 +93,12 @@ def losses(cells: Sequence[Cell]) -> list[str]:
         below = [f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]
         ties = [f"{name} ({signed(gain.value)})" for name, gain in gains.items() if gain.side == 0]
         said = (
-            f"- **{cell.title}**: below NoAdapt on {listed(below)}; a tie on {listed(ties)}; surely behind a rival on "
+            f"- **{cell.title}**: below NoAdapt on {listed(below)}; level on {listed(ties)}; surely behind a rival on "
             f"{listed(ahead(cell))}"
         )
         again = cell.with_clean(OURS)
         if again is not None:
-            said += f"; {SIDES[again.side]} it once the stream is clean again ({again})"
+            said += f"; {SIDES[again.side]} NoAdapt once the stream is clean again ({again})"
         errors = {label: row.error for label, row in cell.rows.items()}
         least = min(errors, key=lambda label: errors[label])
         said += f". Calibration error {errors[OURS]:.1f} % (NoAdapt {errors[BASE]:.1f}"
@@ -117,7 +118,7 @@ def grouped(gains: Mapping[str, Gain], words: Mapping[int, str]) -> str:
 
 def tuning(cell: Cell) -> str:
     """Say what tuned constants are worth to each rival, against its published ones on the same images."""
-    both = [method_of(label) for label in cell.rows if label.endswith(TUNED) and method_of(label) in cell.rows]
+    both = [published(label) for label in cell.rows if label.endswith(TUNED) and published(label) in cell.rows]
     worth = {method: cell.gain(method + TUNED, method) for method in both}
     words = {1: "surely helps", 0: "makes no sure difference to", -1: "surely harms"}
     return f"Against its published constants, tuning {grouped(worth, words)}." if worth else ""
@@ -131,7 +132,9 @@ def clean_again(cell: Cell) -> str:
     sure = {label: gain for label, gain in found.items() if gain.side}
     apart = grouped(sure, {1: "surely above NoAdapt", -1: "surely below NoAdapt"}) or "none surely apart from NoAdapt"
     level = [label for label in found if label not in sure]
-    return f"Once the stream is clean again: {apart}; level with it {listed(level)}."
+    ours = ", Align among them" if OURS in level else ""
+    others = f"; level with it {len(level)} of {len(found)} rows{ours}" if level else ""
+    return f"Once the stream is clean again: {apart}{others}."
 
 
 def processors(cells: Sequence[Cell]) -> str:
@@ -141,8 +144,7 @@ def processors(cells: Sequence[Cell]) -> str:
         rows = Counter(row.processor or "one that is not recorded" for row in cell.rows.values())
         if len(rows) > 1:
             said.append(f"{cell.title}: {listed([f'{count} on {name}' for name, count in rows.most_common()])}")
-    words = "; ".join(said)
-    return f"Rows of a cell ran on different processors, which may change last bits ({words})." if said else ""
+    return f"Rows on different processors, which may change last bits: {'; '.join(said)}." if said else ""
 
 
 def sides(cells: Sequence[Cell]) -> str:
@@ -188,8 +190,8 @@ def passes(cells: Sequence[Cell]) -> str:
         if best is not None:
             above = [label for label in costly if cell.gain(label).side > 0]
             said += (
-                f"; of {len(costly)} rows with more {len(above) or 'none'} surely gain{'s' if len(above) < 2 else ''}, "
-                f"the best {best} ({cell.rows[best].passes:.2g}: {cell.gain(best)})"
+                f"; rows with more passes that are surely above NoAdapt: {len(above) or 'none'} of {len(costly)}, the "
+                f"best {best} ({cell.rows[best].passes:.2g}: {cell.gain(best)})"
             )
         parts.append(said)
     return ". ".join(parts) + "."

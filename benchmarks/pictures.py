@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from statistics import fmean
 
-from benchmarks.cells import TUNED, Gain, by_method, method_of
+from benchmarks.cells import Gain
+from fozo.bench.gains import by_method
+from fozo.bench.plan import TUNED, published
 from fozo.bench.report.charts import ticks
 from fozo.bench.report.colours import COLOURS
 
@@ -41,6 +43,8 @@ text {{ font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fil
 """
 SIDES = {1: "up", 0: "tie", -1: "down"}
 INKS = {1: "var(--good)", 0: "var(--tie)", -1: "var(--bad)"}
+BEFORE = 30
+"""Pixels of a column of points before the names begin."""
 DARKEST = 20.0
 """Points from which on a field of the map is as dark as any."""
 
@@ -108,9 +112,9 @@ def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: fl
     unit = (WIDTH - left - 10) / (len(columns) + 1)
     bottom = top + step * len(labels)
     parts = []
-    methods = list(dict.fromkeys(map(method_of, labels)))
+    methods = list(dict.fromkeys(map(published, labels)))
     for row, label in enumerate(labels):
-        if methods.index(method_of(label)) % 2:
+        if methods.index(published(label)) % 2:
             parts.append(f'<rect x="0" y="{top + step * row}" width="{WIDTH}" height="{step}" class="band"/>')
         parts.append(text(left - 8, top + step * (row + 0.5) + 4, label, name_style(label)))
     for number, (name, column) in enumerate(columns.items()):
@@ -142,7 +146,7 @@ def curves_picture(title: str, xs: Sequence[float], curves: Mapping[str, Sequenc
 
     The first method's curve stands thin and gray in the panels of the others.
     """
-    methods = list(dict.fromkeys(map(method_of, curves)))
+    methods = list(dict.fromkeys(map(published, curves)))
     values = [value for curve in curves.values() for value in curve]
     low, high = min(0.0, *values), max(0.0, *values)
     low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
@@ -159,10 +163,11 @@ def curves_picture(title: str, xs: Sequence[float], curves: Mapping[str, Sequenc
             if column == 0:
                 parts.append(text(left, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
         if number + count >= len(methods):  # nothing below it
-            parts += [text(across(x), head + height + 14, f"{x:g}", "middle soft small") for x in (min(xs), max(xs))]
+            parts.append(text(start, head + height + 14, f"{min(xs):g}", "soft small"))
+            parts.append(text(end, head + height + 14, f"{max(xs):g}", "end soft small"))
         for label, curve in curves.items():
-            if method_of(label) in (method, methods[0]):
-                mine = method_of(label) == method
+            if published(label) in (method, methods[0]):
+                mine = published(label) == method
                 ink, kind = (colour(label), "curve") if mine else ("var(--tie)", "curve thin")
                 points = " ".join(f"{across(x):.1f},{down(value):.1f}" for x, value in zip(xs, curve, strict=True))
                 cut = " cut" if label.endswith(TUNED) else ""
@@ -200,25 +205,29 @@ def spread(places: Sequence[float], least: float, low: float, high: float) -> li
 
 
 def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Gain]]], x_label: str) -> str:
-    """Gains by cost, a column for each, with whiskers and names; panels are as wide as they have columns."""
-    costs = {name: sorted({round(cost, 1) for cost, _ in panel.values()}) for name, panel in panels.items()}
+    """Gains by cost, a column for each, with whiskers and names; columns are as wide as their names."""
+    columns: dict[str, dict[float, list[str]]] = {name: {} for name in panels}
+    for name, panel in panels.items():
+        for label in sorted(panel, key=lambda label: panel[label][0]):
+            columns[name].setdefault(round(panel[label][0], 1), []).append(label)
     every = [gain for panel in panels.values() for _, gain in panel.values()]
     low, high = min(0.0, *(gain.low for gain in every)) - 0.5, max(0.0, *(gain.high for gain in every)) + 0.5
-    left, top, height, gap = 40, 56, 320, 16
-    wide = (WIDTH - left - gap * len(panels)) / sum(len(found) for found in costs.values())
+    left, top, height, gap = 48, 56, 320, 16
+    letters = sum(max(map(len, labels)) for own in columns.values() for labels in own.values())
+    space = WIDTH - left - gap * len(panels) - BEFORE * sum(map(len, columns.values()))
     down = Span(low, high, top + height, top)
     parts = [text(12, 16, "points of top-1 above NoAdapt", "soft")]
-    start = left + 8.0
+    start = float(left)
     for number, (name, panel) in enumerate(panels.items()):
-        end = start + wide * len(costs[name])
         parts += headings(start, name)
+        wide = {cost: BEFORE + space * max(map(len, labels)) / letters for cost, labels in columns[name].items()}
+        end = start + sum(wide.values())
         for tick in ticks(low, high):
             parts.append(line(start, down(tick), end, down(tick), "zero" if tick == 0 else "grid"))
             if number == 0:
-                parts.append(text(left, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
-        for column, cost in enumerate(costs[name]):
-            x = start + wide * column + 16
-            labels = [label for label, (own, _) in panel.items() if round(own, 1) == cost]
+                parts.append(text(left - 8, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
+        for cost, labels in columns[name].items():
+            x = start + BEFORE / 2
             places = spread([down(panel[label][1].value) for label in labels], 13, top + 4, top + height - 4)
             parts.append(text(x, top + height + 16, f"{cost:g}", "middle soft small"))
             for turn, (label, y) in enumerate(zip(labels, places, strict=True)):
@@ -227,7 +236,8 @@ def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Ga
                     f'<g style="stroke: {ink}"><title>{escape(label)}: {gain}</title>'
                     f"{line(at, down(gain.low), at, down(gain.high), '')}{dot(at, down(gain.value), label, ink)}</g>"
                 )
-                parts.append(text(x + 15, y + 4, label, "small", f"fill: {ink}"))
+                parts.append(text(start + BEFORE, y + 4, label, "small", f"fill: {ink}"))
+            start += wide[cost]
         start = end + gap
     parts.append(text(WIDTH / 2, top + height + 34, x_label, "middle soft"))
     return svg(title, top + height + 44, parts)

@@ -22,23 +22,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import conclusions, narrow
-from benchmarks.cells import (
-    CLEAN,
-    RECIPE,
-    TUNED,
-    Cell,
-    Gain,
-    by_method,
-    method_of,
-    name_of,
-    read_evidence,
-    read_newest,
-    standing,
-)
+from benchmarks.cells import CLEAN, RECIPE, Cell, Gain, name_of, read_evidence, read_newest, standing
 from benchmarks.conclusions import OURS, adapting, rivals, words_of
 from benchmarks.pairs import BASE
 from benchmarks.pictures import curves_picture, gains_picture, map_picture, points_picture
 from benchmarks.reproduction import reproduction
+from fozo.bench.plan import TUNED, published
 from fozo.bench.recipes import evidence
 from fozo.bench.store import Group, collect
 from fozo.errors import FozoError
@@ -51,21 +40,21 @@ FEW = 4
 WIDTH = 128
 CUT = 16.0
 """Points at which the axis of gains ends."""
-NARROW = "fozo bench narrow --model WEIGHTS --imagenet DIR --out RUNS"
 HEAD = (
     "Written by `python -m benchmarks.results` from the records in `results/`; nothing here is written by hand. "
     "{models} in float32 on images of ImageNet's validation set, batches of 64, source statistics of 512 other images; "
-    "fifteen corruptions one after the other, never reset (*continual*) or reset at each (*reset*). Differences are "
-    "paired by image: an image's mean over the corruptions is one observation. ± is a 95 % interval over images, and "
-    "over seeds where there are several; of many such intervals some miss. A tie is an interval that holds zero. "
+    "fifteen corruptions one after the other at severity 5 (or as said), never reset (*continual*) or reset at each "
+    "(*reset*). Differences are paired by image: an image's mean over the corruptions is one observation. ± is a 95 % "
+    "interval over images, and over seeds where there are several; of many such intervals some miss. A tie, or "
+    "*level*, is an interval that holds zero. "
     "Rivals have their published constants, which were chosen for a ViT-B; *tuned* ones did best on ViT-Tiny under the "
     "four extra corruptions, which also Align's constants come from. Streams of a few hundred images a corruption are "
     "short (the papers have 5000 to 50,000), and nobody's published numbers are contradicted here."
 )
 CONTENT = (
     "Streams of one group of classes each (dogs, food, ...), clean and under five corruptions, every domain begun "
-    "afresh. Intervals draw batches, and take the same photographs under several corruptions for independent: "
-    "somewhat too narrow. By group and corruption: `python -m benchmarks.narrow RUNS`, [method.md](method.md)."
+    "afresh; intervals draw batches, and are somewhat too narrow, as the same photographs come under several "
+    "corruptions. By group: [method.md](method.md). `fozo bench narrow`."
 )
 STREAMS = {
     "mixed": "corruptions mixed in every batch",
@@ -76,8 +65,8 @@ STREAMS = {
 }
 """Columns of the recipes ``streams`` and ``batches`` that are unlike the cells, in words."""
 OTHERS = (
-    "Short streams of an Align that is older than the cells' (`results/README.md`; of several seeds the first, the one "
-    "of that version); intervals draw batches. `fozo bench streams` and `fozo bench batches`."
+    "Short streams, of an earlier Align than the cells' (`results/README.md`; of several seeds the first, as the "
+    "others are older still); intervals draw batches. `fozo bench streams` and `fozo bench batches`."
 )
 
 
@@ -108,8 +97,8 @@ def lead_table(cell: Cell) -> str:
     facts = ["gain", *(["clean again"] if cell.clean else []), "error"]
     heads = ["", "passes", "top-1", *facts, *(["tuned, over published", *facts] if tuned else [])]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    published = [label for label in adapting(cell) if label == method_of(label) or method_of(label) not in cell.rows]
-    for label in [BASE, *published]:
+    first = [label for label in adapting(cell) if label == published(label) or published(label) not in cell.rows]
+    for label in [BASE, *first]:
         texts = [label, f"{cell.rows[label].passes:.2g}", f"{cell.top(label):.1f}", *_facts(cell, label)]
         if label + TUNED in cell.rows:
             texts += [bold(cell.gain(label + TUNED, label)), *_facts(cell, label + TUNED)]
@@ -130,7 +119,7 @@ def bold(gain: Gain) -> str:
 
 def table(cells: Sequence[Cell]) -> str:
     """The gains of every method in some cells, tuned ones beside the published; of NoAdapt its top-1."""
-    every = dict.fromkeys(method_of(label) for cell in cells for label in adapting(cell))
+    every = dict.fromkeys(published(label) for cell in cells for label in adapting(cell))
     lines = ["| | " + " | ".join(cell.title for cell in cells) + " |", "|---|" + "---:|" * len(cells)]
     lines.append("| " + " | ".join([f"{BASE}, top-1", *(f"{cell.top(BASE):.1f}" for cell in cells)]) + " |")
     for method in every:
@@ -263,7 +252,7 @@ class Page:
         return [
             "## What passes buy",
             self.draw("passes", "Gain over NoAdapt against forward passes", shown),
-            wrapped(f"{conclusions.passes([self.lead, *self.few])} {commands(self.few)}".strip()),
+            wrapped(f"{conclusions.passes(cells)} {commands(cells[1:])}".strip()),
         ]
 
     def corruptions(self) -> list[str]:
@@ -277,7 +266,7 @@ class Page:
             panels[cell.title] = {k: [cell.gain(k, domains=(name,)) for name in domains] for k in adapting(cell)}
         again = ["clean again"] if any(cell.clean for cell in cells) else []
         shown = map_picture("Gains by corruption", [*names, *again], panels)
-        said = [*(conclusions.most_and_least(cell) for cell in cells), conclusions.clean_again(self.lead)]
+        said = [conclusions.most_and_least(self.lead), conclusions.clean_again(self.lead)]
         return [
             "## By corruption, and when the stream is clean again",
             self.draw("corruptions", "Gains by corruption", shown),
@@ -298,7 +287,7 @@ class Page:
         return [
             "## Narrow content: what a camera sees",
             self.draw("narrow", "Gains on narrow content", gains_picture("Gains on narrow content", gains, -CUT, CUT)),
-            wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT} `{NARROW}`."),
+            wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT}"),
         ]
 
     def __str__(self) -> str:
@@ -325,17 +314,18 @@ def seen(cell: Cell) -> list[int]:
 
 def commands(cells: Sequence[Cell]) -> str:
     """The commands that made some cells."""
+    long = sorted({str(cell.images) for cell in cells if cell.source == RECIPE}, key=int, reverse=True)
     found: dict[str, None] = {}
-    for cell in cells:
-        if cell.source == RECIPE:
-            found[f"`fozo bench evidence --model WEIGHTS --imagenet DIR --images {cell.images} --out RUNS`"] = None
-            continue
+    if long:
+        first = f"`fozo bench evidence --model WEIGHTS --imagenet DIR --images {long[0]} --out RUNS`"
+        found[first + (f" (or {conclusions.listed(long[1:])})" if long[1:] else "")] = None
+    for cell in (cell for cell in cells if cell.source != RECIPE):
         made = f"python -m benchmarks.newest run WEIGHTS DIR --work WORK --images {cell.images} --batch {cell.batch}"
         if len(cell.domains) <= FEW:
             rows = " ".join(f"--only {label}" for label in cell.rows)
             made += f" --kinds {','.join(cell.domains)} --scenarios {cell.scenario} {rows}"
         found[f"`{made} --out FILE`"] = None
-    return f"Made by {conclusions.listed(list(found))}."
+    return f"Made by {conclusions.listed(list(found))}." if found else ""
 
 
 def write(records: Sequence[Path], target: Path) -> None:
