@@ -225,7 +225,7 @@ def test_a_longer_cell_with_all_rows_takes_a_shorter_one_s_place() -> None:
     assert standing([short, other]) == [other]  # as long, and fuller
     assert standing([other, long]) == [long, other]  # PEA ran in the shorter one only; most measured first
     for change in ({"model": "DeiT-Tiny"}, {"scenario": "reset"}, {"severity": 3}, {"domains": ("fog/5",)}):
-        assert len(standing([short, replace(long, **change)])) == 2  # type: ignore[arg-type]
+        assert len(standing([short, replace(long, **change)])) == 2
     assert standing([replace(short, domains=("snow", "fog")), long]) == [long]  # names without severities
 
 
