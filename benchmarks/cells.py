@@ -34,7 +34,7 @@ BACKWARD = {"tent": 2, "eata": 2, "deyo": 2, "sar": 4}
 
 @dataclass(frozen=True)
 class Gain:
-    """A difference in points, and the ends of its 95 % interval."""
+    """A difference in points, and the ends of its 95 % interval: unlike a report's, it always has one."""
 
     value: float
     low: float

@@ -239,7 +239,8 @@ def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Ga
                 parts.append(text(start + BEFORE, y + 4, label, "small", f"fill: {ink}"))
             start += wide[cost]
         start = end + gap
-    parts.append(text(WIDTH / 2, top + height + 34, x_label, "middle soft"))
+    hollow = "; hollow: tuned" if any(label.endswith(TUNED) for panel in panels.values() for label in panel) else ""
+    parts.append(text(WIDTH / 2, top + height + 34, x_label + hollow, "middle soft"))
     return svg(title, top + height + 44, parts)
 
 

@@ -247,7 +247,7 @@ class Page:
         cells = [self.lead, *self.few[:1]]
         panels = {cell.title: {k: (cell.rows[k].passes, cell.gain(k)) for k in adapting(cell)} for cell in cells}
         shown = points_picture(
-            "Gain against forward passes", panels, "forward passes an image (a backward pass is two); hollow: tuned"
+            "Gain against forward passes", panels, "forward passes an image (a backward pass is two)"
         )
         return [
             "## What passes buy",

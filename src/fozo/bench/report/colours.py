@@ -55,7 +55,8 @@ def assign(labels: Iterable[str]) -> dict[str, int]:
         method = PASSES.sub("", label)
         if method in COLOURS and known.index(method) not in places.values():
             places[label] = known.index(method)
-    order = [*range(len(COLOURS), len(PALETTE)), *range(1, len(COLOURS))]
+    ours = known.index("Align")  # the last to be taken for something else
+    order = [*range(len(COLOURS), len(PALETTE)), *range(ours + 1, len(COLOURS)), ours]
     free = [place for place in order if place not in places.values()] or order
     others = [label for label in listed if label not in places]
     places |= {label: free[i % len(free)] for i, label in enumerate(others)}
