@@ -142,9 +142,9 @@ def narrow_gains(groups: Sequence[Group]) -> dict[str, dict[str, Gain]]:
             by_group = narrow.pairs(group, label)
             if label == BASE or len(by_group) != whole:
                 continue
-            gain, within = narrow.gain([pair for each in by_group.values() for pair in each])
-            if within is not None:
-                column[label] = Gain(gain, within.low, within.high)
+            gain = narrow.gain([pair for each in by_group.values() for pair in each])
+            if gain.within is not None:
+                column[label] = Gain(gain.value, gain.within.low, gain.within.high)
         found[f"{name_of(group.runs[0].experiment.model)}, {whole} groups of classes, severity 3"] = column
     return found
 
@@ -152,10 +152,8 @@ def narrow_gains(groups: Sequence[Group]) -> dict[str, dict[str, Gain]]:
 def worst_group(group: Group) -> str:
     """Name the group of classes that Align does worst on, against NoAdapt."""
     gains = {name: narrow.gain(both) for name, both in narrow.pairs(group, OURS).items()}
-    name = min(gains, key=lambda name: gains[name][0])
-    value, within = gains[name]
-    ends = "" if within is None else f" ({within.low:+.1f} to {within.high:+.1f})"
-    return f"{name}, {value:+.1f}{ends}, on {name_of(group.runs[0].experiment.model)}"
+    name = min(gains, key=lambda name: gains[name].value)
+    return f"{name}, {gains[name]}, on {name_of(group.runs[0].experiment.model)}"
 
 
 def other_streams(groups: Sequence[Group]) -> str:
@@ -164,10 +162,9 @@ def other_streams(groups: Sequence[Group]) -> str:
     for group in groups:
         parts = []
         for column, both in narrow.pairs(group, OURS).items():
-            value, within = narrow.gain(both[:1])
-            if column in STREAMS and within is not None:
-                tie = ", a tie" if within.low <= 0 <= within.high else ""
-                parts.append(f"{STREAMS[column]} {value:+.1f} ({within.low:+.1f} to {within.high:+.1f}{tie})")
+            gain = narrow.gain(both[:1])
+            if column in STREAMS and gain.within is not None:
+                parts.append(f"{STREAMS[column]} {gain}{'' if gain.side else ', a tie'}")
         if parts:
             plan = group.runs[0].experiment.stream
             kinds = len([kind for kind in plan.kinds if kind != CLEAN])

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import conclusions, narrow, results
 from benchmarks.cells import Cell, Gain, Row, read_evidence, read_newest, standing
-from benchmarks.pairs import paired
+from benchmarks.pairs import over_seeds
 from benchmarks.pictures import spread
 from benchmarks.reproduction import FIGURES, MEASURED, effect, verdict
 from fozo.bench.measures import BatchRecord, measure, score
@@ -96,11 +96,11 @@ def test_the_page(runs: Path, tmp_path: Path) -> None:
     assert "| Table 1, FOZO | +4.0 | " in text and "| Table 2, TENT | +2.8 | " in text
     assert "`table1` (LAME -1.4, T3A -1.8, FOA +2.6, ZOA +3.0)" in flat and "`table3` (8 bits; FOZO +3.5)" in flat
     (streams,) = (group for group in collect(runs) if group.recipe.name == "streams")
-    value, _ = narrow.gain(narrow.pairs(streams, "Align")["mixed"][:1])  # the first seed
-    assert f"corruptions mixed in every batch {value:+.1f} (" in flat and "single images" not in flat
+    mixed = narrow.gain(narrow.pairs(streams, "Align")["mixed"][:1])  # the first seed
+    assert f"corruptions mixed in every batch {mixed}" in flat and "single images" not in flat
     assert "--images 96" in text
     group = next(group for group in collect(runs) if group.recipe.name == "narrow")
-    worst = min(("dogs", "food"), key=lambda name: narrow.gain(narrow.pairs(group, "Align")[name])[0])
+    worst = min(("dogs", "food"), key=lambda name: narrow.gain(narrow.pairs(group, "Align")[name]).value)
     assert f"Align's worst group: {worst}, " in text.replace("\n", " ")
     (column,) = results.narrow_gains([group]).values()
     assert list(column) == ["Align"]
@@ -308,18 +308,20 @@ def test_paired_intervals_cover_the_truth() -> None:
             theirs.append(batch(index, domain, int((hard < 0.4).sum()), 64))
             flips = generator.random(64)
             ours.append(batch(index, domain, int((np.where(flips < 0.2, generator.random(64), hard) < 0.4).sum()), 64))
-        gain, within = paired(ours, theirs)
+        gain = over_seeds([(ours, theirs)])
+        within = gain.within
         assert within is not None
         held += within.low <= 0 <= within.high
     assert 0.88 < held / times < 0.99 and within is not None
     loose = measure(ours).average_interval
     assert within.high - within.low < loose.high - loose.low  # which is what pairing is for
-    assert gain == pytest.approx(measure(ours).average - measure(theirs).average)
+    assert gain.value == pytest.approx(measure(ours).average - measure(theirs).average)
 
 
 def test_what_cannot_be_paired() -> None:
     one = [batch(0, "fog/5", 3, 8), batch(1, "fog/5", 4, 8), batch(2, "snow/5", 5, 8)]
-    assert paired(one, one) == (0.0, None)  # snow has a single batch
-    assert paired(one[:2], one[:2]) == paired(one[:2], one[:2])
+    alone = over_seeds([(one, one)])
+    assert (alone.value, alone.within, alone.side) == (0.0, None, 0)  # snow has a single batch
+    assert over_seeds([(one[:2], one[:2])]) == over_seeds([(one[:2], one[:2])])
     with pytest.raises(FozoError, match="the same batches"):
-        paired(one, [*one[:2], replace(one[2], images=7)])
+        over_seeds([(one, [*one[:2], replace(one[2], images=7)])])
