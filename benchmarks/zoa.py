@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +27,12 @@ from fozo.data.corruptions import KINDS
 from fozo.data.scenarios import Continual
 from fozo.data.streams import LabelledBatch
 from fozo.methods.zoa import ZOA, ZOAConfig
-from fozo.types import Engine, Floats, Value
+from fozo.types import Engine, Floats
 
 CALIBRATION, BATCH, BASE = 512, 64, "NoAdapt"
 PROBE = ZOAConfig().c * (7 / 12) ** 0.5
 """How far a probe moves a number of the LayerNorms, as a root mean square: draws are uniform in 0.5 to 1."""
-ROWS: Mapping[str, Mapping[str, Value]] = {
+ROWS: Mapping[str, Mapping[str, Any]] = {
     "published": {},
     "mixture not probed": {"mixture_c": 1e-9},
     "no bank": {"threshold": 1e9},
@@ -43,11 +44,9 @@ ROWS: Mapping[str, Mapping[str, Value]] = {
 class Watched:
     """ZOA, and how far each of its steps moved the LayerNorms: a root mean square, in probes."""
 
-    def __init__(self, engine: Engine, source: SourceStatistics, seed: int, options: Mapping[str, Value]) -> None:
-        method = fozo.create("zoa", engine, source, seed=seed, **options)
-        assert isinstance(method, ZOA)
-        self.method, self.steps = method, list[float]()
-        self.weights = method.norms.start
+    def __init__(self, engine: Engine, source: SourceStatistics, seed: int, options: Mapping[str, Any]) -> None:
+        self.method, self.steps = ZOA(engine, source, seed=seed, **options), list[float]()
+        self.weights = self.method.norms.start
 
     def __call__(self, batch: LabelledBatch) -> Floats:
         logits = self.method(batch.images)

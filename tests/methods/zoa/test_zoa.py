@@ -120,7 +120,7 @@ def test_what_a_probe_of_the_mixture_does_to_the_loss_moves_e_as_well() -> None:
 def test_steps_are_as_long_as_the_rate_allows() -> None:
     """What benchmarks/zoa.py tells, in probes."""
     images = pixels("zoa")[:64]
-    batch = LabelledBatch(images, np.zeros(64, np.int64), "fog/5", 0, False, np.arange(64))
+    batch = LabelledBatch(images.astype(np.float32), np.zeros(64, np.int64), "fog/5", 0, False, np.arange(64))
     steps = {}
     for rate in (0.0, 5e-4, 1e-3):
         watched = Watched(engine(), source(), 0, {"rate": rate})
