@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks import newest
 from benchmarks.pairs import BASE
+from fozo.bench.gains import signed
 from fozo.bench.measures import BINS
 from fozo.bench.store import Group, Run
 from fozo.errors import FozoError
@@ -22,6 +23,8 @@ from fozo.types import Array
 
 CLEAN = "clean"
 RECIPE = "evidence"
+USUAL = 5
+"""The severity that a cell's title does not name."""
 SEVERAL = 2
 """From so many seeds on, their spread is part of an interval."""
 TOKENS = {"vit_tiny": "ViT-Tiny", "deit_tiny": "DeiT-Tiny"}
@@ -31,7 +34,7 @@ BACKWARD = {"tent": 2, "eata": 2, "deyo": 2, "sar": 4}
 
 @dataclass(frozen=True)
 class Gain:
-    """A difference in points, and the ends of its 95 % interval."""
+    """A difference in points, and the ends of its 95 % interval: unlike a report's, it always has one."""
 
     value: float
     low: float
@@ -54,7 +57,7 @@ class Gain:
 
     def __str__(self) -> str:
         """Value and half width, as tables have them."""
-        return f"{round(self.value, 1) + 0.0:+.1f} ± {self.half:.1f}"  # never -0.0
+        return f"{signed(self.value)} ± {self.half:.1f}"
 
 
 @dataclass
@@ -69,6 +72,8 @@ class Row:
     """By seed and domain, for every batch: right predictions and images."""
     bins: Array = field(default_factory=lambda: np.zeros((BINS, 3)))
     """Images, confidence and right predictions by confidence, on the corruptions."""
+    processor: str = ""
+    """What it was run on, where the records say so."""
 
     def hits(self, domains: Sequence[str]) -> Array:
         """Recognised images: ``[seeds, domains, images]``."""
@@ -98,9 +103,26 @@ class Cell:
     rows: dict[str, Row] = field(default_factory=dict)
 
     @property
+    def stream(self) -> tuple[str, str, int, frozenset[str]]:
+        """What it is a measurement of: model, scenario, severity and corruptions."""
+        return self.model, self.scenario, self.severity, frozenset(name.split("/")[0] for name in self.domains)
+
+    @property
+    def size(self) -> int:
+        """Images of a corruption over all rows: the cell with most of them leads the page."""
+        return self.images * len(self.rows)
+
+    def supersedes(self, other: Cell) -> bool:
+        """Whether it tells all that another cell tells: the same stream, as many images or more, and its rows."""
+        whole = self.stream == other.stream and self.images >= other.images and self.rows.keys() >= other.rows.keys()
+        return whole and self.size > other.size
+
+    @property
     def title(self) -> str:
+        """Its name on the page, which says that severities are 5 where none is named."""
+        severity = "" if self.severity == USUAL else f", severity {self.severity}"
         subset = "" if len(self.domains) > 4 else f", {len(self.domains)} corruptions"
-        return f"{self.model}, {self.scenario}, severity {self.severity}{subset}, {self.images} images"
+        return f"{self.model}, {self.scenario}{severity}{subset}, {self.images} images"
 
     def top(self, label: str) -> float:
         """Top-1 over all corruptions."""
@@ -144,30 +166,40 @@ def name_of(model: str) -> str:
     return next((name for start, name in TOKENS.items() if model.startswith(start)), model.split(".")[0])
 
 
+def standing(cells: Iterable[Cell]) -> list[Cell]:
+    """Leave out cells that another supersedes; those of which most was measured come first."""
+    found = list(cells)
+    left = (cell for cell in found if not any(other.supersedes(cell) for other in found))
+    return sorted(left, key=lambda cell: -cell.size)
+
+
 def read_evidence(groups: Iterable[Group]) -> list[Cell]:
-    """Cells of finished runs of the recipe ``evidence``; those without a NoAdapt are left out."""
-    found: dict[tuple[str, str, int | None], Cell] = {}
+    """Cells of finished runs of the recipe ``evidence``; those without a NoAdapt are left out.
+
+    A run that is found twice, packed and in the folder it was made in, counts once: where it was found last.
+    """
+    found: dict[tuple[str, str, int | None], dict[tuple[str, int], Run]] = {}
     for group in groups:
-        if group.recipe.name != RECIPE:
-            continue
-        for run in group.runs:
-            plan = run.experiment.stream
-            key = (run.experiment.model, run.experiment.column, plan.images)
-            kinds = [segment.name for segment in plan.order.segments()]
-            if key not in found:
-                scenario = {"episodic": "reset"}.get(plan.scenario, plan.scenario)
-                images = plan.images or 0
-                found[key] = Cell(
-                    name_of(run.experiment.model), scenario, plan.severity, images, plan.batch_size, RECIPE,
-                    tuple(kind for kind in kinds if kind != CLEAN), CLEAN in kinds,
-                )  # fmt: skip
-            _add_run(found[key], run)
-    return [cell for cell in found.values() if BASE in cell.rows]
+        for run in group.runs if group.recipe.name == RECIPE else ():
+            key = (run.experiment.model, run.experiment.column, run.experiment.stream.images)
+            found.setdefault(key, {})[run.experiment.label, run.experiment.seed] = run
+    cells = []
+    for runs in found.values():
+        first = next(iter(runs.values())).experiment
+        plan, kinds = first.stream, [segment.name for segment in first.stream.order.segments()]
+        cell = Cell(
+            name_of(first.model), {"episodic": "reset"}.get(plan.scenario, plan.scenario), plan.severity,
+            plan.images or 0, plan.batch_size, RECIPE, tuple(kind for kind in kinds if kind != CLEAN), CLEAN in kinds,
+        )  # fmt: skip
+        for run in runs.values():
+            _add_run(cell, run)
+        cells.append(cell)
+    return [cell for cell in cells if BASE in cell.rows]
 
 
 def _add_run(cell: Cell, run: Run) -> None:
     passes = run.measures.passes_per_image + BACKWARD.get(run.experiment.method, 0)
-    row = cell.rows.setdefault(run.experiment.label, Row(passes))
+    row = cell.rows.setdefault(run.experiment.label, Row(passes, processor=run.conditions.environment.processor))
     hits = row.seeds.setdefault(run.experiment.seed, {})
     batches = row.correct.setdefault(run.experiment.seed, {})
     for record in run.records():

@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 from benchmarks.cells import Cell, Gain
 from benchmarks.pairs import BASE
+from fozo.bench.gains import by_method, signed
+from fozo.bench.plan import TUNED, published
 
 OURS = "Align"
 SIDES = {1: "above", 0: "level with", -1: "below"}
@@ -25,8 +29,8 @@ def words_of(domain: str) -> str:
 
 
 def adapting(cell: Cell) -> list[str]:
-    """The rows beside NoAdapt."""
-    return [label for label in cell.rows if label != BASE]
+    """The rows beside NoAdapt: the best method first, its tuned row behind the published one."""
+    return by_method({label: cell.gain(label).value for label in cell.rows if label != BASE})
 
 
 def rivals(cell: Cell) -> list[str]:
@@ -39,6 +43,20 @@ def by_domain(cell: Cell, label: str = OURS, base: str = BASE) -> dict[str, Gain
     return {words_of(name): cell.gain(label, base, (name,)) for name in cell.domains}
 
 
+def headline(cell: Cell) -> str:
+    """What a reader should keep of the leading cell: Align, its best rival, and what is between them."""
+    best = max(rivals(cell), key=lambda label: cell.gain(label).value)
+    lead = cell.gain(OURS, best)
+    verb = {1: "ahead of", 0: "level with", -1: "behind"}[lead.side]
+    methods = len({published(label) for label in rivals(cell)})
+    constants = ", published or tuned," if any(label.endswith(TUNED) for label in rivals(cell)) else ""
+    return (
+        f"**{cell.title} of each of {len(cell.domains)} corruptions: Align gains {cell.gain(OURS)} points over "
+        f"NoAdapt; the best of {methods} rivals{constants} is {best} with {cell.gain(best)}, and Align is {verb} it "
+        f"({lead}).**"
+    )
+
+
 def against_rivals(cells: Sequence[Cell]) -> str:
     """Say whom Align is ahead of, by the interval of the paired difference, and whom not."""
     compared = [(cell.gain(OURS, label), label, cell) for cell in cells for label in rivals(cell)]
@@ -48,12 +66,10 @@ def against_rivals(cells: Sequence[Cell]) -> str:
         for gain, label, cell in compared
         if gain.side <= 0
     ]
-    said = (
-        f"Align is ahead of a rival in {len(ahead)} of {len(compared)} comparisons, by more than their paired interval"
-    )
+    said = f"Over all corruptions Align is surely ahead of a rival in {len(ahead)} of {len(compared)} comparisons"
     if ahead:
         gain, label, cell = min(ahead, key=lambda each: each[0].low)
-        said += f" (the closest: {label} on {cell.title}, {gain} points)"
+        said += f" (the closest: {label} on {cell.title}, {gain})"
     return said + (f"; it {listed(others)}." if others else "; it loses to none and ties with none.")
 
 
@@ -75,20 +91,60 @@ def losses(cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         gains = by_domain(cell)
         below = [f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]
-        ties = [f"{name} ({gain.value:+.1f})" for name, gain in gains.items() if gain.side == 0]
+        ties = [f"{name} ({signed(gain.value)})" for name, gain in gains.items() if gain.side == 0]
         said = (
-            f"- **{cell.title}**: below NoAdapt on {listed(below)}; a tie on {listed(ties)}; surely behind a rival on "
+            f"- **{cell.title}**: below NoAdapt on {listed(below)}; level on {listed(ties)}; surely behind a rival on "
             f"{listed(ahead(cell))}"
         )
         again = cell.with_clean(OURS)
         if again is not None:
-            said += f"; {SIDES[again.side]} it once the stream is clean again ({again})"
+            said += f"; {SIDES[again.side]} NoAdapt once the stream is clean again ({again})"
         errors = {label: row.error for label, row in cell.rows.items()}
         least = min(errors, key=lambda label: errors[label])
-        word = "higher" if errors[OURS] > errors[BASE] else "lower"
-        said += f". Calibration error {errors[OURS]:.1f} %, {word} than NoAdapt's {errors[BASE]:.1f}"
-        items.append(said + ("." if least == OURS else f"; lowest: {least}, {errors[least]:.1f}."))
+        said += f". Calibration error {errors[OURS]:.1f} % (NoAdapt {errors[BASE]:.1f}"
+        items.append(said + ("), the lowest." if least == OURS else f"; lowest: {least}, {errors[least]:.1f})."))
     return items
+
+
+def grouped(gains: Mapping[str, Gain], words: Mapping[int, str]) -> str:
+    """Put gains in words by their sides, the largest first; ties without their intervals."""
+    order = sorted(gains, key=lambda label: -gains[label].value)
+    said = []
+    for side, verb in words.items():
+        own = {label: gains[label] for label in order if gains[label].side == side}
+        said += [f"{verb} {listed([f'{k} ({v if side else signed(v.value)})' for k, v in own.items()])}"] if own else []
+    return "; ".join(said)
+
+
+def tuning(cell: Cell) -> str:
+    """Say what tuned constants are worth to each rival, against its published ones on the same images."""
+    both = [published(label) for label in cell.rows if label.endswith(TUNED) and published(label) in cell.rows]
+    worth = {method: cell.gain(method + TUNED, method) for method in both}
+    words = {1: "surely helps", 0: "makes no sure difference to", -1: "surely harms"}
+    return f"Against its published constants, tuning {grouped(worth, words)}." if worth else ""
+
+
+def clean_again(cell: Cell) -> str:
+    """Say what every method has left of the model once the stream's last images are clean."""
+    found = {label: gain for label in adapting(cell) if (gain := cell.with_clean(label)) is not None}
+    if not found:
+        return ""
+    sure = {label: gain for label, gain in found.items() if gain.side}
+    apart = grouped(sure, {1: "surely above NoAdapt", -1: "surely below NoAdapt"}) or "none surely apart from NoAdapt"
+    level = [label for label in found if label not in sure]
+    ours = ", Align among them" if OURS in level else ""
+    others = f"; level with it {len(level)} of {len(found)} rows{ours}" if level else ""
+    return f"Once the stream is clean again: {apart}{others}."
+
+
+def processors(cells: Sequence[Cell]) -> str:
+    """Say so where the rows of one cell were not all run on the same processor."""
+    said = []
+    for cell in cells:
+        rows = Counter(row.processor or "one that is not recorded" for row in cell.rows.values())
+        if len(rows) > 1:
+            said.append(f"{cell.title}: {listed([f'{count} on {name}' for name, count in rows.most_common()])}")
+    return f"Rows on different processors, which may change last bits: {'; '.join(said)}." if said else ""
 
 
 def sides(cells: Sequence[Cell]) -> str:
@@ -97,6 +153,7 @@ def sides(cells: Sequence[Cell]) -> str:
     for cell in cells:
         for label in rivals(cell):
             found.setdefault(label, []).append(cell.gain(label).side)
+    found = {label: found[label] for label in by_method({label: fmean(v) for label, v in found.items()})}
     kinds: dict[str, Callable[[list[int]], bool]] = {
         "surely above NoAdapt wherever they ran": lambda v: min(v) > 0,
         "surely above in some cells and level in others": lambda v: min(v) == 0 and max(v) > 0,
@@ -112,14 +169,14 @@ def learning(cells: Sequence[Cell]) -> str:
     """Say what the first batch of a corruption gains against the last; batches hold different images."""
     parts = []
     for cell in cells:
-        own, best = cell.learning(OURS), max(rivals(cell), key=lambda label: cell.gain(label).value)
-        other = cell.learning(best)
-        parts.append(
-            f"{cell.title}: Align {own[0]:+.1f} in a corruption's first batch and {own[-1]:+.1f} in its last, the best "
-            f"rival ({best}) {other[0]:+.1f} and {other[-1]:+.1f}"
-        )
+        best = max(rivals(cell), key=lambda label: cell.gain(label).value)
+        ends = [f"{k} {cell.learning(k)[0]:+.1f} and {cell.learning(k)[-1]:+.1f}" for k in (OURS, best)]
+        parts.append(f"{cell.title}: {', '.join(ends)}")
     wide = max(cell.gain(OURS).half * len(cell.learning(OURS)) ** 0.5 for cell in cells)
-    return "; ".join(parts) + f". Every batch has images of its own: one value is good to ± {wide:.0f} points or so."
+    return (
+        f"Gains in a corruption's first batch and in its last, of Align and of the best rival. {'; '.join(parts)}. "
+        f"Every batch has images of its own: one value is good to ± {wide:.0f} points or so."
+    )
 
 
 def passes(cells: Sequence[Cell]) -> str:
@@ -128,11 +185,15 @@ def passes(cells: Sequence[Cell]) -> str:
     for cell in cells:
         own = cell.rows[OURS].passes
         costly = [label for label in rivals(cell) if cell.rows[label].passes > own + 0.5]
-        helped = [f"{label} ({cell.gain(label)})" for label in costly if cell.gain(label).side > 0]
-        parts.append(
-            f"{cell.title}: Align makes {own:.2g} and gains {cell.gain(OURS)}; of those with more ({listed(costly)}) "
-            f"surely above NoAdapt: {listed(helped)}"
-        )
+        best = max(costly, key=lambda label: cell.gain(label).value, default=None)
+        said = f"{cell.title}: Align makes {own:.2g} and gains {cell.gain(OURS)}"
+        if best is not None:
+            above = [label for label in costly if cell.gain(label).side > 0]
+            said += (
+                f"; rows with more passes that are surely above NoAdapt: {len(above) or 'none'} of {len(costly)}, the "
+                f"best {best} ({cell.rows[best].passes:.2g}: {cell.gain(best)})"
+            )
+        parts.append(said)
     return ". ".join(parts) + "."
 
 
@@ -145,8 +206,5 @@ def most_and_least(cell: Cell) -> str:
 
 def narrow(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Say on which side of NoAdapt the rows lie on narrow content."""
-    parts = []
-    for name, column in gains.items():
-        up, down, ties = ([f"{k} ({gain})" for k, gain in column.items() if gain.side == side] for side in (1, -1, 0))
-        parts.append(f"{name}: surely above NoAdapt {listed(up)}; surely below {listed(down)}; ties {listed(ties)}")
-    return ". ".join(parts) + "."
+    words = {1: "surely above NoAdapt", -1: "surely below", 0: "ties"}
+    return ". ".join(f"{name}: {grouped(column, words)}" for name, column in gains.items()) + "."

@@ -5,7 +5,7 @@
     python -m benchmarks.narrow RUNS
 
 Prints Markdown, of all finished runs of these recipes below a folder. Differences to NoAdapt are paired over batches
-(``paired`` of benchmarks/pairs.py), averaged over groups, domains and seeds. A group or domain counts as below when
+(``over_seeds`` of benchmarks/pairs.py), averaged over groups, domains and seeds. A group or domain counts as below when
 it lost more than half a point, and a group as surely below when the interval of its difference leaves zero out too.
 """
 
@@ -22,7 +22,8 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks.pairs import BASE, difference, over_seeds
-from fozo.bench.measures import BatchRecord, Interval
+from fozo.bench.gains import Gain
+from fozo.bench.measures import BatchRecord
 from fozo.bench.report.tables import SHORT
 from fozo.bench.store import Group, Run, collect
 from fozo.errors import FozoError
@@ -51,7 +52,7 @@ def average(runs: Iterable[Run]) -> float:
     return float(np.mean([run.measures.average for run in runs]))
 
 
-def gain(both: Pairs) -> tuple[float, Interval | None]:
+def gain(both: Pairs) -> Gain:
     """Difference over all columns and domains of the pairs, and its interval: mean over seeds."""
     seeds: dict[int, tuple[list[BatchRecord], list[BatchRecord]]] = {}
     for pair in both:
@@ -91,11 +92,11 @@ def narrow_table(group: Group, base: str = BASE) -> str:
             rows.append([*cells, *["-"] * (len(heads) - len(cells))])
             continue
         gains = {column: gain(each) for column, each in found.items()}
-        worst = min(gains, key=lambda column: gains[column][0])
-        below = [within for value, within in gains.values() if value < BELOW]
+        worst = min(gains, key=lambda column: gains[column].value)
+        below = [each for each in gains.values() if each.value < BELOW]
         rows.append(
-            [*cells, difference(*gain(everything)), *(f"{value:+.1f}" for value in by_domain(everything).values()),
-             f"{worst} {gains[worst][0]:+.1f}", len(below), sum(each is not None and each.high < 0 for each in below)]
+            [*cells, difference(gain(everything)), *(f"{value:+.1f}" for value in by_domain(everything).values()),
+             f"{worst} {gains[worst].value:+.1f}", len(below), sum(each.side < 0 for each in below)]
         )  # fmt: skip
     return table(heads, rows)
 
@@ -116,7 +117,7 @@ def held_out_table(groups: Sequence[Group]) -> str:
             rows.append(
                 [experiment.model.split(".")[0], experiment.stream.severity, label, len(both),
                  f"{average(base for _, base in both):.2f}", f"{average(own for own, _ in both):.2f}",
-                 difference(*gain(both)), f"{corrupted:+.1f}", f"{domains['clean']:+.1f}",
+                 difference(gain(both)), f"{corrupted:+.1f}", f"{domains['clean']:+.1f}",
                  f"{worst.split('/')[0]} {domains[worst]:+.1f}", sum(value < BELOW for value in domains.values())]
             )  # fmt: skip
     return table(heads, rows)

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import log2
 from statistics import fmean
 
 from benchmarks.cells import Gain
+from fozo.bench.gains import by_method
+from fozo.bench.plan import TUNED, published
 from fozo.bench.report.charts import ticks
 from fozo.bench.report.colours import COLOURS
 
@@ -37,9 +38,13 @@ text {{ font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fil
 .grid {{ stroke: var(--line); }} .zero {{ stroke: var(--soft); }} .small {{ font-size: 11px; }}
 .up {{ stroke: var(--good); fill: var(--good); }} .down {{ stroke: var(--bad); fill: var(--bad); }}
 .tie {{ stroke: var(--tie); fill: var(--tie); }}
-.curve {{ fill: none; stroke-width: 1.8; }} .cut {{ stroke-dasharray: 5 4; }}
+.curve {{ fill: none; stroke-width: 1.8; }} .cut {{ stroke-dasharray: 5 4; }} .thin {{ stroke-width: 1; }}
+.band {{ fill: var(--line); fill-opacity: 0.3; }}
 """
 SIDES = {1: "up", 0: "tie", -1: "down"}
+INKS = {1: "var(--good)", 0: "var(--tie)", -1: "var(--bad)"}
+BEFORE = 30
+"""Pixels of a column of points before the names begin."""
 DARKEST = 20.0
 """Points from which on a field of the map is as dark as any."""
 
@@ -85,81 +90,95 @@ def svg(title: str, height: float, parts: Sequence[str]) -> str:
     )
 
 
+def name_style(label: str) -> str:
+    """How the name of a row is set: ours bold, tuned rows softer than the published ones above them."""
+    return "end bold" if label == "Align" else "end soft" if label.endswith(TUNED) else "end"
+
+
+def dot(x: float, y: float, label: str, ink: str) -> str:
+    """The mark of a row: filled, and hollow where its constants are tuned."""
+    fill = "var(--paper)" if label.endswith(TUNED) else ink
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4" style="fill: {fill}; stroke: {ink}; stroke-width: 1.4"/>'
+
+
 def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: float, high: float) -> str:
     """Gains with whiskers: a row for each method, a column for each cell, one axis for all; what lies outside is cut.
 
-    Blue is surely above NoAdapt, red surely below, gray a tie.
+    The first column is twice as wide as the others. Blue is surely above NoAdapt, red surely below, gray a tie.
     """
     every = dict.fromkeys(label for column in columns.values() for label in column)
-    mean = {label: fmean(column[label].value for column in columns.values() if label in column) for label in every}
-    labels = sorted(every, key=lambda label: -mean[label])
-    left, top, step = 108, 26 + 14 * max(name.count(", ") + 1 for name in columns), 19
-    wide = (WIDTH - left - 10) / len(columns)
+    labels = by_method({k: fmean(column[k].value for column in columns.values() if k in column) for k in every})
+    left, top, step = 108, 26 + 14 * max(name.count(", ") + 1 for name in columns), 17
+    unit = (WIDTH - left - 10) / (len(columns) + 1)
     bottom = top + step * len(labels)
-    parts = [
-        text(left - 8, top + step * (place + 0.5) + 4, label, "end bold" if label == "Align" else "end")
-        for place, label in enumerate(labels)
-    ]
+    parts = []
+    methods = list(dict.fromkeys(map(published, labels)))
+    for row, label in enumerate(labels):
+        if methods.index(published(label)) % 2:
+            parts.append(f'<rect x="0" y="{top + step * row}" width="{WIDTH}" height="{step}" class="band"/>')
+        parts.append(text(left - 8, top + step * (row + 0.5) + 4, label, name_style(label)))
     for number, (name, column) in enumerate(columns.items()):
-        across = Span(low, high, left + number * wide + 10, left + (number + 1) * wide - 10)
-        middle = left + (number + 0.5) * wide
-        for place, words in enumerate(name.split(", ")):
-            kind = "middle bold" if place == 0 else "middle soft"
-            parts.append(text(middle, 18 + 14 * place, words, kind))
-        for tick in ticks(low, high, 5 if len(columns) > 2 else 8):
+        start, end = left + (number + min(number, 1)) * unit, left + (number + 2) * unit
+        across = Span(low, high, start + 10, end - 10)
+        for row, words in enumerate(name.split(", ")):
+            parts.append(text((start + end) / 2, 18 + 14 * row, words, "middle bold" if row == 0 else "middle soft"))
+        for tick in ticks(low, high, 4 if number else 8):
             parts.append(line(across(tick), top, across(tick), bottom, "zero" if tick == 0 else "grid"))
             parts.append(text(across(tick), bottom + 15, f"{tick:+g}" if tick else "0", "middle soft small"))
-        for place, label in enumerate(labels):
+        for row, label in enumerate(labels):
             if label in column:
-                gain, y = column[label], top + step * (place + 0.5)
+                gain, y = column[label], top + step * (row + 0.5)
                 kind = SIDES[gain.side]
-                ends = across(gain.low), across(gain.high)
                 hint = f"<title>{escape(label)}: {gain}</title>"
-                parts.append(f'<g class="{kind}">{hint}{line(ends[0], y, ends[1], y, kind)}')
-                parts.append(f'<circle cx="{across(gain.value):.1f}" cy="{y:.1f}" r="3.6"/></g>')
+                parts.append(f'<g class="{kind}">{hint}{line(across(gain.low), y, across(gain.high), y, kind)}')
+                parts.append(f"{dot(across(gain.value), y, label, INKS[gain.side])}</g>")
                 if not low <= gain.value <= high:  # the number stands for what the axis cannot show
                     side = ("end", -8) if gain.value > high else ("", 8)
                     parts.append(text(across(gain.value) + side[1], y + 4, f"{gain.value:+.0f}", f"small {side[0]}"))
-    parts.append(
-        text(
-            left + (WIDTH - left) / 2,
-            bottom + 33,
-            "points of top-1 above NoAdapt, with 95 % intervals: blue above, red below, gray a tie",
-            "middle soft",
-        )
-    )
+    words = "points of top-1 above NoAdapt, with 95 % intervals: blue above, red below, gray a tie"
+    hollow = "; hollow: tuned" if any(label.endswith(TUNED) for label in labels) else ""
+    parts.append(text(left + (WIDTH - left) / 2, bottom + 33, words + hollow, "middle soft"))
     return svg(title, bottom + 44, parts)
 
 
-def curves_picture(
-    title: str, panels: Mapping[str, tuple[Sequence[float], Mapping[str, Sequence[float]]]], x_label: str
-) -> str:
-    """Curves side by side on one scale; labels stand at the ends of the curves."""
-    values = [value for _, curves in panels.values() for curve in curves.values() for value in curve]
-    low, high = min(0.0, *values), max(values)
-    pad = 0.08 * (high - low)
-    left, top, height = 40, 56, 280
-    wide = (WIDTH - left) / len(panels)
-    down = Span(low - pad, high + pad, top + height, top)
+def curves_picture(title: str, xs: Sequence[float], curves: Mapping[str, Sequence[float]], x_label: str) -> str:
+    """Curves, a panel for each method on one scale: published constants solid, tuned ones dashed.
+
+    The first method's curve stands thin and gray in the panels of the others.
+    """
+    methods = list(dict.fromkeys(map(published, curves)))
+    values = [value for curve in curves.values() for value in curve]
+    low, high = min(0.0, *values), max(0.0, *values)
+    low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
+    left, top, height, count = 34, 44, 84, 5
+    wide, tall = (WIDTH - left) / count, height + 30
     parts = [text(12, 16, "points of top-1 above NoAdapt", "soft")]
-    for number, (name, (xs, curves)) in enumerate(panels.items()):
-        start, end = left + number * wide, left + (number + 1) * wide - 86
-        across = Span(min(xs), max(xs), start + 8, end)
-        parts += headings(start + 8, name)
-        for tick in ticks(low - pad, high + pad):
-            parts.append(line(start + 8, down(tick), end, down(tick), "zero" if tick == 0 else "grid"))
-            if number == 0:
+    for number, method in enumerate(methods):
+        row, column = divmod(number, count)
+        start, end, head = left + column * wide + 6, left + (column + 1) * wide - 8, top + row * tall
+        down, across = Span(low, high, head + height, head), Span(min(xs), max(xs), start, end)
+        parts.append(text(start, head - 5, method, "bold", f"fill: {colour(method)}"))
+        for tick in ticks(low, high, 4):
+            parts.append(line(start, down(tick), end, down(tick), "zero" if tick == 0 else "grid"))
+            if column == 0:
                 parts.append(text(left, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
-        parts += [text(across(x), top + height + 16, f"{x:g}", "middle soft small") for x in xs]
-        parts.append(text((start + end) / 2, top + height + 34, x_label, "middle soft"))
-        places = spread([down(curve[-1]) for curve in curves.values()], 13, top + 4, top + height)
-        for (label, curve), y in zip(curves.items(), places, strict=True):
-            points = " ".join(f"{across(x):.1f},{down(value):.1f}" for x, value in zip(xs, curve, strict=True))
-            cut = " cut" if "tuned" in label else ""
-            parts.append(f'<polyline class="curve{cut}" style="stroke: {colour(label)}" points="{points}"/>')
-            parts.append(line(end, down(curve[-1]), end + 8, y, "grid"))
-            parts.append(text(end + 10, y + 4, label, "small", f"fill: {colour(label)}"))
-    return svg(title, top + height + 44, parts)
+        if number + count >= len(methods):  # nothing below it
+            parts.append(text(start, head + height + 14, f"{min(xs):g}", "soft small"))
+            parts.append(text(end, head + height + 14, f"{max(xs):g}", "end soft small"))
+        for label, curve in curves.items():
+            if published(label) in (method, methods[0]):
+                mine = published(label) == method
+                ink, kind = (colour(label), "curve") if mine else ("var(--tie)", "curve thin")
+                points = " ".join(f"{across(x):.1f},{down(value):.1f}" for x, value in zip(xs, curve, strict=True))
+                cut = " cut" if label.endswith(TUNED) else ""
+                parts.append(
+                    f'<polyline class="{kind}{cut}" style="stroke: {ink}" points="{points}">'
+                    f"<title>{escape(label)}</title></polyline>"
+                )
+    foot = top + tall * -(-len(methods) // count) + 8
+    dashed = "; dashed: tuned" if any(label.endswith(TUNED) for label in curves) else ""
+    parts.append(text(WIDTH / 2, foot, f"{x_label}; thin and gray: {methods[0]}{dashed}", "middle soft"))
+    return svg(title, foot + 12, parts)
 
 
 def headings(x: float, name: str) -> list[str]:
@@ -186,40 +205,42 @@ def spread(places: Sequence[float], least: float, low: float, high: float) -> li
 
 
 def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Gain]]], x_label: str) -> str:
-    """Gains against a cost on a doubling scale, with whiskers and names."""
-    every = [point for panel in panels.values() for point in panel.values()]
-    low = min(0.0, *(gain.low for _, gain in every)) - 0.5
-    high = max(0.0, *(gain.high for _, gain in every)) + 0.5
-    most = max(cost for cost, _ in every)
-    left, top, height = 40, 56, 300
-    wide = (WIDTH - left) / len(panels)
+    """Gains by cost, a column for each, with whiskers and names; columns are as wide as their names."""
+    columns: dict[str, dict[float, list[str]]] = {name: {} for name in panels}
+    for name, panel in panels.items():
+        for label in sorted(panel, key=lambda label: panel[label][0]):
+            columns[name].setdefault(round(panel[label][0], 1), []).append(label)
+    every = [gain for panel in panels.values() for _, gain in panel.values()]
+    low, high = min(0.0, *(gain.low for gain in every)) - 0.5, max(0.0, *(gain.high for gain in every)) + 0.5
+    left, top, height, gap = 48, 56, 320, 16
+    letters = sum(max(map(len, labels)) for own in columns.values() for labels in own.values())
+    space = WIDTH - left - gap * len(panels) - BEFORE * sum(map(len, columns.values()))
     down = Span(low, high, top + height, top)
     parts = [text(12, 16, "points of top-1 above NoAdapt", "soft")]
-    marks = [mark for mark in (1, 2, 3, 4, 6, 8, 16, 28, 41) if mark <= most]
+    start = float(left)
     for number, (name, panel) in enumerate(panels.items()):
-        start, end = left + number * wide, left + (number + 1) * wide - 84
-        across = Span(0, max(1.0, log2(most)), start + 26, end)
-        parts += headings(start + 8, name)
+        parts += headings(start, name)
+        wide = {cost: BEFORE + space * max(map(len, labels)) / letters for cost, labels in columns[name].items()}
+        end = start + sum(wide.values())
         for tick in ticks(low, high):
-            parts.append(line(start + 8, down(tick), end + 76, down(tick), "zero" if tick == 0 else "grid"))
+            parts.append(line(start, down(tick), end, down(tick), "zero" if tick == 0 else "grid"))
             if number == 0:
-                parts.append(text(left, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
-        parts += [text(across(log2(mark)), top + height + 16, str(mark), "middle soft small") for mark in marks]
-        parts.append(text((start + end) / 2, top + height + 34, x_label, "middle soft"))
-        columns: dict[float, list[str]] = {}
-        for label, (cost, _) in panel.items():
-            columns.setdefault(round(across(log2(max(cost, 1)))), []).append(label)
-        for x, labels in columns.items():
-            places = spread([down(panel[label][1].value) for label in labels], 13, top, top + height)
-            for place, (label, y) in enumerate(zip(labels, places, strict=True)):
-                gain, at = panel[label][1], x + 3 * (place % 3 - 1)
-                ink = colour(label)
+                parts.append(text(left - 8, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
+        for cost, labels in columns[name].items():
+            x = start + BEFORE / 2
+            places = spread([down(panel[label][1].value) for label in labels], 13, top + 4, top + height - 4)
+            parts.append(text(x, top + height + 16, f"{cost:g}", "middle soft small"))
+            for turn, (label, y) in enumerate(zip(labels, places, strict=True)):
+                gain, at, ink = panel[label][1], x + 4 * (turn % 5 - 2), colour(label)
                 parts.append(
                     f'<g style="stroke: {ink}"><title>{escape(label)}: {gain}</title>'
-                    f"{line(at, down(gain.low), at, down(gain.high), '')}"
-                    f'<circle cx="{at:.1f}" cy="{down(gain.value):.1f}" r="3.4" style="fill: {ink}"/></g>'
+                    f"{line(at, down(gain.low), at, down(gain.high), '')}{dot(at, down(gain.value), label, ink)}</g>"
                 )
-                parts.append(text(x + 9, y + 4, label, "small", f"fill: {ink}"))
+                parts.append(text(start + BEFORE, y + 4, label, "small", f"fill: {ink}"))
+            start += wide[cost]
+        start = end + gap
+    hollow = "; hollow: tuned" if any(label.endswith(TUNED) for panel in panels.values() for label in panel) else ""
+    parts.append(text(WIDTH / 2, top + height + 34, x_label + hollow, "middle soft"))
     return svg(title, top + height + 44, parts)
 
 
@@ -228,7 +249,7 @@ def map_picture(title: str, columns: Sequence[str], panels: Mapping[str, Mapping
 
     A row may be shorter than the headings.
     """
-    left, top, high = 108, 74, 22
+    left, top, high = 108, 74, 19
     wide = (WIDTH - left - 56) / len(columns)  # the last heading leans out
     parts = []
     for number, name in enumerate(columns):
@@ -236,10 +257,10 @@ def map_picture(title: str, columns: Sequence[str], panels: Mapping[str, Mapping
         turn = f"rotate(-38 {x:.1f} {y})"
         parts.append(f'<text x="{x:.1f}" y="{y}" class="small" transform="{turn}">{escape(name)}</text>')
     for panel, rows in panels.items():
-        parts.append(text(left, top + 15, panel, "bold"))
+        parts.append(text(left, top + 13, panel, "bold"))
         for label, gains in rows.items():
             top += high
-            parts.append(text(left - 8, top + 15, label, "end bold" if label == "Align" else "end"))
+            parts.append(text(left - 8, top + 13, label, name_style(label)))
             for number, gain in enumerate(gains):
                 x, kind = left + number * wide, "up" if gain.value > 0 else "down"
                 fade = 0.08 + 0.62 * min(1.0, abs(gain.value) / DARKEST) if gain.side else 0.0
@@ -248,7 +269,7 @@ def map_picture(title: str, columns: Sequence[str], panels: Mapping[str, Mapping
                     f"<g><title>{escape(label)}, {escape(columns[number])}: {gain}</title>"
                     f'<rect x="{x:.1f}" y="{top:.1f}" width="{wide - 2:.1f}" height="{high - 2}" class="{kind}" '
                     f'style="fill-opacity: {fade:.2f}; stroke: var(--line)"/>'
-                    f"{text(x + wide / 2 - 1, top + 14.5, shown, 'middle small' + ink)}</g>"
+                    f"{text(x + wide / 2 - 1, top + 12.5, shown, 'middle small' + ink)}</g>"
                 )
         top += high + 4
     words = "points of top-1 above NoAdapt (blue) or below it (red); not shaded: a tie by the paired 95 % interval"

@@ -10,21 +10,22 @@ from collections.abc import Sequence
 
 from benchmarks.cells import RECIPE, Cell, Gain
 from benchmarks.pairs import BASE
-from fozo.bench.plan import AVERAGE, load_recipe
+from fozo.bench.plan import AVERAGE, TUNED, load_recipe
 
 MEASURED = {"table1": "Table 1", "table2": "Table 2"}
 """Tables whose setting, continual at severity 5, is that of the recipe ``evidence``."""
 FIGURES = {
-    "table3": "Table 3 (8 bits)",
-    "table4": "Table 4 (ImageNet-R, -Sketch)",
-    "table5": "Table 5 (components)",
-    "tableD1": "Table D.1 (alpha)",
-    "tableD2": "Table D.2 (beta)",
-    "tableD3": "Table D.3 (lambda)",
-    "figure1": "Figure 1, Table C.1 (time)",
-    "figure3": "Figure 3 (prompts, batches)",
-    "figureE1": "Figure E.1 (mixed)",
+    "table3": "8 bits",
+    "table4": "ImageNet-R, -Sketch",
+    "table5": "components",
+    "tableD1": "alpha",
+    "tableD2": "beta",
+    "tableD3": "lambda",
+    "figure1": "and Table C.1: time",
+    "figure3": "prompts, batches",
+    "figureE1": "mixed",
 }
+"""The others, and what they are of."""
 BIG = "timm:vit_base_patch16_224.augreg2_in21k_ft_in1k"
 
 
@@ -42,7 +43,7 @@ def verdict(ours: Gain, paper: float) -> str:
 
 
 def effect(name: str) -> str:
-    """Say what the paper reports for FOZO: gains over NoAdapt, or how far its numbers are apart."""
+    """Say what gains over NoAdapt the paper reports for FOZO; nothing where it has none."""
     rows = load_recipe(name).rows
     base = {row.column: row.paper[row.column] for row in rows if row.label == BASE and row.column in row.paper}
     gains = [
@@ -50,31 +51,38 @@ def effect(name: str) -> str:
         for row in rows
         if row.method == "fozo" and row.column in base and row.column in row.paper
     ]
-    numbers = [max(row.paper.values()) for row in rows if row.paper]
-    apart = f"numbers {max(numbers) - min(numbers):.1f} apart" if numbers else "curves without numbers"
-    return ", ".join(gains) or apart
+    return ", ".join(gains)
 
 
-def reproduction(cells: Sequence[Cell]) -> list[str]:
-    """Parts of the page: one table, of what was measured and of what was not run."""
+def beside(cell: Cell, label: str, paper: float) -> str:
+    """A row's gain here with what it says of the paper's, for a table."""
+    if label not in cell.rows:
+        return "-"
+    ours = cell.gain(label)
+    return f"{ours}: {verdict(ours, paper)}"
+
+
+def reproduction(cells: Sequence[Cell]) -> tuple[str, str]:
+    """A table of what was measured here beside the paper's gains, if anything was, and a note on what was not."""
     cell = next((c for c in cells if c.source == RECIPE and c.scenario == "continual" and c.severity == 5), None)
-    where = "here" if cell is None else f"here: {cell.model}, {cell.images} images"
-    lines = [f"| | gain in the paper (ViT-B, 5000 images) | {where} | |", "|---|---:|---:|---|"]
+    lines: list[str] = []
+    absent: list[str] = []
     for name, title in MEASURED.items():
         rows = {row.label: row.paper[AVERAGE] for row in load_recipe(name).rows}
-        gains = {label: average - rows[BASE] for label, average in rows.items() if label != BASE}
-        absent = []
-        for label, paper in gains.items():
-            if cell is not None and label in cell.rows:
-                ours = cell.gain(label)
-                lines.append(f"| {title}, {label} | {paper:+.1f} | {ours} | {verdict(ours, paper)} |")
-            else:
-                absent.append(f"{label} {paper:+.1f}")
-        if absent:
-            lines.append(f"| {title} | {', '.join(absent)} | - | not run: `fozo bench {name}` |")
-    lines += [f"| {title} | {effect(name)} | - | not run: `fozo bench {name}` |" for name, title in FIGURES.items()]
+        missing = []
+        for label, average in rows.items():
+            paper = average - rows[BASE]
+            if cell is not None and label in cell.rows and label != BASE:
+                here = [beside(cell, each, paper) for each in (label, label + TUNED)]
+                lines.append("| " + " | ".join([f"{title}, {label}", f"{paper:+.1f}", *here]) + " |")
+            elif label != BASE:
+                missing.append(f"{label} {paper:+.1f}")
+        absent += [f"`{name}` ({', '.join(missing)})"] if missing else []
+    absent += [f"`{name}` ({'; '.join(filter(None, (subject, effect(name))))})" for name, subject in FIGURES.items()]
+    where = "" if cell is None else f"{cell.model}, {cell.images} images: "
+    heads = ["| | paper: ViT-B, 5000 images | " + where + "published constants | tuned |", "|---|---:|---|---|"]
     note = (
-        "What was not run needs the model, ImageNet-C (-R, -Sketch) and a graphics card; with them, add to a command "
-        f"`--model {BIG} --imagenet DIR --imagenet-c DIR` (for Table 4 `--imagenet-r DIR --imagenet-sketch DIR`)."
+        f"Gains over NoAdapt. Not run here, each by `fozo bench NAME`: {', '.join(absent)}. They need ImageNet-C (-R, "
+        f"-Sketch), the model and a graphics card: add `--model {BIG} --imagenet DIR --imagenet-c DIR`."
     )
-    return [note, "\n".join(lines)]
+    return "\n".join([*heads, *lines]) if lines else "", note

@@ -2,10 +2,12 @@
 
     python -m benchmarks.results [RECORDS ...] [--page docs/results.md]
 
-RECORDS are folders: their ``.tar.xz`` files are unpacked, and what is found of ``fozo bench evidence``, ``fozo bench
-narrow`` and ``python -m benchmarks.newest`` is put on the page; ``results`` by default, and the ``--out`` of a ``fozo
-bench`` that still runs may stand beside it. Pictures go to the folder ``results`` beside the page. Sentences are made
-in ``benchmarks.conclusions``, pictures in ``benchmarks.pictures``.
+RECORDS are folders: their ``.tar.xz`` files are unpacked, and what is found of ``fozo bench evidence``, ``narrow``,
+``streams`` and ``batches`` and of ``python -m benchmarks.newest`` is put on the page; ``results`` by default, and the
+``--out`` of a ``fozo bench`` that still runs may stand beside it. The cell of which most was measured leads, and a cell
+that a longer one of the same stream has all rows of is left out (``benchmarks.cells.standing``). Pictures go to the
+folder ``results`` beside the page. Sentences are made in ``benchmarks.conclusions``, pictures in
+``benchmarks.pictures``.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import conclusions, narrow
-from benchmarks.cells import CLEAN, RECIPE, Cell, Gain, name_of, read_evidence, read_newest
+from benchmarks.cells import CLEAN, RECIPE, Cell, Gain, name_of, read_evidence, read_newest, standing
 from benchmarks.conclusions import OURS, adapting, rivals, words_of
 from benchmarks.pairs import BASE
 from benchmarks.pictures import curves_picture, gains_picture, map_picture, points_picture
 from benchmarks.reproduction import reproduction
+from fozo.bench.plan import TUNED, published
 from fozo.bench.recipes import evidence
 from fozo.bench.store import Group, collect
 from fozo.errors import FozoError
@@ -37,22 +40,33 @@ FEW = 4
 WIDTH = 128
 CUT = 16.0
 """Points at which the axis of gains ends."""
-NARROW = "fozo bench narrow --model WEIGHTS --imagenet DIR --out RUNS"
 HEAD = (
     "Written by `python -m benchmarks.results` from the records in `results/`; nothing here is written by hand. "
-    "ViT-Tiny and DeiT-Tiny in float32 on images of ImageNet's validation set, batches of 64, source statistics of "
-    "512 other images; fifteen corruptions one after the other, never reset (*continual*) or reset at each "
-    "(*reset*). Differences are paired by image: an image's mean over the corruptions is one observation. ± is a 95 "
-    "% interval over images, and over seeds where there are several; of many such intervals some miss. A tie is an "
-    "interval that holds zero. Rivals have their published constants, which were chosen for a ViT-B; *tuned* ones "
-    "did best on ViT-Tiny under the four extra corruptions, which also Align's constants come from. Streams of a "
-    "few hundred images a corruption are short (the papers have 5000 to 50,000), and nobody's published numbers are "
-    "contradicted here."
+    "{models} in float32 on images of ImageNet's validation set, batches of 64, source statistics of 512 other images; "
+    "fifteen corruptions one after the other at severity 5 (or as said), never reset (*continual*) or reset at each "
+    "(*reset*). Differences are paired by image: an image's mean over the corruptions is one observation. ± is a 95 % "
+    "interval over images, and over seeds where there are several; of many such intervals some miss. A tie, or "
+    "*level*, is an interval that holds zero. "
+    "Rivals have their published constants, which were chosen for a ViT-B; *tuned* ones did best on ViT-Tiny under the "
+    "four extra corruptions, which also Align's constants come from. Streams of a few hundred images a corruption are "
+    "short (the papers have 5000 to 50,000), and nobody's published numbers are contradicted here."
 )
 CONTENT = (
     "Streams of one group of classes each (dogs, food, ...), clean and under five corruptions, every domain begun "
-    "afresh. Intervals draw batches, and take the same photographs under several corruptions for independent: "
-    "somewhat too narrow. By group and corruption: `python -m benchmarks.narrow RUNS`, [method.md](method.md)."
+    "afresh; intervals draw batches, and are somewhat too narrow, as the same photographs come under several "
+    "corruptions. By group: [method.md](method.md). `fozo bench narrow`."
+)
+STREAMS = {
+    "mixed": "corruptions mixed in every batch",
+    "correlated": "classes one after the other",
+    "recurring": "ten rounds of all corruptions",
+    "B = 1": "single images",
+    "B = 8": "batches of 8",
+}
+"""Columns of the recipes ``streams`` and ``batches`` that are unlike the cells, in words."""
+OTHERS = (
+    "Short streams, of an earlier Align than the cells' (`results/README.md`; of several seeds the first, as the "
+    "others are older still); intervals draw batches. `fozo bench streams` and `fozo bench batches`."
 )
 
 
@@ -77,24 +91,45 @@ def unpack(folders: Iterable[Path], into: Path) -> list[Path]:
     return found
 
 
-def table(cells: Sequence[Cell]) -> str:
-    """Every row in every cell: top-1, the gain over NoAdapt, the calibration error."""
-    labels = dict.fromkeys(label for cell in cells for label in cell.rows)
-    heads = ["", "passes", *(cell.title for cell in cells)]
+def lead_table(cell: Cell) -> str:
+    """The leading cell, a line for each method: as published, and tuned where it was."""
+    tuned = any(label.endswith(TUNED) for label in cell.rows)
+    facts = ["gain", *(["clean again"] if cell.clean else []), "error"]
+    heads = ["", "passes", "top-1", *facts, *(["tuned, over published", *facts] if tuned else [])]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    for label in labels:
-        passes = next(cell.rows[label].passes for cell in cells if label in cell.rows)
-        texts = [_words(cell, label) if label in cell.rows else "-" for cell in cells]
-        lines.append("| " + " | ".join([label, f"{passes:.2g}", *texts]) + " |")
+    first = [label for label in adapting(cell) if label == published(label) or published(label) not in cell.rows]
+    for label in [BASE, *first]:
+        texts = [label, f"{cell.rows[label].passes:.2g}", f"{cell.top(label):.1f}", *_facts(cell, label)]
+        if label + TUNED in cell.rows:
+            texts += [bold(cell.gain(label + TUNED, label)), *_facts(cell, label + TUNED)]
+        lines.append("| " + " | ".join(texts + ["-"] * (len(heads) - len(texts))) + " |")
     return "\n".join(lines)
 
 
-def _words(cell: Cell, label: str) -> str:
-    top, error = f"{cell.top(label):.1f}", f"{cell.rows[label].error:.1f}"
-    if label == BASE:
-        return f"{top}, {error}"
-    gain = cell.gain(label)
-    return f"{top} (**{gain}**), {error}" if gain.side else f"{top} ({gain}), {error}"
+def _facts(cell: Cell, label: str) -> list[str]:
+    gains = [None if label == BASE else cell.gain(label), None if label == BASE else cell.with_clean(label)]
+    shown = ["-" if gain is None else bold(gain) for gain in gains]
+    return [*shown[: 1 + cell.clean], f"{cell.rows[label].error:.1f}"]
+
+
+def bold(gain: Gain) -> str:
+    """A gain for a table: bold where it is no tie."""
+    return f"**{gain}**" if gain.side else str(gain)
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """The gains of every method in some cells, tuned ones beside the published; of NoAdapt its top-1."""
+    every = dict.fromkeys(published(label) for cell in cells for label in adapting(cell))
+    lines = ["| | " + " | ".join(cell.title for cell in cells) + " |", "|---|" + "---:|" * len(cells)]
+    lines.append("| " + " | ".join([f"{BASE}, top-1", *(f"{cell.top(BASE):.1f}" for cell in cells)]) + " |")
+    for method in every:
+        rows = [(cell, [label for label in (method, method + TUNED) if label in cell.rows]) for cell in cells]
+        texts = [
+            ", ".join(f"{label[len(method) + 2 : -1]} {bold(cell.gain(label))}".strip() for label in own)
+            for cell, own in rows
+        ]
+        lines.append("| " + " | ".join([method, *(text or "-" for text in texts)]) + " |")
+    return "\n".join(lines)
 
 
 def narrow_gains(groups: Sequence[Group]) -> dict[str, dict[str, Gain]]:
@@ -107,9 +142,9 @@ def narrow_gains(groups: Sequence[Group]) -> dict[str, dict[str, Gain]]:
             by_group = narrow.pairs(group, label)
             if label == BASE or len(by_group) != whole:
                 continue
-            gain, within = narrow.gain([pair for each in by_group.values() for pair in each])
-            if within is not None:
-                column[label] = Gain(gain, within.low, within.high)
+            gain = narrow.gain([pair for each in by_group.values() for pair in each])
+            if gain.within is not None:
+                column[label] = Gain(gain.value, gain.within.low, gain.within.high)
         found[f"{name_of(group.runs[0].experiment.model)}, {whole} groups of classes, severity 3"] = column
     return found
 
@@ -117,10 +152,25 @@ def narrow_gains(groups: Sequence[Group]) -> dict[str, dict[str, Gain]]:
 def worst_group(group: Group) -> str:
     """Name the group of classes that Align does worst on, against NoAdapt."""
     gains = {name: narrow.gain(both) for name, both in narrow.pairs(group, OURS).items()}
-    name = min(gains, key=lambda name: gains[name][0])
-    value, within = gains[name]
-    ends = "" if within is None else f" ({within.low:+.1f} to {within.high:+.1f})"
-    return f"{name}, {value:+.1f}{ends}, on {name_of(group.runs[0].experiment.model)}"
+    name = min(gains, key=lambda name: gains[name].value)
+    return f"{name}, {gains[name]}, on {name_of(group.runs[0].experiment.model)}"
+
+
+def other_streams(groups: Sequence[Group]) -> str:
+    """Say what Align gains on streams unlike the cells, paired by batch: the first seed of each."""
+    said = []
+    for group in groups:
+        parts = []
+        for column, both in narrow.pairs(group, OURS).items():
+            gain = narrow.gain(both[:1])
+            if column in STREAMS and gain.within is not None:
+                parts.append(f"{STREAMS[column]} {gain}{'' if gain.side else ', a tie'}")
+        if parts:
+            plan = group.runs[0].experiment.stream
+            kinds = len([kind for kind in plan.kinds if kind != CLEAN])
+            where = f"{name_of(group.runs[0].experiment.model)}, {kinds} corruptions at severity {plan.severity}"
+            said.append(f"{where}{' and clean images' if CLEAN in plan.kinds else ''}: {conclusions.listed(parts)}")
+    return f"Align over NoAdapt. {'. '.join(said)}." if said else ""
 
 
 @dataclass(frozen=True)
@@ -132,7 +182,14 @@ class Page:
     few: Sequence[Cell]
     """Cells of four, for methods of many passes."""
     narrow: Sequence[Group]
+    others: Sequence[Group]
+    """Runs of the recipes ``streams`` and ``batches``."""
     pictures: Path
+
+    @property
+    def lead(self) -> Cell:
+        """The cell of which most was measured."""
+        return self.main[0]
 
     def draw(self, name: str, alt: str, drawn: str) -> str:
         """Write a picture and return what shows it."""
@@ -152,29 +209,39 @@ class Page:
         every = [gain for column in columns.values() for gain in column.values()]
         low, high = max(-CUT, min(gain.low for gain in every)), max(gain.high for gain in every)
         shown = gains_picture("Gains over NoAdapt", columns, low, high)
-        legend = "Top-1, gain over NoAdapt (bold: not a tie) and expected calibration error, in percent."
+        said = (conclusions.sides(self.main), conclusions.tuning(self.lead), missing(self.main))
+        again = ", the same once the stream is clean again" if self.lead.clean else ""
+        legend = f"Top-1, gain over NoAdapt (bold: not a tie){again}, and expected calibration error, in percent"
+        others = self.main[1:]
         return [
             "## Gains over the plain model",
+            wrapped(conclusions.headline(self.lead)),
             self.draw("gains", "Gains over NoAdapt of every method in every cell", shown),
-            wrapped(f"{conclusions.sides(self.main)} {missing(self.main)}".strip()),
-            wrapped(f"{legend} {commands(self.main)}"),
-            table(self.main),
+            wrapped(" ".join(filter(None, said))),
+            wrapped(f"{legend}: {self.lead.title}. {commands(self.main)} {conclusions.processors(self.main)}".strip()),
+            lead_table(self.lead),
+            *(["Gains in the other cells:", table(others)] if others else []),
         ]
 
     def learning(self) -> list[str]:
-        """How fast each method learns: in the first cell, and where every corruption is begun afresh."""
-        cells = [*self.main[:1], *(cell for cell in self.main[1:] if cell.scenario == "reset")][:3]
-        panels = {cell.title: (seen(cell), {k: cell.learning(k).tolist() for k in adapting(cell)}) for cell in cells}
-        shown = curves_picture("Gain over NoAdapt against images seen", panels, "images of the corruption seen")
+        """How fast each method learns: drawn of the first cell, told also of those begun afresh at every corruption."""
+        cells = [self.lead, *(cell for cell in self.main[1:] if cell.scenario == "reset")]
+        curves = {label: self.lead.learning(label).tolist() for label in adapting(self.lead)}
+        shown = curves_picture(
+            f"Gain over NoAdapt against images seen, {self.lead.title}",
+            seen(self.lead),
+            curves,
+            f"images of a corruption seen ({self.lead.title})",
+        )
         return [
             "## How fast they learn: gain against images seen in a corruption",
             self.draw("learning", "Gain over NoAdapt against images seen in a corruption", shown),
-            wrapped(f"{conclusions.learning(self.main)} {commands(cells)}"),
+            wrapped(conclusions.learning(cells)),
         ]
 
     def passes(self) -> list[str]:
         """What passes buy: all corruptions, and four where a method makes many."""
-        cells = [*self.main[:1], *self.few[:1]]
+        cells = [self.lead, *self.few[:1]]
         panels = {cell.title: {k: (cell.rows[k].passes, cell.gain(k)) for k in adapting(cell)} for cell in cells}
         shown = points_picture(
             "Gain against forward passes", panels, "forward passes an image (a backward pass is two)"
@@ -182,28 +249,31 @@ class Page:
         return [
             "## What passes buy",
             self.draw("passes", "Gain over NoAdapt against forward passes", shown),
-            wrapped(f"{conclusions.passes([*self.main[:1], *self.few])} {commands(cells)}"),
-            *([table(self.few)] if self.few else []),
+            wrapped(f"{conclusions.passes(cells)} {commands(cells[1:])}".strip()),
         ]
 
     def corruptions(self) -> list[str]:
         """By corruption and when the stream is clean again: the first cell, and that where a rival comes closest."""
         closest = min(self.main, key=lambda cell: min(cell.gain(OURS, label).low for label in rivals(cell)))
-        cells = [self.main[0], *([closest] if closest is not self.main[0] else [])]
-        names = [words_of(name) for name in cells[0].domains]
+        cells = [self.lead, *([closest] if closest is not self.lead else [])]
+        names = [words_of(name) for name in self.lead.domains]
         panels = {}
         for cell in cells:
-            order = sorted(adapting(cell), key=lambda label: -cell.gain(label).value)
             domains = [*cell.domains, *([CLEAN] if cell.clean else [])]
-            panels[cell.title] = {label: [cell.gain(label, domains=(name,)) for name in domains] for label in order}
+            panels[cell.title] = {k: [cell.gain(k, domains=(name,)) for name in domains] for k in adapting(cell)}
         again = ["clean again"] if any(cell.clean for cell in cells) else []
         shown = map_picture("Gains by corruption", [*names, *again], panels)
-        words = " ".join(conclusions.most_and_least(cell) for cell in cells)
+        said = [conclusions.most_and_least(self.lead), conclusions.clean_again(self.lead)]
         return [
-            "## By corruption",
+            "## By corruption, and when the stream is clean again",
             self.draw("corruptions", "Gains by corruption", shown),
-            wrapped(f"{words} {commands(cells)}"),
+            wrapped(" ".join(filter(None, said))),
         ]
+
+    def streams(self) -> list[str]:
+        """Streams unlike the cells."""
+        said = other_streams(self.others)
+        return ["## Other streams", wrapped(f"{said} {OTHERS}")] if said else []
 
     def content(self) -> list[str]:
         """Narrow content."""
@@ -214,15 +284,16 @@ class Page:
         return [
             "## Narrow content: what a camera sees",
             self.draw("narrow", "Gains on narrow content", gains_picture("Gains on narrow content", gains, -CUT, CUT)),
-            wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT} `{NARROW}`."),
+            wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT}"),
         ]
 
     def __str__(self) -> str:
         """The whole page."""
-        parts = [*self.losses(), *self.gains(), *self.learning(), *self.passes(), *self.corruptions(), *self.content()]
-        note, rows = reproduction(self.main)
-        paper = ["## The paper's tables and figures", wrapped(note), rows]
-        return "\n\n".join(["# Results", wrapped(HEAD), *parts, *paper]) + "\n"
+        head = HEAD.format(models=conclusions.listed(list(dict.fromkeys(cell.model for cell in self.main))))
+        first = [*self.losses(), *self.gains(), *self.learning(), *self.passes(), *self.corruptions()]
+        measured, note = reproduction(self.main)
+        paper = ["## The paper's tables and figures", *([measured] if measured else []), wrapped(note)]
+        return "\n\n".join(["# Results", wrapped(head), *first, *self.streams(), *self.content(), *paper]) + "\n"
 
 
 def missing(cells: Sequence[Cell]) -> str:
@@ -240,17 +311,18 @@ def seen(cell: Cell) -> list[int]:
 
 def commands(cells: Sequence[Cell]) -> str:
     """The commands that made some cells."""
+    long = sorted({str(cell.images) for cell in cells if cell.source == RECIPE}, key=int, reverse=True)
     found: dict[str, None] = {}
-    for cell in cells:
-        if cell.source == RECIPE:
-            found[f"`fozo bench evidence --model WEIGHTS --imagenet DIR --images {cell.images} --out RUNS`"] = None
-            continue
+    if long:
+        first = f"`fozo bench evidence --model WEIGHTS --imagenet DIR --images {long[0]} --out RUNS`"
+        found[first + (f" (or {conclusions.listed(long[1:])})" if long[1:] else "")] = None
+    for cell in (cell for cell in cells if cell.source != RECIPE):
         made = f"python -m benchmarks.newest run WEIGHTS DIR --work WORK --images {cell.images} --batch {cell.batch}"
         if len(cell.domains) <= FEW:
             rows = " ".join(f"--only {label}" for label in cell.rows)
             made += f" --kinds {','.join(cell.domains)} --scenarios {cell.scenario} {rows}"
         found[f"`{made} --out FILE`"] = None
-    return f"Made by {conclusions.listed(list(found))}."
+    return f"Made by {conclusions.listed(list(found))}." if found else ""
 
 
 def write(records: Sequence[Path], target: Path) -> None:
@@ -262,14 +334,19 @@ def write(records: Sequence[Path], target: Path) -> None:
         cells = [*read_evidence(groups), *read_newest(lines)]
         for cell in cells:
             cell.rows = {label: row for label, row in cell.rows.items() if label not in HIDDEN}
-        whole = [cell for cell in cells if len(cell.domains) > FEW and OURS in cell.rows]
-        main = sorted(whole, key=lambda cell: -len(cell.rows))  # the fullest first, in the order of the records
+        compared = standing(cell for cell in cells if set(cell.rows) > {BASE, OURS})
+        main = [cell for cell in compared if len(cell.domains) > FEW]
         if not main:
-            raise FozoError("no records of all corruptions with NoAdapt and Align were found; see results/README.md")
-        few = [cell for cell in cells if len(cell.domains) == FEW and set(cell.rows) > {BASE, OURS}]
+            raise FozoError(
+                "no records of all corruptions with NoAdapt, Align and a rival were found; see results/README.md"
+            )
+        few = [cell for cell in compared if len(cell.domains) == FEW]
         pictures = target.parent / target.stem
         pictures.mkdir(exist_ok=True)
-        text = str(Page(main, few, [group for group in groups if group.recipe.name == "narrow"], pictures))
+        own = {
+            name: [group for group in groups if group.recipe.name == name] for name in ("narrow", "streams", "batches")
+        }
+        text = str(Page(main, few, own["narrow"], [*own["streams"], *own["batches"]], pictures))
     with atomic_write(target) as stream:
         stream.write(text.encode())
 

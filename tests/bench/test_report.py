@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from contextlib import closing
+from dataclasses import replace
 from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -332,6 +333,35 @@ def test_a_row_says_where_its_interval_lies() -> None:
     html = forest("Gains", rows, "points")
     assert html.count('class="point"') == 1 and html.count('class="point tie"') == 2
     assert "+3.0 <small>(+1.0 to +5.0)</small>" in html and "(-1.0 to +2.0) tie" in html and html.count("mark") == 2
+
+
+def test_a_mark_far_away_does_not_set_the_axis() -> None:
+    rows = [
+        Row(str(place), 1.0, 0.5, 1.5, [1.0, 2.0, 60.0 if place == 3 else 1.5], 1, place == 3) for place in range(14)
+    ]
+    html = forest("Gains", rows, "points")
+    assert 'class="mark" style="left:100.00%"' in html and "there or beyond" in html and "+20" not in html
+    assert html.count('class="point square"') == 1 and 'class="forest long"' in html
+    assert "beyond" not in forest("Gains", rows[:3], "points")
+
+
+def test_tuned_rows_stand_behind_the_published_ones_in_their_colour(tmp_path: Path) -> None:
+    recipe = load_recipe("evidence")
+    labels = ("NoAdapt", "NEO", "PEA", "NEO (tuned)", "FOA (tuned)")
+    rows = [row for row in recipe.rows if row.column == "continual, severity 5" and row.label in labels[:4]]
+    rows += [replace(rows[0], label="FOA (tuned)", method="foa")]
+    invent(tmp_path, replace(recipe, rows=tuple(rows)), batches=4)
+    (group,) = collect(tmp_path)
+    assert group.labels == ["NoAdapt", "NEO", "NEO (tuned)", "PEA", "FOA (tuned)"]
+    places = assign(labels)
+    assert places["NEO (tuned)"] == places["NEO"] == assign(["NEO"])["NEO"] and len(set(places.values())) == 4
+    # One kind of stream only: its corruptions are columns, though it is no average by name.
+    table = table_of(group, over_base(group))
+    assert "Gaussian noise" in table.columns and "continual, severity 5" in table.columns and "ECE" in table.columns
+    write_report(tmp_path, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "the mean over corruptions and clean images" in text and "square: tuned" in text
+    assert f'curve c{places["NEO"]} dashed"' in text and "How fast a corruption is learnt" in text
 
 
 def test_names_stand_on_the_axis_and_empty_space_is_not_kept() -> None:

@@ -45,6 +45,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+TUNED = " (tuned)"
+"""How the label of a row ends whose constants are not the published ones; a report has it beside the published row."""
 AVERAGE = "Avg"
 """The column that every row has: accuracy averaged over the domains, in percent."""
 DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
@@ -52,6 +54,11 @@ DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
 MEANING = 2
 """To be raised whenever the same facts come to mean another experiment: until 1, ``fozo`` was what is ``align`` now."""
 QUANTISE = ("", *(f"ptq4vit{bits}" for bits in BITS))
+
+
+def published(label: str) -> str:
+    """The label of the row with the published constants."""
+    return label.removesuffix(TUNED)
 
 
 @dataclass(frozen=True)

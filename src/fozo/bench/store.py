@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from fozo.bench.environment import Environment
 from fozo.bench.measures import BatchRecord, Cost, Measures
-from fozo.bench.plan import AVERAGE, Experiment, Recipe, Setting, read_recipe
+from fozo.bench.plan import AVERAGE, Experiment, Recipe, Setting, published, read_recipe
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, locked, read_json, read_log, remove_temporary_files, write_json
 
@@ -159,8 +159,9 @@ class Group:
 
     @property
     def labels(self) -> list[str]:
-        """Rows that have been run, in the recipe's order."""
-        return list(dict.fromkeys(run.experiment.label for run in self.runs))
+        """Rows that have been run, in the recipe's order, but tuned ones behind those with the published constants."""
+        found = list(dict.fromkeys(run.experiment.label for run in self.runs))
+        return sorted(found, key=lambda label: found.index(published(label) if published(label) in found else label))
 
     def of(self, label: str, column: str = AVERAGE) -> list[Run]:
         """All seeds of a row."""

@@ -7,6 +7,8 @@ import numpy.typing as npt
 import pytest
 
 import fozo
+from benchmarks.zoa import Watched
+from fozo.data.streams import LabelledBatch
 from fozo.methods.zoa import ZOA
 from tests.methods.rival_traces import Trace, close, engine, load, pixels, replay, source
 
@@ -99,6 +101,32 @@ def test_small_batches_do_not_look_for_a_new_domain() -> None:
     method(pixels("zoa")[:64])
     method(pixels("zoa")[168:231])
     assert len(method.bank) == 0
+
+
+def test_what_a_probe_of_the_mixture_does_to_the_loss_moves_e_as_well() -> None:
+    """Both are probed by one pass and share its change of the loss: why a bank lengthens the steps of e."""
+    learned = []
+    for mixture_c in (0.05, 1e-9):
+        method = fozo.create("zoa", engine(), source(), mixture_c=mixture_c)
+        assert isinstance(method, ZOA)
+        for start in (0, 64, 168):  # the last batch is of another domain
+            before = parts(method)[1]
+            method(pixels("zoa")[start : start + 64])
+        assert len(method.bank) == 1
+        learned.append((before, parts(method)[1]))
+    assert (learned[0][0] == learned[1][0]).all() and (learned[0][1] != learned[1][1]).any()
+
+
+def test_steps_are_as_long_as_the_rate_allows() -> None:
+    """What benchmarks/zoa.py tells, in probes."""
+    images = pixels("zoa")[:64]
+    batch = LabelledBatch(images.astype(np.float32), np.zeros(64, np.int64), "fog/5", 0, False, np.arange(64))
+    steps = {}
+    for rate in (0.0, 5e-4, 1e-3):
+        watched = Watched(engine(), source(), 0, {"rate": rate})
+        watched(batch)
+        (steps[rate],) = watched.steps
+    assert steps[0.0] == 0 < steps[5e-4] and steps[1e-3] == pytest.approx(2 * steps[5e-4])
 
 
 @pytest.mark.parametrize("bad", [{"passes": 3}, {"passes": 0}, {"capacity": 1}, {"c": 0}, {"seed": -1}])

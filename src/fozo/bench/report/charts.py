@@ -17,6 +17,8 @@ SIDE = 1000
 """Both sides of a drawing, in its own units."""
 POINTS = 240
 """A curve is thinned to so many points: more cannot be seen."""
+LONG = 12
+"""Rows above which a forest stands beside two other charts."""
 FEW_NAMES, SOME_NAMES = 4, 8
 """Names that fit side by side below a chart on a phone, and on a wide screen; more are turned upright."""
 
@@ -62,6 +64,8 @@ class Row:
     high: float | None
     marks: Sequence[float]
     colour: int
+    square: bool = False
+    """Whether its point is a square: of two rows of one colour the second."""
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
@@ -197,15 +201,20 @@ def line_chart(
 def forest(title: str, rows: Sequence[Row], note: str) -> str:
     """Draw differences with their intervals, one row each, with zero where nothing is gained; numbers beside them.
 
-    What leaves zero out is filled, a tie is hollow.
+    What leaves zero out is filled, a tie is hollow. The axis holds all intervals and most of the marks; those beyond it
+    stand at its ends.
     """
-    values = [x for row in rows for x in (row.value, row.low, row.high, *row.marks) if x is not None]
+    values = [x for row in rows for x in (row.value, row.low, row.high) if x is not None]
     if not values:
         return ""
-    low, high = _range([0.0, *values])
+    marks = sorted(x for row in rows for x in row.marks)
+    most = marks[len(marks) // 20 : len(marks) - len(marks) // 20]
+    low, high = _range([0.0, *values, *most])
+    if marks and (marks[0] < low or marks[-1] > high):
+        note += "; marks at the ends of the axis: there or beyond"
 
     def across(x: float) -> str:
-        return f"{100 * (x - low) / (high - low):.2f}%"
+        return f"{100 * (min(max(x, low), high) - low) / (high - low):.2f}%"
 
     scale = "".join(
         f'<span class="x" style="left:{across(x)}">{f"{x:+g}" if x else "0"}</span>' for x in ticks(low, high, 5)
@@ -220,13 +229,15 @@ def forest(title: str, rows: Sequence[Row], note: str) -> str:
             wide = f"{100 * (row.high - row.low) / (high - low):.2f}%"
             parts.append(f'<i class="range" style="left:{across(row.low)};width:{wide}"></i>')
             text += f" <small>({signed(row.low)} to {signed(row.high)}){' tie' if tie else ''}</small>"
-        parts.append(f'<i class="point{" tie" if tie else ""}" style="left:{across(row.value)}"></i>')
+        kind = f"point{' tie' if tie else ''}{' square' if row.square else ''}"
+        parts.append(f'<i class="{kind}" style="left:{across(row.value)}"></i>')
         drawn += (
             f'<div class="row c{row.colour}"><b>{escape(row.label)}</b><div class="track" style="--zero:{across(0)}">'
             f'{"".join(parts)}</div><span class="value">{text}</span></div>'
         )
+    long = " long" if len(rows) > LONG else ""
     return (
-        f'<figure class="forest"><figcaption>{escape(title)}</figcaption>{drawn}'
+        f'<figure class="forest{long}"><figcaption>{escape(title)}</figcaption>{drawn}'
         f'<div class="row scale"><b></b><div class="track" style="--zero:{across(0)}">{scale}</div>'
         f'<span class="value"></span></div><div class="unit below">{escape(note)}</div></figure>'
     )

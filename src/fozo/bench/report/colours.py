@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from fozo.bench.plan import published
+
 Colour: TypeAlias = tuple[str, str]
 """On white paper, and on a dark screen."""
 
@@ -41,20 +43,24 @@ PASSES = re.compile(r"(, \d+ passes| at \d+ passes| \(FP=\d+\))$")
 def assign(labels: Iterable[str]) -> dict[str, int]:
     """Give every label of a page a place in :data:`PALETTE`.
 
-    A method has its own; so has a method at some number of passes, where no other label of the page is its. Others take
-    what is free, in the order in which they come, and share colours only where there are more labels than colours.
+    A method has its own, also where its constants are tuned; so has a method at some number of passes, where no other
+    label of the page is its. Others take what is free, in the order in which they come, and share colours only where
+    there are more labels than colours.
     """
-    listed = list(dict.fromkeys(labels))
+    every = list(dict.fromkeys(labels))
+    listed = list(dict.fromkeys(map(published, every)))
     known = list(COLOURS)
     places = {label: known.index(label) for label in listed if label in COLOURS}
     for label in listed:
         method = PASSES.sub("", label)
         if method in COLOURS and known.index(method) not in places.values():
             places[label] = known.index(method)
-    order = [*range(len(COLOURS), len(PALETTE)), *range(1, len(COLOURS))]
+    ours = known.index("Align")  # the last to be taken for something else
+    order = [*range(len(COLOURS), len(PALETTE)), *range(ours + 1, len(COLOURS)), ours]
     free = [place for place in order if place not in places.values()] or order
     others = [label for label in listed if label not in places]
-    return places | {label: free[i % len(free)] for i, label in enumerate(others)}
+    places |= {label: free[i % len(free)] for i, label in enumerate(others)}
+    return {label: places[published(label)] for label in every}
 
 
 def css() -> str:

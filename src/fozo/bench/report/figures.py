@@ -7,9 +7,9 @@ from itertools import groupby
 
 import numpy as np
 
-from fozo.bench.gains import BASE, Gains
+from fozo.bench.gains import BASE, Gains, by_method
 from fozo.bench.measures import BatchRecord, within_domains
-from fozo.bench.plan import AVERAGE
+from fozo.bench.plan import AVERAGE, TUNED
 from fozo.bench.report.charts import Row, Series, Span, forest, line_chart
 from fozo.bench.report.tables import Table, full_name
 from fozo.bench.store import Group, Run
@@ -42,9 +42,12 @@ def charts(
         runs = {label: group.of(label, side)[0] for label in group.labels if group.of(label, side)}
         severity = next(iter(runs.values())).experiment.stream.severity
         own = gained.get(side, {})
-        drawn = [gain_chart(own, {}, colours, "the mean over corruptions"), over_stream(runs, colours, severity)]
-        if side == AVERAGE:
-            drawn += [domain_chart(own, colours, severity), passes_chart(runs, colours)]
+        clean = any("clean" in each.values for each in own.values())
+        mean = f"the mean over corruptions{' and clean images' if clean else ''}"
+        drawn = [gain_chart(own, {}, colours, mean), over_stream(runs, colours, severity)]
+        drawn.append(domain_chart(own, colours, severity))
+        if len(sides) == 1:
+            drawn.append(passes_chart(runs, colours))
         found[side] = [chart for chart in drawn if chart]
     return found
 
@@ -62,16 +65,20 @@ def over_columns(gained: Mapping[str, Mapping[str, Gains]]) -> tuple[dict[str, G
 
 
 def gain_chart(gained: Mapping[str, Gains], short: Mapping[str, int], colours: Mapping[str, int], mean: str) -> str:
-    """Draw what each row gained, the most first."""
+    """Draw what each row gained: the best method first, tuned rows behind the published ones."""
     rows = []
-    for label, each in sorted(gained.items(), key=lambda pair: -pair[1].mean.value):
-        gain = each.mean
+    for label in by_method({label: each.mean.value for label, each in gained.items()}):
+        each, gain = gained[label], gained[label].mean
         low, high = (None, None) if gain.within is None else (gain.within.low, gain.within.high)
         shown = f"{label} ({short[label]} columns)" if label in short else label
         parts = list(each.values.values())
-        rows.append(Row(shown, gain.value, low, high, parts if len(parts) > 1 else [], colours[label]))
-    several = any(row.marks for row in rows)
-    note = f"points of accuracy; bar: 95 % interval{f'; dot: {mean}, thin marks: each of them' if several else ''}"
+        marks = parts if len(parts) > 1 else []
+        rows.append(Row(shown, gain.value, low, high, marks, colours[label], label.endswith(TUNED)))
+    note = "points of accuracy; bar: 95 % interval"
+    if any(row.marks for row in rows):
+        note += f"; dot: {mean}, thin marks: each of them"
+    if any(row.square for row in rows):
+        note += "; square: tuned"
     return forest(f"Gain over {BASE}", rows, note)
 
 
@@ -119,7 +126,7 @@ def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: i
     series = []
     for label in order:
         x, y = zip(*windows(read[label]), strict=True)
-        series.append(Series(label, x, y, colours[label], faint=label not in front))
+        series.append(Series(label, x, y, colours[label], label.endswith(TUNED), faint=label not in front))
     spans = domain_spans(next(iter(read.values())), severity)
     if len(spans) > 40:  # a stream that comes back again and again: names would not be read
         spans = []
@@ -140,7 +147,8 @@ def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severi
         within = [each.within for each in found if each.within is not None]
         sure = within if len(within) == len(found) else []
         low, high = [each.low for each in sure], [each.high for each in sure]
-        series.append(Series(label, x, [each.value for each in found], colours[label], low=low, high=high))
+        values = [each.value for each in found]
+        series.append(Series(label, x, values, colours[label], label.endswith(TUNED), low=low, high=high))
     which = "" if len(labels) == len(gained) else f", the {len(labels)} best rows of {len(gained)}"
     title = f"Gain over {BASE} under each corruption{which}"
     spans = [Span(i, i + 1, full_name(name, severity)) for i, name in enumerate(names)]
@@ -160,7 +168,8 @@ def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> str:
         length = lengths[label]
         spent = np.mean([spent[:length] for _, spent, _ in curves[label]], axis=0)
         reached = np.mean([accuracy[:length] for _, _, accuracy in curves[label]], axis=0)
-        series.append(Series(label, spent.tolist(), reached.tolist(), colours[label], faint=label not in front))
+        dashed, faint = label.endswith(TUNED), label not in front
+        series.append(Series(label, spent.tolist(), reached.tolist(), colours[label], dashed, faint))
     title = "How fast a corruption is learnt: accuracy of its images so far, mean over corruptions"
     x_label = "forward passes spent on it, logarithmic"
     return line_chart(title, series, x_label, "accuracy (%)", log=True)

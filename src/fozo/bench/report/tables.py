@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from fozo.bench.gains import Gain, Gains
 from fozo.bench.measures import Interval, at_budget, within_domains
-from fozo.bench.plan import AVERAGE
 from fozo.bench.store import Group, Run
 from fozo.data.corruptions import KINDS
 
@@ -98,13 +97,15 @@ def _cell(
 def table_of(group: Group, gained: Mapping[str, Mapping[str, Gains]] | None = None) -> Table:
     """Make the table that a recipe's paper counterpart has, with what else was measured to its right.
 
+    Where there is one kind of stream, a column for each of its domains comes first, and what it cost last.
     ``gained`` is what :func:`fozo.bench.gains.over_base` gave, for tables that show it.
     """
     gained = gained or {}
     sides = list(dict.fromkeys(run.experiment.column for run in group.runs))
     budgets = _budgets(group)
     # Table C.1 has its budgets instead of domains.
-    columns: Columns = _domains(group, gained.get(AVERAGE, {})) if sides == [AVERAGE] and not budgets else {}
+    alone = sides[0] if len(sides) == 1 else None
+    columns: Columns = {} if alone is None or budgets else _domains(group, alone, gained.get(alone, {}))
     for side in sides:
         found = gained.get(side, {})
         columns[side] = {
@@ -115,20 +116,20 @@ def table_of(group: Group, gained: Mapping[str, Mapping[str, Gains]] | None = No
             for label in group.labels
         }  # fmt: skip
     columns |= budgets
-    if sides == [AVERAGE]:
-        columns |= _costs(group)
+    if alone is not None:
+        columns |= _costs(group, alone)
     rows = tuple((label, tuple(columns[name][label] for name in columns)) for label in group.labels)
     return Table(group.recipe.name, group.recipe.title, group.setting, tuple(columns), rows)
 
 
-def _domains(group: Group, gained: Mapping[str, Gains]) -> Columns:
+def _domains(group: Group, side: str, gained: Mapping[str, Gains]) -> Columns:
     """A column for each domain, where there are several, under its full name."""
     domains = list(dict.fromkeys(domain for run in group.runs for domain in run.measures.domains))
     usual = group.runs[0].experiment.stream.severity
     columns: Columns = {}
     for domain in domains if len(domains) > 1 else ():
         columns[full_name(domain, usual)] = {
-            label: _domain_cell(group.of(label), domain, gained.get(label)) for label in group.labels
+            label: _domain_cell(group.of(label, side), domain, gained.get(label)) for label in group.labels
         }
     return columns
 
@@ -143,7 +144,7 @@ def _domain_cell(runs: Sequence[Run], domain: str, gained: Gains | None) -> Cell
     )
 
 
-def _costs(group: Group) -> Columns:
+def _costs(group: Group, side: str) -> Columns:
     """What it took, and calibration: the paper's figures where it has them."""
     whole = all(float(run.measures.passes_per_image).is_integer() for run in group.runs)
     facts: dict[str, tuple[Number, str, int]] = {
@@ -155,7 +156,7 @@ def _costs(group: Group) -> Columns:
         "#Params": (lambda r: r.conditions.parameters, "parameters", 0),
     }
     return {
-        name: {label: _cell(group.of(label), value, key, digits) for label in group.labels}
+        name: {label: _cell(group.of(label, side), value, key, digits) for label in group.labels}
         for name, (value, key, digits) in facts.items()
     }
 
