@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TypeVar
 
@@ -25,12 +26,13 @@ def installed_version() -> str:
         return "not installed"
 
 
+@dataclass
 class Threads:
     """So many threads at most, for work that lets go of Python's lock; started when there is work for several."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+    count: int
+    _pool: tuple[int, ThreadPoolExecutor] | None = field(default=None, init=False, repr=False)
+    """A process, and its threads."""
 
     def each(self, call: Callable[[T], None], parts: Sequence[T]) -> None:
         """Call a function with every part, as many at a time as there are threads; raises what a call raised."""

@@ -52,6 +52,8 @@ class Spectra:
     def __init__(self, channels: int, height: int, width: int) -> None:
         self.channels, self.height, self.width = channels, height, width
         self.bands = half_octaves(height, width)
+        self._together = max(1, AT_ONCE // (channels * height * width))
+        """Images that are worked through together."""
         self.brightness = slice(0, 1 if channels == 3 else channels)
         """Where a descriptor has the mean brightness of the image."""
         lengths = np.array([3.0, 2.0, 6.0] if channels == 3 else [1.0] * channels)
@@ -88,7 +90,8 @@ class Spectra:
         coefficients = np.empty(images.shape, dtype=np.float32) if out is None else out
         runs = np.empty((len(images), self.channels, len(self._runs)), dtype=np.float32)
 
-        def work(some: slice) -> None:
+        def work(first: int) -> None:
+            some = slice(first, first + self._together)
             part = coefficients[some]
             with np.errstate(over="ignore", invalid="ignore"):  # of this thread; sound() tells them apart
                 self._mix(images[some], part)
@@ -98,7 +101,7 @@ class Spectra:
                 squares = np.square(part).reshape(*part.shape[:2], -1)
                 np.add.reduceat(squares, self._runs, axis=2, out=runs[some])
 
-        threads.each(work, self._parts(len(images)))
+        threads.each(work, range(0, len(images), self._together))
         descriptors = np.empty((len(images), self._limits.size))
         with np.errstate(over="ignore", invalid="ignore"):
             np.divide(coefficients[:, :, 0, 0], self._roots, out=descriptors[:, : self.channels])
@@ -112,18 +115,13 @@ class Spectra:
         """Turn coefficients times ``gains`` (``[channels, height, width]``) back into images, in the same memory."""
         gains = gains * self._per_length
 
-        def work(some: slice) -> None:
-            part = coefficients[some]
+        def work(first: int) -> None:
+            part = coefficients[first : first + self._together]
             np.multiply(part, gains, out=part)
             self._unmix(idctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True), part)
 
-        threads.each(work, self._parts(len(coefficients)))
+        threads.each(work, range(0, len(coefficients), self._together))
         return coefficients
-
-    def _parts(self, images: int) -> list[slice]:
-        """Cut a batch into as many images as are worked through together."""
-        together = max(1, AT_ONCE // (self.channels * self.height * self.width))
-        return [slice(start, start + together) for start in range(0, images, together)]
 
     def _mix(self, images: npt.NDArray[np.floating], out: Single) -> None:
         """Turn three colours into brightness and two differences, of squared length 3, 2 and 6; others stay."""

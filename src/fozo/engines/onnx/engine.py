@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -97,9 +97,12 @@ class GraphEngine(ABC):
     abilities = frozenset({"tokens"})
     device = "cpu"
 
-    def __init__(self, spec: Spec, chunk: int | None, threads: int) -> None:
-        """Read the head; a subclass is ready to :meth:`execute` before it calls this."""
-        self.threads = Threads(threads)
+    def __init__(self, spec: Spec, chunk: int | None, threads: Threads, calls: Threads | None = None) -> None:
+        """Read the head; a subclass is ready to :meth:`execute` before it calls this.
+
+        ``calls`` are the threads that :meth:`execute` may be called on at a time; all ``threads`` by default.
+        """
+        self.threads, self.calls = threads, calls or threads
         self.chunk = max(1, CALL_TOKENS // (1 + spec.patches)) if chunk is None else chunk
         """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
@@ -179,16 +182,11 @@ class GraphEngine(ABC):
             for tap, value in zip(wanted, self.execute(feeds, names), strict=True):
                 found[tap][part] = value
 
-        self.calls(call, list(self._parts(k, count)))
+        self.calls.each(call, list(self._parts(k, count)))
         if Tap.LOGITS in taps:
             # Applied to the whole batch, outside of the graph: methods may shift what the head reads, and do so there.
             found[Tap.LOGITS] = self._head(found[Tap.POOLED])
         return {tap: found[tap] for tap in taps}
-
-    def calls(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
-        """Make the calls of one run; a runtime that gains by it makes several at a time."""
-        for part in parts:
-            call(part)
 
     def _parts(self, k: int, batch: int) -> Iterator[tuple[slice, slice]]:
         """Cut candidates times images into calls of at most ``chunk`` passes."""

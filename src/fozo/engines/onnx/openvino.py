@@ -11,6 +11,7 @@ from typing import ClassVar
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
 from fozo.engines.onnx.schema import METADATA, read_spec
 from fozo.errors import FozoError
+from fozo.system import Threads
 
 
 class OpenvinoEngine(GraphEngine):
@@ -56,7 +57,7 @@ class OpenvinoEngine(GraphEngine):
         }
         self._request = core.compile_model(model, "CPU", settings).create_infer_request()
         self._lock = threading.Lock()
-        super().__init__(spec, chunk, count)
+        super().__init__(spec, chunk, Threads(count), calls=Threads(1))  # it has threads of its own in every call
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""

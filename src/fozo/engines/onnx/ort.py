@@ -8,12 +8,13 @@ one session, so its weights are in memory once. ``benchmarks/edge.py --workers``
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnxruntime
 
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
 from fozo.engines.onnx.schema import read_spec
+from fozo.system import Threads
 
 
 class OnnxEngine(GraphEngine):
@@ -39,13 +40,9 @@ class OnnxEngine(GraphEngine):
             raise unreadable(file, error) from error
         metadata = self._session.get_modelmeta().custom_metadata_map
         spec = read_spec(file, metadata, {value.name: value.shape for value in self._session.get_inputs()})
-        super().__init__(spec, chunk, thread_count(threads))
+        super().__init__(spec, chunk, Threads(thread_count(threads)))
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         """Run the graph once."""
         results: list[Float32] = self._session.run(list(outputs), dict(feeds))
         return results
-
-    def calls(self, call: Callable[[tuple[slice, slice]], None], parts: Sequence[tuple[slice, slice]]) -> None:
-        """Make as many calls at a time as there are threads; ONNX Runtime lets go of Python's lock meanwhile."""
-        self.threads.each(call, parts)
