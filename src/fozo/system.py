@@ -34,7 +34,7 @@ class Threads:
     _pool: tuple[int, ThreadPoolExecutor] | None = field(default=None, init=False, repr=False)
     """A process, and its threads."""
 
-    def each(self, call: Callable[[T], None], parts: Sequence[T]) -> None:
+    def each(self, call: Callable[[T], object], parts: Sequence[T]) -> None:
         """Call a function with every part, as many at a time as there are threads; raises what a call raised."""
         if self.count == 1 or len(parts) == 1:
             for part in parts:
