@@ -96,6 +96,12 @@ def test_experiments_of_a_recipe() -> None:
     assert len(some) == 5 and {e.options["passes"] for e in some} == {2}
     with pytest.raises(FozoError, match=r"streams has no row of the label 'FOZO .paper.'; it has NoAdapt; LAME"):
         load_recipe("streams").experiments(ANY, labels=("FOZO (paper)",))
+    mixed = load_recipe("streams").experiments(ANY, labels=("Align", "FOA"), columns=("mixed",))
+    assert [(e.label, e.stream.scenario) for e in mixed] == [("FOA", "mixed"), ("Align", "mixed")]
+    with pytest.raises(FozoError, match=r"streams has no row of the column 'Mixed'; it has continual; episodic; mixed"):
+        load_recipe("streams").experiments(ANY, columns=("Mixed",))
+    with pytest.raises(FozoError, match="no row of evidence is all of what was asked for"):
+        load_recipe("evidence").experiments(ANY, methods=("cazo",), columns=("continual, severity 5",))
 
 
 def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:

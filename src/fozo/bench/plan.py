@@ -201,10 +201,17 @@ class Recipe:
             raise FozoError(f"the recipe {self.name} has two rows labelled {twice!r}; give each its own label")
 
     def experiments(
-        self, setting: Setting, *, seeds: Sequence[int] = (0,), methods: Sequence[str] = (), labels: Sequence[str] = ()
+        self,
+        setting: Setting,
+        *,
+        seeds: Sequence[int] = (0,),
+        methods: Sequence[str] = (),
+        labels: Sequence[str] = (),
+        columns: Sequence[str] = (),
     ) -> list[Experiment]:
-        """List what is to run in a setting: all rows, or those of some methods or labels, with every seed."""
-        for what, wanted in (("method", methods), ("label", labels)):
+        """List what is to run in a setting: all rows, or those of some methods, labels or columns, with every seed."""
+        filters = {"method": methods, "label": labels, "column": columns}
+        for what, wanted in filters.items():
             known = dict.fromkeys(getattr(row, what) for row in self.rows)
             absent = [name for name in wanted if name not in known]
             if absent:
@@ -214,13 +221,15 @@ class Recipe:
         calibration = self.calibration if setting.calibration is None else setting.calibration
         found = []
         for row in self.rows:
-            if (methods and row.method not in methods) or (labels and row.label not in labels):
+            if any(wanted and getattr(row, what) not in wanted for what, wanted in filters.items()):
                 continue
             data = "clean" if row.stream.data == "imagenet-c" and not setting.stored else row.stream.data
             stream = replace(row.stream, data=data, **chosen)
             quantise = "" if setting.model.endswith(".onnx") else row.quantise
             made = replace(row, stream=stream, quantise=quantise, model=setting.model, calibration=calibration)
             found += [replace(made, seed=seed) for seed in seeds]
+        if not found:
+            raise FozoError(f"no row of {self.name} is all of what was asked for; name fewer methods, labels, columns")
         return found
 
     def at_passes(self, passes: int) -> Recipe:

@@ -39,6 +39,7 @@ def bench(
     seeds: Annotated[str, typer.Option(help="Seeds joined by commas.")] = "0",
     methods: Annotated[str | None, typer.Option(help="Only these methods, joined by commas.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only the row of this label; give it again for more.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only the rows of this column; again for more.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
     workers: Annotated[int, typer.Option(help="Processes; --threads are of each.")] = 1,
     executor: Annotated[str, typer.Option(help="local, or ray for a cluster, whose nodes share --out.")] = "local",
@@ -79,7 +80,8 @@ def bench(
     named = methods.split(",") if methods else ()
     experiments: dict[str, Experiment] = {}  # by hash: two rows may come to the same
     absent: dict[str, None] = {}
-    for experiment in recipe.experiments(setting, seeds=numbers, methods=named, labels=only or ()):
+    chosen = recipe.experiments(setting, seeds=numbers, methods=named, labels=only or (), columns=column or ())
+    for experiment in chosen:
         row = method_class(experiment.method)
         own = {
             name: value for name, value in experiment.options.items() if name not in ("preset", "journal", *row.TAKES)
