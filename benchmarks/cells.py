@@ -113,9 +113,8 @@ class Cell:
         return self.images * len(self.rows)
 
     def supersedes(self, other: Cell) -> bool:
-        """Whether it tells all that another cell tells: the same stream, as many images or more, and its rows."""
-        whole = self.stream == other.stream and self.images >= other.images and self.rows.keys() >= other.rows.keys()
-        return whole and self.size > other.size
+        """Whether it tells what another cell tells and more: the same stream, its rows, and a larger size."""
+        return self.stream == other.stream and self.rows.keys() >= other.rows.keys() and self.size > other.size
 
     @property
     def title(self) -> str:

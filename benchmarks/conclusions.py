@@ -15,7 +15,6 @@ from fozo.bench.gains import by_method, signed
 from fozo.bench.plan import TUNED, published
 
 OURS = "Align"
-SIDES = {1: "above", 0: "level with", -1: "below"}
 
 
 def listed(names: Sequence[str]) -> str:
@@ -85,25 +84,20 @@ def ahead(cell: Cell) -> list[str]:
     return found
 
 
-def losses(cells: Sequence[Cell]) -> list[str]:
-    """Items for the first section: where Align is below or level with NoAdapt, and how well it is calibrated."""
-    items = []
-    for cell in cells:
-        gains = by_domain(cell)
-        below = [f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]
-        ties = [f"{name} ({signed(gain.value)})" for name, gain in gains.items() if gain.side == 0]
-        said = (
-            f"- **{cell.title}**: below NoAdapt on {listed(below)}; level on {listed(ties)}; surely behind a rival on "
-            f"{listed(ahead(cell))}"
-        )
-        again = cell.with_clean(OURS)
-        if again is not None:
-            said += f"; {SIDES[again.side]} NoAdapt once the stream is clean again ({again})"
-        errors = {label: row.error for label, row in cell.rows.items()}
-        least = min(errors, key=lambda label: errors[label])
-        said += f". Calibration error {errors[OURS]:.1f} % (NoAdapt {errors[BASE]:.1f}"
-        items.append(said + ("), the lowest." if least == OURS else f"; lowest: {least}, {errors[least]:.1f})."))
-    return items
+def losses(cell: Cell) -> dict[str, str]:
+    """What speaks against Align in a cell, for a table: by heading."""
+    gains = by_domain(cell)
+    again = cell.with_clean(OURS)
+    errors = {label: row.error for label, row in cell.rows.items()}
+    least = min(errors, key=lambda label: errors[label])
+    return {
+        "below NoAdapt on": listed([f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]),
+        "level with it on": listed([f"{name} ({signed(v.value)})" for name, v in gains.items() if v.side == 0]),
+        "surely behind a rival on": listed(ahead(cell)),
+        "clean again": "-" if again is None else str(again),
+        "calibration error": f"{errors[OURS]:.1f}; NoAdapt {errors[BASE]:.1f}"
+        + (", it is the lowest" if least == OURS else f", lowest {least} {errors[least]:.1f}"),
+    }
 
 
 def grouped(gains: Mapping[str, Gain], words: Mapping[int, str]) -> str:

@@ -38,6 +38,7 @@ text {{ font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fil
 .grid {{ stroke: var(--line); }} .zero {{ stroke: var(--soft); }} .small {{ font-size: 11px; }}
 .up {{ stroke: var(--good); fill: var(--good); }} .down {{ stroke: var(--bad); fill: var(--bad); }}
 .tie {{ stroke: var(--tie); fill: var(--tie); }}
+.over {{ paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }}
 .curve {{ fill: none; stroke-width: 1.8; }} .cut {{ stroke-dasharray: 5 4; }} .thin {{ stroke-width: 1; }}
 .band {{ fill: var(--line); fill-opacity: 0.3; }}
 """
@@ -236,7 +237,7 @@ def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Ga
                     f'<g style="stroke: {ink}"><title>{escape(label)}: {gain}</title>'
                     f"{line(at, down(gain.low), at, down(gain.high), '')}{dot(at, down(gain.value), label, ink)}</g>"
                 )
-                parts.append(text(start + BEFORE, y + 4, label, "small", f"fill: {ink}"))
+                parts.append(text(start + BEFORE, y + 4, label, "small over", f"fill: {ink}"))
             start += wide[cost]
         start = end + gap
     hollow = "; hollow: tuned" if any(label.endswith(TUNED) for panel in panels.values() for label in panel) else ""

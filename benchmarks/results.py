@@ -5,8 +5,8 @@
 RECORDS are folders: their ``.tar.xz`` files are unpacked, and what is found of ``fozo bench evidence``, ``narrow``,
 ``streams`` and ``batches`` and of ``python -m benchmarks.newest`` is put on the page; ``results`` by default, and the
 ``--out`` of a ``fozo bench`` that still runs may stand beside it. The cell of which most was measured leads, and a cell
-that a longer one of the same stream has all rows of is left out (``benchmarks.cells.standing``). Pictures go to the
-folder ``results`` beside the page. Sentences are made in ``benchmarks.conclusions``, pictures in
+is left out where another of the same stream has all its rows and more (``benchmarks.cells.standing``). Pictures go to
+the folder ``results`` beside the page. Sentences are made in ``benchmarks.conclusions``, pictures in
 ``benchmarks.pictures``.
 """
 
@@ -71,9 +71,8 @@ OTHERS = (
 
 
 def wrapped(words: str) -> str:
-    """A paragraph, or an item of a list, in lines of the usual length."""
-    inner = "  " if words.startswith("- ") else ""
-    return textwrap.fill(words, WIDTH, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
+    """A paragraph in lines of the usual length."""
+    return textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def unpack(folders: Iterable[Path], into: Path) -> list[Path]:
@@ -199,9 +198,16 @@ class Page:
 
     def losses(self) -> list[str]:
         """What speaks against Align comes first."""
-        items = "\n".join(wrapped(item) for item in conclusions.losses(self.main))
+        found = {cell.title: conclusions.losses(cell) for cell in self.main}
+        heads = list(next(iter(found.values())))
+        lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+        lines += ["| " + " | ".join([title, *facts.values()]) + " |" for title, facts in found.items()]
         close = conclusions.against_rivals([*self.main, *self.few])
-        return ["## Where Align loses, first", items, wrapped(f"{close} What it costs: [cost.md](cost.md).")]
+        return [
+            "## Where Align loses, first",
+            "\n".join(lines),
+            wrapped(f"{close} What it costs: [cost.md](cost.md)."),
+        ]
 
     def gains(self) -> list[str]:
         """All rows in all cells."""
@@ -342,7 +348,7 @@ def write(records: Sequence[Path], target: Path) -> None:
             )
         few = [cell for cell in compared if len(cell.domains) == FEW]
         pictures = target.parent / target.stem
-        pictures.mkdir(exist_ok=True)
+        pictures.mkdir(parents=True, exist_ok=True)
         own = {
             name: [group for group in groups if group.recipe.name == name] for name in ("narrow", "streams", "batches")
         }

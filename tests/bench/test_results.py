@@ -168,14 +168,17 @@ def test_sentences_follow_the_figures() -> None:
     assert "surely ahead of a rival in 1 of 1" in conclusions.against_rivals(
         [better]
     ) and "ties with none" in conclusions.against_rivals([better])
-    assert "below NoAdapt on none; level on snow (0.0)" in conclusions.losses([better])[0]
+    found = conclusions.losses(better)
+    assert (found["below NoAdapt on"], found["level with it on"]) == ("none", "snow (0.0)")
     assert "level throughout: NEO" in conclusions.sides([better])
     worse = invented(NoAdapt=[ALL, HALF], Align=[NONE, HALF], NEO=[ALL, ALL])
     assert "in 0 of 1 comparisons" in conclusions.against_rivals(
         [worse]
     ) and "is behind NEO" in conclusions.against_rivals([worse])
-    assert "below NoAdapt on fog (-100.0 ± 0.0); level on snow" in conclusions.losses([worse])[0]
-    assert "surely behind a rival on fog (NEO, by 100.0)" in conclusions.losses([worse])[0]
+    found = conclusions.losses(worse)
+    assert (found["below NoAdapt on"], found["level with it on"]) == ("fog (-100.0 ± 0.0)", "snow (0.0)")
+    assert found["surely behind a rival on"] == "fog (NEO, by 100.0) and snow (NEO, by 50.0)"
+    assert found["clean again"] == "-"
     assert "surely above NoAdapt wherever they ran: NEO" in conclusions.sides([worse])
     tied = invented(NoAdapt=[NONE, HALF], Align=[NONE, HALF], NEO=[NONE, HALF])
     assert "ties with NEO" in conclusions.against_rivals([tied])
@@ -205,7 +208,7 @@ def test_what_is_left_on_clean_images() -> None:
         "Once the stream is clean again: surely below NoAdapt ZOA (-100.0 ± 0.0); level with it 1 of 2 rows, Align "
         "among them."
     )
-    assert "; level with NoAdapt once the stream is clean again (0.0 ± 0.0)" in conclusions.losses([cell])[0]
+    assert conclusions.losses(cell)["clean again"] == "0.0 ± 0.0"
     assert conclusions.clean_again(replace(cell, clean=False)) == ""
 
 
@@ -217,13 +220,15 @@ def test_other_processors_are_told() -> None:
     assert "ViT-Tiny, continual, 2 corruptions, 8 images: 2 on B and 1 on A" in conclusions.processors([cell])
 
 
-def test_a_longer_cell_with_all_rows_takes_a_shorter_one_s_place() -> None:
+def test_a_larger_cell_with_all_rows_takes_a_smaller_one_s_place() -> None:
     short = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], NEO=[NONE, HALF])
     long = replace(short, images=16)
     assert standing([short, long]) == [long] and standing([short, short]) == [short, short]
     other = replace(short, rows={**short.rows, "PEA": short.rows["NEO"]})
     assert standing([short, other]) == [other]  # as long, and fuller
     assert standing([other, long]) == [long, other]  # PEA ran in the shorter one only; most measured first
+    fuller = replace(other, rows={**other.rows, **dict.fromkeys(("FOA", "LAME", "T3A"), short.rows["NEO"])})
+    assert standing([long, fuller]) == [fuller]  # half as many images of more than twice as many rows
     for change in ({"model": "DeiT-Tiny"}, {"scenario": "reset"}, {"severity": 3}, {"domains": ("fog/5",)}):
         assert len(standing([short, replace(long, **change)])) == 2
     assert standing([replace(short, domains=("snow", "fog")), long]) == [long]  # names without severities
