@@ -234,9 +234,11 @@ class Store:
         folders = {path.name.rpartition("-")[2]: path for path in self.folder.glob("*-*")}
         found = []
         for plan in plans:
-            runs = (RunFolder(folders[each.hash], each, {}).finished() for each in plan if each.hash in folders)
-            found.append(Group(recipe, describe(plan), tuple(run for run in runs if run is not None)))
-        return sorted((group for group in found if group.runs), key=lambda group: group.setting)
+            every = (RunFolder(folders[each.hash], each, {}).finished() for each in plan if each.hash in folders)
+            runs = tuple(run for run in every if run is not None)
+            if runs:
+                found.append(Group(recipe, describe([run.experiment for run in runs]), runs))
+        return sorted(found, key=lambda group: group.setting)
 
 
 def describe(experiments: Sequence[Experiment]) -> str:

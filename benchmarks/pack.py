@@ -1,0 +1,92 @@
+"""Finished runs of ``fozo bench`` as one small archive for ``results/``, from one ``--out`` or from several.
+
+    python -m benchmarks.pack results/evidence.tar.xz RUNS [RUNS ...]
+
+What machines or processes ran beside each other in folders of their own is joined: the recipe is that of the last
+folder, which has to know the rows of the others, and all settings and seeds are kept. States, calibration and
+unfinished runs stay behind, and so do the names of folders: recorded commands keep the last part of a path only. The
+same runs give the same bytes. Unpacked as ``--out``, the archive is where ``fozo bench`` goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fozo.bench.store import CONDITIONS, COSTS, EXPERIMENT, RECIPE, RECORDS, RESULT, Store, stores
+from fozo.errors import FozoError
+from fozo.io import atomic_write, read_json, write_json
+
+
+def bare(command: str) -> str:
+    """A command without folders: of every path its last part."""
+    return shlex.join(PurePath(part).name if "/" in part else part for part in shlex.split(command))
+
+
+def joined(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Two ``recipe.json``: the later recipe, with what either was asked for."""
+    seeds: dict[str, dict[str, Any]] = {}
+    for each in (*before.get("asked", []), *after["asked"]):
+        setting = {name: value for name, value in each.items() if name != "seeds"}
+        known = seeds.setdefault(repr(sorted(setting.items())), {**setting, "seeds": []})
+        known["seeds"] = list(dict.fromkeys([*known["seeds"], *each["seeds"]]))
+    return {**after, "asked": list(seeds.values())}
+
+
+def gather(roots: Sequence[Path], into: Path) -> None:
+    """Copy what belongs into an archive."""
+    for store in (store for root in roots for store in stores(root)):
+        target = into / store.folder.name
+        target.mkdir(exist_ok=True)
+        recipe = target / RECIPE
+        before = read_json(recipe) if recipe.exists() else {}
+        write_json(recipe, joined(before, read_json(store.folder / RECIPE)))
+        for result in sorted(store.folder.glob(f"*/{RESULT}")):
+            run = target / result.parent.name
+            run.mkdir(exist_ok=True)
+            for name in (EXPERIMENT, RECORDS, COSTS, RESULT):
+                (run / name).write_bytes((result.parent / name).read_bytes())
+            conditions = read_json(result.parent / CONDITIONS)
+            write_json(run / CONDITIONS, {**conditions, "command": bare(conditions["command"])})
+    for folder in sorted(into.iterdir()):
+        lost = Store(folder).stale()
+        if lost:
+            raise FozoError(f"{lost[0].name} is no row of the recipe of {roots[-1]}; name the newest folder last")
+
+
+def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A member that says nothing of who packed it, or when."""
+    member.mtime = member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def pack(target: Path, roots: Sequence[Path]) -> None:
+    """Write the archive, whole or not at all."""
+    with TemporaryDirectory() as scratch:
+        gather(roots, Path(scratch))
+        with atomic_write(target) as file, tarfile.open(fileobj=file, mode="w:xz") as archive:
+            for folder in sorted(Path(scratch).iterdir()):
+                archive.add(folder, folder.name, filter=plain)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS")
+    given = parser.parse_args()
+    try:
+        pack(given.target, given.runs)
+    except FozoError as error:
+        print(f"pack: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
