@@ -41,15 +41,24 @@ WIDTH = 128
 CUT = 16.0
 """Points at which the axis of gains ends."""
 HEAD = (
-    "Written by `python -m benchmarks.results` from the records in `results/`; nothing here is written by hand. "
-    "{models} in float32 on images of ImageNet's validation set, batches of 64, source statistics of 512 other images; "
-    "fifteen corruptions one after the other at severity 5 (or as said), never reset (*continual*) or reset at each "
-    "(*reset*). Differences are paired by image: an image's mean over the corruptions is one observation. ± is a 95 % "
-    "interval over images, and over seeds where there are several; of many such intervals some miss. A tie, or "
-    "*level*, is an interval that holds zero. "
-    "Rivals have their published constants, which were chosen for a ViT-B; *tuned* ones did best on ViT-Tiny under the "
-    "four extra corruptions, which also Align's constants come from. Streams of a few hundred images a corruption are "
-    "short (the papers have 5000 to 50,000), and nobody's published numbers are contradicted here."
+    "{models}, all methods on identical streams: fifteen corruptions one after the other at severity 5 (or as said), "
+    "never reset (*continual*) or reset at each (*reset*). Gains are points of top-1 over NoAdapt, the plain model; ± "
+    "is a 95 % interval of differences paired by image, and a tie, or *level*, is one that holds zero. Rivals have "
+    "their published constants, or *tuned* ones. Every figure and every sentence is computed by "
+    "`python -m benchmarks.results` from the records in `results/`; [how it was measured](#how-it-was-measured)."
+)
+PROTOCOL = (
+    "Float32, images of ImageNet's validation set, the same ones under every corruption and for every method, batches "
+    "of 64, source statistics of 512 other images. An image's mean over the corruptions is one observation; intervals "
+    "are over images, and over seeds where there are several; of many such intervals some miss. Published constants "
+    "were chosen for a ViT-B; tuned ones did best on ViT-Tiny under the four extra corruptions, which also Align's "
+    "constants come from ([methods.md](methods.md)). Streams of a few hundred images a corruption are short (papers "
+    "have 5000 to 50,000), and nobody's published numbers are contradicted here. {commands} {processors}"
+)
+CHECK = (
+    "To check the first line yourself, on fewer images and in a few minutes: `fozo bench evidence --model WEIGHTS "
+    '--imagenet DIR --images 128 --column "continual, severity 5" --only NoAdapt --only Align`, then `fozo report runs '
+    "-o report.html`."
 )
 CONTENT = (
     "Streams of one group of classes each (dogs, food, ...), clean and under five corruptions, every domain begun "
@@ -124,7 +133,7 @@ def table(cells: Sequence[Cell]) -> str:
     for method in every:
         rows = [(cell, [label for label in (method, method + TUNED) if label in cell.rows]) for cell in cells]
         texts = [
-            ", ".join(f"{label[len(method) + 2 : -1]} {bold(cell.gain(label))}".strip() for label in own)
+            "<br>".join(f"{label[len(method) + 2 : -1]} {bold(cell.gain(label))}".strip() for label in own)
             for cell, own in rows
         ]
         lines.append("| " + " | ".join([method, *(text or "-" for text in texts)]) + " |")
@@ -224,7 +233,7 @@ class Page:
             wrapped(conclusions.headline(self.lead)),
             self.draw("gains", "Gains over NoAdapt of every method in every cell", shown),
             wrapped(" ".join(filter(None, said))),
-            wrapped(f"{legend}: {self.lead.title}. {commands(self.main)} {conclusions.processors(self.main)}".strip()),
+            wrapped(f"{legend}: {self.lead.title}."),
             lead_table(self.lead),
             *(["Gains in the other cells:", table(others)] if others else []),
         ]
@@ -299,7 +308,10 @@ class Page:
         first = [*self.losses(), *self.gains(), *self.learning(), *self.passes(), *self.corruptions()]
         measured, note = reproduction(self.main)
         paper = ["## The paper's tables and figures", *([measured] if measured else []), wrapped(note)]
-        return "\n\n".join(["# Results", wrapped(head), *first, *self.streams(), *self.content(), *paper]) + "\n"
+        how = PROTOCOL.format(commands=commands(self.main), processors=conclusions.processors(self.main)).strip()
+        last = ["## How it was measured", wrapped(how), wrapped(CHECK)]
+        parts = ["# Results", wrapped(head), *first, *self.streams(), *self.content(), *paper, *last]
+        return "\n\n".join(parts) + "\n"
 
 
 def missing(cells: Sequence[Cell]) -> str:
