@@ -15,6 +15,7 @@ from fozo.bench.gains import by_method, signed
 from fozo.bench.plan import TUNED, published
 
 OURS = "Align"
+SIDES = {1: "surely above", 0: "level with", -1: "surely below"}
 
 
 def listed(names: Sequence[str]) -> str:
@@ -119,16 +120,15 @@ def tuning(cell: Cell) -> str:
 
 
 def clean_again(cell: Cell) -> str:
-    """Say what every method has left of the model once the stream's last images are clean."""
+    """Say what is left of the model once the stream's last images are clean: how many rows lose, and Align."""
     found = {label: gain for label in adapting(cell) if (gain := cell.with_clean(label)) is not None}
     if not found:
         return ""
-    sure = {label: gain for label, gain in found.items() if gain.side}
-    apart = grouped(sure, {1: "surely above NoAdapt", -1: "surely below NoAdapt"}) or "none surely apart from NoAdapt"
-    level = [label for label in found if label not in sure]
-    ours = ", Align among them" if OURS in level else ""
-    others = f"; level with it {len(level)} of {len(found)} rows{ours}" if level else ""
-    return f"Once the stream is clean again: {apart}{others}."
+    below = sorted((label for label in found if found[label].side < 0), key=lambda label: found[label].value)
+    worst = f", the worst {listed([f'{label} ({found[label]})' for label in below[:3]])}" if below else ""
+    own = f"Align is {SIDES[found[OURS].side]} it ({found[OURS]})"
+    rows = f"{len(below) or 'none'} of {len(found)} rows {'is' if len(below) == 1 else 'are'} surely below NoAdapt"
+    return f"Once the stream is clean again, {rows}{worst}; {own}."
 
 
 def processors(cells: Sequence[Cell]) -> str:

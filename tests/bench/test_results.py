@@ -205,8 +205,8 @@ def test_what_is_left_on_clean_images() -> None:
     for label, right in (("NoAdapt", ALL), ("Align", ALL), ("ZOA", NONE)):
         cell.rows[label].seeds[0]["clean"] = np.array(right, dtype=float)
     assert conclusions.clean_again(cell) == (
-        "Once the stream is clean again: surely below NoAdapt ZOA (-100.0 ± 0.0); level with it 1 of 2 rows, Align "
-        "among them."
+        "Once the stream is clean again, 1 of 2 rows is surely below NoAdapt, the worst ZOA (-100.0 ± 0.0); Align is "
+        "level with it (0.0 ± 0.0)."
     )
     assert conclusions.losses(cell)["clean again"] == "0.0 ± 0.0"
     assert conclusions.clean_again(replace(cell, clean=False)) == ""
