@@ -52,7 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_recipe_s_first_stream_is_the_paper_s_and_comes_first() -> None:
     rows = evidence.RECIPE.rows
-    assert [row.label for row in rows[:2]] == ["NoAdapt", "NEO"] and rows[0].stream.kinds == (*KINDS, "clean")
+    assert [row.label for row in rows[:3]] == ["NoAdapt", "Align", "NEO"] and rows[0].stream.kinds == (*KINDS, "clean")
     assert rows[0].stream.images == 1000 and rows[0].stream.severity == 5 and evidence.RECIPE.calibration == 512
     columns = list(dict.fromkeys(row.column for row in rows))
     assert columns[::2] == ["continual, severity 5", "reset, severity 5", "continual, severity 3", "reset, severity 3"]

@@ -5,8 +5,8 @@
 Severities 5 and 3, never reset (*continual*) and reset at every corruption (*reset*). Rivals have their published
 constants and, as ``tuned``, those that did best under the four extra corruptions (the recipe ``tuning``); those of
 more than four passes run on four corruptions, beside a NoAdapt and an Align of their own. Streams come one after the
-other, the cheap rows first, so that what an interrupted command has finished is a table already; the same command goes
-on. ``python -m benchmarks.results results RUNS`` makes docs/results.md of it, whose pairs are of images, in whatever
+other, NoAdapt, Align and then the cheap rows first, so that what an interrupted command has finished is a table
+already; the same command goes on, and ``--column "reset, severity 5"``, say, runs that stream alone. ``python -m benchmarks.results results RUNS`` makes docs/results.md of it, whose pairs are of images, in whatever
 order they come: so NoAdapt needs one seed only, and those that draw get more by ``--seeds 0,1,2 --methods
 fozo,zoa,foa,deyo,cazo``. ``--pixels DIR`` corrupts the images once for all rows.
 Expected: what docs/results.md shows; the paper has no such numbers.
@@ -30,6 +30,7 @@ STREAMS = {
 }
 PUBLISHED: Methods = {
     "NoAdapt": ("noadapt", {}),
+    "Align": ("align", {}),
     "NEO": ("neo", {}),
     "GAIN": ("gain", {}),
     "LAME": ("lame", {}),
@@ -42,7 +43,6 @@ PUBLISHED: Methods = {
     "EATA": ("eata", {}),
     "DeYO": ("deyo", {}),
     "SAR": ("sar", {}),
-    "Align": ("align", {}),
 }
 TUNED: Methods = {
     "NEO (tuned)": ("neo", {"average": "ema", "rate": 0.5}),
