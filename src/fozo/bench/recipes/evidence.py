@@ -6,9 +6,10 @@ Severities 5 and 3, never reset (*continual*) and reset at every corruption (*re
 constants and, as ``tuned``, those that did best under the four extra corruptions (the recipe ``tuning``); those of
 more than four passes run on four corruptions, beside a NoAdapt and an Align of their own. Streams come one after the
 other, NoAdapt, Align and then the cheap rows first, so that what an interrupted command has finished is a table
-already; the same command goes on, and ``--column "reset, severity 5"``, say, runs that stream alone. ``python -m benchmarks.results results RUNS`` makes docs/results.md of it, whose pairs are of images, in whatever
-order they come: so NoAdapt needs one seed only, and those that draw get more by ``--seeds 0,1,2 --methods
-fozo,zoa,foa,deyo,cazo``. ``--pixels DIR`` corrupts the images once for all rows.
+already; the same command goes on, and ``--column "reset, severity 5"``, say, runs that stream alone. ``python -m
+benchmarks.results results RUNS`` makes docs/results.md of it, whose pairs are of images, in whatever order they come:
+so NoAdapt needs one seed only, and those that draw get more by ``--seeds 0,1,2 --methods fozo,zoa,foa,deyo,cazo``.
+``--pixels DIR`` corrupts the images once for all rows.
 Expected: what docs/results.md shows; the paper has no such numbers.
 Cost: 16,000 images a row and stream, 5.2 million forward passes a model (a backward pass counted as two): 32 to 50
 hours on one core with a ViT-Tiny, 5 to 8 hours for one stream without the rows of many passes. ``--images 512`` is
