@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from benchmarks.cells import Cell, Gain
@@ -142,21 +142,19 @@ def processors(cells: Sequence[Cell]) -> str:
 
 
 def sides(cells: Sequence[Cell]) -> str:
-    """Say which rivals help surely and which do harm, over the cells that they ran in."""
+    """Say which rivals help surely wherever they ran, and which nowhere."""
     found: dict[str, list[int]] = {}
     for cell in cells:
         for label in rivals(cell):
             found.setdefault(label, []).append(cell.gain(label).side)
     found = {label: found[label] for label in by_method({label: fmean(v) for label, v in found.items()})}
-    kinds: dict[str, Callable[[list[int]], bool]] = {
-        "surely above NoAdapt wherever they ran": lambda v: min(v) > 0,
-        "surely above in some cells and level in others": lambda v: min(v) == 0 and max(v) > 0,
-        "level throughout": lambda v: min(v) == max(v) == 0,
-        "surely above in some and below in others": lambda v: min(v) < 0 < max(v),
-        "surely below in one at least and above in none": lambda v: min(v) < 0 and max(v) <= 0,
-    }
-    parts = [f"{words}: {listed([k for k, v in found.items() if holds(v)])}" for words, holds in kinds.items()]
-    return "Rivals " + "; ".join(part for part in parts if not part.endswith(": none")) + "."
+    always = [label for label, v in found.items() if min(v) > 0]
+    never = [label for label, v in found.items() if max(v) <= 0]
+    harmful = sum(min(v) < 0 for v in found.values())
+    return (
+        f"Rivals surely above NoAdapt wherever they ran: {listed(always)}; nowhere: {listed(never)}; surely below it in "
+        f"one cell at least: {harmful or 'none'} of {len(found)} rows."
+    )
 
 
 def learning(cells: Sequence[Cell]) -> str:

@@ -171,7 +171,10 @@ def test_sentences_follow_the_figures() -> None:
     ) and "ties with none" in conclusions.against_rivals([better])
     found = conclusions.losses(better)
     assert (found["below NoAdapt on"], found["level with it on"]) == ("none", "snow (0.0)")
-    assert "level throughout: NEO" in conclusions.sides([better])
+    assert conclusions.sides([better]) == (
+        "Rivals surely above NoAdapt wherever they ran: none; nowhere: NEO; surely below it in one cell at least: none "
+        "of 1 rows."
+    )
     worse = invented(NoAdapt=[ALL, HALF], Align=[NONE, HALF], NEO=[ALL, ALL])
     assert "in 0 of 1 comparisons" in conclusions.against_rivals(
         [worse]
@@ -180,7 +183,7 @@ def test_sentences_follow_the_figures() -> None:
     assert (found["below NoAdapt on"], found["level with it on"]) == ("fog (-100.0 ± 0.0)", "snow (0.0)")
     assert found["surely behind a rival on"] == "fog (NEO, by 100.0) and snow (NEO, by 50.0)"
     assert found["clean again"] == "-"
-    assert "surely above NoAdapt wherever they ran: NEO" in conclusions.sides([worse])
+    assert "surely above NoAdapt wherever they ran: NEO; nowhere: none;" in conclusions.sides([worse])
     tied = invented(NoAdapt=[NONE, HALF], Align=[NONE, HALF], NEO=[NONE, HALF])
     assert "ties with NEO" in conclusions.against_rivals([tied])
 
