@@ -152,8 +152,8 @@ def sides(cells: Sequence[Cell]) -> str:
     never = [label for label, v in found.items() if max(v) <= 0]
     harmful = sum(min(v) < 0 for v in found.values())
     return (
-        f"Rivals surely above NoAdapt wherever they ran: {listed(always)}; nowhere: {listed(never)}; surely below it in "
-        f"one cell at least: {harmful or 'none'} of {len(found)} rows."
+        f"Rivals surely above NoAdapt wherever they ran: {listed(always)}; nowhere: {listed(never)}; surely below it "
+        f"in one cell at least: {harmful or 'none'} of {len(found)} rows."
     )
 
 
