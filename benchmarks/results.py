@@ -285,22 +285,18 @@ class Page:
             wrapped(" ".join(filter(None, said))),
         ]
 
-    def streams(self) -> list[str]:
-        """Streams unlike the cells."""
+    def unlike(self) -> list[str]:
+        """Streams unlike the cells: narrow content, other orders and batches."""
+        parts = []
+        if self.narrow:
+            gains = narrow_gains(self.narrow)
+            worst = conclusions.listed([worst_group(group) for group in self.narrow if OURS in group.labels])
+            shown = gains_picture("Gains on narrow content", gains, -CUT, CUT)
+            parts.append(self.draw("narrow", "Gains on narrow content", shown))
+            parts.append(wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT}"))
         said = other_streams(self.others)
-        return ["## Other streams", wrapped(f"{said} {OTHERS}")] if said else []
-
-    def content(self) -> list[str]:
-        """Narrow content."""
-        if not self.narrow:
-            return []
-        gains = narrow_gains(self.narrow)
-        worst = conclusions.listed([worst_group(group) for group in self.narrow if OURS in group.labels])
-        return [
-            "## Narrow content: what a camera sees",
-            self.draw("narrow", "Gains on narrow content", gains_picture("Gains on narrow content", gains, -CUT, CUT)),
-            wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT}"),
-        ]
+        parts += [wrapped(f"{said} {OTHERS}")] if said else []
+        return ["## Narrow content, and other streams that a camera may see", *parts] if parts else []
 
     def __str__(self) -> str:
         """The whole page."""
@@ -310,7 +306,7 @@ class Page:
         paper = ["## The paper's tables and figures", *([measured] if measured else []), wrapped(note)]
         how = PROTOCOL.format(commands=commands(self.main), processors=conclusions.processors(self.main)).strip()
         last = ["## How it was measured", wrapped(how), wrapped(CHECK)]
-        parts = ["# Results", wrapped(head), *first, *self.streams(), *self.content(), *paper, *last]
+        parts = ["# Results", wrapped(head), *first, *self.unlike(), *paper, *last]
         return "\n\n".join(parts) + "\n"
 
 
