@@ -51,10 +51,10 @@ PROTOCOL = (
     "Float32, images of ImageNet's validation set, the same ones for every corruption and method, batches of 64, "
     "source statistics of 512 others. An image's mean over the corruptions is one observation; intervals are over "
     "images, and over seeds where there are several: those of one seed know nothing of what a method draws, and of "
-    "many intervals some miss. Published constants were chosen for a ViT-B; tuned ones did best on ViT-Tiny under the "
-    "four extra corruptions, which also Align's constants come from ([methods.md](methods.md)). A few hundred images "
-    "a corruption are few (papers have 5000 to 50,000): nobody's published numbers are contradicted here. {commands} "
-    "{processors}"
+    "many intervals some miss. Published constants are for a ViT-B; tuned ones did best (of equals: the smaller rate) "
+    "on ViT-Tiny under the four extra corruptions, which also Align's constants come from ([methods.md](methods.md)). "
+    "A few hundred images a corruption are few (papers have 5000 to 50,000): no published number is contradicted. "
+    "{commands} {processors}"
 )
 CHECK = (
     "To check the first line yourself, on fewer images and in a few minutes: `fozo bench evidence --model WEIGHTS "

@@ -117,6 +117,7 @@ def test_a_gain_is_paired_by_image_whatever_the_order_and_knows_of_seeds(runs: P
     gain = cell.gain("FOZO")
     assert gain.value == pytest.approx(100 * each.mean()) and gain.half == pytest.approx(196 * variance**0.5)
     group = next(group for group in collect(runs) if group.recipe.name == "evidence")
+    assert "severity 5, 96 images" in group.setting  # what was run of it: severity 3 was asked for too
     averages = [
         np.mean([run.measures.domains[name] for name in cell.domains])
         for run in group.of("FOZO", "continual, severity 5")
