@@ -1,19 +1,17 @@
 """Cells of the long comparison: one model on one kind of stream, with what every method made of every image.
 
-Two kinds of record tell it: the runs of ``fozo bench evidence``, and the lines of ``python -m benchmarks.newest``. In
-both the images of a cell are the same in every corruption and for every method, so an image's mean difference over the
-corruptions is one observation, not fifteen.
+The runs of ``fozo bench evidence`` tell it. The images of a cell are the same in every corruption and for every method,
+so an image's mean difference over the corruptions is one observation, not fifteen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
+from scipy.stats import t as student
 
-from benchmarks import newest
 from benchmarks.pairs import BASE
 from fozo.bench.gains import signed
 from fozo.bench.measures import BINS
@@ -94,8 +92,6 @@ class Cell:
     severity: int
     images: int
     batch: int
-    source: str
-    """``evidence`` or ``newest``."""
     domains: tuple[str, ...]
     """The corruptions."""
     clean: bool
@@ -130,17 +126,19 @@ class Cell:
     def gain(self, label: str, base: str = BASE, domains: Sequence[str] | None = None) -> Gain:
         """A row's difference to another, paired by image, over some domains.
 
-        Variance is that of the images (mean over domains and seeds), and of the seeds where there are several. A base
-        with other seeds is taken as its mean over them.
+        Variance is that of the images (mean over domains and seeds), and of either row's seeds where there are several.
+        Two or three seeds tell little of their own spread, so the interval is Student's, with the degrees of freedom of
+        the sum (Satterthwaite).
         """
         names = self.domains if domains is None else domains
-        own, other = self.rows[label].hits(names), self.rows[base].hits(names).mean(axis=0)
-        each = own.mean(axis=1) - other.mean(axis=0)  # [seeds, images]
-        images = each.mean(axis=0)
-        variance = images.var(ddof=1) / len(images)
-        if len(each) >= SEVERAL:
-            variance += each.mean(axis=1).var(ddof=1) / len(each)
-        return Gain.around(float(100 * images.mean()), float(196 * np.sqrt(variance)))
+        own, other = (self.rows[each].hits(names).mean(axis=1) for each in (label, base))  # [seeds, images]
+        images = own.mean(axis=0) - other.mean(axis=0)
+        parts = [images, *(each.mean(axis=1) for each in (own, other) if len(each) >= SEVERAL)]
+        variances = [part.var(ddof=1) / len(part) for part in parts]
+        variance = sum(variances)
+        doubt = sum(each**2 / (len(part) - 1) for each, part in zip(variances, parts, strict=True))
+        times = student.ppf(0.975, variance**2 / doubt) if doubt else 0.0
+        return Gain.around(float(100 * images.mean()), float(100 * times * np.sqrt(variance)))
 
     def learning(self, label: str) -> Array:
         """Difference to NoAdapt in every batch of a corruption, mean over the corruptions: how fast a method learns."""
@@ -188,7 +186,7 @@ def read_evidence(groups: Iterable[Group]) -> list[Cell]:
         plan, kinds = first.stream, [segment.name for segment in first.stream.order.segments()]
         cell = Cell(
             name_of(first.model), {"episodic": "reset"}.get(plan.scenario, plan.scenario), plan.severity,
-            plan.images or 0, plan.batch_size, RECIPE, tuple(kind for kind in kinds if kind != CLEAN), CLEAN in kinds,
+            plan.images or 0, plan.batch_size, tuple(kind for kind in kinds if kind != CLEAN), CLEAN in kinds,
         )  # fmt: skip
         for run in runs.values():
             _add_run(cell, run)
@@ -209,37 +207,3 @@ def _add_run(cell: Cell, run: Run) -> None:
         batches.setdefault(record.domain, []).append((record.correct, record.images))
         if record.domain != CLEAN:
             row.bins = row.bins + np.array([record.bin_images, record.bin_confidence, record.bin_correct]).T
-
-
-def read_newest(paths: Iterable[Path]) -> list[Cell]:
-    """Cells of the lines that ``python -m benchmarks.newest run`` wrote; rows that lack a corruption are left out."""
-    cells = []
-    for (model, kinds, images), sides in newest.read(list(paths)).items():
-        for scenario, rows in sides.items():
-            base = rows[BASE]
-            names = tuple(dict.fromkeys(domain for _, domain in base))
-            first = next(iter(base.values()))
-            cell = Cell(
-                name_of(model), scenario, first["severity"], images, first["batch"], "newest", names, clean=False
-            )
-            if len(names) == kinds:
-                for label, records in rows.items():
-                    if records.keys() == base.keys():
-                        _add_lines(cell, label, records)
-                cells.append(cell)
-    return cells
-
-
-def _add_lines(cell: Cell, label: str, records: newest.Records) -> None:
-    """Seeds choose the images there: all of them are one longer list of images."""
-    row = Row(float(np.mean([record["passes"] for record in records.values()])))
-    every = newest.hits(records)
-    domains = sorted(cell.domains)  # the order in which newest.hits gives them
-    row.seeds[0] = dict(zip(domains, every, strict=True))
-    starts = range(0, every.shape[1], cell.batch)
-    row.correct[0] = {
-        name: [(int(own[i : i + cell.batch].sum()), len(own[i : i + cell.batch])) for i in starts]
-        for name, own in row.seeds[0].items()
-    }
-    row.bins = np.sum([record["bins"] for record in records.values()], axis=0)
-    cell.rows[label.replace(", tuned", " (tuned)")] = row

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +19,7 @@ import fozo
 from fozo.bench.environment import peak_memory
 from fozo.data.scenarios import Continual
 from fozo.data.sets import ImageSet
+from fozo.errors import FozoError
 from fozo.types import Floats
 
 if TYPE_CHECKING:
@@ -26,6 +28,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SIZES = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}
 """Width and heads of ViTs with 12 blocks and patches of 16."""
+
+
+@contextmanager
+def refusals(name: str) -> Iterator[None]:
+    """Bad input ends a benchmark as it ends a command of fozo: one sentence, exit code 2, no traceback."""
+    try:
+        yield
+    except FozoError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def random_engine(size: str, chunk: int | None = None) -> TorchEngine:

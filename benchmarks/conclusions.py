@@ -15,6 +15,8 @@ from fozo.bench.gains import by_method, signed
 from fozo.bench.plan import TUNED, published
 
 OURS = "Align"
+MANY = 4
+"""More corruptions than a table names."""
 SIDES = {1: "surely above", 0: "level with", -1: "surely below"}
 
 
@@ -88,16 +90,19 @@ def ahead(cell: Cell) -> list[str]:
 def losses(cell: Cell) -> dict[str, str]:
     """What speaks against Align in a cell, for a table: by heading."""
     gains = by_domain(cell)
+    level = {name: gain for name, gain in gains.items() if gain.side == 0}
+    least = sorted(level, key=lambda name: level[name].value)[:MANY]
+    few = listed([f"{name} ({signed(level[name].value)})" for name in level if name in least])
     again = cell.with_clean(OURS)
     errors = {label: row.error for label, row in cell.rows.items()}
-    least = min(errors, key=lambda label: errors[label])
+    lowest = min(errors, key=lambda label: errors[label])
     return {
         "below NoAdapt on": listed([f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]),
-        "level with it on": listed([f"{name} ({signed(v.value)})" for name, v in gains.items() if v.side == 0]),
+        "level with it on": few if len(level) <= MANY else f"{len(level)} of {len(gains)}, the least {few}",
         "surely behind a rival on": listed(ahead(cell)),
         "clean again": "-" if again is None else str(again),
         "calibration error": f"{errors[OURS]:.1f}; NoAdapt {errors[BASE]:.1f}"
-        + (", it is the lowest" if least == OURS else f", lowest {least} {errors[least]:.1f}"),
+        + (", it is the lowest" if lowest == OURS else f", lowest {lowest} {errors[lowest]:.1f}"),
     }
 
 

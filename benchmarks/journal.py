@@ -10,7 +10,6 @@ counts what was appended after the header. Replays each journal, so the figures 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import islice
@@ -19,10 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import fozo
-from benchmarks.common import clean_batches
+from benchmarks.common import clean_batches, refusals
 from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
-from fozo.errors import FozoError
 from fozo.types import Floats
 
 SIZE = 8
@@ -42,7 +40,7 @@ def main() -> None:
     parser.add_argument("weights", nargs="?", type=Path)
     parser.add_argument("images", nargs="?", type=Path)
     given = parser.parse_args()
-    try:
+    with refusals("journal"):
         engine, source, stream = material(given.weights, given.images)
         with tempfile.TemporaryDirectory() as folder:
             paths = {name: Path(folder) / name for name in ("align", "fozo")}
@@ -57,9 +55,6 @@ def main() -> None:
                 sizes = [len(line) + 1 for line in path.read_bytes().splitlines()[1:]]
                 print(f"{engine.spec.name}, {name}: {min(sizes)} to {max(sizes)} bytes a batch of {SIZE}, "
                       f"{np.mean(sizes) / SIZE:.0f} an image on average, over {len(sizes)} batches")  # fmt: skip
-    except FozoError as error:
-        print(f"journal: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

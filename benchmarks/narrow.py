@@ -12,7 +12,6 @@ it lost more than half a point, and a group as surely below when the interval of
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -21,6 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from benchmarks.common import refusals
 from benchmarks.pairs import BASE, difference, over_seeds
 from fozo.bench.gains import Gain
 from fozo.bench.measures import BatchRecord
@@ -148,11 +148,8 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="the --out of fozo bench, or a folder above several")
     parser.add_argument("--base", default=BASE, help="the row that others are compared with, such as Align")
     given = parser.parse_args()
-    try:
+    with refusals("narrow"):
         print(page(collect(given.runs), given.base))
-    except FozoError as error:
-        print(f"narrow: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.common import refusals
 from fozo.bench.store import CONDITIONS, COSTS, EXPERIMENT, RECIPE, RECORDS, RESULT, Store, stores
 from fozo.errors import FozoError
 from fozo.io import atomic_write, read_json, write_json
@@ -81,11 +81,8 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS")
     given = parser.parse_args()
-    try:
+    with refusals("pack"):
         pack(given.target, given.runs)
-    except FozoError as error:
-        print(f"pack: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -102,15 +102,29 @@ def dot(x: float, y: float, label: str, ink: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4" style="fill: {fill}; stroke: {ink}; stroke-width: 1.4"/>'
 
 
-def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: float, high: float) -> str:
+def gains_picture(title: str, tiers: Sequence[Mapping[str, Mapping[str, Gain]]], low: float, high: float) -> str:
     """Gains with whiskers: a row for each method, a column for each cell, one axis for all; what lies outside is cut.
 
-    The first column is twice as wide as the others. Blue is surely above NoAdapt, red surely below, gray a tie.
+    Tiers of columns stand below each other, each with the rows that it has. Blue is surely above NoAdapt, red surely
+    below, gray a tie.
     """
+    parts: list[str] = []
+    bottom = 0.0
+    for columns in tiers:
+        drawn, bottom = _tier(columns, low, high, bottom)
+        parts += drawn
+    words = "points of top-1 above NoAdapt, with 95 % intervals: blue above, red below, gray a tie"
+    tuned = any(label.endswith(TUNED) for columns in tiers for column in columns.values() for label in column)
+    parts.append(text(WIDTH / 2, bottom + 14, words + ("; hollow: tuned" if tuned else ""), "middle soft"))
+    return svg(title, bottom + 25, parts)
+
+
+def _tier(columns: Mapping[str, Mapping[str, Gain]], low: float, high: float, above: float) -> tuple[list[str], float]:
+    """Columns of gains side by side, from a height on, and where they end."""
     every = dict.fromkeys(label for column in columns.values() for label in column)
     labels = by_method({k: fmean(column[k].value for column in columns.values() if k in column) for k in every})
-    left, top, step = 108, 26 + 14 * max(name.count(", ") + 1 for name in columns), 17
-    unit = (WIDTH - left - 10) / (len(columns) + 1)
+    left, top, step = 108, above + 26 + 14 * max(name.count(", ") + 1 for name in columns), 17
+    wide = (WIDTH - left - 10) / len(columns)
     bottom = top + step * len(labels)
     parts = []
     methods = list(dict.fromkeys(map(published, labels)))
@@ -119,11 +133,12 @@ def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: fl
             parts.append(f'<rect x="0" y="{top + step * row}" width="{WIDTH}" height="{step}" class="band"/>')
         parts.append(text(left - 8, top + step * (row + 0.5) + 4, label, name_style(label)))
     for number, (name, column) in enumerate(columns.items()):
-        start, end = left + (number + min(number, 1)) * unit, left + (number + 2) * unit
+        start, end = left + number * wide, left + (number + 1) * wide
         across = Span(low, high, start + 10, end - 10)
         for row, words in enumerate(name.split(", ")):
-            parts.append(text((start + end) / 2, 18 + 14 * row, words, "middle bold" if row == 0 else "middle soft"))
-        for tick in ticks(low, high, 4 if number else 8):
+            style = "middle bold" if row == 0 else "middle soft"
+            parts.append(text((start + end) / 2, above + 18 + 14 * row, words, style))
+        for tick in ticks(low, high, 6):
             parts.append(line(across(tick), top, across(tick), bottom, "zero" if tick == 0 else "grid"))
             parts.append(text(across(tick), bottom + 15, f"{tick:+g}" if tick else "0", "middle soft small"))
         for row, label in enumerate(labels):
@@ -136,10 +151,7 @@ def gains_picture(title: str, columns: Mapping[str, Mapping[str, Gain]], low: fl
                 if not low <= gain.value <= high:  # the number stands for what the axis cannot show
                     side = ("end", -8) if gain.value > high else ("", 8)
                     parts.append(text(across(gain.value) + side[1], y + 4, f"{gain.value:+.0f}", f"small {side[0]}"))
-    words = "points of top-1 above NoAdapt, with 95 % intervals: blue above, red below, gray a tie"
-    hollow = "; hollow: tuned" if any(label.endswith(TUNED) for label in labels) else ""
-    parts.append(text(left + (WIDTH - left) / 2, bottom + 33, words + hollow, "middle soft"))
-    return svg(title, bottom + 44, parts)
+    return parts, bottom + 19
 
 
 def curves_picture(title: str, xs: Sequence[float], curves: Mapping[str, Sequence[float]], x_label: str) -> str:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 import fozo
+from benchmarks.common import refusals
 from benchmarks.soak_picture import Panel, picture
 from fozo.bench.environment import STATUS, peak_memory
 from fozo.data import sample
@@ -268,12 +269,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/soak"))
     a = parser.parse_args()
     warnings.simplefilter("ignore", ImageWarning)  # pixels at the limit are what it is about
-    try:
+    with refusals("soak"):
         soak(a.out, a.batches, a.every, a.seed, a.longest, a.images)
         print(report(a.out))
-    except FozoError as error:
-        print(f"soak: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 if __name__ == "__main__":
