@@ -63,16 +63,16 @@ def against_rivals(cells: Sequence[Cell]) -> str:
     """Say whom Align is ahead of, by the interval of the paired difference, and whom not."""
     compared = [(cell.gain(OURS, label), label, cell) for cell in cells for label in rivals(cell)]
     ahead = [each for each in compared if each[0].side > 0]
-    others = [
-        f"{'ties with' if gain.side == 0 else 'is behind'} {label} on {cell.title} ({gain})"
-        for gain, label, cell in compared
-        if gain.side <= 0
-    ]
+    others = {
+        verb: [f"{label} on {cell.title} ({gain})" for gain, label, cell in compared if gain.side == side]
+        for verb, side in (("is behind", -1), ("ties with", 0))
+    }
+    rest = [f"{verb} {listed(names)}" for verb, names in others.items() if names]
     said = f"Over all corruptions Align is surely ahead of a rival in {len(ahead)} of {len(compared)} comparisons"
     if ahead:
         gain, label, cell = min(ahead, key=lambda each: each[0].low)
         said += f" (the closest: {label} on {cell.title}, {gain})"
-    return said + (f"; it {listed(others)}." if others else "; it loses to none and ties with none.")
+    return f"{said}; it {'; it '.join(rest or ['loses to none and ties with none'])}."
 
 
 def ahead(cell: Cell) -> list[str]:

@@ -34,7 +34,7 @@ from fozo.io import atomic_write
 
 FEW = 4
 """Corruptions of the cells for methods of many passes."""
-WIDTH = 128
+WIDTH = 140
 CUT = 12.0
 """Points at which the axis of gains ends."""
 HEAD = (
