@@ -73,7 +73,8 @@ STREAMS = {
 }
 """Columns of the recipes ``streams`` and ``batches`` that are unlike the cells, in words."""
 OTHERS = (
-    "Short streams, of several seeds the first; intervals draw batches. `fozo bench streams` and `fozo bench batches`."
+    "Short streams; intervals draw batches, and are means over orders of the images where there are several. "
+    "`fozo bench streams --seeds 0,1,2` and `fozo bench batches`."
 )
 
 
@@ -163,12 +164,12 @@ def worst_group(group: Group) -> str:
 
 
 def other_streams(groups: Sequence[Group]) -> str:
-    """Say what Align gains on streams unlike the cells, paired by batch: the first seed of each."""
+    """Say what Align gains on streams unlike the cells, paired by batch."""
     said = []
     for group in groups:
         parts = []
         for column, both in narrow.pairs(group, OURS).items():
-            gain = narrow.gain(both[:1])
+            gain = narrow.gain(both)
             if column in STREAMS and gain.within is not None:
                 parts.append(f"{STREAMS[column]} {gain}{'' if gain.side else ', a tie'}")
         if parts:
