@@ -27,7 +27,6 @@ from benchmarks.pairs import BASE
 from benchmarks.pictures import curves_picture, gains_picture, map_picture, points_picture
 from benchmarks.reproduction import reproduction
 from fozo.bench.plan import TUNED, published
-from fozo.bench.recipes import evidence
 from fozo.bench.store import Group, collect
 from fozo.errors import FozoError
 from fozo.io import atomic_write
@@ -232,7 +231,7 @@ class Page:
         every = [gain for columns in tiers for column in columns.values() for gain in column.values()]
         low, high = max(-CUT, min(gain.low for gain in every)), max(gain.high for gain in every)
         shown = gains_picture("Gains over NoAdapt", tiers, low, high)
-        said = (conclusions.sides(self.main), conclusions.tuning(self.lead), missing(self.main))
+        said = (conclusions.sides(self.main), conclusions.tuning(self.lead))
         again = ", the same once the stream is clean again" if self.lead.clean else ""
         legend = f"Top-1, gain over NoAdapt (bold: not a tie){again}, and expected calibration error, in percent"
         others = self.main[1:]
@@ -315,13 +314,6 @@ class Page:
         last = ["## How it was measured", wrapped(how), wrapped(CHECK)]
         parts = ["# Results", wrapped(head), *first, *self.unlike(), *paper, *last]
         return "\n\n".join(parts) + "\n"
-
-
-def missing(cells: Sequence[Cell]) -> str:
-    """Say which published rows no cell has yet, and where older figures of them are."""
-    absent = [label for label in evidence.PUBLISHED if not any(label in cell.rows for cell in cells)]
-    older = "streams of 64 to 128 images a corruption are in `results/rivals.md`"
-    return f"Not run at this size yet: {conclusions.listed(absent)}; {older}." if absent else ""
 
 
 def seen(cell: Cell) -> list[int]:

@@ -2,7 +2,7 @@
 
     fozo bench rivals --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --severity 3
 
-Expected: results/rivals.md has ten of them for ViT-Tiny and DeiT-Tiny; the recipe ``evidence`` is the longer one.
+Expected: docs/results.md has them on the longer streams of the recipe ``evidence``.
 Cost: 1,920 images a method, about 146,000 forward passes (a backward pass counted as two): 100 minutes on one core.
 CAZO alone makes 79,000 of them; ``--methods`` can leave it out.
 """
