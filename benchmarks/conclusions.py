@@ -98,7 +98,7 @@ def losses(cell: Cell) -> dict[str, str]:
     lowest = min(errors, key=lambda label: errors[label])
     return {
         "below NoAdapt on": listed([f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]),
-        "level with it on": few if len(level) <= MANY else f"{len(level)} of {len(gains)}, the least {few}",
+        "level with NoAdapt on": few if len(level) <= MANY else f"{len(level)} of {len(gains)}, the least {few}",
         "surely behind a rival on": listed(ahead(cell)),
         "clean again": "-" if again is None else str(again),
         "calibration error": f"{errors[OURS]:.1f}; NoAdapt {errors[BASE]:.1f}"

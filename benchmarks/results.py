@@ -124,17 +124,18 @@ def bold(gain: Gain) -> str:
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """The gains of every method in some cells, tuned ones beside the published; of NoAdapt its top-1."""
+    """The gains of every method in some cells, tuned ones below the published; of NoAdapt its top-1."""
     every = dict.fromkeys(published(label) for cell in cells for label in adapting(cell))
-    lines = ["| | " + " | ".join(cell.title for cell in cells) + " |", "|---|" + "---:|" * len(cells)]
+    heads = [cell.title.replace(", ", "<br>") for cell in cells]
+    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(cells)]
     lines.append("| " + " | ".join([f"{BASE}, top-1", *(f"{cell.top(BASE):.1f}" for cell in cells)]) + " |")
     for method in every:
-        rows = [(cell, [label for label in (method, method + TUNED) if label in cell.rows]) for cell in cells]
-        texts = [
-            "<br>".join(f"{label[len(method) + 2 : -1]} {bold(cell.gain(label))}".strip() for label in own)
-            for cell, own in rows
-        ]
-        lines.append("| " + " | ".join([method, *(text or "-" for text in texts)]) + " |")
+        texts = []
+        for cell in cells:
+            own = [bold(cell.gain(method))] if method in cell.rows else []
+            own += [f"*{bold(cell.gain(method + TUNED))}*"] if method + TUNED in cell.rows else []
+            texts.append("<br>".join(own) or "-")
+        lines.append("| " + " | ".join([method, *texts]) + " |")
     return "\n".join(lines)
 
 
@@ -212,14 +213,17 @@ class Page:
     def losses(self) -> list[str]:
         """What speaks against Align comes first."""
         found = {cell.title: conclusions.losses(cell) for cell in self.main}
-        heads = list(next(iter(found.values())))
+        first, *others = found.values()
+        alike = [head for head in first if others and all(facts[head] == first[head] for facts in others)]
+        heads = [head for head in first if head not in alike]
         lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
-        lines += ["| " + " | ".join([title, *facts.values()]) + " |" for title, facts in found.items()]
+        lines += ["| " + " | ".join([title, *(facts[k] for k in heads)]) + " |" for title, facts in found.items()]
+        same = f"In every cell: {'; '.join(f'{head}: {first[head]}' for head in alike)}. " if alike else ""
         close = conclusions.against_rivals([*self.main, *self.few])
         return [
             "## Where Align loses, first",
             "\n".join(lines),
-            wrapped(f"{close} What it costs: [cost.md](cost.md)."),
+            wrapped(f"{same}{close} What it costs: [cost.md](cost.md)."),
         ]
 
     def gains(self) -> list[str]:
@@ -242,7 +246,7 @@ class Page:
             wrapped(" ".join(filter(None, said))),
             wrapped(f"{legend}: {self.lead.title}."),
             lead_table(self.lead),
-            *(["Gains in the other cells:", table(others)] if others else []),
+            *(["Gains in the other cells (*tuned*):", table(others)] if others else []),
         ]
 
     def learning(self) -> list[str]:

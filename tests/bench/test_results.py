@@ -174,7 +174,7 @@ def test_sentences_follow_the_figures() -> None:
         [better]
     ) and "ties with none" in conclusions.against_rivals([better])
     found = conclusions.losses(better)
-    assert (found["below NoAdapt on"], found["level with it on"]) == ("none", "snow (0.0)")
+    assert (found["below NoAdapt on"], found["level with NoAdapt on"]) == ("none", "snow (0.0)")
     assert conclusions.sides([better]) == (
         "Rivals surely above NoAdapt wherever they ran: none; nowhere: NEO; surely below it in one cell at least: none "
         "of 1 rows."
@@ -184,7 +184,7 @@ def test_sentences_follow_the_figures() -> None:
         [worse]
     ) and "is behind NEO" in conclusions.against_rivals([worse])
     found = conclusions.losses(worse)
-    assert (found["below NoAdapt on"], found["level with it on"]) == ("fog (-100.0 ± 0.0)", "snow (0.0)")
+    assert (found["below NoAdapt on"], found["level with NoAdapt on"]) == ("fog (-100.0 ± 0.0)", "snow (0.0)")
     assert found["surely behind a rival on"] == "fog (NEO, by 100.0) and snow (NEO, by 50.0)"
     assert found["clean again"] == "-"
     assert "surely above NoAdapt wherever they ran: NEO; nowhere: none;" in conclusions.sides([worse])
@@ -199,9 +199,20 @@ def test_many_ties_are_counted_and_the_least_are_named() -> None:
     for row in one.rows.values():
         row.seeds[0] = {name: row.seeds[0]["fog/5" if name == "fog/3" else "snow/5"] for name in names}
     many.rows["Align"].seeds[0]["a/3"] = np.array([1, 0, 1, 0, 1, 0, 1, 1], dtype=float)
-    assert conclusions.losses(many)["level with it on"] == (
+    assert conclusions.losses(many)["level with NoAdapt on"] == (
         "5 of 6, the least snow (0.0), b (0.0), c (0.0) and d (0.0)"
     )
+
+
+def test_what_all_cells_share_is_said_once(tmp_path: Path) -> None:
+    cell = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], NEO=[NONE, HALF])
+    other = replace(invented(NoAdapt=[NONE, HALF], Align=[ALL, ALL], NEO=[NONE, HALF]), severity=3)
+    _, table, said = results.Page([cell, other], [], [], [], tmp_path).losses()
+    assert table.splitlines()[0] == "| | level with NoAdapt on |" and said.startswith(
+        "In every cell: below NoAdapt on: none"
+    )
+    _, table, said = results.Page([cell], [], [], [], tmp_path).losses()
+    assert "| below NoAdapt on |" in table and "every cell" not in said
 
 
 def test_severities_stand_below_each_other(tmp_path: Path) -> None:
