@@ -186,8 +186,8 @@ class Page:
 
     main: Sequence[Cell]
     """Cells of all corruptions."""
-    few: Sequence[Cell]
-    """Cells of four, for methods of many passes."""
+    apart: Sequence[Cell]
+    """Cells that are told of apart: of four corruptions, for methods of many passes, and of few rows on more images."""
     narrow: Sequence[Group]
     others: Sequence[Group]
     """Runs of the recipes ``streams`` and ``batches``."""
@@ -219,7 +219,7 @@ class Page:
         lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
         lines += ["| " + " | ".join([title, *(facts[k] for k in heads)]) + " |" for title, facts in found.items()]
         same = f"In every cell: {'; '.join(f'{head}: {first[head]}' for head in alike)}. " if alike else ""
-        close = conclusions.against_rivals([*self.main, *self.few])
+        close = conclusions.against_rivals([*self.main, *self.apart])
         return [
             "## Where Align loses, first",
             "\n".join(lines),
@@ -266,7 +266,7 @@ class Page:
 
     def passes(self) -> list[str]:
         """What passes buy: all corruptions, and four where a method makes many."""
-        cells = [self.lead, *self.few[:1]]
+        cells = [self.lead, *(cell for cell in self.apart if len(cell.domains) == FEW)][:2]
         panels = {cell.title: {k: (cell.rows[k].passes, cell.gain(k)) for k in adapting(cell)} for cell in cells}
         shown = points_picture(
             "Gain against forward passes", panels, "forward passes an image (a backward pass is two)"
@@ -313,7 +313,7 @@ class Page:
         measured, note = reproduction(self.main)
         paper = ["## The paper's tables and figures", *([measured] if measured else []), wrapped(note)]
         how = PROTOCOL.format(
-            commands=commands([*self.main, *self.few]), processors=conclusions.processors(self.main)
+            commands=commands([*self.main, *self.apart]), processors=conclusions.processors(self.main)
         ).strip()
         last = ["## How it was measured", wrapped(how), wrapped(CHECK)]
         parts = ["# Results", wrapped(head), *first, *self.unlike(), *paper, *last]
@@ -333,24 +333,31 @@ def commands(cells: Sequence[Cell]) -> str:
     return f"Made by `fozo bench evidence --model WEIGHTS --imagenet DIR --images {long[0]} --out RUNS`{others}."
 
 
+def split(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
+    """Tell the cells of the tables, which have all corruptions and most rows, from those that are told of apart."""
+    most = max((len(cell.rows) for cell in cells if len(cell.domains) > FEW), default=0)
+    full = [len(cell.domains) > FEW and len(cell.rows) > most / 2 for cell in cells]
+    if not any(full):
+        raise FozoError(
+            "no records of all corruptions with NoAdapt, Align and a rival were found; see results/README.md"
+        )
+    main = [cell for cell, own in zip(cells, full, strict=True) if own]
+    return main, [cell for cell, own in zip(cells, full, strict=True) if not own]
+
+
 def write(records: Sequence[Path], target: Path) -> None:
     """Read all records and write the page and its pictures."""
     with TemporaryDirectory() as scratch:
         roots = unpack(records, Path(scratch))
         groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]
         compared = standing(cell for cell in read_evidence(groups) if set(cell.rows) > {BASE, OURS})
-        main = [cell for cell in compared if len(cell.domains) > FEW]
-        if not main:
-            raise FozoError(
-                "no records of all corruptions with NoAdapt, Align and a rival were found; see results/README.md"
-            )
-        few = [cell for cell in compared if len(cell.domains) == FEW]
+        main, apart = split(compared)
         pictures = target.parent / target.stem
         pictures.mkdir(parents=True, exist_ok=True)
         own = {
             name: [group for group in groups if group.recipe.name == name] for name in ("narrow", "streams", "batches")
         }
-        text = str(Page(main, few, own["narrow"], [*own["streams"], *own["batches"]], pictures))
+        text = str(Page(main, apart, own["narrow"], [*own["streams"], *own["batches"]], pictures))
     with atomic_write(target) as stream:
         stream.write(text.encode())
 

@@ -215,6 +215,19 @@ def test_what_all_cells_share_is_said_once(tmp_path: Path) -> None:
     assert "| below NoAdapt on |" in table and "every cell" not in said
 
 
+def test_few_rows_on_more_images_are_told_of_apart(tmp_path: Path) -> None:
+    rivals = {name: [NONE, HALF] for name in ("NEO", "PEA", "ZOA", "FOA")}
+    cell = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], **rivals)
+    wide = replace(cell, domains=("fog/5", "snow/5", "fog/5", "snow/5", "fog/5"))
+    more = replace(wide, images=16, rows={name: wide.rows[name] for name in ("NoAdapt", "Align", "PEA")})
+    main, apart = results.split([wide, more, cell])
+    assert [len(main), len(apart)] == [1, 2] and main[0] is wide and apart[0] is more
+    page = results.Page(main, apart[:1], [], [], tmp_path)
+    assert "in 5 of 5 comparisons" in page.losses()[-1] and "16 images" not in "".join(page.gains())
+    with pytest.raises(FozoError, match="no records of all corruptions"):
+        results.split([cell])
+
+
 def test_severities_stand_below_each_other(tmp_path: Path) -> None:
     cell = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], NEO=[NONE, HALF])
     results.Page([cell, replace(cell, severity=3)], [], [], [], tmp_path).gains()
