@@ -109,8 +109,9 @@ class Cell:
         return self.images * len(self.rows)
 
     def supersedes(self, other: Cell) -> bool:
-        """Whether it tells what another cell tells and more: the same stream, its rows, and a larger size."""
-        return self.stream == other.stream and self.rows.keys() >= other.rows.keys() and self.size > other.size
+        """Whether it tells all that another cell tells: the same stream and rows, as many images, more of either."""
+        covers = self.rows.keys() >= other.rows.keys() and self.images >= other.images
+        return self.stream == other.stream and covers and self.size > other.size
 
     @property
     def title(self) -> str:

@@ -281,7 +281,7 @@ def test_a_larger_cell_with_all_rows_takes_a_smaller_one_s_place() -> None:
     assert standing([short, other]) == [other]  # as long, and fuller
     assert standing([other, long]) == [long, other]  # PEA ran in the shorter one only; most measured first
     fuller = replace(other, rows={**other.rows, **dict.fromkeys(("FOA", "LAME", "T3A"), short.rows["NEO"])})
-    assert standing([long, fuller]) == [fuller]  # half as many images of more than twice as many rows
+    assert standing([long, fuller]) == [fuller, long]  # of more images, if of few rows
     for change in ({"model": "DeiT-Tiny"}, {"scenario": "reset"}, {"severity": 3}, {"domains": ("fog/5",)}):
         assert len(standing([short, replace(long, **change)])) == 2
     assert standing([replace(short, domains=("snow", "fog")), long]) == [long]  # names without severities
