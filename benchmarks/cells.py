@@ -91,7 +91,6 @@ class Cell:
     scenario: str
     severity: int
     images: int
-    batch: int
     domains: tuple[str, ...]
     """The corruptions."""
     clean: bool
@@ -187,7 +186,7 @@ def read_evidence(groups: Iterable[Group]) -> list[Cell]:
         plan, kinds = first.stream, [segment.name for segment in first.stream.order.segments()]
         cell = Cell(
             name_of(first.model), {"episodic": "reset"}.get(plan.scenario, plan.scenario), plan.severity,
-            plan.images or 0, plan.batch_size, tuple(kind for kind in kinds if kind != CLEAN), CLEAN in kinds,
+            plan.images or 0, tuple(kind for kind in kinds if kind != CLEAN), CLEAN in kinds,
         )  # fmt: skip
         for run in runs.values():
             _add_run(cell, run)

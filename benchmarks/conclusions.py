@@ -15,8 +15,8 @@ from fozo.bench.gains import by_method, signed
 from fozo.bench.plan import TUNED, published
 
 OURS = "Align"
-MANY = 4
-"""More corruptions than a table names."""
+NAMED = 4
+"""As many corruptions as a table names."""
 SIDES = {1: "surely above", 0: "level with", -1: "surely below"}
 
 
@@ -91,14 +91,14 @@ def losses(cell: Cell) -> dict[str, str]:
     """What speaks against Align in a cell, for a table: by heading."""
     gains = by_domain(cell)
     level = {name: gain for name, gain in gains.items() if gain.side == 0}
-    least = sorted(level, key=lambda name: level[name].value)[:MANY]
+    least = sorted(level, key=lambda name: level[name].value)[:NAMED]
     few = listed([f"{name} ({signed(level[name].value)})" for name in level if name in least])
     again = cell.with_clean(OURS)
     errors = {label: row.error for label, row in cell.rows.items()}
     lowest = min(errors, key=lambda label: errors[label])
     return {
         "below NoAdapt on": listed([f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]),
-        "level with NoAdapt on": few if len(level) <= MANY else f"{len(level)} of {len(gains)}, the least {few}",
+        "level with NoAdapt on": few if len(level) <= NAMED else f"{len(level)} of {len(gains)}, the least {few}",
         "surely behind a rival on": listed(ahead(cell)),
         "clean again": "-" if again is None else str(again),
         "calibration error": f"{errors[OURS]:.1f}; NoAdapt {errors[BASE]:.1f}"

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import fozo
-from benchmarks.methods import MARKS, replaced
 from fozo.engines.images import check_images
 from fozo.engines.onnx import engine as graph
 from fozo.engines.onnx.ort import OnnxEngine
@@ -139,13 +138,6 @@ def test_the_page_of_methods_has_a_row_for_each() -> None:
     """``python -m benchmarks.methods`` writes docs/methods.md; whoever adds a method runs it again."""
     rows = (REPO / "docs" / "methods.md").read_text(encoding="utf-8").lower()
     assert [name for name in fozo.list_methods() if f"\n| {name} |" not in rows] == []
-
-
-def test_a_section_is_put_where_the_old_one_was() -> None:
-    page = f"by hand\n{MARKS[0]}\nold\n{MARKS[1]}\nalso by hand\n"
-    assert replaced(page, "new\n") == f"by hand\n{MARKS[0]}\nnew\n{MARKS[1]}\nalso by hand\n"
-    with pytest.raises(FozoError, match="has lost its comments"):
-        replaced("by hand", "new")
 
 
 def test_a_batch_is_checked_once_and_converted_once(
