@@ -29,7 +29,9 @@ from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
 from fozo.data.sources import prepare
 from fozo.io import atomic_write
-from fozo.types import Drift, Floats, Observation, Tap
+from fozo.methods.common.observer import Observation
+from fozo.monitor.types import Drift
+from fozo.types import Floats, Tap
 
 BATCH = 16
 ABSURD = {

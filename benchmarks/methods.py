@@ -34,7 +34,7 @@ from fozo.data.sets import Domain
 from fozo.data.sources import Corrupting
 from fozo.errors import FozoError
 from fozo.io import atomic_write
-from fozo.methods.measured import MEASURED
+from fozo.methods.common.measured import MEASURED
 from fozo.methods.registry import method_class
 from fozo.types import Value
 

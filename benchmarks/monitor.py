@@ -24,7 +24,7 @@ from fozo.data.groups import TEXT, TUNING, parse
 from fozo.io import atomic_write
 from fozo.monitor import CleanImages, DriftDetector
 from fozo.monitor.faults import FaultDetector
-from fozo.monitor.looks import Looker
+from fozo.monitor.quality import Looker
 from fozo.monitor.signatures import Signatures
 from fozo.types import Array
 

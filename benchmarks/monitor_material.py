@@ -27,7 +27,7 @@ from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
 from fozo.data.sources import prepare
 from fozo.methods.registry import AnyMethod
-from fozo.monitor.looks import Looker
+from fozo.monitor.quality import Looker
 from fozo.monitor.reference import SAMPLE, turns
 from fozo.types import Array, Floats
 

@@ -18,13 +18,11 @@ from collections import Counter
 import numpy as np
 
 import fozo
-from fozo.core.normalisation import CLIP, HALF, IMAGENET, NONE, InputRange, Normalisation
+from fozo.core.normalisation import CLIP, HALF, IMAGENET, NONE, InputRange, Normalisation, Watch, check_images
 from fozo.data.corruptions import KINDS
 from fozo.data.sets import CLEAN, Domain, open_images
 from fozo.data.sources import Corrupting
-from fozo.engines.images import check_images
 from fozo.errors import ImageWarning
-from fozo.inputs import Watch
 from fozo.types import Floats, Spec
 
 WAYS: dict[str, Normalisation] = {"0..1": NONE, "0.5": HALF, "ImageNet": IMAGENET, "CLIP": CLIP}

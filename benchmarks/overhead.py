@@ -34,7 +34,7 @@ import fozo
 from benchmarks.common import SIZES, in_a_process, mebibytes, timed
 from fozo.core.descriptor import spectra
 from fozo.data import sample
-from fozo.system import usable_cpus
+from fozo.io.system import usable_cpus
 from fozo.testing import random_images
 from fozo.types import Engine, Floats, Knobs, Move, Tap
 

@@ -35,8 +35,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.data.scenarios import Continual
 from fozo.data.streams import LabelledBatch
 from fozo.methods.align import AlignConfig
-from fozo.system import Threads
-from fozo.types import NO_KNOBS, Affine, Array, Batch, Engine, Floats, Images, Knobs, Spec, Tap, Taps
+from fozo.types import NO_KNOBS, Affine, Array, Batch, Engine, Floats, Images, Knobs, Spec, Tap, Taps, Threads
 
 CALIBRATION = 512
 BATCH = 16

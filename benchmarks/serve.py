@@ -51,11 +51,11 @@ import fozo
 from benchmarks.common import in_turn
 from benchmarks.soak import DOMAINS, Material
 from fozo.data import sample
+from fozo.io.system import usable_cpus
 from fozo.methods.align.config import AlignConfig
 from fozo.methods.align.retrieval import NAMES, RetrievalConfig
 from fozo.serve.cameras import Camera
 from fozo.serve.store import Store
-from fozo.system import usable_cpus
 
 Frames = npt.NDArray[np.uint8]
 CAMERAS = (1, 8, 64)

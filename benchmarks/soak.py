@@ -32,11 +32,11 @@ import fozo
 from benchmarks.common import refusals
 from benchmarks.soak_picture import Panel, picture
 from fozo.bench.environment import STATUS, peak_memory
+from fozo.core.normalisation import ABSURD
 from fozo.data import sample
 from fozo.data.sets.base import CLEAN, Domain
 from fozo.data.sources import Corrupting
 from fozo.data.streams import normalisation_table
-from fozo.engines.images import ABSURD
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import Log, atomic_write, locked, read_log, remove_temporary_files
 from fozo.types import Engine, Floats

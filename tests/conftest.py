@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import fozo
-from fozo.system import usable_cpus
+from fozo.io.system import usable_cpus
 from tests.helpers import SHARED, TINY, Golden, golden_material, need, random_images, random_vit
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would the programs that they interrupt.

@@ -34,9 +34,9 @@ from fozo.data.sets import open_images
 from fozo.engines.onnx.schema import METADATA
 from fozo.io import encode
 from fozo.methods.base import Method
+from fozo.methods.common.observer import Observation
 from fozo.methods.eata import Fisher, measure_fisher
 from fozo.quant import Scales, ptq4vit, with_scales
-from fozo.types import Observation
 from tests.bench.invented import invent
 from tests.fuzz import Parts, Reader
 from tests.helpers import random_images, random_vit

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 import fozo
-from fozo.exporting import export
+from fozo.public import export
 from tests.helpers import REPO, random_vit
 
 

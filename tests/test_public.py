@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.engines.images import check_images
+from fozo.core.normalisation import check_images
 from fozo.engines.onnx import engine as graph
 from fozo.engines.onnx.ort import OnnxEngine
 from fozo.errors import FozoError
 from fozo.io import atomic_write, files
+from fozo.io.system import installed_version
 from fozo.methods.base import Method
-from fozo.system import installed_version
 from fozo.testing import check_engine
 from tests.helpers import REPO, random_images, random_vit
 

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fozo
-from fozo.exporting import export
+from fozo.public import export
 from tests.helpers import TINY
 
 

@@ -3,20 +3,18 @@
 TYPE_CHECKING = False  # type checkers know the name; typing, which it usually comes from, is slow to import
 
 if TYPE_CHECKING:
-    from fozo.api import adapter
-    from fozo.calibration import calibrate
     from fozo.core.statistics import SourceStatistics
     from fozo.data.sets import open_images
     from fozo.data.streams import Stream
+    from fozo.engines.load import LoadOptions, load_engine
     from fozo.errors import FozoError
-    from fozo.exporting import export
-    from fozo.loading import LoadOptions, load_engine
     from fozo.methods.align import Align
     from fozo.methods.base import Method, MethodInfo
     from fozo.methods.fozo import FOZO, replay
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
     from fozo.monitor import Monitor, MonitorReference
+    from fozo.public import adapter, calibrate, export
     from fozo.types import Engine, Knobs, Move, Spec, Tap
 
 __version__ = "0.1.0"
@@ -28,20 +26,18 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "api": ("adapter",),
-    "calibration": ("calibrate",),
     "core.statistics": ("SourceStatistics",),
     "data.sets": ("open_images",),
     "data.streams": ("Stream",),
+    "engines.load": ("LoadOptions", "load_engine"),
     "errors": ("FozoError",),
-    "exporting": ("export",),
-    "loading": ("LoadOptions", "load_engine"),
     "methods.align": ("Align",),
     "methods.base": ("Method", "MethodInfo"),
     "methods.fozo": ("FOZO", "replay"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),
     "monitor": ("Monitor", "MonitorReference"),
+    "public": ("adapter", "calibrate", "export"),
     "types": ("Engine", "Knobs", "Move", "Spec", "Tap"),
 }
 """Where the public names live. The imports above are for readers and type checkers."""

@@ -22,22 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fozo.core.moments import TokenMoments
+from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
 from fozo.methods.base import NEEDS, Method
-from fozo.types import (
-    Answer,
-    Batch,
-    BlockEngine,
-    Engine,
-    Floats,
-    Knobs,
-    MatrixMove,
-    Move,
-    Spec,
-    State,
-    Tap,
-    TokenMoments,
-)
+from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, State, Tap
 
 Images = npt.NDArray[np.float32]
 Factory = Callable[[], Method[Any]]

@@ -9,8 +9,10 @@ Shapes: K candidates, B images, p prompts, L = depth, d = token width, h = head 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -18,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.system import Threads
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,7 @@ Floats: TypeAlias = npt.NDArray[np.floating]
 Array: TypeAlias = npt.NDArray[np.float64]
 Images: TypeAlias = "Floats | torch.Tensor"
 ImagesT = TypeVar("ImagesT", bound="Floats | torch.Tensor")
+T = TypeVar("T")
 Value: TypeAlias = bool | int | float | str
 """What an option may be: what TOML, JSON and a command line all can say."""
 LOG = logging.getLogger("fozo")
@@ -173,47 +175,6 @@ class Knobs:
 NO_KNOBS = Knobs()
 
 
-@dataclass(frozen=True)
-class TokenMoments:
-    """Mean and scatter of tokens, of all images and places alike; mergeable without loss (Chan et al., 1983)."""
-
-    count: int
-    mean: Array
-    """``[d]``."""
-    scatter: Array
-    """``[d, d]``: sum over the tokens of (x - mean)(x - mean)'."""
-
-    def merge(self, other: TokenMoments) -> TokenMoments:
-        """Moments of both together."""
-        count = self.count + other.count
-        delta = other.mean - self.mean
-        between = np.outer(delta, delta) * (self.count * other.count / count)
-        return TokenMoments(
-            count, self.mean + delta * (other.count / count), self.scatter + other.scatter + between
-        )  # fmt: skip
-
-    @property
-    def covariance(self) -> Array:
-        """Unbiased covariance ``[d, d]``; it needs at least two tokens."""
-        if self.count < 2:
-            raise FozoError(f"a covariance needs at least two tokens, not {self.count}")
-        return self.scatter / (self.count - 1)
-
-
-@dataclass(frozen=True)
-class MatrixMove:
-    """A move ``token @ matrix + shift`` of every token alike."""
-
-    matrix: Array
-    """``[d, d]``."""
-    shift: Array
-    """``[d]``."""
-
-
-Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]
-"""Told a block and the moments of the tokens that leave it; says how these are moved before the next block."""
-
-
 class Tap(str, Enum):
     """What a pass can report. Only the taps asked for are fetched and copied, and computed where that can be spared."""
 
@@ -276,64 +237,25 @@ class Batch(Protocol):
         """Give the same batch with other pixels, which whoever made them vouches for: they are not checked again."""
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What a method saw in a batch, for those who watch it."""
+@dataclass
+class Threads:
+    """So many threads at most, for work that lets go of Python's lock; started when there is work for several."""
 
-    batch: Batch
-    """The images as they came in, checked; not to be written into."""
-    logits: Floats
-    """``[B, classes]``: what was predicted."""
-    descriptors: Array | None
-    """``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them."""
-    equalised: Floats | None = None
-    """The last image as the model read it, where an equaliser has changed it; not to be kept without a copy."""
+    count: int
+    _pool: tuple[int, ThreadPoolExecutor] | None = field(default=None, init=False, repr=False)
+    """A process, and its threads."""
 
-
-@dataclass(frozen=True)
-class Drift:
-    """What a monitor says of drift: river's reading, and Alibi Detect's numbers."""
-
-    drift_detected: bool = False
-    warning_detected: bool = False
-    distance: float = 0.0
-    """Of the images judged from clean ones; 1 is as far as one clean image is from the mean of all, on average."""
-    threshold: float = 0.0
-    """Distance above which it is drift."""
-    p_value: float = 1.0
-    """Probability that clean images are as far as that."""
-    since: int | None = None
-    """Number of the image with which the drift began, the first being 1; ``None`` where there is none."""
-    since_time: float | None = None
-    """When that was, in seconds since 1970."""
-
-    @property
-    def is_drift(self) -> bool:
-        """The same as ``drift_detected``."""
-        return self.drift_detected
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        """Alibi Detect's names: ``is_drift``, ``distance``, ``threshold``, ``p_val``."""
-        return {
-            "is_drift": int(self.drift_detected),
-            "distance": self.distance,
-            "threshold": self.threshold,
-            "p_val": self.p_value,
-        }
-
-
-class Observer(Protocol):
-    """Watches a method: :class:`fozo.Monitor`, or anything of one's own."""
-
-    @property
-    def drift(self) -> Drift:
-        """What it says of drift."""
-
-    def observe(self, observation: Observation) -> Floats | None:
-        """Look at a batch that was predicted; give other logits to be returned instead, or ``None``."""
-
-    def metrics(self) -> dict[str, float]:
-        """Numbers to be told beside the method's own."""
+    def each(self, call: Callable[[T], object], parts: Sequence[T]) -> None:
+        """Call a function with every part, as many at a time as there are threads; raises what a call raised."""
+        if self.count == 1 or len(parts) == 1:
+            for part in parts:
+                call(part)
+            return
+        process, pool = os.getpid(), self._pool
+        if pool is None or pool[0] != process:  # threads do not survive a fork
+            self._pool = pool = process, ThreadPoolExecutor(self.count, thread_name_prefix="fozo")
+        for _ in pool[1].map(call, parts):
+            pass
 
 
 @runtime_checkable
@@ -363,7 +285,7 @@ class Engine(Protocol):
     def check(self, images: Images) -> Batch:
         """Refuse images that the model cannot read, and convert the others: the only place where that is done.
 
-        :func:`fozo.engines.images.check_images` has the rules, which are the same for all engines.
+        :func:`fozo.core.normalisation.check_images` has the rules, which are the same for all engines.
         """
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
@@ -371,17 +293,6 @@ class Engine(Protocol):
 
     def head(self) -> Affine:
         """Give the head, for methods that change what it reads or replace it."""
-
-
-@runtime_checkable
-class BlockEngine(Engine, Protocol):
-    """An engine that can stop between blocks: what is done after one may depend on what the one before was told."""
-
-    def walk(self, batch: Batch, visit: Visit) -> Taps:
-        """Run one pass over the whole batch block by block, and report ``POOLED`` and ``LOGITS``.
-
-        After each block ``visit`` is told the moments of all tokens of all images, and answers with a move or none.
-        """
 
 
 def engine_repr(engine: Engine) -> str:

@@ -17,8 +17,8 @@ from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths, Resources
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Store
+from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions, load_engine
 
 
 def run(out: Path, method: str, limit: int | None) -> int:

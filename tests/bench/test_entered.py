@@ -10,7 +10,8 @@ from tests.helpers import REPO
 
 MOST = 166
 """Before the rebuild benchmarks/entered.py counted 155, 59 of them in bench and cli. Those of io come on top: it judges
-every file that is read or written, whatever is done with it. Some 25 came with the door of ``fozo.inputs``: any form of
+every file that is read or written, whatever is done with it. Some 25 came with
+``fozo.data.inputs``: any form of
 images, normalisations recognised, folders matched to classes by name."""
 
 

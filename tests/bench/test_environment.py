@@ -10,7 +10,7 @@ import pytest
 
 from fozo.bench import environment as module
 from fozo.bench.environment import environment, peak_memory
-from fozo.system import usable_cpus
+from fozo.io.system import usable_cpus
 
 
 def test_the_benchmark_can_be_imported_where_there_is_no_resource_module() -> None:

@@ -18,8 +18,8 @@ from fozo.bench.resources import Paths, Resources
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Group, Store, collect
 from fozo.data.groups import CLASSES, HELD_OUT, class_indices
+from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions
 from tests.bench.conftest import TINY
 from tests.bench.invented import invent
 from tests.helpers import REPO, random_vit

@@ -12,8 +12,8 @@ from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths, Resources
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Store
-from fozo.loading import LoadOptions
-from fozo.quant.scales import Scales
+from fozo.engines.load import LoadOptions
+from fozo.engines.ptq4vit.scales import Scales
 
 PLAN = StreamPlan(data="clean", kinds=("contrast",), severity=3, images=40, batch_size=20)
 

@@ -26,9 +26,9 @@ from fozo.core.objective import entropies
 from fozo.data import sources
 from fozo.data.corruptions import corrupt as corrupt_once
 from fozo.data.streams import Stream
+from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 from fozo.io import read_json
-from fozo.loading import LoadOptions
 from fozo.types import Batch, Floats, Value
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fozo.core.moments import Moments
 from fozo.core.objective import Objective, entropies
 from fozo.errors import FozoError
-from fozo.methods._matching import ActivationShift
+from fozo.methods.common.matching import ActivationShift
 
 RNG = np.random.default_rng(0)
 SOURCE = Moments.of(RNG.standard_normal((50, 4, 3)))

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import fozo
+from fozo.engines.walk import BlockEngine, Visit
 from fozo.quant import ptq4vit
 from fozo.testing import check_engine
-from fozo.types import NO_KNOBS, Batch, BlockEngine, Knobs, Tap, Taps, Visit
+from fozo.types import NO_KNOBS, Batch, Knobs, Tap, Taps
 from tests.helpers import VARIANTS, random_images, random_vit
 
 

@@ -14,8 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fozo
-from fozo.core.normalisation import common, name_of
-from fozo.engines.images import ABSURD, NOISE, USUAL, check_images
+from fozo.core.normalisation import ABSURD, NOISE, USUAL, check_images, common, name_of
 from fozo.errors import FozoError, ImageWarning
 from fozo.testing import same
 from tests.helpers import random_images, random_vit

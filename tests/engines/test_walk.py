@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import fozo
+from fozo.core.moments import TokenMoments
 from fozo.engines.torch_engine import TorchEngine
-from fozo.types import BlockEngine, MatrixMove, Tap, TokenMoments
+from fozo.engines.walk import BlockEngine, MatrixMove
+from fozo.types import Tap
 from tests.helpers import VARIANTS, random_images, random_vit
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 import fozo
 from fozo.data import sample
-from fozo.methods import _fork
 from fozo.methods.base import Method
+from fozo.methods.common import fork as _fork
 from fozo.types import Answer, Batch, Floats
 
 LIMIT = 60.0

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 import fozo
 from fozo.engines.torch_engine import TorchEngine
-from fozo.methods._layernorm import LayerNorms
+from fozo.methods.common.layernorm import LayerNorms
 from fozo.methods.registry import AnyMethod
 from tests.helpers import golden_material
 

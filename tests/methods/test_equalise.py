@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import fozo
-from fozo.calibration import calibrate
 from fozo.core.descriptor import describe
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.blackbox import BlackBoxEngine, black_box
 from fozo.methods.equalise import Equalise
+from fozo.public import calibrate
 from fozo.testing import check_method
 from fozo.types import Floats
 from tests.helpers import random_images, random_vit

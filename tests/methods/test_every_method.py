@@ -16,11 +16,10 @@ import torch
 import fozo
 from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.base import Method
-from fozo.methods.measured import MEASURED
+from fozo.methods.common.measured import MEASURED
 from fozo.methods.registry import method_class
-from fozo.system import Threads
 from fozo.testing import check_method, same
-from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps
+from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps, Threads
 from tests.helpers import random_images, random_vit
 
 METHODS = sorted(fozo.list_methods())

@@ -7,9 +7,8 @@ import pytest
 
 import fozo
 from fozo.methods.neo import NEO
-from fozo.system import Threads
 from fozo.testing import check_method
-from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps
+from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps, Threads
 from tests.helpers import random_images
 from tests.methods.rival_traces import close, engine, load, replay
 

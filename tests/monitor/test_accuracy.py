@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fozo.monitor.accuracy import Estimate, probabilities, shown
-from fozo.monitor.looks import Looker
+from fozo.monitor.quality import Looker
 from fozo.monitor.regression import Evidence, Regression
 from fozo.monitor.signatures import Place
 from fozo.types import Array, Floats

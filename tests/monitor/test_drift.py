@@ -5,7 +5,7 @@ import pytest
 
 from fozo.errors import FozoError
 from fozo.monitor.drift import CleanImages, DriftDetector
-from fozo.monitor.looks import Looker
+from fozo.monitor.quality import Looker
 from fozo.types import Array
 from tests.monitor.conftest import CALIBRATION, Material
 

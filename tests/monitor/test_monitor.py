@@ -8,8 +8,10 @@ import pytest
 
 import fozo
 from fozo.errors import FozoError
+from fozo.methods.common.observer import Observation
 from fozo.monitor import Event
-from fozo.types import Drift, Floats, Observation, Tap
+from fozo.monitor.types import Drift
+from fozo.types import Floats, Tap
 from tests.monitor.conftest import CALIBRATION, Material
 
 BATCH = 16
@@ -32,7 +34,7 @@ def test_a_day_of_a_camera(material: Material, caplog: pytest.LogCaptureFixture)
         run(adapter, material.images(slice(CALIBRATION, CALIBRATION + 96)))
         assert not adapter.drift.drift_detected and monitor.sentence.startswith("no drift; expected accuracy")
         run(adapter, material.images(slice(400, 496), "fog", 4))
-        assert adapter.drift.is_drift and adapter.drift.since == 97 and adapter.drift.since_time == 6.0
+        assert monitor.drift.is_drift and monitor.drift.since == 97 and monitor.drift.since_time == 6.0
         assert "since image 97 (1970-01-01 00:00:06Z): like fog" in monitor.sentence
         assert "contrast -" in monitor.sentence
         in_fog = monitor.accuracy

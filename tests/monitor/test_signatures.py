@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fozo.errors import FozoError
-from fozo.monitor.looks import Looker
+from fozo.monitor.quality import Looker
 from fozo.monitor.signatures import SEVERITIES, Signatures
 from tests.monitor.conftest import Material
 

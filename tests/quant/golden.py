@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fozo.quant.scales import Array, Scales
+from fozo.engines.ptq4vit.scales import Array, Scales
 from tests.helpers import Golden
 
 OPERANDS = {

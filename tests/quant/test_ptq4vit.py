@@ -11,12 +11,12 @@ import torch
 
 import fozo
 from fozo import quant
+from fozo.engines.ptq4vit.engine import QuantisedEngine, step_shapes
+from fozo.engines.ptq4vit.rounding import after_gelu, after_softmax, uniform
+from fozo.engines.ptq4vit.scales import Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import ViT
-from fozo.quant.model import QuantisedEngine, step_shapes
-from fozo.quant.rounding import after_gelu, after_softmax, uniform
-from fozo.quant.scales import Scales
 from fozo.quant.search import Sample, best
 from fozo.types import Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run

@@ -19,10 +19,10 @@ import pytest
 
 from fozo.monitor import Event, Status
 from fozo.monitor.faults import SENTENCES
+from fozo.monitor.types import Drift
 from fozo.serve.board import CameraBoard
 from fozo.serve.history import GONE, PART, SILENT, History, Viewer, state_of
 from fozo.serve.page import document, policy
-from fozo.types import Drift
 from tests.serve.helpers import NOW, reading, serving
 
 

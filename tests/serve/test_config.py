@@ -10,7 +10,7 @@ import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.methods._siblings import rest, sibling
+from fozo.methods.common.siblings import rest, sibling
 from fozo.serve.app import Server
 from fozo.serve.config import ModelConfig, ServeConfig, read_config
 from fozo.serve.metrics import OTHER, Metrics

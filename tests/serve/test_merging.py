@@ -12,7 +12,7 @@ import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.methods._siblings import sibling
+from fozo.methods.common.siblings import sibling
 from fozo.serve.merging import MergingEngine, merged
 from fozo.testing import check_engine, random_images
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Tap, Taps

@@ -29,9 +29,9 @@ from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
 from fozo.data.sets import open_images
 from fozo.data.sets.base import ImageSet
+from fozo.engines.load import LoadOptions
 from fozo.io import atomic_write, check_output, disk_errors, temporary_folder
-from fozo.loading import LoadOptions
-from fozo.system import usable_cpus
+from fozo.io.system import usable_cpus
 from fozo.types import Engine
 
 METHODS: Methods = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from fozo.system import usable_cpus
+from fozo.io.system import usable_cpus
 
 PACKAGES = ("fozo", "numpy", "torch", "timm", "transformers", "onnxruntime", "openvino", "pillow", "scipy", "cma")
 STATUS = Path("/proc/self/status")

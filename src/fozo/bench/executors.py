@@ -15,9 +15,9 @@ from fozo.bench.plan import Experiment
 from fozo.bench.resources import Paths, Resources, Show, quiet
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Run, Store
+from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions
-from fozo.workers import worker_pool
+from fozo.io.workers import worker_pool
 
 CACHE = "calibration"
 TRIES = 3

@@ -19,13 +19,13 @@ from fozo.data.images import Pixels
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images
 from fozo.data.streams import LabelledBatch, Stream
-from fozo.loading import load_engine
+from fozo.engines.load import load_engine
+from fozo.io.system import usable_cpus
 from fozo.methods.align import Align
 from fozo.methods.noadapt import NoAdapt
 from fozo.monitor import Estimate, Event, Monitor, MonitorReference, Status
-from fozo.monitor.looks import Looker
-from fozo.monitor.words import clock
-from fozo.system import usable_cpus
+from fozo.monitor.quality import Looker
+from fozo.monitor.sentences import clock
 from fozo.types import Floats
 
 SCRIPT = ("clean", "fog", "contrast", "motion_blur", "gaussian_noise", "clean")

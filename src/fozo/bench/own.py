@@ -30,7 +30,7 @@ from fozo.data.streams import LabelledBatch
 from fozo.errors import FozoError
 from fozo.io import MAX_LINE, Log, as_dataclass, decode, disk_errors, open_output, open_regular, read_log
 from fozo.io import remove_temporary_files as sweep
-from fozo.methods.journal import TORN_HEADER
+from fozo.methods.common.journal import TORN_HEADER
 from fozo.methods.registry import AnyMethod
 from fozo.types import Array, Floats, Spec
 

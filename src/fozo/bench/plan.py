@@ -35,9 +35,9 @@ from fozo.data.corruptions import KINDS
 from fozo.data.groups import class_indices
 from fozo.data.scenarios import SCENARIOS, Scenario
 from fozo.data.sets.base import check_seed
+from fozo.engines.ptq4vit.scales import BITS
 from fozo.errors import FozoError
 from fozo.io import read_text
-from fozo.quant.scales import BITS
 from fozo.types import Value
 
 if sys.version_info >= (3, 11):

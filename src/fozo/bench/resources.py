@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from fozo.bench.plan import Experiment, StreamPlan
-from fozo.calibration import calibrate
 from fozo.core.statistics import SourceStatistics
 from fozo.data.groups import CLASSES, class_indices
 from fozo.data.scenarios import Continual
@@ -23,11 +22,12 @@ from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
 from fozo.data.sources import Corrupting, DomainSource, Kept
 from fozo.data.streams import Stream
+from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked
-from fozo.loading import LoadOptions, load_engine
-from fozo.methods.measured import MEASURED
+from fozo.methods.common.measured import MEASURED
 from fozo.methods.registry import AnyMethod, create, method_class
+from fozo.public import calibrate
 from fozo.types import Engine, Floats, Spec
 
 CALIBRATION_SEED = 1

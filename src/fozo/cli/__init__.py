@@ -15,7 +15,7 @@ from fozo.cli import adapt, bench, calibrate, corrupt, data, demo, export, metho
 from fozo.cli.options import as_command
 from fozo.cli.progress import Progress
 from fozo.errors import FozoError
-from fozo.system import installed_version
+from fozo.io.system import installed_version
 
 WRONG, BROKEN, UNREAD = 2, 70, 128 + 13  # the last is SIGPIPE, which Windows has no name for
 TRACEBACK = "FOZO_TRACEBACK"

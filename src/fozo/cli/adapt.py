@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fozo.cli.options import BatchSize, Model, load_model, read_options, read_value
+from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions
 
 if TYPE_CHECKING:
     from fozo.data.streams import LabelledBatch
@@ -65,14 +65,14 @@ def adapt(
     """
     from fozo.bench.own import LOG, adapt_folder
     from fozo.bench.resources import needs
-    from fozo.calibration import calibrate
     from fozo.cli.folder import label_by_folder, open_unlabelled, read_batches
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.io import check_output, read_bytes
     from fozo.methods.base import NEEDS
-    from fozo.methods.measured import MEASURED
+    from fozo.methods.common.measured import MEASURED
     from fozo.methods.registry import create
+    from fozo.public import calibrate
 
     options: dict[str, Any] = {"seed": seed, "preset": preset, "batch_size": batch_size, **read_options(option or [])}
     if passes is not None:

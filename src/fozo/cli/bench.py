@@ -11,9 +11,9 @@ from typing import Annotated, cast
 
 import typer
 
+from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions
-from fozo.system import usable_cpus
+from fozo.io.system import usable_cpus
 
 
 def bench(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fozo.cli.options import BatchSize, Clean, Model, load_model
-from fozo.loading import LoadOptions
+from fozo.engines.load import LoadOptions
 
 
 def calibrate(
@@ -30,13 +30,13 @@ def calibrate(
     batch_size: BatchSize = 64,
 ) -> None:
     """Measure a model's source statistics on clean images: a few hundred mixed ones, or --blend 50 of your own."""
-    from fozo.api import adapter as make_adapter
-    from fozo.calibration import calibrate as measure
     from fozo.cli.folder import open_unlabelled, read_batches
     from fozo.cli.progress import Progress
     from fozo.cli.reference import make_reference
     from fozo.core.statistics import SourceStatistics
     from fozo.io import check_output, disk_errors
+    from fozo.public import adapter as make_adapter
+    from fozo.public import calibrate as measure
 
     check_output(out)  # said before the work, not after it
     if monitor is not None:

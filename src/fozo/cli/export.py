@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fozo.cli.options import Model, load_model
-from fozo.loading import LoadOptions
+from fozo.engines.load import LoadOptions
 
 
 def export(
@@ -19,7 +19,7 @@ def export(
     calibration: Annotated[Path | None, typer.Option(help="Folder of clean images for static INT8.")] = None,
 ) -> None:
     """Write a model as ONNX, to be adapted without PyTorch and never exported again."""
-    from fozo.exporting import export as write
+    from fozo.public import export as write
 
     spec = write(load_model(model, load), out, int8=int8, calibration=calibration)
     print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")

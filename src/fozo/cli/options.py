@@ -12,9 +12,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
 from fozo.io import read_text
-from fozo.loading import LoadOptions, load_engine
 from fozo.types import Engine, Value
 
 Model = Annotated[

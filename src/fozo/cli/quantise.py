@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from fozo.cli.options import Clean, Model, load_model
+from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions
 
 
 def quantise(

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from fozo.cli.options import read_options
+from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions
 
 
 def serve(

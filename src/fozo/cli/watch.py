@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fozo.cli.options import Model
+from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
-from fozo.loading import LoadOptions, load_engine
 
 SAVED = 60.0
 """Seconds after which ``--state`` is written again."""
@@ -57,11 +57,11 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from fozo.api import adapter as make_adapter
     from fozo.cli.frames import frames
     from fozo.cli.reference import make_reference, read_reference
     from fozo.io import check_output, disk_errors, open_output
     from fozo.monitor import Monitor
+    from fozo.public import adapter as make_adapter
 
     if batch_size < 1:
         raise FozoError(f"batch_size is {batch_size}; give a whole number from 1 up")
@@ -141,7 +141,7 @@ def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]
 
 def prepared(batch: list[Frame], spec: Spec) -> Floats:
     """Frames as the model reads them: of its size (cropped, unless they have it already), in gray for one channel."""
-    from fozo.inputs import sized_pixels
+    from fozo.data.inputs import sized_pixels
 
     return spec.normalise(sized_pixels([frame.pixels for frame in batch], spec))
 

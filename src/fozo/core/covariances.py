@@ -13,9 +13,10 @@ from functools import partial
 
 import numpy as np
 
+from fozo.core.moments import TokenMoments
 from fozo.errors import FozoError
 from fozo.io import Form, load_arrays, save_arrays
-from fozo.types import Array, Spec, TokenMoments
+from fozo.types import Array, Spec
 
 RIDGE = 1e-5
 """Added to the diagonal of every covariance, as in PEA's program."""

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fftpack import dctn, idctn
 
-from fozo.system import Threads
-from fozo.types import Array
+from fozo.types import Array, Threads
 
 Single = npt.NDArray[np.float32]
 

@@ -81,3 +81,30 @@ class Window:
         current = np.asarray(features, dtype=np.float64)
         joined = current if self.rows is None else np.concatenate([self.rows, current])
         self.rows = joined[-self.size :].copy()
+
+
+@dataclass(frozen=True)
+class TokenMoments:
+    """Mean and scatter of tokens, of all images and places alike; mergeable without loss (Chan et al., 1983)."""
+
+    count: int
+    mean: Array
+    """``[d]``."""
+    scatter: Array
+    """``[d, d]``: sum over the tokens of (x - mean)(x - mean)'."""
+
+    def merge(self, other: TokenMoments) -> TokenMoments:
+        """Moments of both together."""
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        between = np.outer(delta, delta) * (self.count * other.count / count)
+        return TokenMoments(
+            count, self.mean + delta * (other.count / count), self.scatter + other.scatter + between
+        )  # fmt: skip
+
+    @property
+    def covariance(self) -> Array:
+        """Unbiased covariance ``[d, d]``; it needs at least two tokens."""
+        if self.count < 2:
+            raise FozoError(f"a covariance needs at least two tokens, not {self.count}")
+        return self.scatter / (self.count - 1)

@@ -1,7 +1,7 @@
 """The source statistics: what the plain model's activations look like on clean images, and the file that keeps them.
 
 They are all that adaptation ever sees of the source domain: no image and no label of it is kept.
-:func:`fozo.calibration.calibrate` collects them.
+:func:`fozo.public.calibrate` collects them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 from fozo.data.sets import ImageSet, open_images
 from fozo.data.sets.base import Domain, mixed_sizes
 from fozo.errors import FozoError
-from fozo.system import usable_cpus
+from fozo.io.system import usable_cpus
 
 SAMPLE = 256
 """Images decoded in full by a quick check, spread evenly over the set."""

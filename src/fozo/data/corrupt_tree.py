@@ -27,8 +27,8 @@ from fozo.data.sets.folder import scan
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
-from fozo.system import installed_version, usable_cpus
-from fozo.workers import worker_pool
+from fozo.io.system import installed_version, usable_cpus
+from fozo.io.workers import worker_pool
 
 QUALITY = 85
 

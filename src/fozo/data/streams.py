@@ -27,7 +27,7 @@ from fozo.data.scenarios import SCENARIOS, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, Stored
 from fozo.errors import FozoError
-from fozo.system import usable_cpus
+from fozo.io.system import usable_cpus
 from fozo.types import Spec
 
 

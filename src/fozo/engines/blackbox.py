@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from fozo.engines.images import check_images
+from fozo.core.normalisation import check_images
 from fozo.errors import FozoError
-from fozo.system import Threads
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, engine_repr
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, Threads, engine_repr
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fozo.core.normalisation import check_images
 from fozo.engines._chunk import Chunk, moved_layers
-from fozo.engines._walk import walk
-from fozo.engines.images import check_images
+from fozo.engines.torch_walk import walk
+from fozo.engines.walk import Visit
 from fozo.errors import FozoError
 from fozo.models.vit import Linear, ViT
-from fozo.system import Threads
 from fozo.types import (
     NO_KNOBS,
     Affine,
@@ -41,7 +41,7 @@ from fozo.types import (
     Spec,
     Tap,
     Taps,
-    Visit,
+    Threads,
     check_classes,
     engine_repr,
 )

@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cas
 
 import numpy as np
 
+from fozo.core.normalisation import Watch
 from fozo.core.statistics import SourceStatistics
+from fozo.data.inputs import as_batch, to_type_of
+from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError
-from fozo.inputs import Watch, as_batch, to_type_of
 from fozo.io import Form, load_arrays, save_arrays
-from fozo.loading import Model, load_engine
-from fozo.methods._fork import LOCKS
-from fozo.methods._options import plain, with_options
-from fozo.types import Answer, Array, Batch, Drift, Floats, Images, ImagesT, Observation, Observer, State
+from fozo.methods.common.fork import LOCKS
+from fozo.methods.common.observer import DriftReading, Observation, Observer
+from fozo.methods.common.options import plain, with_options
+from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, State
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -169,10 +171,10 @@ class Method(ABC, Generic[C]):
         """Adapt to images and return their logits ``[B, classes]``.
 
         Images are normalised floats ``[B, channels, height, width]`` or ``[channels, height, width]`` of any precision,
-        ``uint8`` pixels, PIL images, a list of these, or what a ``DataLoader`` gives: :mod:`fozo.inputs` has the forms.
-        Tensors in, tensors out, on their device; NumPy for all else. If it raises, the method is as it was before the
-        call. May be called from many threads: batches are taken one at a time. A fork waits for the batch under way,
-        and the child has a copy that goes on by itself.
+        ``uint8`` pixels, PIL images, a list of these, or a batch of a ``DataLoader`` (:mod:`fozo.data.inputs`). Tensors
+        in, tensors out, on their device; NumPy otherwise. If it raises, the method is as it was before the call. It may
+        be called from many threads: batches are taken one at a time. A fork waits for the batch under way, and the
+        child has a copy that goes on by itself.
         """
         with self._lock:
             clean = None if self._source is None else self._source.inputs
@@ -213,7 +215,7 @@ class Method(ABC, Generic[C]):
         return logits if instead is None else instead
 
     @property
-    def drift(self) -> Drift:
+    def drift(self) -> DriftReading:
         """What its monitor says of drift; without one (:class:`fozo.Monitor` makes one) nobody can tell."""
         if self.observer is None:
             raise FozoError(f"{self.info.name} has no monitor; make one with fozo.Monitor(adapter, reference)")

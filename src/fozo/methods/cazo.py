@@ -25,8 +25,8 @@ import numpy.typing as npt
 from fozo.core.noise import Noise, PhiloxNoise, Purpose, generator
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
-from fozo.methods._matching import MatchingMethod
 from fozo.methods.base import one_of, positive
+from fozo.methods.common.matching import MatchingMethod
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
 
@@ -104,7 +104,7 @@ class CAZO(MatchingMethod[CAZOConfig]):
 
     def prepare(self) -> None:
         """Make the twin with the adapter, and draw its first numbers."""
-        from fozo.methods._adapters import Adapters
+        from fozo.methods.common.adapters import Adapters
 
         c = self.config
         blocks = [int(block) for block in c.blocks.split(",")]

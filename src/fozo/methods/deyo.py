@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from fozo.core.noise import Purpose, generator
 from fozo.errors import FozoError
-from fozo.methods._layernorm import Descent, GradientMethod, entropy, lower_blocks
 from fozo.methods.base import positive
+from fozo.methods.common.layernorm import Descent, GradientMethod, entropy, lower_blocks
 from fozo.methods.registry import register
 from fozo.types import State
 

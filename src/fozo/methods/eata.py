@@ -20,8 +20,8 @@ import numpy as np
 
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
-from fozo.methods._layernorm import Descent, GradientMethod, LayerNorms, entropy
 from fozo.methods.base import positive
+from fozo.methods.common.layernorm import Descent, GradientMethod, LayerNorms, entropy
 from fozo.methods.registry import register
 from fozo.types import Array, Engine, Images, State
 

@@ -19,7 +19,7 @@ import numpy as np
 from fozo.core.cmaes import CMAES
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
-from fozo.methods._matching import MatchingMethod, first_prompts
+from fozo.methods.common.matching import MatchingMethod, first_prompts
 from fozo.methods.registry import register
 from fozo.types import Batch, Floats, Knobs, State, Tap
 

@@ -27,11 +27,13 @@ from typing import ClassVar
 import numpy as np
 
 from fozo.core.covariances import RIDGE, Covariances, Gathering
+from fozo.core.moments import TokenMoments
 from fozo.core.objective import entropies
+from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
 from fozo.methods.base import NEEDS, Method, one_of, positive
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, BlockEngine, Engine, Floats, Images, MatrixMove, State, Tap, TokenMoments
+from fozo.types import Array, Batch, Engine, Floats, Images, State, Tap
 
 FLOOR = 1e-5
 """The least eigenvalue of a covariance that is whitened by."""

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods._layernorm import Descent, GradientMethod, entropy, lower_blocks
 from fozo.methods.base import one_of, positive
+from fozo.methods.common.layernorm import Descent, GradientMethod, entropy, lower_blocks
 from fozo.methods.registry import register
 from fozo.types import State
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fozo.methods._layernorm import Descent, GradientMethod, entropy
+from fozo.methods.common.layernorm import Descent, GradientMethod, entropy
 from fozo.methods.registry import register
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Drift: are these images clean images of the kind that was calibrated on, for a chosen rate of false alarms?
 
-Looks and descriptors of an image (:mod:`fozo.monitor.looks`) are standardised by those of the clean images, clipped at
+Features of an image (:mod:`fozo.monitor.quality`) are standardised by those of the clean images, clipped at
 three standard deviations (so that one odd image says no more than it should) and whitened. ``T`` is the mean squared
 length of what results for a clean image, measured on images that the whitening has not seen. The *distance* of n images
 is the squared length of their mean, in units of T: for independent clean images 1/n + 1/N on average, with N the images
@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.types import Array, Drift
+from fozo.monitor.types import Drift
+from fozo.types import Array
 
 CLIP = 3.0
 """Standard deviations at which a feature is clipped."""

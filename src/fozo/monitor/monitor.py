@@ -26,18 +26,20 @@ import numpy as np
 from fozo.errors import FozoError
 from fozo.io import save_arrays
 from fozo.methods.base import Method
+from fozo.methods.common.observer import Observation
 from fozo.monitor.accuracy import Estimate, shown
 from fozo.monitor.drift import CONTENT, RECENT, DriftDetector
 from fozo.monitor.event import EVENTS, Event
 from fozo.monitor.faults import SENTENCES, FaultDetector
-from fozo.monitor.looks import Looker
 from fozo.monitor.memory import memory_of, recall
+from fozo.monitor.quality import Looker
 from fozo.monitor.reference import MonitorReference
+from fozo.monitor.sentences import changes, clear_changes, sentence
 from fozo.monitor.shadow import Comparison, Shadow
 from fozo.monitor.signatures import Guess, Place
 from fozo.monitor.thumbnails import thumbnail
-from fozo.monitor.words import changes, clear_changes, sentence
-from fozo.types import Array, Drift, Floats, Observation, Tap
+from fozo.monitor.types import Drift
+from fozo.types import Array, Floats, Tap
 
 LOG = logging.getLogger("fozo.monitor")
 WINDOW = 64
@@ -52,7 +54,7 @@ class Status:
     """Images seen."""
     drift: Drift = field(default_factory=Drift)
     looks: dict[str, float] = field(default_factory=dict)
-    """Changes of the looks against clean images, on the scales of :data:`fozo.monitor.looks.LOOKS`."""
+    """Changes of the looks against clean images, on the scales of :data:`fozo.monitor.quality.LOOKS`."""
     words: tuple[str, ...] = ()
     """The clear ones of them."""
     guess: Guess | None = None

@@ -28,7 +28,7 @@ from fozo.io import Form, load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor.accuracy import probabilities
 from fozo.monitor.drift import CleanImages, Whitening
-from fozo.monitor.looks import LOOKS, Looker
+from fozo.monitor.quality import LOOKS, Looker
 from fozo.monitor.regression import Evidence, Regression
 from fozo.monitor.signatures import SEVERITIES, Signatures
 from fozo.types import Array, Floats, Spec, Tap

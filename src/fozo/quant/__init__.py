@@ -9,15 +9,14 @@ torch is imported by the functions that need it, so that ``import fozo.quant`` w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fozo.quant.scales import BITS, METRICS, Scales
+from fozo.engines.ptq4vit import BITS, METRICS, Scales, with_scales
 from fozo.types import Engine, Images
 
 if TYPE_CHECKING:
-    from fozo.quant.model import QuantisedEngine
+    from fozo.engines.ptq4vit.engine import QuantisedEngine
 
 __all__ = ["BITS", "METRICS", "Scales", "ptq4vit", "with_scales"]
 
@@ -40,15 +39,8 @@ def ptq4vit(
             ``"l2"`` or ``"cosine"``.
         progress: called with the number of searches done and their total.
     """
+    from fozo.engines.ptq4vit.engine import QuantisedEngine, full_precision
     from fozo.quant.calibrate import search_scales
-    from fozo.quant.model import QuantisedEngine, full_precision
 
     plain = full_precision(engine)
     return QuantisedEngine(plain, search_scales(plain, images, bits, metric, progress))
-
-
-def with_scales(engine: Engine, scales: Scales | str | os.PathLike[str]) -> QuantisedEngine:
-    """Quantise a torch engine's ViT with steps found before; a file of another model is refused."""
-    from fozo.quant.model import QuantisedEngine, full_precision
-
-    return QuantisedEngine(full_precision(engine), scales if isinstance(scales, Scales) else Scales.load(scales))

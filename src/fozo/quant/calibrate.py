@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fozo.engines.ptq4vit.engine import QKV_PARTS
+from fozo.engines.ptq4vit.rounding import after_gelu, levels, uniform
+from fozo.engines.ptq4vit.scales import BITS, METRICS, Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import Block, Linear, ViT
-from fozo.quant.model import QKV_PARTS
-from fozo.quant.rounding import after_gelu, levels, uniform
-from fozo.quant.scales import BITS, METRICS, Scales
 from fozo.quant.search import ERRORS, HeadsProduct, LinearProduct, Sample, SoftmaxProduct, embedding_steps
 from fozo.types import Images
 

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fozo.engines.ptq4vit.engine import Rounding, rounded_weight
+from fozo.engines.ptq4vit.rounding import after_gelu, after_softmax, uniform
 from fozo.models.vit import Linear
-from fozo.quant.model import Rounding, rounded_weight
-from fozo.quant.rounding import after_gelu, after_softmax, uniform
 
 CANDIDATES = 100
 SMALLEST, LARGEST = 0.01, 1.2

@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fozo.errors import FozoError
+from fozo.io.system import installed_version
 from fozo.serve.metrics import Metrics
 from fozo.serve.model import ServedModel
 from fozo.serve.pool import Body, Pool, TooBusy
@@ -44,7 +45,6 @@ from fozo.serve.protocol import (
 )
 from fozo.serve.security import CLOSE, Guard
 from fozo.serve.store import Elsewhere, claim
-from fozo.system import installed_version
 
 if TYPE_CHECKING:
     from fozo.serve.cameras import Camera

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fozo.data.inputs import as_batch
 from fozo.errors import FozoError
-from fozo.inputs import as_batch
 from fozo.io import load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor import Event, Monitor

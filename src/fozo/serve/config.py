@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_text
-from fozo.loading import LoadOptions
 from fozo.types import Value
 
 if sys.version_info >= (3, 11):

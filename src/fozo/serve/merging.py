@@ -21,8 +21,21 @@ from contextlib import contextmanager
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.system import Threads
-from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, Move, Spec, Tap, Taps, engine_repr
+from fozo.types import (
+    NO_KNOBS,
+    Affine,
+    Batch,
+    Engine,
+    Floats,
+    Images,
+    Knobs,
+    Move,
+    Spec,
+    Tap,
+    Taps,
+    Threads,
+    engine_repr,
+)
 
 
 class _Call:

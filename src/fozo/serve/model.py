@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fozo.api import adapter as make_adapter
 from fozo.core.statistics import SourceStatistics
+from fozo.engines.load import load_engine
 from fozo.errors import FozoError
-from fozo.loading import load_engine
-from fozo.methods._siblings import sibling
 from fozo.methods.base import Method
+from fozo.methods.common.siblings import sibling
 from fozo.methods.registry import create
 from fozo.monitor import Event, Monitor, MonitorReference
+from fozo.public import adapter as make_adapter
 from fozo.serve.cameras import Camera
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import MergingEngine

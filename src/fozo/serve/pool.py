@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
-from fozo.methods._siblings import rest
+from fozo.methods.common.siblings import rest
 from fozo.serve.cameras import Camera
 from fozo.serve.config import ServeConfig
 from fozo.serve.model import ServedModel

@@ -7,7 +7,7 @@ It has one tensor of images:
 datatype   shape                                     read as
 =========  ========================================  ===========================================================
 ``FP32``   ``[B, C, H, W]`` or ``[C, H, W]``         normalised images of the model's size
-``UINT8``  ``[B, H, W, C]``, ``[B, C, H, W]``, or    pixels of any size, as :mod:`fozo.inputs` reads them
+``UINT8``  ``[B, H, W, C]``, ``[B, C, H, W]``, or    pixels of any size, as :mod:`fozo.data.inputs` reads them
            one image of these
 ``BYTES``  ``[B]``                                   JPEG or PNG files (in JSON: in base64)
 =========  ========================================  ===========================================================
@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.data.images import header_size, read_image
+from fozo.data.inputs import sized_pixels
 from fozo.errors import FozoError
-from fozo.inputs import sized_pixels
 from fozo.io import parse_json
 from fozo.types import Spec
 

@@ -16,7 +16,7 @@ from fozo.core.moments import Moments
 from fozo.core.noise import PhiloxNoise
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
-from fozo.methods.journal import Journal
+from fozo.methods.common.journal import Journal
 from fozo.testing import same
 from fozo.types import Tap
 from tests.helpers import SMALL, random_images, random_vit, run

@@ -14,9 +14,9 @@ from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA, Step
 from fozo.errors import FozoError
 from fozo.io import encode
+from fozo.methods.common.journal import KIND, Journal, read_journal
 from fozo.methods.fozo.journal import make_header, record
 from fozo.methods.fozo.method import AUTHORS_SCHEDULE
-from fozo.methods.journal import KIND, Journal, read_journal
 
 START = np.linspace(-1, 1, 6).reshape(2, 3)
 

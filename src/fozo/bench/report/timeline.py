@@ -12,9 +12,9 @@ from fozo.bench.report.charts import Series, line_chart
 from fozo.bench.report.page import document
 from fozo.errors import FozoError
 from fozo.io import atomic_write, check_output, disk_errors, open_regular, parse_json
-from fozo.monitor.looks import LOOKS
+from fozo.monitor.quality import LOOKS
+from fozo.monitor.sentences import clock
 from fozo.monitor.thumbnails import check_thumbnail
-from fozo.monitor.words import clock
 
 LONGEST = 1 << 20
 """Bytes of a line."""

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fozo.engines.images import check_images
+from fozo.core.normalisation import check_images
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.errors import FozoError
-from fozo.system import Threads, usable_cpus
+from fozo.io.system import usable_cpus
 from fozo.types import (
     NO_KNOBS,
     Affine,
@@ -35,6 +35,7 @@ from fozo.types import (
     Spec,
     Tap,
     Taps,
+    Threads,
     check_classes,
     engine_repr,
 )

@@ -11,7 +11,7 @@ from typing import ClassVar
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
 from fozo.engines.onnx.schema import METADATA, read_spec
 from fozo.errors import FozoError
-from fozo.system import Threads
+from fozo.types import Threads
 
 
 class OpenvinoEngine(GraphEngine):

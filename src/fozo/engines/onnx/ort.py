@@ -14,7 +14,7 @@ import onnxruntime
 
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
 from fozo.engines.onnx.schema import read_spec
-from fozo.system import Threads
+from fozo.types import Threads
 
 
 class OnnxEngine(GraphEngine):

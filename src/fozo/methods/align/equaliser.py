@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from fozo.core.descriptor import ONE, Single, Spectra
 from fozo.methods.align.retrieval import DomainEstimate
-from fozo.system import Threads
-from fozo.types import Array
+from fozo.types import Array, Threads
 
 MAX_LOG_GAIN = np.log(4.0)
 """No band is amplified more than fourfold: beyond it, it is the rounding to 8 bits that would be seen."""

@@ -37,7 +37,7 @@ from fozo.methods.align.retrieval import DomainEstimate, Memory, Retrieved, Stor
 from fozo.methods.align.targets import Reference, Targets
 from fozo.methods.align.treatment import Treatment, treatment_of, treatment_state
 from fozo.methods.base import Method
-from fozo.methods.journal import Journal, read_journal
+from fozo.methods.common.journal import Journal, read_journal
 from fozo.methods.registry import register
 from fozo.types import NO_KNOBS, Array, Batch, Engine, Floats, Knobs, State, Tap
 

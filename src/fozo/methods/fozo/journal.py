@@ -17,7 +17,7 @@ from fozo.core.noise import Noise, PhiloxNoise
 from fozo.core.spsa import Step, advance
 from fozo.errors import FozoError
 from fozo.io import as_dataclass
-from fozo.methods.journal import JournalFile, read_journal
+from fozo.methods.common.journal import JournalFile, read_journal
 from fozo.types import Array
 
 MAX_DRAWS = 1 << 24

@@ -26,10 +26,10 @@ from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.methods._matching import MatchingMethod, first_prompts
 from fozo.methods.base import one_of
+from fozo.methods.common.journal import Journal
+from fozo.methods.common.matching import MatchingMethod, first_prompts
 from fozo.methods.fozo.journal import make_header, record
-from fozo.methods.journal import Journal
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Engine, Floats, Knobs, State, Tap
 

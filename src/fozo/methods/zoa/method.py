@@ -21,9 +21,9 @@ from fozo.core.noise import Noise, SignedUniform
 from fozo.core.objective import Objective, entropies
 from fozo.core.spsa import OneSidedSPSA
 from fozo.errors import FozoError
-from fozo.methods._layernorm import LayerNorms, lower_blocks
-from fozo.methods._matching import ActivationShift, MatchingMethod
 from fozo.methods.base import positive
+from fozo.methods.common.layernorm import LayerNorms, lower_blocks
+from fozo.methods.common.matching import ActivationShift, MatchingMethod
 from fozo.methods.registry import register
 from fozo.methods.zoa.domains import DomainWatch, KnowledgeBank
 from fozo.types import Array, Batch, Floats, State, Tap, Taps

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fozo.core.descriptor import spectra
-from fozo.system import Threads
+from fozo.types import Threads
 
 
 def test_parts_are_worked_on_side_by_side() -> None:

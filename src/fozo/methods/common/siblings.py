@@ -7,9 +7,9 @@ import threading
 import weakref
 from typing import Any, TypeVar
 
-from fozo.inputs import Watch
-from fozo.methods._fork import LOCKS
+from fozo.core.normalisation import Watch
 from fozo.methods.base import Method
+from fozo.methods.common.fork import LOCKS
 
 M = TypeVar("M", bound=Method[Any])
 SHARED = ("engine", "config", "_source")

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fozo.engines.ptq4vit.rounding import after_gelu, after_softmax, levels, uniform
+from fozo.engines.ptq4vit.scales import Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import Architecture, Attention, Block, Linear, ViT
-from fozo.quant.rounding import after_gelu, after_softmax, levels, uniform
-from fozo.quant.scales import Scales
 from fozo.types import Engine
 
 Rounding = Callable[[Tensor, Tensor, int], Tensor]

@@ -119,7 +119,7 @@ def load_engine(
     engine = _load_torch(model, options)
     if options.scales is None:
         return engine
-    from fozo.quant import with_scales
+    from fozo.engines.ptq4vit import with_scales
 
     return with_scales(engine, options.scales)
 

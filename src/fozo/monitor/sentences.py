@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from fozo.monitor.looks import LOOKS, OCTAVES
+from fozo.monitor.quality import LOOKS, OCTAVES
 from fozo.monitor.signatures import Guess
-from fozo.types import Array, Drift
+from fozo.monitor.types import Drift
+from fozo.types import Array
 
 CLEAR = 0.5
 """Standard deviations (of clean images) by which the mean of a look has to change to be mentioned: clean images of one

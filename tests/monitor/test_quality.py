@@ -8,8 +8,8 @@ import pytest
 import fozo
 from fozo.core.descriptor import describe
 from fozo.errors import FozoError
-from fozo.monitor.looks import LOOKS, NAMES, Looker
-from fozo.monitor.words import clear_changes
+from fozo.monitor.quality import LOOKS, NAMES, Looker
+from fozo.monitor.sentences import clear_changes
 from fozo.types import Array
 
 SPEC = fozo.Spec("any", 1, 1, 2, 3, (64, 64), (8, 8), 1, "", (0.5,) * 3, (0.25,) * 3)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fozo.core.moments import TokenMoments
+from fozo.engines.walk import Visit
 from fozo.models.vit import ViT
-from fozo.types import TokenMoments, Visit
 
 
 def walk(vit: ViT, tokens: Tensor, chunk: int, visit: Visit) -> Tensor:

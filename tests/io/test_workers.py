@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fozo import workers
 from fozo.data import sample
-from fozo.workers import worker_pool
+from fozo.io import workers
+from fozo.io.workers import worker_pool
 
 RECIPE = """
 calibration = 16

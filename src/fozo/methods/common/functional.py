@@ -22,7 +22,7 @@ class NoOptions:
     """Nothing can be chosen."""
 
 
-class Bare(Method[C]):
+class FunctionalMethod(Method[C]):
     """A method as two functions of plain arrays; ``Method[YourConfig]``'s config and presets are optional here."""
 
     PRESETS: ClassVar[Mapping[str, Any]] = {"default": NoOptions()}

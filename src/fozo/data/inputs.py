@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,13 +35,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.normalisation import InputRange
-from fozo.errors import FozoError, ImageWarning
+from fozo.errors import FozoError
 from fozo.types import Floats, Images, ImagesT, Spec
 
 BATCH = 64
 """Images that are put together where they come one by one."""
-FIRST, EVERY = 16, 16
-"""Batches that are held against the clean images: so many at first, then every so many."""
 KEYS = ("pixel_values", "images", "image")
 """Where dictionaries of images have them: transformers', and those of many datasets."""
 
@@ -76,29 +73,6 @@ def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
     torch = sys.modules["torch"]
     tensor: ImagesT = torch.from_numpy(np.ascontiguousarray(array)).to(images.device)
     return tensor
-
-
-class Watch:
-    """Holds what a method is fed against its clean images: the first batches, then now and then. It warns once.
-
-    Where the model tells its mean and std, its engine holds every batch against them, and nothing is left to do here.
-    """
-
-    def __init__(self) -> None:
-        self.batches, self.warned = 0, False
-
-    def __call__(self, images: Images, spec: Spec, clean: InputRange | None) -> None:
-        """Look at a batch that the engine has checked."""
-        self.batches += 1
-        if clean is None or spec.normalisation is not None or self.warned:
-            return
-        if self.batches > FIRST and self.batches % EVERY:
-            return
-        objection = clean.objection(images)
-        if objection is not None:
-            sentence = f"the batch was prepared in another way than the clean images: {objection}; prepare both alike"
-            warnings.warn(sentence, ImageWarning, stacklevel=3)
-            self.warned = True  # after it: where warnings are errors, such batches are refused
 
 
 def batches(source: object, spec: Spec) -> Iterator[Images]:

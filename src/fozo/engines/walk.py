@@ -1,0 +1,35 @@
+"""Passes that stop between blocks, for methods that move all tokens on the way (PEA)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from fozo.core.moments import TokenMoments
+from fozo.types import Array, Batch, Engine, Taps
+
+
+@dataclass(frozen=True)
+class MatrixMove:
+    """A move ``token @ matrix + shift`` of every token alike."""
+
+    matrix: Array
+    """``[d, d]``."""
+    shift: Array
+    """``[d]``."""
+
+
+Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]
+"""Told a block and the moments of the tokens that leave it; says how these are moved before the next block."""
+
+
+@runtime_checkable
+class BlockEngine(Engine, Protocol):
+    """An engine that can stop between blocks: what is done after one may depend on what the one before was told."""
+
+    def walk(self, batch: Batch, visit: Visit) -> Taps:
+        """Run one pass over the whole batch block by block, and report ``POOLED`` and ``LOGITS``.
+
+        After each block ``visit`` is told the moments of all tokens of all images, and answers with a move or none.
+        """

@@ -1,0 +1,20 @@
+"""This installation and this machine, as far as the rest asks about them."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+
+def usable_cpus() -> int:
+    """Count the processors that this process may use, which in a container are fewer than the machine's."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def installed_version() -> str:
+    """Tell fozo's version; a source tree on the path that nobody installed has none."""
+    try:
+        return metadata.version("fozo")
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,233 @@
+"""The functions that a README shows: ``fozo.adapter``, ``fozo.calibrate`` and ``fozo.export``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fozo.core.content import ContentBasis, ContentMoments, contents
+from fozo.core.descriptor import describe
+from fozo.core.moments import Moments, log_variance
+from fozo.core.normalisation import InputRange, common, name_of
+from fozo.core.statistics import SourceStatistics
+from fozo.data.inputs import batches
+from fozo.data.sets import CLEAN, open_images
+from fozo.data.sources import Stored
+from fozo.engines.load import LoadOptions, Model, load_engine
+from fozo.errors import FozoError, ImageWarning
+from fozo.io import check_output
+from fozo.methods.align import Align
+from fozo.methods.equalise import Equalise
+from fozo.types import LOG, Array, Engine, Floats, Spec, Tap
+
+TELL_SECONDS = 5.0
+"""Between two lines of the log."""
+
+TAPS = (Tap.LOGITS, Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
+
+INT8 = ("dynamic", "static")
+CALIBRATION_IMAGES = 128
+CALIBRATION_BATCH = 8
+
+
+def adapter(model: Model, source: object, **options: object) -> Align | Equalise:
+    """Make the recommended method for a model: ``adapter(images)`` adapts to a batch and predicts it.
+
+    >>> adapter = fozo.adapter(model, clean_loader)
+    >>> logits = adapter(batch)
+
+    Args:
+        model: an engine, or anything that :func:`fozo.load_engine` makes one of: a ViT of timm, transformers or
+            torchvision, a file of weights, an ``.onnx`` file, a folder of transformers', ``timm:NAME``, or any other
+            model or function of images, which then has its images equalised and returns what it always returns.
+        source: clean images to calibrate on now, in any form that :func:`fozo.calibrate` takes (a ``DataLoader``, a
+            folder, a list of PIL images), or what it gave, or the ``.npz`` file that keeps that.
+        options: fields of :class:`fozo.LoadOptions` (``mean=0.5``) and of :class:`fozo.methods.align.AlignConfig`
+            (``passes=2``), and ``journal=``; for models that show no tokens of
+            :class:`fozo.methods.equalise.EqualiseConfig`.
+    """
+    load: dict[str, Any] = {
+        field.name: options.pop(field.name) for field in fields(LoadOptions) if field.name in options
+    }
+    engine = load_engine(model, **load)
+    statistics = _statistics(engine, source)
+    if "tokens" not in engine.abilities:
+        return Equalise(engine, statistics, **options)  # type: ignore[arg-type]
+    return Align(engine, statistics, **options)  # type: ignore[arg-type]
+
+
+def _statistics(engine: Model, source: object) -> SourceStatistics:
+    if isinstance(source, SourceStatistics):
+        return source
+    if isinstance(source, (str, os.PathLike)) and not Path(source).is_dir() and Path(source).suffix != ".tar":
+        return SourceStatistics.load(source)
+    return calibrate(engine, source)
+
+
+def calibrate(model: Model, source: object) -> SourceStatistics:
+    """Run the plain model once over clean images.
+
+    One forward pass an image, memory of one batch. A few hundred images are enough, of which
+    ``itertools.islice(loader, 8)`` takes eight batches; the paper uses the whole ImageNet validation set.
+
+    Args:
+        model: an engine, or anything that :func:`fozo.load_engine` makes one of.
+        source: clean images: a ``DataLoader``, a ``Dataset`` or another iterable of batches or of single images, an
+            array of all of them, a folder, a tar, or what :func:`fozo.open_images` opened. :mod:`fozo.data.inputs`
+            lists the forms of a batch.
+    """
+    engine = load_engine(model)
+    if "tokens" not in engine.abilities:
+        return _calibrate_black_box(engine, source)
+    gathered: SourceStatistics | None = None
+    head = engine.head()
+    basis = ContentBasis.of(head)
+    vectors = basis.vectors(head)
+    began = told = time.monotonic()
+    for images in batches(source, engine.spec):
+        batch = engine.check(images)
+        taps = engine.run(batch, taps=TAPS)
+        values: dict[str, Array] = {
+            tap.value: np.asarray(taps[tap][0], dtype=np.float64)
+            for tap in (Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN)
+        }
+        values["patch_log_variance"] = log_variance(taps[Tap.PATCH_VARIANCE][0])
+        values["descriptor"] = describe(batch.images)
+        conditioned = {name: values[name] for name in SourceStatistics.CONDITIONED}
+        part = SourceStatistics(
+            fingerprint=engine.spec.fingerprint,
+            content=ContentMoments.of(basis, contents(taps[Tap.LOGITS][0], vectors), conditioned),
+            model=engine.spec.name,
+            inputs=InputRange.of(batch.images, engine.spec.normalisation),
+            **{name: Moments.of(value) for name, value in values.items()},
+        )
+        gathered = part if gathered is None else gathered.merge(part)
+        if (now := time.monotonic()) - told > TELL_SECONDS:
+            told = now
+            LOG.info("calibrating %s: %d images in %.0f s", engine.spec.name, gathered.images, now - began)
+    return _finished(gathered, engine.spec)
+
+
+def _calibrate_black_box(engine: Engine, source: object) -> SourceStatistics:
+    """Describe clean images. A model that shows nothing of its inside is not run at all."""
+    gathered: SourceStatistics | None = None
+    for images in batches(source, engine.spec):
+        batch = engine.check(images)
+        spec, inputs = engine.spec, InputRange.of(batch.images, engine.spec.normalisation)
+        part = SourceStatistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs)
+        gathered = part if gathered is None else gathered.merge(part)
+    return _finished(gathered, engine.spec)
+
+
+def _finished(gathered: SourceStatistics | None, spec: Spec) -> SourceStatistics:
+    if gathered is None or gathered.images < 2:
+        count = 0 if gathered is None else gathered.images
+        raise FozoError(f"source statistics need at least two clean images, not {count}; give more batches")
+    _tell(gathered, spec)
+    return gathered
+
+
+def _tell(statistics: SourceStatistics, spec: Spec) -> None:
+    """Say how the clean images were normalised, where the model does not: wrong for it, it costs many points."""
+    LOG.info("calibrated: %r", statistics)
+    if spec.normalisation is not None or statistics.inputs is None:
+        return
+    told = statistics.inputs.told()
+    if told is None:
+        LOG.warning(
+            "%s does not tell its mean and std, and its clean images look like none of the usual: only their range can "
+            "be held against later images", spec.name,
+        )  # fmt: skip
+        return
+    left_out = (
+        ", which few models read: normalise them as the training images were"
+        if told == common(spec.channels)[0]
+        else ""
+    )
+    sentence = (
+        f"{spec.name} does not tell its mean and std; the clean images look like {name_of(told)}{left_out}, and later "
+        f"images are held against that; pass mean= and std= to be sure"
+    )
+    LOG.warning(sentence)
+    warnings.warn(sentence, ImageWarning, stacklevel=4)
+
+
+def export(
+    engine: Engine,
+    path: str | os.PathLike[str],
+    *,
+    int8: str | None = None,
+    calibration: str | os.PathLike[str] | None = None,
+    labels: Sequence[str] | None = None,
+) -> Spec:
+    """Write the model of a torch engine as ONNX and return the spec of what was written.
+
+    Args:
+        engine: what ``load_engine`` made of a torch model or a weights file.
+        path: the ``.onnx`` file to write; an old one is replaced once the new one is complete.
+        int8: ``None`` for float32; ``"dynamic"`` for INT8 weights and activations quantized as they come;
+            ``"static"`` for activation ranges fixed beforehand on clean images.
+        calibration: a folder of clean images (``class/image`` or any other layout of ``open_images``), for ``static``.
+        labels: names of the classes, in the order of the logits.
+    """
+    target = Path(path)
+    _check(target, engine, int8, calibration)
+    spec = engine.spec
+    if labels is not None:
+        if len(labels) != spec.classes:
+            raise FozoError(f"{len(labels)} labels were given for the {spec.classes} classes of {spec.name}")
+        spec = replace(spec, labels=tuple(labels))
+    from fozo.engines.onnx.export import build_graph, write_model
+    from fozo.engines.torch_engine import TorchEngine
+
+    if not isinstance(engine, TorchEngine):
+        raise FozoError(f"only a torch model can be exported, not {type(engine).__name__}; give its weights file")
+    if int8 is None:
+        write_model(build_graph(engine), spec, target)
+        return spec
+    from fozo.quant.onnx_int8 import write_int8
+
+    return write_int8(engine, spec, target, None if calibration is None else _clean_batches(spec, Path(calibration)))
+
+
+def _check(target: Path, engine: Engine, int8: str | None, calibration: str | os.PathLike[str] | None) -> None:
+    """Refuse what cannot work before the work begins."""
+    if target.suffix != ".onnx":
+        raise FozoError(f"the exported file must end in .onnx, not {target.name!r}; engines are chosen by that ending")
+    check_output(target)
+    if int8 is not None and int8 not in INT8:
+        raise FozoError(f"int8 must be 'dynamic' or 'static', not {int8!r}")
+    if int8 == "static" and calibration is None:
+        raise FozoError("static INT8 needs clean images to learn activation ranges from; give --calibration DIR")
+    if int8 != "static" and calibration is not None:
+        raise FozoError("calibration images are used by static INT8 only; leave them out, or give --int8 static")
+    if "torch" not in engine.abilities:
+        raise FozoError(f"only a torch model can be exported, not {type(engine).__name__}; give its weights file")
+    if "gradient" not in engine.abilities:
+        raise FozoError(
+            f"{engine.spec.name} is quantised in simulation, which ONNX cannot hold; export its weights with --int8"
+        )
+    try:
+        importlib.import_module("onnx")
+    except ImportError as error:
+        raise FozoError("exporting needs the onnx package; install it with pip install 'fozo[export]'") from error
+
+
+def _clean_batches(spec: Spec, folder: Path) -> Iterator[Floats]:
+    """Read clean images of any classes, a few at a time."""
+    images = open_images(folder)
+    # Labels play no part, so sets with other classes than the model's will do; corruptions will not.
+    if images.corrupted:
+        raise FozoError(f"{folder} holds corrupted images; calibrate on clean ones")
+    source = Stored(images.take(min(len(images), CALIBRATION_IMAGES)), spec.image_size, spec.channels)
+    for start in range(0, len(source.images), CALIBRATION_BATCH):
+        indices = range(start, min(start + CALIBRATION_BATCH, len(source.images)))
+        yield spec.normalise(np.stack([source.load(CLEAN, i) for i in indices]))
