@@ -32,7 +32,7 @@ from benchmarks.common import SIZES, clean_and_test, clean_batches, in_turn, sum
 from fozo.data.corruptions import KINDS
 from fozo.data.scenarios import Continual
 from fozo.data.sets import CLEAN, ImageSet
-from fozo.data.sets.base import FolderStore
+from fozo.data.sets.folder import FolderStore
 from fozo.methods.registry import AnyMethod
 from fozo.testing import random_images
 from fozo.types import Floats
