@@ -44,8 +44,8 @@ def _best_row(group: Group, side: str) -> str:
     leads: dict[str, Gain] = {}
     for label in averages:
         if label != best:
-            lead = gains(group.of(best, side), group.of(label, side))
-            leads[label] = Gain(0.0, None) if lead is None else lead.mean
+            paired = gains(group.of(best, side), group.of(label, side))
+            leads[label] = Gain(0.0, None) if paired is None else paired.mean
     close = [label for label, lead in leads.items() if lead.side <= 0]
     if len(close) == len(leads):
         return f"{best} is highest with {value}, but no lead is significant."

@@ -49,9 +49,7 @@ def page(groups: Sequence[Group], stale: Sequence[str] = (), images: Path | None
     """Make the page; ``stale`` names folders of runs that are not on it."""
     pictures, severity = ([], None) if images is None else corrupted_pictures(images, groups)
     made = chapters({f"{group.recipe.name}-{number}": group for number, group in enumerate(groups)})
-    return render(
-        "report", title="fozo: results", chapters=made, stale=stale, pictures=pictures, severity=severity
-    )
+    return render("report", title="fozo: results", chapters=made, stale=stale, pictures=pictures, severity=severity)
 
 
 def chapters(groups: Mapping[str, Group]) -> list[Chapter]:

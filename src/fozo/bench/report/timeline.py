@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from fozo.bench.report.charts import Series, line_chart
-from fozo.bench.report.page import document
+from fozo.bench.report.render import render, write_page
 from fozo.errors import FozoError
-from fozo.io import atomic_write, check_output, disk_errors, open_regular, parse_json
+from fozo.io import check_output, open_regular, parse_json
 from fozo.monitor.quality import LOOKS
 from fozo.monitor.sentences import clock
 from fozo.monitor.thumbnails import check_thumbnail
@@ -22,16 +23,13 @@ MOST = 200_000
 """Lines of a file: at 8 images a batch, more than a million images."""
 SHOWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blockiness")
 """Looks that are drawn."""
-PICTURES = {"camera": "camera", "equalised": "equalised"}
-"""Thumbnails that an event may have, and how their columns are called."""
+THUMBNAILS = ("camera", "equalised")
+"""Pictures that an event may have: what the camera saw, and what the model read."""
 
 
 def write_timeline(events: Path, out: Path) -> Path:
-    """Write the page."""
     check_output(out)
-    text = page(events.name, read_events(events))
-    with disk_errors(out), atomic_write(out) as stream:
-        stream.write(text.encode("utf-8", "backslashreplace"))
+    write_page(out, page(events.name, read_events(events)))
     return out
 
 
@@ -66,38 +64,20 @@ def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
     """Make the page."""
     readings = [line for line in lines if line["type"] == "reading"]
     events = [line for line in lines if line["type"] == "event"]
-    pictures = any(event.get("thumbnails") for event in events)
-    heads = "".join(f'<th scope="col">{head}</th>' for head in PICTURES.values()) if pictures else ""
-    rows = "".join(
-        f'<tr><th scope="row">{event["image"]:,}</th><td>{escape(clock(event["time"]))}</td>'
-        f"<td>{escape(event['name'])}</td><td>{escape(event['text'])}</td>{_pictures(event) if pictures else ''}</tr>"
-        for event in events
-    )
-    table = (
-        '<div class="scroll"><table><thead><tr><th scope="col">image</th><th scope="col">noticed</th>'
-        f'<th scope="col">event</th><th scope="col">what</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
-        if events
-        else "<p>Nothing happened.</p>"
-    )
-    return document(
-        f"fozo: {name}",
-        f"<header><h1>{escape(name)}</h1><p>{readings[-1]['image']:,} images, {len(events)} events. At the end: "
-        f"{escape(str(readings[-1].get('sentence', '')))}</p></header>"
-        f"<section class=events><h2>Events</h2>{table}</section>"
-        f'<section><h2>Readings</h2><div class="charts">{"".join(_charts(readings))}</div></section>',
+    return render(
+        "timeline",
+        title=f"fozo: {name}",
+        name=name,
+        images=readings[-1]["image"],
+        sentence=str(readings[-1].get("sentence", "")),
+        events=events,
+        thumbnails=THUMBNAILS if any(event.get("thumbnails") for event in events) else (),
+        clock=clock,
+        charts=_charts(readings),
     )
 
 
-def _pictures(event: dict[str, Any]) -> str:
-    """Cells with what the camera saw, and what the model read."""
-    given = event.get("thumbnails") or {}
-    image = '<img alt="{}" src="data:image/jpeg;base64,{}">'
-    return "".join(
-        f"<td>{image.format(escape(head), given[key]) if key in given else ''}</td>" for key, head in PICTURES.items()
-    )
-
-
-def _charts(readings: Sequence[dict[str, Any]]) -> list[str]:
+def _charts(readings: Sequence[dict[str, Any]]) -> list[Markup]:
     charts = []
     for title, key, unit in (
         ("Expected accuracy, with its 95 % interval", "expected_accuracy", "accuracy (%)"),
