@@ -3,9 +3,8 @@
     python -m benchmarks.guard -o results/guard.md
     python -m benchmarks.guard IMAGENET_FOLDER WEIGHTS --methods align,fozo --clean 200 --sample 10 --length 128 -o ...
 
-The first takes the bundled model and images; a few minutes on one core. Each stream is predicted once: what the method
-says, what the guard lets through, and what the plain model says are all of the same run. The reference is of images
-that are in no stream.
+The first takes the bundled model and images; a few minutes on one core. The reference is of images that are in no
+stream.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
 from fozo.data.sources import prepare
 from fozo.io import atomic_write
-from fozo.methods.common.observer import Observation
-from fozo.monitor.types import Drift
 from fozo.types import Floats, Tap
 
 BATCH = 16
@@ -42,24 +39,6 @@ ABSURD = {
 
 Labels = npt.NDArray[np.int64]
 Stream = tuple[str, Pixels, Labels]
-
-
-class Listener:
-    """Stands before a monitor, and keeps what the method itself predicted."""
-
-    def __init__(self, monitor: fozo.Monitor) -> None:
-        self.monitor, self.logits = monitor, list[Floats]()
-
-    @property
-    def drift(self) -> Drift:
-        return self.monitor.drift
-
-    def observe(self, observation: Observation) -> Floats | None:
-        self.logits.append(observation.logits)
-        return self.monitor.observe(observation)
-
-    def metrics(self) -> dict[str, float]:
-        return self.monitor.metrics()
 
 
 def edges(pixels: Pixels) -> Pixels:
@@ -126,20 +105,19 @@ def run(adapter: fozo.Method[Any], reference: fozo.MonitorReference, stream: Str
     """One row: accuracies in points, where the guard fell back, and what it thinks of the gain at the end."""
     name, pixels, labels = stream
     adapter.reset()
-    monitor = fozo.Monitor(adapter, reference, shadow=shadow, guard="on")
-    listener = Listener(monitor)
-    adapter.attach(listener)
-    plain, guarded, fallen, first = list[Floats](), list[Floats](), 0, None
+    monitor = fozo.Monitor(reference, shadow=shadow)
+    guarded = fozo.Guarded(adapter.clone(), monitor)
+    logits: dict[str, list[Floats]] = {"plain": [], "adapted": [], "guarded": []}
+    fallen, first = 0, None
     for start in range(0, len(pixels), BATCH):
         images = adapter.engine.spec.normalise(pixels[start : start + BATCH])
-        plain.append(adapter.engine.run(adapter.engine.check(images))[Tap.LOGITS][0])
-        guarded.append(adapter(images))
+        logits["plain"].append(adapter.engine.run(adapter.engine.check(images))[Tap.LOGITS][0])
+        logits["adapted"].append(adapter(images))
+        logits["guarded"].append(guarded(images))
         if monitor.status.guarding:
             fallen += len(images)
             first = start + 1 if first is None else first
-    shares = [
-        100 * float((np.concatenate(x).argmax(axis=1) == labels).mean()) for x in (plain, listener.logits, guarded)
-    ]
+    shares = [100 * float((np.concatenate(x).argmax(axis=1) == labels).mean()) for x in logits.values()]
     row: list[object] = [adapter.info.name, name, len(labels), *(f"{share:.1f}" for share in shares)]
     return [
         *row,
