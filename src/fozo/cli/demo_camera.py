@@ -24,7 +24,6 @@ from fozo.io.system import usable_cpus
 from fozo.methods.align import Align
 from fozo.methods.noadapt import NoAdapt
 from fozo.monitor import Estimate, Event, Monitor, MonitorReference, Status
-from fozo.monitor.quality import Looker
 from fozo.monitor.sentences import clock
 from fozo.types import Floats
 
@@ -189,13 +188,12 @@ def run_camera(images: int, seed: int) -> Iterator[Step]:
     adapter, plain = Align(engine, sample.source(sample.MODELS["float32"])), NoAdapt(engine)
     events: list[Event] = []
     reference = MonitorReference.load(sample.MONITOR)
-    monitor = Monitor(adapter, reference, shadow=0, on_event=events.append, clock=lambda: 0.0)
+    monitor = Monitor(reference, shadow=0, on_event=events.append, clock=lambda: 0.0).watch(adapter)
     chosen = open_images(sample.IMAGES).take(min(images, IMAGES))
     stream = Stream(chosen, engine.spec, Continual(kinds=SCRIPT, severity=SEVERITY), batch_size=BATCH, seed=seed)
-    looker = Looker(engine.spec)
 
     def pixels(image: Floats) -> Pixels:
-        levels = 255 * np.clip(looker.pixels(image[None])[0], 0, 1) + 0.5
+        levels = 255 * np.clip(monitor.quality.pixels(image[None])[0], 0, 1) + 0.5
         return np.asarray(levels.astype(np.uint8).transpose(1, 2, 0))
 
     def record(logits: Floats, batch: LabelledBatch) -> BatchRecord:
