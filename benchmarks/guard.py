@@ -36,7 +36,7 @@ from fozo.types import Floats, Tap
 BATCH = 16
 ABSURD = {
     "mean_strength": 1.0, "std_strength": 1.0, "cls_strength": 1.0, "equaliser_strength": 1.0,
-    "content_strength": 0.0, "doubt": 0.0,
+    "content_strength": 0.0, "content_error": 0.0,
 }  # fmt: skip
 """Align without what keeps it from harm: all strengths full, and content taken for drift."""
 

@@ -23,12 +23,13 @@ from typing import Any
 
 import numpy as np
 
+from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.io import save_arrays
 from fozo.methods.base import Method
 from fozo.methods.common.observer import Observation
 from fozo.monitor.accuracy import Estimate, shown
-from fozo.monitor.drift import CONTENT, RECENT, DriftDetector
+from fozo.monitor.drift import RECENT, DriftDetector
 from fozo.monitor.event import EVENTS, Event
 from fozo.monitor.faults import SENTENCES, FaultDetector
 from fozo.monitor.memory import memory_of, recall
@@ -101,7 +102,7 @@ class Monitor:
         reference: MonitorReference,
         *,
         false_alarms: float = 1e-4,
-        content: float = CONTENT,
+        content: float = CONTENT_VARIANCE,
         shadow: float = 0.02,
         guard: str = "off",
         thumbnails: bool = False,

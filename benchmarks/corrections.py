@@ -1,13 +1,13 @@
-"""What it costs or gains in accuracy that Align keeps a treatment, and runs larger groups where its memory is rich.
+"""What it costs or gains in accuracy that Align keeps a correction, and runs larger groups where its memory is rich.
 
-    python -m benchmarks.treatments                          (the bundled model and images, severities 3 and 5)
-    python -m benchmarks.treatments --weights WEIGHTS --folder IMAGES [--images 64] [--batches 1 8] [--severities 3]
+    python -m benchmarks.corrections                          (the bundled model and images, severities 3 and 5)
+    python -m benchmarks.corrections --weights WEIGHTS --folder IMAGES [--images 64] [--batches 1 8] [--severities 3]
 
-A treatment is kept for new images up to a part of the effective samples that it rests on (``treatment.PART``). Beside
-the part that is used, others are tried: 0 makes a treatment for every group. The last row also has groups of eight
+A correction is kept for new images up to a part of the effective samples that it rests on (``correction.PART``). Beside
+the part that is used, others are tried: 0 makes a correction for every group. The last row also has groups of eight
 always (``method.RICH``): how Align was before either. One continual stream through clean images and the fifteen
-corruptions, the same batches to all of them; the difference is to groups of eight with a treatment each. Intervals are
-of 95 %, over images, as in benchmarks/calibration.py. *Kept* is the share of groups whose treatment was there already.
+corruptions, the same batches to all of them; the difference is to groups of eight with a correction each. Intervals are
+of 95 %, over images, as in benchmarks/calibration.py. *Kept* is the share of groups whose correction was there already.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from fozo.data.corruptions import KINDS
 from fozo.data.scenarios import Continual
 from fozo.data.sets import ImageSet
 from fozo.data.streams import LabelledBatch
+from fozo.methods.align import correction
 from fozo.methods.align import method as align
-from fozo.methods.align import treatment
 from fozo.types import Engine, Floats
 
 PARTS = (0.0, 0.25, 0.5, 1.0)
@@ -38,17 +38,17 @@ CALIBRATION = 512
 
 @contextmanager
 def constants(part: float, rich: float) -> Iterator[None]:
-    """Let Align keep treatments for another part of the evidence, and run large groups from other evidence on."""
-    before = treatment.PART, align.RICH
-    treatment.PART, align.RICH = part, rich
+    """Let Align keep corrections for another part of the evidence, and run large groups from other evidence on."""
+    before = correction.PART, align.RICH
+    correction.PART, align.RICH = part, rich
     try:
         yield
     finally:
-        treatment.PART, align.RICH = before
+        correction.PART, align.RICH = before
 
 
 class Contender:
-    """Align under other constants; counts its groups, and those whose treatment was kept."""
+    """Align under other constants; counts its groups, and those whose correction was kept."""
 
     def __init__(self, engine: Engine, source: SourceStatistics, part: float, rich: float) -> None:
         self.method, self.part, self.rich = fozo.Align(engine, source), part, rich
