@@ -352,7 +352,7 @@ def test_bad_input_is_one_sentence_and_code_2(
     for arguments, sentence in (
         (("adapt", weights, photos), "needs --stats"),
         (("adapt", weights, photos, "--method", "magic"), "no method 'magic'"),
-        (("adapt", weights, tmp_path / "nowhere", "--stats", stats), "is no folder"),
+        (("adapt", weights, tmp_path / "nowhere", "--stats", stats), "is not a folder"),
         (("adapt", weights, photos, "--stats", stats, "--option", "content_error"), "give NAME=VALUE"),
         (("adapt", weights, photos, "--stats", stats, "--option", "speed=2"), "no option 'speed'"),
         (("adapt", weights, photos, "--stats", stats, "--passes", "many"), "passes"),

@@ -113,13 +113,12 @@ def test_siblings_share_what_is_derived_and_nothing_else() -> None:
 
 def test_only_so_many_cameras_have_labels() -> None:
     class Adapter:
-        passes_per_image = 2.0
-
         def metrics(self) -> dict[str, float]:
             return {"fallbacks": 1.0}
 
     class Camera:
         monitor, events, memories, passing, adapter = None, (), 5, False, Adapter()
+        passes_per_image = 2.0
 
         def __init__(self, name: str) -> None:
             self.name = name
