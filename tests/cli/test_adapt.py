@@ -67,12 +67,14 @@ def test_predictions_are_those_of_the_method(
 ) -> None:
     out = tmp_path / "predictions.csv"
     command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 16, "-o", out)
-    code, said, errors = call(*command, "--passes", passes, "--option", "doubt=2", "--option", "retrieval.capacity=32")
+    code, said, errors = call(
+        *command, "--passes", passes, "--option", "content_error=2", "--option", "retrieval.capacity=32"
+    )
     assert code == 0 and "60 images" in said and errors == ""
     header, rows = table(out)
     assert header[:3] == ["image", "class1", "probability1"] and len(header) == 11
     assert [row[0] for row in rows] == sorted(p.relative_to(photos).as_posix() for p in photos.rglob("*.png"))
-    options = {"doubt": 2.0, "retrieval.capacity": 32, "passes": passes if passes == "auto" else int(passes)}
+    options = {"content_error": 2.0, "retrieval.capacity": 32, "passes": passes if passes == "auto" else int(passes)}
     by_hand(fozo.adapter(weights, stats, **options), photos, rows, 16)
 
 
@@ -227,7 +229,7 @@ def test_only_the_same_run_is_continued(
         assert call(*command)[0] == 130
     kept = out.read_bytes()
     for change, what in (
-        (("--option", "doubt=2"), "begun with another config"),
+        (("--option", "content_error=2"), "begun with another config"),
         (("--method", "noadapt"), "begun with another method"),
         (("--batch-size", 16), "begun with another batch_size (8, now 16)"),
         (("--mean", "0.4"), "begun with another mean"),
@@ -350,7 +352,7 @@ def test_bad_input_is_one_sentence_and_code_2(
         (("adapt", weights, photos), "needs --stats"),
         (("adapt", weights, photos, "--method", "magic"), "no method 'magic'"),
         (("adapt", weights, tmp_path / "nowhere", "--stats", stats), "is not a folder"),
-        (("adapt", weights, photos, "--stats", stats, "--option", "doubt"), "give NAME=VALUE"),
+        (("adapt", weights, photos, "--stats", stats, "--option", "content_error"), "give NAME=VALUE"),
         (("adapt", weights, photos, "--stats", stats, "--option", "speed=2"), "no option 'speed'"),
         (("adapt", weights, photos, "--stats", stats, "--passes", "many"), "passes"),
         (("adapt", weights, photos, "--stats", stats, "--preset", "mine"), "no preset 'mine'"),
