@@ -50,7 +50,7 @@ NEEDS = {
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
 """What a method may need, in words."""
-STATE_VERSION = 3
+STATE_VERSION = 4
 LARGEST = 1e30
 """No number that adaptation leads to comes near it; beyond, products of two would not be finite."""
 
