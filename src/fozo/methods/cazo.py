@@ -25,7 +25,7 @@ import numpy.typing as npt
 from fozo.core.noise import Noise, PhiloxNoise, Purpose, generator
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
-from fozo.methods.base import one_of, positive
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.common.matching import MatchingMethod
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
@@ -100,7 +100,7 @@ class CAZO(MatchingMethod[CAZOConfig]):
     """
 
     PRESETS: ClassVar = {"official": CAZOConfig(), "paper": CAZOConfig(dropout=0.0, scaled_step=False)}
-    TAKES: ClassVar = ("start", "noise", "keep")
+    EXTRAS: ClassVar = ("start", "noise", "keep")
 
     def prepare(self) -> None:
         """Make the twin with the adapter, and draw its first numbers."""
@@ -109,9 +109,9 @@ class CAZO(MatchingMethod[CAZOConfig]):
         c = self.config
         blocks = [int(block) for block in c.blocks.split(",")]
         self.adapters = Adapters(self.engine, blocks, c.width, c.placement == "parallel")
-        self.noise: Noise = self.given["noise"] or PhiloxNoise(self.seed)
-        self.keep = self.given["keep"] or Dropout(self.seed, 1 - c.dropout)
-        self.start = self._drawn(len(blocks)) if self.given["start"] is None else np.array(self.given["start"], float)
+        self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
+        self.keep = self.extras["keep"] or Dropout(self.seed, 1 - c.dropout)
+        self.start = self._drawn(len(blocks)) if self.extras["start"] is None else np.array(self.extras["start"], float)
         if self.start.shape != (len(self.adapters),) or not np.isfinite(self.start).all():
             raise FozoError(
                 f"cazo: start must be {len(self.adapters)} finite numbers, not of shape {list(self.start.shape)}"

@@ -46,7 +46,7 @@ class Equalise(Method[EqualiseConfig]):
     """Images equalised by domain, and nothing else: for models that show no tokens."""
 
     PRESETS: ClassVar = {"default": EqualiseConfig()}
-    LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
+    VARIABLE_LENGTH: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
 
     if TYPE_CHECKING:
 

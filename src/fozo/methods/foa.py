@@ -58,13 +58,13 @@ class FOA(MatchingMethod[FOAConfig]):
     """
 
     PRESETS: ClassVar = {"paper": FOAConfig()}
-    TAKES: ClassVar = ("start", "draws")
-    LENGTHS: ClassVar = {**MatchingMethod.LENGTHS, "cma": "numbers", "cma.form": "bytes"}
+    EXTRAS: ClassVar = ("start", "draws")
+    VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "cma": "numbers", "cma.form": "bytes"}
 
     def prepare(self) -> None:
         """Make the fitness, and draw the first prompts."""
         self.objective = Objective(weight=self.config.weight)
-        self.start = first_prompts(self.engine.spec, self.config.prompts, self.seed, self.given["start"])
+        self.start = first_prompts(self.engine.spec, self.config.prompts, self.seed, self.extras["start"])
         self.passes_per_image = float(self.config.passes)
 
     def begin(self) -> None:
@@ -75,7 +75,7 @@ class FOA(MatchingMethod[FOAConfig]):
             population=passes - 1 if passes > 2 else 2,
             keep_best=passes > 2,
             seed=self.seed,
-            draws=self.given["draws"],
+            draws=self.extras["draws"],
         )
         self.begin_matching(self.config.window)
 

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method, positive
+from fozo.methods.base import Method
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
 

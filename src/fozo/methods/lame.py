@@ -16,7 +16,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fozo.methods.base import Stateless, one_of, positive
+from fozo.methods.base import Stateless
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, Tap
 

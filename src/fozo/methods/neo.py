@@ -20,7 +20,8 @@ from typing import ClassVar
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method, one_of
+from fozo.methods.base import Method
+from fozo.methods.common.options import one_of
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
 
@@ -53,11 +54,11 @@ class NEO(Method[NEOConfig]):
         "paper": NEOConfig(average="batches"),
         "continual": NEOConfig(average="ema"),
     }
-    TAKES: ClassVar = ("bias",)
+    EXTRAS: ClassVar = ("bias",)
 
     def prepare(self) -> None:
         """Find the head's bias."""
-        classes, given = self.engine.spec.classes, self.given["bias"]
+        classes, given = self.engine.spec.classes, self.extras["bias"]
         if given is None:
             given = self.engine.head().bias if "tokens" in self.engine.abilities else np.zeros(classes)
         self.bias: Array = np.asarray(given, dtype=np.float64)

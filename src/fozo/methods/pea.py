@@ -31,7 +31,9 @@ from fozo.core.moments import TokenMoments
 from fozo.core.objective import entropies
 from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
-from fozo.methods.base import NEEDS, Method, one_of, positive
+from fozo.methods.base import Method
+from fozo.methods.common.info import NEEDS
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Engine, Floats, Images, State, Tap
 
@@ -108,13 +110,13 @@ class PEA(Method[PEAConfig]):
         "views": PEAConfig(passes=6),
         "paper": PEAConfig(gamma=float("inf"), restart="this"),
     }
-    TAKES: ClassVar = ("covariances",)
-    LENGTHS: ClassVar = {"entropy": "averages"}
+    EXTRAS: ClassVar = ("covariances",)
+    VARIABLE_LENGTH: ClassVar = {"entropy": "averages"}
     ARRAYS: ClassVar = ("mean", "covariance", "drifts", "known", "centre", "whitening")
 
     def prepare(self) -> None:
         """Take the roots of the source's covariances, group by group."""
-        source: Covariances | None = self.given["covariances"]
+        source: Covariances | None = self.extras["covariances"]
         if source is None:
             raise FozoError(f"pea needs {NEEDS['covariances']}")
         assert isinstance(self.engine, BlockEngine)

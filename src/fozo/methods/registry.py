@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError, PluginWarning
-from fozo.methods.base import NEEDS, Method, MethodInfo
+from fozo.methods.base import Method
+from fozo.methods.common.info import NEEDS, MethodInfo
 from fozo.types import Engine
 
 AnyMethod = Method[Any]

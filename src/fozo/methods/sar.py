@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.base import one_of, positive
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.common.layernorm import Descent, GradientMethod, entropy, lower_blocks
 from fozo.methods.registry import register
 from fozo.types import State
@@ -69,7 +69,7 @@ class SARConfig(Descent):
 class SAR(GradientMethod[SARConfig]):
     """Sharpness-aware entropy minimisation on sure predictions, with recovery."""
 
-    LENGTHS: ClassVar = {"average": "averages"}
+    VARIABLE_LENGTH: ClassVar = {"average": "averages"}
     PRESETS: ClassVar = {
         "paper": SARConfig(),
         "official": SARConfig(full_recovery=False, step_when_empty=True),

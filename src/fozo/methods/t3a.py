@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from fozo.core.objective import entropies
 from fozo.errors import FozoError
-from fozo.methods.base import Method, positive
+from fozo.methods.base import Method
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Batch, Floats, State, Tap
 
@@ -81,7 +82,7 @@ class T3A(Method[T3AConfig]):
     """Class centroids from the stream's surest features instead of the head."""
 
     PRESETS: ClassVar = {"paper": T3AConfig()}
-    LENGTHS: ClassVar = dict.fromkeys(("features", "labels", "entropies"), "supports")
+    VARIABLE_LENGTH: ClassVar = dict.fromkeys(("features", "labels", "entropies"), "supports")
 
     def prepare(self) -> None:
         """The head's weight rows are the first supports."""

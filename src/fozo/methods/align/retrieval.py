@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.methods.base import positive
+from fozo.methods.common.options import positive
 from fozo.types import Array, Floats, State
 
 CONTENT_VARIANCE = 0.25

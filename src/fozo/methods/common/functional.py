@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fozo.methods.base import C, Method
+from fozo.methods.base import Method
+from fozo.methods.common.stateful import C
 from fozo.types import Batch, Floats, State
 
 

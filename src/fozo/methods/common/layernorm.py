@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method, positive
+from fozo.methods.base import Method
+from fozo.methods.common.options import positive
 from fozo.types import Array, Batch, Engine, Floats, State
 
 if TYPE_CHECKING:

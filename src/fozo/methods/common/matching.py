@@ -12,7 +12,8 @@ import numpy.typing as npt
 from fozo.core.moments import Moments, Window
 from fozo.core.noise import starting_prompts
 from fozo.errors import FozoError
-from fozo.methods.base import C, Method
+from fozo.methods.base import Method
+from fozo.methods.common.stateful import C
 from fozo.types import Array, Floats, Spec, State
 
 
@@ -43,7 +44,7 @@ class ActivationShift:
 class MatchingMethod(Method[C]):
     """A method that compares features with the source's and shifts what the head reads (from FOA)."""
 
-    LENGTHS: ClassVar[Mapping[str, str]] = {"shift": "shifts", "window": "images"}
+    VARIABLE_LENGTH: ClassVar[Mapping[str, str]] = {"shift": "shifts", "window": "images"}
     shift: ActivationShift
     window: Window
 

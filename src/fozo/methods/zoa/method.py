@@ -21,7 +21,7 @@ from fozo.core.noise import Noise, SignedUniform
 from fozo.core.objective import Objective, entropies
 from fozo.core.spsa import OneSidedSPSA
 from fozo.errors import FozoError
-from fozo.methods.base import positive
+from fozo.methods.common.options import positive
 from fozo.methods.common.layernorm import LayerNorms, lower_blocks
 from fozo.methods.common.matching import ActivationShift, MatchingMethod
 from fozo.methods.registry import register
@@ -85,9 +85,9 @@ class ZOA(MatchingMethod[ZOAConfig]):
     ``noise`` gives draws to use instead of the seeded ones: even steps are the mixture's, odd ones those of e.
     """
 
-    TAKES: ClassVar = ("noise",)
-    LENGTHS: ClassVar = {
-        **MatchingMethod.LENGTHS, "point": "coordinates", "offsets": "domains", "domain": "averages",
+    EXTRAS: ClassVar = ("noise",)
+    VARIABLE_LENGTH: ClassVar = {
+        **MatchingMethod.VARIABLE_LENGTH, "point": "coordinates", "offsets": "domains", "domain": "averages",
     }  # fmt: skip
     PRESETS: ClassVar = {
         "paper": ZOAConfig(),
@@ -97,7 +97,7 @@ class ZOA(MatchingMethod[ZOAConfig]):
     def prepare(self) -> None:
         """Make the twin."""
         self.norms = LayerNorms(self.engine, lower_blocks(self.engine.spec.depth, first=1))
-        self.noise: Noise = self.given["noise"] or SignedUniform(self.seed)
+        self.noise: Noise = self.extras["noise"] or SignedUniform(self.seed)
         self.objective = Objective()
         self.passes_per_image = float(self.config.passes)
 
