@@ -175,7 +175,7 @@ def shoot(images: int, seed: int, show: Callable[[Film], None]) -> Film:
         ours, theirs = adapter(batch.images), plain(batch.images)
         seen += len(batch.labels)
         camera = pixels(batch.images[-1])
-        read = camera if adapter.equalised is None else pixels(adapter.equalised)
+        read = camera if adapter.last_input is None else pixels(adapter.last_input)
         names = [chosen.classes[int(place)] for place in (batch.labels[-1], theirs[-1].argmax(), ours[-1].argmax())]
         original = chosen.read(int(batch.samples[-1]))[..., :1]
         events = tuple(Event(e.name, e.image, e.time, untimed(e.text), e.facts) for e in told)

@@ -20,8 +20,8 @@ import numpy as np
 
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
-from fozo.methods.common.options import positive
 from fozo.methods.common.layernorm import Descent, GradientMethod, LayerNorms, entropy
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Array, Engine, Images, State
 
@@ -173,7 +173,6 @@ class EATA(GradientMethod[EATAConfig]):
         return logits
 
     def begin(self) -> None:
-        """Start from the model's own norms and without an average prediction."""
         super().begin()
         self.average = None
 
@@ -185,12 +184,10 @@ class EATA(GradientMethod[EATAConfig]):
             self.average = average
 
     def variables(self) -> State:
-        """LayerNorms, momentum and the average prediction."""
         average = np.empty(0) if self.average is None else self.average.double().cpu().numpy()
         return {**super().variables(), "average": average}
 
     def assign(self, variables: State) -> None:
-        """Continue from a state."""
         average = variables["average"]
         if len(average) not in (0, self.engine.spec.classes):
             raise FozoError(f"the state's average prediction is of {len(average)} classes; give this model's own state")

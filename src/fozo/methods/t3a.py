@@ -102,19 +102,22 @@ class T3A(Method[T3AConfig]):
         if not np.isfinite(logits).all():  # an infinite feature has no direction, and must not become a centroid
             raise FozoError("the model's logits are not finite; nothing was changed: check its weights")
         self.supports = self.supports.join(Supports.of(features, logits), self.config.supports)
+        return self._classify(features).astype(logits.dtype)
+
+    def predict(self, batch: Batch) -> Floats:
+        taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
+        return self._classify(taps[Tap.POOLED][0]).astype(taps[Tap.LOGITS].dtype)
+
+    def _classify(self, features: Floats) -> Floats:
         prediction: Floats = features @ self.supports.centroids(self.engine.spec.classes).T
-        return prediction.astype(logits.dtype)
+        return prediction
 
     def variables(self) -> State:
-        """The supports."""
-        supports = self.supports
-        return {"features": supports.features, "labels": supports.labels, "entropies": supports.entropies}
+        return {name: getattr(self.supports, name) for name in self.VARIABLE_LENGTH}
 
     def assign(self, variables: State) -> None:
-        """Put supports in force."""
-        features, labels, entropy = (variables[name] for name in ("features", "labels", "entropies"))
+        labels = variables["labels"].astype(np.int64)
         if len(labels) and not 0 <= labels.min() <= labels.max() < self.engine.spec.classes:
             raise FozoError("the state's supports are of classes that this model does not have; give its own state")
-        self.supports = Supports(
-            features.astype(self.start.features.dtype), labels.astype(np.int64), entropy.astype(np.float64)
-        )
+        features, entropy = variables["features"], variables["entropies"].astype(np.float64)
+        self.supports = Supports(features.astype(self.start.features.dtype), labels, entropy)

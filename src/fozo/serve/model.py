@@ -11,7 +11,6 @@ from fozo.core.statistics import SourceStatistics
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.common.siblings import sibling
 from fozo.methods.registry import create
 from fozo.monitor import Event, Monitor, MonitorReference
 from fozo.public import adapter as make_adapter
@@ -46,7 +45,7 @@ class ServedModel:
             self._prototype = make_adapter(self.engine, source, **config.options)
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
         if self.reference is not None:
-            self._monitor(sibling(self._prototype), [])  # which refuses a reference of another model or method
+            self._monitor(self._prototype.sibling(), [])  # which refuses a reference of another model or method
         self.store = None if server.state is None else Store(Path(server.state), self.name)
 
     @property
@@ -75,7 +74,7 @@ class ServedModel:
         return self._make("", None, passing=True)
 
     def _make(self, name: str, folder: Folder | None, passing: bool = False) -> Camera:
-        adapter = sibling(self._prototype)
+        adapter = self._prototype.sibling()
         events: list[Event] = []
         monitor = None if self.reference is None else self._monitor(adapter, events)
         try:

@@ -61,7 +61,9 @@ class Align(Method[AlignConfig]):
     """Images equalised and tokens aligned with clean ones of the same content, by domain."""
 
     PRESETS: ClassVar = {"default": AlignConfig()}
-    VARIABLE_LENGTH: ClassVar = dict.fromkeys(("mean", "variance", "descriptor", "codes", "scales", "contents"), "images")
+    VARIABLE_LENGTH: ClassVar = dict.fromkeys(
+        ("mean", "variance", "descriptor", "codes", "scales", "contents"), "images"
+    )
 
     def prepare(self) -> None:
         """Read the targets from the source statistics."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.io import Form, load_arrays, save_arrays
+from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.types import State
 
 VERSION = 3
@@ -28,28 +28,40 @@ class ArrayLike(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
-def read_attributes(owner: object, names: Iterable[str]) -> State:
-    """Return attributes as named arrays; one that has a ``state()`` adds the arrays of that."""
+def read_attributes(owner: object, names: Iterable[str], optional: Collection[str]) -> State:
+    """Return attributes as named arrays; one that has a ``state()`` adds the arrays of that.
+
+    An ``optional`` number is an array of one element, or of none where it is ``None``.
+    """
     found: State = {}
     for name in names:
         value = getattr(owner, name)
-        found |= value.state() if hasattr(value, "state") else {name: np.asarray(value)}
+        if hasattr(value, "state"):
+            found |= value.state()
+        elif name in optional and (value is None or isinstance(value, float)):
+            found[name] = np.array([] if value is None else [value], dtype=np.float64)
+        else:
+            found[name] = np.asarray(value)
     return found
 
 
-def write_attributes(owner: object, names: Iterable[str], state: State) -> None:
+def write_attributes(owner: object, names: Iterable[str], optional: Collection[str], state: State) -> None:
     """Set what :func:`read_attributes` returned. Plain integers are counts, so negative ones are refused."""
     for name in names:
         current = getattr(owner, name)
         if hasattr(current, "load_state"):
             current.load_state(state)
+            continue
+        value: object = state[name]
+        if name in optional and (current is None or isinstance(current, float)):
+            if len(state[name]) > 1:
+                raise FozoError(f"the state's {name!r} is {len(state[name])} numbers, not one; save the state again")
+            value = float(state[name][0]) if len(state[name]) else None
         elif isinstance(current, (int, float)):
             value = type(current)(state[name].item())
             if isinstance(current, int) and value < 0:
                 raise FozoError(f"the state's {name!r} is {value}, but counts start at 0; give a state saved whole")
-            setattr(owner, name, value)
-        else:
-            setattr(owner, name, state[name])
+        setattr(owner, name, value)
 
 
 def check_arrays(
@@ -94,7 +106,7 @@ def load_state(path: str | os.PathLike[str], owner: Mapping[str, object], check:
 
 
 def _check_file(
-    path: str, owner: Mapping[str, object], check: Checker, header: Mapping[str, object], specs: Mapping[str, Form]
+    path: str, owner: Mapping[str, object], check: Checker, header: Mapping[str, object], specs: Mapping[str, ArraySpec]
 ) -> None:
     if header.get("version") != VERSION:
         raise FozoError(f"{path} is a state of version {header.get('version')!r}, where {VERSION} is needed")

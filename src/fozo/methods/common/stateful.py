@@ -17,7 +17,13 @@ from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.journal import Journal, apply_changes, changes, read_journal
 from fozo.methods.common.options import plain
 from fozo.methods.common.state import (
-    ArrayLike, check_arrays, check_finite, load_state, read_attributes, save_state, write_attributes,
+    ArrayLike,
+    check_arrays,
+    check_finite,
+    load_state,
+    read_attributes,
+    save_state,
+    write_attributes,
 )  # fmt: skip
 from fozo.types import Engine, State
 
@@ -38,7 +44,10 @@ class Stateful(ABC, Generic[C]):
     A step replaces arrays and never writes into them. Plain integers are counts and cannot be negative.
     """
     VARIABLE_LENGTH: ClassVar[Mapping[str, str]] = {}
-    """Variables with any number of rows, and what that number is called: equal names mean equal numbers."""
+    """Variables with any number of rows, and what that number is called: equal names mean equal numbers.
+
+    A number named here and in ``STATE`` may be ``None``.
+    """
 
     engine: Engine
     config: C
@@ -61,11 +70,11 @@ class Stateful(ABC, Generic[C]):
 
         The names, shapes and precisions are always the same, but for the rows that :attr:`VARIABLE_LENGTH` lets vary.
         """
-        return read_attributes(self, self.STATE)
+        return read_attributes(self, self.STATE, self.VARIABLE_LENGTH)
 
     def assign(self, variables: State) -> None:
         """Put variables of the right names, shapes and precisions in force; refuse impossible values here."""
-        write_attributes(self, self.STATE, variables)
+        write_attributes(self, self.STATE, self.VARIABLE_LENGTH, variables)
 
     def variable_length(self) -> Mapping[str, str]:
         return self.VARIABLE_LENGTH
@@ -185,4 +194,3 @@ class Stateful(ABC, Generic[C]):
             self._entries = followed
             self.load_state(other.state())
             self._recorded = {} if self.journal is None else self.variables()
-

@@ -74,9 +74,7 @@ def read_step(entry: Mapping[str, Any], size: int) -> tuple[Step, int]:
 
 def check_point(point: Array, led_to: int, index: int) -> None:
     if checksum(point) != led_to:
-        raise FozoError(
-            f"step {index} leads to other prompts; use the noise and the NumPy version of the original run"
-        )
+        raise FozoError(f"step {index} leads to other prompts; use the noise and the NumPy version of the original run")
 
 
 def replay(

@@ -25,8 +25,8 @@ from fozo.core.objective import Objective
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA
 from fozo.errors import FozoError
-from fozo.methods.common.options import one_of
 from fozo.methods.common.matching import MatchingMethod, first_prompts
+from fozo.methods.common.options import one_of
 from fozo.methods.fozo.journal import check_point, make_header, read_step, record
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, Knobs, Tap
