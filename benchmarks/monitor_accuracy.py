@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import fozo
-from benchmarks.monitor import table, write
+from benchmarks.common import markdown, write
 from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, STREAMS, Domain, Material
 from fozo.data.corruptions import KINDS
 from fozo.methods.registry import AnyMethod
@@ -147,7 +147,6 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         rows += found[0]
         details += found[1]
     yield f"# Expected accuracy over {len(DOMAINS)} domains: clean images and 15 corruptions x 5 severities"
-    yield ""
     yield (
         f"Errors are absolute, in points. *By chance*: what the mean error of a perfect estimate would be, for so many "
         f"predictions that are each right or wrong; *beyond chance*: the mean error that is left of the squared one "
@@ -158,7 +157,6 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         f"The adapted model takes batches of {BATCH}, and begins anew in each domain, and there after "
         f"{STREAMS[0][1]} images."
     )
-    yield ""
     heads = [
         "model",
         "predictions",
@@ -174,9 +172,9 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         "in the 95 % interval",
         "interval",
     ]
-    yield from table([*heads, "mean error of average confidence"], rows)
+    yield markdown([*heads, "mean error of average confidence"], rows)
     heads = ["model", "predictions", "severity", "accuracy", "expected", "average confidence", "mean error"]
-    yield from table(heads, details)
+    yield markdown(heads, details)
 
 
 def main() -> None:
