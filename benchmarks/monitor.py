@@ -24,7 +24,7 @@ from fozo.data.corruptions import KINDS
 from fozo.data.groups import TEXT, TUNING, parse
 from fozo.monitor import CleanImages, DriftDetector
 from fozo.monitor.faults import FaultDetector
-from fozo.monitor.quality import Looker
+from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.signatures import Signatures
 from fozo.types import Array
 
@@ -46,8 +46,8 @@ def false_alarms(clean: CleanImages, rest: Array) -> Iterator[str]:
     for content in (0.0, 0.25):
         yield f"content = {content:g}: batches with an alarm, and how many the rate allows."
         found: list[list[object]] = []
-        for place, size in enumerate(SIZES):
-            picks = generator(0, Purpose.SHUFFLES, place).integers(len(rest), size=(BATCHES, size))
+        for number, size in enumerate(SIZES):
+            picks = generator(0, Purpose.SHUFFLES, number).integers(len(rest), size=(BATCHES, size))
             p = []
             for pick in picks:
                 rows = whitened[pick]
@@ -64,12 +64,12 @@ def streams(clean: CleanImages, rest: Array) -> Iterator[str]:
         counts = []
         for content in (0.0, 0.25):
             detector, batches, alarms = DriftDetector(clean, content=content), 0, 0
-            order, place = generator(1, Purpose.SHUFFLES, size).permutation(len(rest)), 0
+            order, start = generator(1, Purpose.SHUFFLES, size).permutation(len(rest)), 0
             while batches < BATCHES:
-                if place + size > len(rest):
-                    order, place = generator(1, Purpose.SHUFFLES, size + batches).permutation(len(rest)), 0
-                drift = detector.update(rest[order[place : place + size]])
-                place, batches, alarms = place + size, batches + 1, alarms + drift.drift_detected
+                if start + size > len(rest):
+                    order, start = generator(1, Purpose.SHUFFLES, size + batches).permutation(len(rest)), 0
+                drift = detector.update(rest[order[start : start + size]])
+                start, batches, alarms = start + size, batches + 1, alarms + drift.drift_detected
             counts.append(alarms)
         rows.append([size, *counts])
     yield markdown(["images in a batch", "batches in drift, content 0", "content 0.25"], rows)
@@ -144,14 +144,14 @@ def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
     names = [*KINDS, "clean"]
     rows: list[list[object]] = []
     for kind in KINDS:
-        counts, named, alike = dict.fromkeys(names, 0), 0, 0
+        counts, named, others = dict.fromkeys(names, 0), 0, 0
         for order in range(orders):
             some = generator(4, Purpose.SHUFFLES, order).permutation(TEST)[:size]
             guess = signatures.guess(test[kind, 3][some])
             counts[guess.kind] += 1
-            named += kind in (guess.kind, *guess.alike)
-            alike += len(guess.alike)
-        rows.append([kind, *(counts[name] or "" for name in names), named, f"{alike / orders:.1f}"])
+            named += kind in guess.kinds
+            others += len(guess.ambiguous_with)
+        rows.append([kind, *(counts[name] or "" for name in names), named, f"{others / orders:.1f}"])
     short = ["".join(word[0] for word in name.split("_")) if "_" in name else name[:4] for name in names]
     yield markdown(["truth", *short, "truth named", "others named beside"], rows)
     yield "All severities:"
@@ -164,7 +164,7 @@ def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
                     some = generator(5, Purpose.SHUFFLES, order).permutation(TEST)[:size]
                     guess = signatures.guess(test[kind, severity][some])
                     right += guess.kind == kind
-                    named += kind in (guess.kind, *guess.alike)
+                    named += kind in guess.kinds
                     known += guess.known
             total = 20 * len(KINDS)
             summary.append([size, severity, *(f"{100 * value / total:.0f} %" for value in (right, named, known))])
@@ -174,14 +174,14 @@ def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
 def faults_and_cost(material: Material) -> Iterator[str]:
     """Camera faults seen in unrelated photographs, and what looking at an image costs beside its descriptor."""
     spec, (domain, indices) = material.spec, material.domains("rest")[0]
-    pixels, looker, detector = material.pixels("rest", domain, indices), Looker(spec), FaultDetector()
+    pixels, quality, detector = material.pixels("rest", domain, indices), QualityStatistics(spec), FaultDetector()
     found, seconds = [], []
     for start in range(0, len(pixels) - BATCH + 1, BATCH):
         images = spec.normalise(pixels[start : start + BATCH])
         descriptors = describe(images)
         before = time.process_time()
-        looker(images, descriptors)
-        found += detector.update(looker.pixels(images))
+        quality(images, descriptors)
+        found += detector.update(quality.pixels(images))
         seconds.append(time.process_time() - before)
     yield "## Camera faults and cost"
     yield f"In {len(seconds) * BATCH:,} unrelated clean photographs: {len(found)} faults."

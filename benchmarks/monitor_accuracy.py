@@ -21,7 +21,7 @@ from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, STREAMS, Dom
 from fozo.data.corruptions import KINDS
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
-from fozo.monitor.accuracy import shown
+from fozo.monitor.accuracy import prediction_features
 from fozo.monitor.reference import Part
 from fozo.types import Array, Floats
 
@@ -59,10 +59,10 @@ def judge(
         if relative:
             regression, unit = replace(regression, intercept=0.0, slope=1.0), 100 * clean
         streams = [material.logits("test", domain, engine, method, start) for start, end in STREAMS if end <= count]
-        logits, place = np.concatenate(streams), signatures.place(rows[domain][:count])
+        logits, coordinates = np.concatenate(streams), signatures.coordinates(rows[domain][:count])
         right = logits.argmax(axis=1) == material.labels("test", indices[:count])
-        estimate = regression.estimate(shown(logits), place, relative=relative)
-        p = regression.probabilities(shown(logits), place)
+        estimate = regression.estimate(prediction_features(logits), coordinates, relative=relative)
+        p = regression.probabilities(prediction_features(logits), coordinates)
         chance = 100 * float(np.sqrt((p * (1 - p)).sum())) / len(p)
         value, low, high = (unit * each for each in (estimate.value, estimate.low, estimate.high))
         found.append(Judged(domain, 100 * float(right.mean()), value, low, high, _confidence(logits), chance))

@@ -200,7 +200,7 @@ def cifar(folder: Path) -> Reader:
 
 @cache
 def watched() -> tuple[Method[Any], fozo.MonitorReference]:
-    known = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)  # looks are of pixels
+    known = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
     batches = [random_images(32, seed=100 + i) for i in range(2)]
     adapter = fozo.create("align", known, fozo.calibrate(known, batches))
     shape = known.spec.image_shape
@@ -215,7 +215,7 @@ def monitor_reference(folder: Path) -> Reader:
     images = random_images(6, seed=9)
 
     def read(path: Path) -> None:
-        monitor = fozo.Monitor(adapter.clone(), fozo.MonitorReference.load(path))
+        monitor = fozo.Monitor(fozo.MonitorReference.load(path)).watch(adapter.clone())
         monitor.adapter(images)
         assert monitor.sentence
 
@@ -225,7 +225,7 @@ def monitor_reference(folder: Path) -> Reader:
 @reader
 def monitor_state(folder: Path) -> Reader:
     adapter, reference = watched()
-    monitor = fozo.Monitor(adapter.clone(), reference, shadow=1.0)
+    monitor = fozo.Monitor(reference, shadow=1.0).watch(adapter.clone())
     for seed in range(4):
         monitor.adapter(random_images(6, seed=seed))
     monitor.save(folder / "memory.npz")
@@ -236,12 +236,10 @@ def monitor_state(folder: Path) -> Reader:
         try:
             monitor.restore(path)
         except fozo.FozoError:
-            assert monitor.status is before, "a refused memory changed it"
+            assert monitor.status is before, "a refused state changed it"
             raise
         try:
-            assert (
-                monitor.observe(Observation(adapter.engine.check(images), np.zeros((6, 7), np.float32), None)) is None
-            )
+            monitor.observe(Observation(adapter.engine.check(images), np.zeros((6, 7), np.float32), None))
             assert monitor.sentence and all(map(np.isfinite, monitor.metrics().values()))
         finally:
             monitor.restore(folder / "memory.npz")
@@ -288,7 +286,7 @@ def own_log(folder: Path) -> Reader:
 @reader
 def events(folder: Path) -> Reader:
     facts: list[dict[str, object]] = [
-        {"type": "reading", "image": 8, "time": 1.5, "drift_distance": 1.0, "looks": {"contrast": -0.5}},
+        {"type": "reading", "image": 8, "time": 1.5, "drift_distance": 1.0, "quality": {"contrast": -0.5}},
         {"type": "event", "image": 8, "time": 1.5, "name": "drift", "text": "no", "thumbnails": {"camera": "/9j/"}},
     ]
 

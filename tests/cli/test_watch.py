@@ -224,7 +224,7 @@ def test_the_screen_shows_what_the_monitor_says(camera: Path) -> None:
     engine = fozo.load_engine(MODEL, threads=1)
     adapter = fozo.NoAdapt(engine)
     pixels = np.stack([frame.pixels[..., :1] for frame in frames(str(camera / "live")) if frame is not None])
-    monitor = fozo.Monitor(adapter, fozo.MonitorReference.collect(adapter, pixels[:24], corruptions=False))
+    monitor = fozo.Monitor(fozo.MonitorReference.collect(adapter, pixels[:24], corruptions=False)).watch(adapter)
     adapter(engine.spec.normalise(np.zeros((8, 28, 28, 1), dtype=np.uint8)))
     console = Console(file=io.StringIO(), width=120)
     console.print(view(monitor, "[red]door"))

@@ -24,7 +24,6 @@ from fozo.io.system import usable_cpus
 from fozo.methods.align import Align
 from fozo.methods.noadapt import NoAdapt
 from fozo.monitor import Estimate, Event, Monitor, MonitorReference, Status
-from fozo.monitor.quality import Looker
 from fozo.monitor.sentences import clock
 from fozo.types import Floats
 
@@ -157,13 +156,12 @@ def shoot(images: int, seed: int, show: Callable[[Film], None]) -> Film:
     adapter, plain = Align(engine, sample.source(sample.MODELS["float32"])), NoAdapt(engine)
     told: list[Event] = []
     reference = MonitorReference.load(sample.MONITOR)
-    monitor = Monitor(adapter, reference, shadow=0, on_event=told.append, clock=lambda: 0.0)
+    monitor = Monitor(reference, shadow=0, on_event=told.append, clock=lambda: 0.0).watch(adapter)
     chosen = open_images(sample.IMAGES).take(min(images, IMAGES))
     stream = Stream(chosen, engine.spec, Continual(kinds=SCRIPT, severity=SEVERITY), batch_size=BATCH, seed=seed)
-    looker = Looker(engine.spec)
 
     def pixels(image: Floats) -> Pixels:
-        levels = 255 * np.clip(looker.pixels(image[None])[0], 0, 1) + 0.5
+        levels = 255 * np.clip(monitor.quality.pixels(image[None])[0], 0, 1) + 0.5
         return np.asarray(levels.astype(np.uint8).transpose(1, 2, 0))
 
     def record(logits: Floats, batch: LabelledBatch) -> BatchRecord:
@@ -178,7 +176,7 @@ def shoot(images: int, seed: int, show: Callable[[Film], None]) -> Film:
         read = camera if adapter.last_input is None else pixels(adapter.last_input)
         names = [chosen.classes[int(place)] for place in (batch.labels[-1], theirs[-1].argmax(), ours[-1].argmax())]
         original = chosen.read(int(batch.samples[-1]))[..., :1]
-        events = tuple(Event(e.name, e.image, e.time, untimed(e.text), e.facts) for e in told)
+        events = tuple(Event(e.name, e.image, e.time, untimed(e.text), e.metrics) for e in told)
         told.clear()
         both = record(theirs, batch), record(ours, batch)
         film.frames.append(Frame(scene, seen, *both, monitor.status, events, Picture(original, camera, read, *names)))

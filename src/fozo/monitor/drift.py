@@ -172,13 +172,13 @@ class DriftDetector:
         """Where the images of the present drift are, on average."""
         self.drift = Drift()
 
-    def memory(self) -> tuple[dict[str, object], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, object], dict[str, Array]]:
         """What is to be kept of the stream."""
         facts = {"seen": self.seen, "drift": asdict(self.drift)}
         return facts, {"rows": self.rows, "times": self.times, "drifted": self._drifted}
 
-    def recall(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Go on from what :meth:`memory` gave."""
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Go on from what :meth:`state` gave."""
         self.seen, self.drift = int(facts["seen"]), drift_of(facts["drift"])
         self.rows, self.times, self._drifted = arrays["rows"], arrays["times"], arrays["drifted"]
         if self.seen < len(self.rows):

@@ -114,12 +114,14 @@ class Camera:
         events: list[Event],
         thumbnails: bool = False,
         passing: bool = False,
+        predictor: Method[Any] | None = None,
     ) -> None:
         """``events`` is where the monitor's are put; a folder that knows the camera already is gone on from.
 
-        A ``passing`` one is for one request, and what it saw says nothing of the next.
+        A ``passing`` one is for one request, and what it saw says nothing of the next. ``predictor`` is what requests
+        are given to, if it is not the adapter: :class:`fozo.Guarded` around it.
         """
-        self.passing = passing
+        self.passing, self.predictor = passing, adapter if predictor is None else predictor
         self.name, self.adapter, self.monitor, self.folder, self.events = name, adapter, monitor, folder, events
         self.answers = Answers()
         self.images, self.unsaved = 0, 0
@@ -170,7 +172,7 @@ class Camera:
             engine.check(as_batch(images, engine.spec, None if source is None else source.inputs))
             self.forget()  # now that the images will not be refused
         with working():
-            logits = np.asarray(self.adapter(images), dtype=np.float32)
+            logits = np.asarray(self.predictor(images), dtype=np.float32)
         if self.thumbnails:
             self._last = images[-1] if images.ndim == 4 else images
         answer = self._told(logits)
@@ -216,11 +218,17 @@ class Camera:
             return None, None
         self._shown, self._last = now, None
         if last.dtype == np.uint8:
-            seen = (last if last.shape[0] == monitor.adapter.engine.spec.channels else np.moveaxis(last, 2, 0)) / 255
+            seen = (last if last.shape[0] == self.adapter.engine.spec.channels else np.moveaxis(last, 2, 0)) / 255
         else:
-            seen = monitor.looker.pixels(last[None])[0]
+            seen = monitor.quality.pixels(last[None])[0]
         read = self.adapter.last_input
-        return _jpeg(seen), None if read is None else _jpeg(monitor.looker.pixels(read[None])[0])
+        return _jpeg(seen), None if read is None else _jpeg(monitor.quality.pixels(read[None])[0])
+
+    @property
+    def passes_per_image(self) -> float:
+        """Forward passes that the latest request cost for each image, with those of the monitor."""
+        shadow = 0.0 if self.monitor is None or self.monitor.guarded else self.monitor.passes_per_image
+        return self.predictor.passes_per_image + shadow
 
     @property
     def memories(self) -> int | None:

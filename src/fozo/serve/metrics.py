@@ -62,7 +62,7 @@ class Metrics:
             return
         name = self.label(model, camera.name)
         self.images.labels(model, name).inc(images)
-        self.passes.labels(model).inc(images * camera.adapter.passes_per_image)
+        self.passes.labels(model).inc(images * camera.passes_per_image)
         healed = camera.adapter.metrics().get("healed", 0.0)
         if healed:
             self.rollbacks.labels(model, name, "healed").inc(healed)
@@ -82,7 +82,7 @@ class Metrics:
         self.drifted.labels(model, name).set(status.drift.drift_detected)
         if status.accuracy is not None:
             self.accuracy.labels(model, name).set(status.accuracy.value)
-        for band, change in status.looks.items():
+        for band, change in status.quality.items():
             self.look.labels(model, name, band).set(change)
 
     def forget(self, model: str, camera: str) -> None:

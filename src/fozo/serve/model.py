@@ -12,7 +12,7 @@ from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.methods.base import Method
 from fozo.methods.registry import create
-from fozo.monitor import Event, Monitor, MonitorReference
+from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.public import adapter as make_adapter
 from fozo.serve.cameras import Camera
 from fozo.serve.config import ModelConfig, ServeConfig
@@ -45,7 +45,8 @@ class ServedModel:
             self._prototype = make_adapter(self.engine, source, **config.options)
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
         if self.reference is not None:
-            self._monitor(self._prototype.sibling(), [])  # which refuses a reference of another model or method
+            self.reference.check(self._prototype)
+            self._monitor([])  # which refuses its options
         self.store = None if server.state is None else Store(Path(server.state), self.name)
 
     @property
@@ -76,15 +77,15 @@ class ServedModel:
     def _make(self, name: str, folder: Folder | None, passing: bool = False) -> Camera:
         adapter = self._prototype.sibling()
         events: list[Event] = []
-        monitor = None if self.reference is None else self._monitor(adapter, events)
+        monitor = None if self.reference is None else self._monitor(events).watch(adapter)
+        guarded = Guarded(adapter, monitor) if monitor is not None and self.config.guard else None
         try:
-            return Camera(name, adapter, monitor, folder, events, self.server.thumbnails, passing)
+            return Camera(name, adapter, monitor, folder, events, self.server.thumbnails, passing, guarded)
         except BaseException:
             if folder is not None:
                 folder.close()
             raise
 
-    def _monitor(self, adapter: Method[Any], events: list[Event]) -> Monitor:
+    def _monitor(self, events: list[Event]) -> Monitor:
         assert self.reference is not None
-        guard = "on" if self.config.guard else "off"
-        return Monitor(adapter, self.reference, shadow=self.config.shadow, guard=guard, on_event=events.append)
+        return Monitor(self.reference, shadow=self.config.shadow, on_event=events.append)

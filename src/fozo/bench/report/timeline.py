@@ -12,7 +12,7 @@ from fozo.bench.report.charts import Series, line_chart
 from fozo.bench.report.page import document
 from fozo.errors import FozoError
 from fozo.io import atomic_write, check_output, disk_errors, open_regular, parse_json
-from fozo.monitor.quality import LOOKS
+from fozo.monitor.quality import STATISTICS
 from fozo.monitor.sentences import clock
 from fozo.monitor.thumbnails import check_thumbnail
 
@@ -21,7 +21,12 @@ LONGEST = 1 << 20
 MOST = 200_000
 """Lines of a file: at 8 images a batch, more than a million images."""
 SHOWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blockiness")
-"""Looks that are drawn."""
+"""Image-quality statistics that are drawn."""
+FORMER_KEYS = {
+    "looks": "quality",
+    **{f"accuracy_kept{end}": f"relative_accuracy{end}" for end in ("", "_low", "_high")},
+}
+"""Keys that older events files have."""
 PICTURES = {"camera": "camera", "equalised": "equalised"}
 """Thumbnails that an event may have, and how their columns are called."""
 
@@ -56,7 +61,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
                 raise FozoError(
                     f"line {len(found) + 1} of {path} is none of fozo watch's ({error}); give its --events file"
                 ) from error
-            found.append(facts)
+            found.append({FORMER_KEYS.get(key, key): value for key, value in facts.items()})
     if not any(line["type"] == "reading" for line in found):
         raise FozoError(f"{path} holds no reading; give what fozo watch --events wrote")
     return found
@@ -101,7 +106,7 @@ def _charts(readings: Sequence[dict[str, Any]]) -> list[str]:
     charts = []
     for title, key, unit in (
         ("Expected accuracy, with its 95 % interval", "expected_accuracy", "accuracy (%)"),
-        ("Expected part of the accuracy on clean images, with its 95 % interval", "accuracy_kept", "part (%)"),
+        ("Expected accuracy relative to clean images, with its 95 % interval", "relative_accuracy", "relative (%)"),
     ):
         expected, low, high = (_series("expected", readings, (key + end,), 100.0, 1) for end in ("", "_low", "_high"))
         if list(expected.x) == list(low.x) == list(high.x) != []:
@@ -110,11 +115,11 @@ def _charts(readings: Sequence[dict[str, Any]]) -> list[str]:
     threshold = replace(_series("threshold", readings, ("drift_threshold",), 1.0, 0), dashed=True)
     if distance.x and threshold.x:
         charts.append(line_chart("Distance from clean images", [distance, threshold], "images", "distance"))
-    looks = [_series(name, readings, ("looks", name), 1.0, i) for i, name in enumerate(SHOWN)]
-    if all(each.x for each in looks):
-        units = "; ".join(f"{look.name}: {look.meaning}" for look in LOOKS if look.name in SHOWN)
-        title = "Change of looks against clean images, in stops and natural logarithms"
-        charts.append(line_chart(title, looks, f"images. {units}", "change"))
+    changes = [_series(name, readings, ("quality", name), 1.0, i) for i, name in enumerate(SHOWN)]
+    if all(each.x for each in changes):
+        units = "; ".join(f"{each.name}: {each.meaning}" for each in STATISTICS if each.name in SHOWN)
+        title = "Change of image quality against clean images, in stops and natural logarithms"
+        charts.append(line_chart(title, changes, f"images. {units}", "change"))
     return charts
 
 
