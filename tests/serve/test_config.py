@@ -119,6 +119,7 @@ def test_only_so_many_cameras_have_labels() -> None:
 
     class Camera:
         monitor, events, memories, passing, adapter = None, (), 5, False, Adapter()
+        passes_per_image = 2.0
 
         def __init__(self, name: str) -> None:
             self.name = name

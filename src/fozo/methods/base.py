@@ -191,9 +191,13 @@ class Method(Stateful[C]):
                     self.append_to(self.journal, index)
             if isinstance(logits, Answer):
                 return cast("Images", logits.value)  # of a black box: the methods for those say Any
-            if self._observed is not None:
-                self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
+            self.show(batch, logits)
             return to_type_of(given, logits)
+
+    def show(self, batch: Batch, logits: Floats) -> None:
+        """Show a predicted batch to the observer, if there is one."""
+        if self._observed is not None:
+            self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
 
     def names(self, logits: Images) -> list[str]:
         """Name the likeliest class of each image; where the model has no names, by its number."""
@@ -276,7 +280,9 @@ class Method(Stateful[C]):
         """What the observer says about drift."""
         with self.lock:
             if self.observer is None:
-                raise FozoError(f"{self.info.name} has no monitor; attach one with fozo.Monitor(reference).watch")
+                raise FozoError(
+                    f"{self.info.name} has no monitor; attach one with fozo.Monitor(reference).watch(adapter)"
+                )
             return self.observer.drift
 
     def __repr__(self) -> str:

@@ -89,7 +89,7 @@ def test_resets_failures_and_healing_are_on_record(
     method(STREAM[4])
     state = method.state()
     with monkeypatch.context() as patch:
-        patch.setattr(method, "_record", lambda: 1 / 0)
+        patch.setattr(method, "record", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             method(STREAM[5])
     assert same(method.state(), state)
@@ -159,9 +159,9 @@ def packed(data: bytes, images: object = 1) -> list[Line]:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (forge(credit=None), "tells no lessons, or no credit"),
-        (forge(credit=1e9), "tells no lessons, or no credit"),
-        (forge(lessons=5), "tells no lessons, or no credit"),
+        (forge(credit=None), "no memory updates, or no credit"),
+        (forge(credit=1e9), "no memory updates, or no credit"),
+        (forge(lessons=5), "no memory updates, or no credit"),
         (forge(lessons=[5]), r"cannot be read \(no lesson\)"),
         (forge(lessons=[{}]), r"cannot be read \('images'\)"),
         (forge(lessons=packed(b"")), "data of another length"),
@@ -170,10 +170,10 @@ def packed(data: bytes, images: object = 1) -> list[Line]:
         (forge(lessons=packed(b"", images=True)), "no number of images"),
         (forge(lessons=[{"images": 1, "data": "?"}]), "cannot be read"),
         (forge(lessons=[]), "leads elsewhere"),
-        (forge(treatments=[]), "tells no treatments"),
-        (forge(treatments=None), "tells no treatments"),
-        (forge(left=-1), "tells no treatments"),
-        (forge(left=True), "tells no treatments"),
+        (forge(treatments=[]), "no corrections"),
+        (forge(treatments=None), "no corrections"),
+        (forge(left=-1), "no corrections"),
+        (forge(left=True), "no corrections"),
         (forge(treatments=["?"] * 3), "an estimate of the journal cannot be read"),
         (forge(treatments=[base64.b64encode(b"\0" * 7).decode()] * 3), "an estimate of the journal cannot be read"),
         (

@@ -11,7 +11,7 @@ import base64
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,20 @@ class JournalFile:
             if number == wanted:
                 yield line
                 wanted = next(kept, None)
+
+    def replay(self, follow: Callable[[Mapping[str, Any]], None], batches: int | None = None) -> int:
+        """Call ``follow`` with the entries in force, of the first ``batches`` batches or of all; return how many."""
+        count = 0
+        for entry in self.lines(batches):
+            what = f"batch {entry['index']} of the journal {self.path} cannot be followed"
+            try:
+                follow(entry)
+            except FozoError as error:
+                raise FozoError(f"{what}: {error}") from error
+            except Exception as error:  # a line with the right checksum that no run has written
+                raise FozoError(f"{what} ({type(error).__name__}: {error}); restore it from a backup") from error
+            count += 1
+        return count
 
     def check(self, header: Mapping[str, object]) -> None:
         """Refuse a journal of another model, method or config."""

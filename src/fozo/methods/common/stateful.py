@@ -178,18 +178,7 @@ class Stateful(ABC, Generic[C]):
         """
         file, other = read_journal(journal), self.sibling()
         file.check(self.journal_header())
-        followed = 0
-        for entry in file.lines(batches):
-            what = f"batch {entry['index']} of the journal {file.path}"
-            try:
-                other.follow(entry)
-            except FozoError as error:
-                raise FozoError(f"{what} cannot be followed: {error}") from error
-            except Exception as error:  # a line of the right checksum that no run has written
-                raise FozoError(
-                    f"{what} cannot be followed ({type(error).__name__}: {error}); restore it from a backup"
-                ) from error
-            followed += 1
+        followed = file.replay(other.follow, batches)
         with self.lock:
             self._entries = followed
             self.load_state(other.state())

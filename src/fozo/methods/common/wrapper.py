@@ -25,9 +25,9 @@ PREFIX = "inner."
 class Wrapper(Method[C]):
     """A method around ``inner``, or around the plain model where that is ``None``.
 
-    It uses the inner method itself, not a copy: they share a lock, a reset or a state is of both, and the inner one
-    should not be called on its own meanwhile. Journals and observers belong to the outermost method. A subclass calls
-    :meth:`forward` in its ``step``.
+    It uses the inner method itself, not a copy: they share a lock, and a reset or a state is of both. The journal is
+    the outermost method's. An observer sees what the method sees that it is attached to: before an equaliser the
+    camera's images, behind it the equalised ones. A subclass calls :meth:`forward` in its ``step``.
     """
 
     EXTRAS: ClassVar[tuple[str, ...]] = ("inner",)
@@ -44,9 +44,9 @@ class Wrapper(Method[C]):
             return
         if self.inner.engine is not self.engine:
             raise FozoError(f"{self.info.name} and its inner {self.inner.info.name} need one engine; give it to both")
-        if self.inner.journal is not None or self.inner.observer is not None:
+        if self.inner.journal is not None:
             raise FozoError(
-                f"{self.inner.info.name} has a journal or an observer of its own; give them to {self.info.name} instead"
+                f"{self.inner.info.name} has a journal of its own; give journal= to {self.info.name} instead"
             )
         self.lock = self.inner.lock
 
@@ -60,6 +60,8 @@ class Wrapper(Method[C]):
         found = inner.predict(batch) if self.frozen or inner.frozen else inner.step(batch)
         self.passes_per_image = inner.passes_per_image
         self.descriptors, self.last_input = inner.descriptors, inner.last_input
+        if not isinstance(found, Answer):
+            inner.show(batch, found)
         return found
 
     @contextmanager

@@ -64,17 +64,15 @@ def read_step(entry: Mapping[str, Any], size: int) -> tuple[Step, int]:
     """Read a step in a space of ``size`` dimensions, and the checksum of where it led."""
     fields = dict(entry)
     led_to = fields.pop("led_to", None)
-    step = as_dataclass(Step, fields, f"step {fields.get('index')}")
+    step = as_dataclass(Step, fields, "the step")
     if type(led_to) is not int or not 1 <= len(step.gradients) <= MAX_DRAWS // max(1, size):
-        raise FozoError(
-            f"step {step.index} has no checksum, or gradients that no step has; restore the journal from a backup"
-        )
+        raise FozoError("it has no checksum, or gradients that no step has; restore it from a backup")
     return step, led_to
 
 
-def check_point(point: Array, led_to: int, index: int) -> None:
+def check_point(point: Array, led_to: int) -> None:
     if checksum(point) != led_to:
-        raise FozoError(f"step {index} leads to other prompts; use the noise and the NumPy version of the original run")
+        raise FozoError("it leads to other prompts; use the noise and the NumPy version of the original run")
 
 
 def replay(
@@ -109,9 +107,14 @@ def replay(
             raise FozoError(f"the run of {name} was given its own noise; pass the same noise= to replay it")
         noise = PhiloxNoise(seed)
     point = starting_point(found)
-    for entry in found.lines(batches):
+    directions = noise
+
+    def follow(entry: Mapping[str, Any]) -> None:
+        nonlocal point
         step, led_to = read_step(entry, point.size)
         with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum tells
-            point = advance(point, step, noise)
-        check_point(point, led_to, step.index)
+            point = advance(point, step, directions)
+        check_point(point, led_to)
+
+    found.replay(follow, batches)
     return point
