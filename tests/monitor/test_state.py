@@ -79,7 +79,7 @@ Damage = Callable[[dict[str, Any], dict[str, Any]], object]
         (lambda header, arrays: header.update(events=[{"name": "drift"}]), "damaged monitor state"),
         (lambda header, arrays: header["drift"].update(seen=1), "fewer images than it remembers"),
         (lambda header, arrays: header["drift"]["drift"].update(drift_detected=False, since=3), "no beginning"),
-        (lambda header, arrays: header["drift"]["drift"].update(distance=1e999), "which is no JSON"),
+        (lambda header, arrays: header["drift"]["drift"].update(distance=1e999), "which is not JSON"),
         (lambda header, arrays: header["faults"].update(faults={"rain": 1}), "other faults"),
         (lambda header, arrays: header.pop("faults"), "damaged monitor state"),
         (lambda header, arrays: arrays.pop("pairs"), "not a readable fozo file"),

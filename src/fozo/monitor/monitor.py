@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.methods.common.observer import Observation
 from fozo.monitor.accuracy import Estimate, prediction_features
-from fozo.monitor.drift import CONTENT, RECENT
+from fozo.monitor.drift import RECENT
 from fozo.monitor.event import Event
 from fozo.monitor.faults import SENTENCES, FaultChange
 from fozo.monitor.quality import QualityStatistics
@@ -74,7 +75,7 @@ class Monitor:
         reference: MonitorReference,
         *,
         false_alarms: float = 1e-4,
-        content: float = CONTENT,
+        content: float = CONTENT_VARIANCE,
         shadow: float = 0.02,
         thumbnails: bool = False,
         on_event: Callable[[Event], None] | None = None,

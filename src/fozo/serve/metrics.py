@@ -63,9 +63,9 @@ class Metrics:
         name = self.label(model, camera.name)
         self.images.labels(model, name).inc(images)
         self.passes.labels(model).inc(images * camera.passes_per_image)
-        healed = camera.adapter.metrics().get("healed", 0.0)
-        if healed:
-            self.rollbacks.labels(model, name, "healed").inc(healed)
+        fallbacks = camera.adapter.metrics().get("fallbacks", 0.0)
+        if fallbacks:
+            self.rollbacks.labels(model, name, "fallback").inc(fallbacks)
         for event in camera.events:
             if event.name == "guard":
                 self.rollbacks.labels(model, name, "guard").inc()

@@ -13,7 +13,7 @@ from fozo.errors import FozoError
 from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.types import State
 
-VERSION = 3
+VERSION = 4
 MAX_MAGNITUDE = 1e30
 """Adaptation leads to no number near it; beyond it, products of two would not be finite."""
 
