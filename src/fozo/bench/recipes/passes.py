@@ -30,16 +30,7 @@ RECIPE = Recipe(
     cost="50,000 passes",
     calibration=512,
     rows=tuple(
-        Experiment(
-            name if n == 1 else f"{name}, {{passes}} passes",
-            name.lower(),
-            {"passes": n},
-            PLAN,
-            x=n,
-            axis=f"passes of {name}",
-        )
-        if n
-        else Experiment(name, name.lower(), {}, PLAN)
+        _row(name, n) if n else Experiment(name, name.lower(), {}, PLAN)
         for name, passes in METHODS.items()
         for n in passes or (0,)
     ),
