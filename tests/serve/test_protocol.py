@@ -21,11 +21,11 @@ from fozo.serve.protocol import (
     Answer,
     Limits,
     Request,
-    check_watched,
+    check_monitored,
     model_metadata,
     picture_request,
     read_request,
-    write_answer,
+    write_response,
 )
 
 LIMITS = Limits(images=4, pixels=4096, body=100_000)
@@ -222,7 +222,7 @@ def test_answers_are_read_as_they_were_written(rows: int, binaries: list[bool], 
     answer = Answer(logits, (1.0, 2.5, 1.5, 0.125), (0.75, 0.5, 1.0), "a sentence")
     outputs = [{"name": n, "parameters": {"binary_data": b}} for n, b in zip(names, binaries, strict=True)]
     request = read_request(body(PIXEL, [0], outputs=outputs, id="i"), None, LIMITS)
-    data, length = write_answer(answer, request, SPEC, "m")
+    data, length = write_response(answer, request, SPEC, "m")
     assert (length is None) == (not any(binaries))
     facts, rest = json.loads(data[:length]), data[length:] if length is not None else b""
     assert [each["name"] for each in facts["outputs"]] == names and facts["id"] == "i"
@@ -244,12 +244,12 @@ def test_answers_are_read_as_they_were_written(rows: int, binaries: list[bool], 
 
 def test_what_nobody_watches_cannot_be_asked_for() -> None:
     request = read_request(body(PIXEL, [0], outputs=[{"name": "drift"}]), None, LIMITS)
-    check_watched(request, True, False, "m")
+    check_monitored(request, True, False, "m")
     with pytest.raises(FozoError, match="no monitor"):
-        check_watched(request, False, False, "m")
+        check_monitored(request, False, False, "m")
     request = read_request(body(PIXEL, [0], parameters={"expected_accuracy": True}), None, LIMITS)
     with pytest.raises(FozoError, match="expected accuracy"):
-        check_watched(request, True, False, "m")
+        check_monitored(request, True, False, "m")
     assert [each["name"] for each in model_metadata("m", SPEC, "p", ())["outputs"]] == [  # type: ignore[attr-defined]
         "logits", "probabilities", "labels",
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from fozo.serve.history import PART, History, Viewer
+from fozo.serve.history import CAMERAS_PER_MESSAGE, History, Viewer
 from fozo.serve.page import document, policy
 from fozo.serve.types import Reading
 
@@ -126,7 +126,7 @@ class EventStream(Response):
             elif quiet >= HEARTBEAT:
                 await _send(send, b": still here\n\n")
             quiet = 0.0 if message is not None or quiet >= HEARTBEAT else quiet + PACE
-            more = message is not None and len(message["cameras"]) == PART
+            more = message is not None and len(message["cameras"]) == CAMERAS_PER_MESSAGE
             await asyncio.wait({gone}, timeout=0 if more else PACE)
 
 

@@ -25,15 +25,15 @@ from fozo.io import load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor import Event, Monitor
 from fozo.monitor.thumbnails import thumbnail
-from fozo.serve.protocol import Answer, Limits, Request
+from fozo.serve.protocol import InferResponse, Limits, InferRequest
 from fozo.serve.types import Reading
 from fozo.types import Floats
 
 if TYPE_CHECKING:
-    from fozo.serve.store import Folder
+    from fozo.serve.store import CameraFolder
 
 ANSWERS, ANSWER_BYTES = 32, 256 << 10
-"""Answers that a camera keeps, and how long their logits may be in all; the latest is always kept."""
+"""ResponseCache that a camera keeps, and how long their logits may be in all; the latest is always kept."""
 KIND = "answers"
 SHOWN_EVERY = 1.0
 """Seconds between two pictures of a camera on the page."""
@@ -41,7 +41,7 @@ UNKNOWN = 0.5, 0.0, 1.0
 """The expected accuracy of predictions that nothing is known of: those of images that cannot be pictures."""
 
 
-def digest(request: Request) -> str:
+def digest(request: InferRequest) -> str:
     """Tell a request's images from all others."""
     found = hashlib.blake2b(digest_size=16)
     if isinstance(request.tensor, tuple):
@@ -58,18 +58,18 @@ def _jpeg(pixels: Floats) -> bytes:
     return base64.b64decode(thumbnail(pixels))
 
 
-class Answers:
+class ResponseCache:
     """The latest answers by the ids and digests of their requests."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], Answer] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], InferResponse] = OrderedDict()
         self._bytes = 0
 
-    def get(self, id: str, digest: str) -> Answer | None:
+    def get(self, id: str, digest: str) -> InferResponse | None:
         """Find one."""
         return self._kept.get((id, digest))
 
-    def add(self, id: str, digest: str, answer: Answer) -> None:
+    def add(self, id: str, digest: str, answer: InferResponse) -> None:
         """Keep one, and forget the oldest."""
         self._kept[id, digest] = answer
         self._bytes += answer.logits.nbytes
@@ -84,7 +84,7 @@ class Answers:
         save_arrays(path, {"kind": KIND, "answers": facts}, {"logits": logits})
 
     @classmethod
-    def load(cls, path: Path) -> Answers:
+    def load(cls, path: Path) -> ResponseCache:
         """Read what :meth:`save` wrote."""
         header, arrays = load_arrays(path, KIND)
         made, start = cls(), 0
@@ -96,7 +96,7 @@ class Answers:
                     raise ValueError("logits are missing")
                 start += rows
                 told: list[Any] = [None if part is None else tuple(map(float, part)) for part in (drift, accuracy)]
-                made.add(str(id), str(digest), Answer(logits, told[0], told[1], str(sentence)))
+                made.add(str(id), str(digest), InferResponse(logits, told[0], told[1], str(sentence)))
         except (KeyError, TypeError, ValueError) as error:
             raise FozoError(f"{path} holds damaged answers ({error}); remove it") from error
         return made
@@ -110,7 +110,7 @@ class Camera:
         name: str,
         adapter: Method[Any],
         monitor: Monitor | None,
-        folder: Folder | None,
+        folder: CameraFolder | None,
         events: list[Event],
         thumbnails: bool = False,
         passing: bool = False,
@@ -121,14 +121,14 @@ class Camera:
         """
         self.passing = passing
         self.name, self.adapter, self.monitor, self.folder, self.events = name, adapter, monitor, folder, events
-        self.answers = Answers()
+        self.answers = ResponseCache()
         self.images, self.unsaved = 0, 0
         self.thumbnails, self._shown = thumbnails, 0.0
         self._last: npt.NDArray[Any] | None = None
         if folder is not None:
             self._restore(folder)
 
-    def _restore(self, folder: Folder) -> None:
+    def _restore(self, folder: CameraFolder) -> None:
         try:
             facts = folder.facts()
             if facts is None:
@@ -136,7 +136,7 @@ class Camera:
             images = facts.get("images")
             if type(images) is not int or images < 0:
                 raise FozoError(f"{folder.path} tells no number of images; remove it")
-            answers = Answers.load(folder.file("answers"))
+            answers = ResponseCache.load(folder.file("answers"))
             self.adapter.restore(folder.file("adapter"))
             if self.monitor is not None and folder.file("monitor").exists():
                 self.monitor.restore(folder.file("monitor"))
@@ -154,8 +154,8 @@ class Camera:
         self.events.clear()
 
     def answer(
-        self, request: Request, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> tuple[Answer, bool]:
+        self, request: InferRequest, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> tuple[InferResponse, bool]:
         """Predict a request's images and learn from them; if it was answered before, give that: whether it is new.
 
         ``working`` is entered while the adapter works: :meth:`fozo.serve.merging.MergingEngine.caller`.
@@ -180,16 +180,16 @@ class Camera:
             self.answers.add(*key, answer)
         return answer, True
 
-    def _told(self, logits: npt.NDArray[np.float32]) -> Answer:
+    def _told(self, logits: npt.NDArray[np.float32]) -> InferResponse:
         if self.monitor is None:
-            return Answer(logits)
+            return InferResponse(logits)
         status = self.monitor.status
         drift = status.drift
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
         expected = UNKNOWN if self.monitor.reference.expects_accuracy else None
         if status.accuracy is not None:
             expected = status.accuracy.value, status.accuracy.low, status.accuracy.high
-        return Answer(logits, numbers, expected, status.sentence)
+        return InferResponse(logits, numbers, expected, status.sentence)
 
     def reading(self, model: str) -> Reading:
         """Say what is known of the camera now, for a page."""

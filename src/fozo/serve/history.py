@@ -1,7 +1,7 @@
 """The recent past of each camera, as much as a page shows: bounded, and quick to add to.
 
-Whoever looks holds a :class:`Viewer`, which remembers what it was told; :meth:`History.changes` says what is new to
-it. So there is no queue per viewer: one that reads slowly is told the newest when it comes back.
+Whoever looks holds a :class:`Viewer`, which remembers what it was sent; :meth:`History.changes` says what is new to
+it. So there is no queue per viewer: one that reads slowly is sent the newest when it comes back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SILENT = 60.0
 """Seconds without an image after which a camera gives its place to a new one, where all are taken."""
 GONE = 3600.0
 """Seconds without an image after which a camera that has left the server's memory is dropped."""
-PART = 16
+CAMERAS_PER_MESSAGE = 16
 """Cameras in one answer to a viewer: the event loop should not stand still for a large page."""
 
 Key = tuple[str, str]
@@ -50,13 +50,13 @@ class Point(NamedTuple):
 
 @dataclass
 class Viewer:
-    """Someone who looks: what was told already."""
+    """Someone who looks: what was sent already."""
 
     version: int = -1
-    """Of the history, when all of it had been told."""
-    fewer: int = -1
+    """Of the history, when all of it had been sent."""
+    removed_at: int = -1
     """When cameras were last known to have gone."""
-    told: dict[Key, int] = field(default_factory=dict)
+    sent: dict[Key, int] = field(default_factory=dict)
     """Version of each camera."""
 
 
@@ -76,11 +76,11 @@ def rounded(value: float | None, digits: int = 4) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
-class Camera:
+class CameraHistory:
     """What is kept of one camera."""
 
-    def __init__(self, born: int, points: int, events: int) -> None:
-        self.born = self.version = self.pictured = born
+    def __init__(self, created: int, points: int, events: int) -> None:
+        self.created = self.version = self.frames_version = created
         self.points: deque[Point] = deque(maxlen=points)
         self.events: deque[tuple[int, Event]] = deque(maxlen=events)
         self.before: bytes | None = None
@@ -94,7 +94,7 @@ class Camera:
         self.version, self.reading, self.gone = version, reading, False
         self.events.extend((version, event) for event in reading.events)
         if reading.before is not None:
-            self.before, self.after, self.pictured = reading.before, reading.after, version
+            self.before, self.after, self.frames_version = reading.before, reading.after, version
         numbers = (reading.drift, reading.threshold, reading.accuracy, reading.accuracy_low, reading.accuracy_high)
         point = Point(version, rounded(reading.time, 2), *map(rounded, numbers))
         last = self.points[-1] if self.points else None
@@ -104,10 +104,10 @@ class Camera:
         elif _excess(point) >= _excess(last):
             self.points[-1] = point._replace(time=last.time)
 
-    def since(self, told: int) -> dict[str, Any]:
+    def since(self, sent: int) -> dict[str, Any]:
         """Give what is new since a version, for JSON; all that is kept, if the viewer does not know this camera."""
-        fresh = told < self.born
-        told = 0 if fresh else told
+        fresh = sent < self.created
+        sent = 0 if fresh else sent
         reading = self.reading
         return {
             "model": reading.model,
@@ -123,13 +123,13 @@ class Camera:
             "sentence": reading.sentence,
             "gone": self.gone,
             "fresh": fresh,
-            "points": [point[1:] for point in self.points if point.version > told],
+            "points": [point[1:] for point in self.points if point.version > sent],
             "events": [
                 [rounded(event.time, 2), event.image, event.name, event.text]
                 for version, event in self.events
-                if version > told
+                if version > sent
             ],
-            "frames": 0 if self.before is None else self.pictured,
+            "frames": 0 if self.before is None else self.frames_version,
         }
 
 
@@ -154,11 +154,11 @@ class History:
         self.cameras, self.points, self.events, self.spacing = cameras, points, events, spacing
         self.version = 0
         """Grows with every change."""
-        self.crowded = False
+        self.full = False
         """Whether a camera was turned away because all places are taken."""
-        self._fewer = 0
+        self._removed_at = 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Key, Camera] = OrderedDict()
+        self._kept: OrderedDict[Key, CameraHistory] = OrderedDict()
         """The one that was heard of longest ago comes first."""
 
     def record(self, reading: Reading) -> None:
@@ -171,7 +171,7 @@ class History:
                 return
             self.version += 1
             if camera is None:
-                camera = self._kept[key] = Camera(self.version, self.points, self.events)
+                camera = self._kept[key] = CameraHistory(self.version, self.points, self.events)
             camera.add(reading, self.version, self.spacing)
             self._kept.move_to_end(key)
 
@@ -187,17 +187,17 @@ class History:
         if len(self._kept) >= self.cameras:
             oldest, camera = next(iter(self._kept.items()))
             if not camera.gone and now - camera.reading.time < SILENT:
-                self.version += not self.crowded
-                self.crowded = True
+                self.version += not self.full
+                self.full = True
                 return False
             self._drop(oldest)
-        self.crowded = False
+        self.full = False
         return True
 
     def _drop(self, key: Key) -> None:
         del self._kept[key]
         self.version += 1
-        self._fewer = self.version
+        self._removed_at = self.version
 
     def forget(self, model: str, camera: str) -> None:
         """Note that a camera has left the server's memory; one that is not kept is no error."""
@@ -214,23 +214,23 @@ class History:
             return None if kept is None or kept.before is None else (kept.before, kept.after)
 
     def changes(self, viewer: Viewer) -> dict[str, Any] | None:
-        """Give what is new to a viewer, for JSON, and note that it was told; ``None`` where nothing is.
+        """Give what is new to a viewer, for JSON, and note that it was sent; ``None`` where nothing is.
 
-        At most :data:`PART` cameras are told at a time: ask again while ``viewer.version`` is behind. To a new viewer
+        At most :data:`CAMERAS_PER_MESSAGE` cameras are sent at a time: ask again while ``viewer.version`` is behind. To a new viewer
         everything is new. At first, and where cameras have gone, ``all`` names those that there are.
         """
         with self._lock:
             if viewer.version == self.version:
                 return None
-            new = [key for key, camera in self._kept.items() if camera.version > viewer.told.get(key, -1)]
-            part = new[:PART]
-            lines = [self._kept[key].since(viewer.told.get(key, -1)) for key in part]
-            viewer.told.update((key, self._kept[key].version) for key in part)
-            message: dict[str, Any] = {"time": time.time(), "limit": self.cameras if self.crowded else None}
-            if viewer.fewer < self._fewer:
+            new = [key for key, camera in self._kept.items() if camera.version > viewer.sent.get(key, -1)]
+            part = new[:CAMERAS_PER_MESSAGE]
+            lines = [self._kept[key].since(viewer.sent.get(key, -1)) for key in part]
+            viewer.sent.update((key, self._kept[key].version) for key in part)
+            message: dict[str, Any] = {"time": time.time(), "limit": self.cameras if self.full else None}
+            if viewer.removed_at < self._removed_at:
                 message["all"] = list(self._kept)
-                viewer.told = {key: told for key, told in viewer.told.items() if key in self._kept}
-                viewer.fewer = self._fewer
+                viewer.sent = {key: sent for key, sent in viewer.sent.items() if key in self._kept}
+                viewer.removed_at = self._removed_at
             if len(part) == len(new):
                 viewer.version = self.version
             return message | {"cameras": lines}

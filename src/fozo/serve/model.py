@@ -19,7 +19,7 @@ from fozo.serve.cameras import Camera
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import MergingEngine
 from fozo.serve.protocol import ACCURACY, DRIFT
-from fozo.serve.store import Folder, Store
+from fozo.serve.store import CameraFolder, StateFolder
 from fozo.types import Tap
 
 
@@ -47,7 +47,7 @@ class ServedModel:
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
         if self.reference is not None:
             self._monitor(sibling(self._prototype), [])  # which refuses a reference of another model or method
-        self.store = None if server.state is None else Store(Path(server.state), self.name)
+        self.store = None if server.state is None else StateFolder(Path(server.state), self.name)
 
     @property
     def method(self) -> str:
@@ -74,7 +74,7 @@ class ServedModel:
         """Make a camera for one request, of which nothing is kept."""
         return self._make("", None, passing=True)
 
-    def _make(self, name: str, folder: Folder | None, passing: bool = False) -> Camera:
+    def _make(self, name: str, folder: CameraFolder | None, passing: bool = False) -> Camera:
         adapter = sibling(self._prototype)
         events: list[Event] = []
         monitor = None if self.reference is None else self._monitor(adapter, events)

@@ -41,15 +41,15 @@ IMAGES = "images"
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
 OUTPUTS = (LOGITS, PROBABILITIES, LABELS)
 """Given where nothing is asked for by name."""
-WATCHED = (ACCURACY, DRIFT)
+MONITORED = (ACCURACY, DRIFT)
 """Given on request, by a model that has a monitor."""
 PICTURES = ("image/jpeg", "image/png")
 """Content types of a body that is one picture."""
 HEADER_LENGTH = "inference-header-content-length"
 """Header that says how much of a body is JSON; tensors follow."""
-LONGEST_ID = 256
+MAX_ID_LENGTH = 256
 """Characters of a request's id, and of a sequence's."""
-LARGEST_ID = 2**64 - 1
+MAX_SEQUENCE_NUMBER = 2**64 - 1
 TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
 
 
@@ -65,7 +65,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Output:
+class RequestedOutput:
     """A tensor that was asked for."""
 
     name: str
@@ -73,7 +73,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Request:
+class InferRequest:
     """A request that could be read. Its images are still as they were sent: :meth:`images` decodes them."""
 
     id: str
@@ -81,9 +81,9 @@ class Request:
     """The ``sequence_id`` as text; empty for none."""
     start: bool
     end: bool
-    outputs: tuple[Output, ...]
-    told: frozenset[str]
-    """Of :data:`WATCHED`: what the answer's parameters are to tell."""
+    outputs: tuple[RequestedOutput, ...]
+    reported: frozenset[str]
+    """Of :data:`MONITORED`: what the answer's parameters are to tell."""
     tensor: npt.NDArray[np.generic] | tuple[bytes, ...]
     """Numbers, or pictures."""
 
@@ -101,26 +101,26 @@ class Request:
         return sized_pixels(pictures, spec)
 
 
-def picture_request(body: bytes, query: Mapping[str, str]) -> Request:
+def picture_request(body: bytes, query: Mapping[str, str]) -> InferRequest:
     """Make a request of a body that is one picture; what JSON would say is in the query, and the answer is in JSON."""
-    known = ("id", "sequence_id", "sequence_start", "sequence_end", *WATCHED)
+    known = ("id", "sequence_id", "sequence_start", "sequence_end", *MONITORED)
     parameters: dict[str, object] = {}
     for name, value in query.items():
         if name not in known:
             raise FozoError(f"the query has {name[:40]!r}, which says nothing here; it may have {', '.join(known)}")
         parameters[name] = {"true": True, "false": False}.get(value, value) if name in known[2:] else value
-    return Request(
+    return InferRequest(
         _text(parameters.get("id", ""), "id"),
         _camera(parameters.get("sequence_id", "")),
         _flag(parameters, "sequence_start"),
         _flag(parameters, "sequence_end"),
-        tuple(Output(name, False) for name in OUTPUTS),
-        frozenset(name for name in WATCHED if _flag(parameters, name)),
+        tuple(RequestedOutput(name, False) for name in OUTPUTS),
+        frozenset(name for name in MONITORED if _flag(parameters, name)),
         (body,),
     )
 
 
-def read_request(body: bytes, header_length: str | None, limits: Limits) -> Request:
+def read_request(body: bytes, header_length: str | None, limits: Limits) -> InferRequest:
     """Read a body of JSON, or of JSON and tensors where ``header_length`` says how long the JSON is."""
     length = len(body)
     if header_length is not None:
@@ -141,13 +141,13 @@ def read_request(body: bytes, header_length: str | None, limits: Limits) -> Requ
         raise FozoError(f"the request should have a list of one input, called {IMAGES!r}")
     tensor = _read_tensor(_table(inputs[0], "input"), memoryview(body)[length:], limits)
     camera = _camera(parameters.get("sequence_id", 0))
-    return Request(
+    return InferRequest(
         _text(facts.get("id", ""), "id"),
         camera,
         _flag(parameters, "sequence_start"),
         _flag(parameters, "sequence_end"),
         _read_outputs(facts.get("outputs"), _flag(parameters, "binary_data_output")),
-        frozenset(name for name in WATCHED if _flag(parameters, name)),
+        frozenset(name for name in MONITORED if _flag(parameters, name)),
         tensor,
     )
 
@@ -166,8 +166,8 @@ def _flag(parameters: Mapping[str, object], name: str) -> bool:
 
 
 def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_ID:
-        raise FozoError(f"the request's {what} should be a text of at most {LONGEST_ID} characters")
+    if not isinstance(value, str) or len(value) > MAX_ID_LENGTH:
+        raise FozoError(f"the request's {what} should be a text of at most {MAX_ID_LENGTH} characters")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -177,20 +177,20 @@ def _text(value: object, what: str) -> str:
 
 def _camera(value: object) -> str:
     """Read a sequence's id: a number or a text, which mean the same camera if they read the same; 0 is none."""
-    if type(value) is int and 0 <= value <= LARGEST_ID:
+    if type(value) is int and 0 <= value <= MAX_SEQUENCE_NUMBER:
         return str(value) if value else ""
     if isinstance(value, str):
         return _text(value, "sequence_id")
-    raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {LARGEST_ID}")
+    raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {MAX_SEQUENCE_NUMBER}")
 
 
-def _read_outputs(outputs: object, binary: bool) -> tuple[Output, ...]:
+def _read_outputs(outputs: object, binary: bool) -> tuple[RequestedOutput, ...]:
     if outputs is None or outputs == []:
-        return tuple(Output(name, binary) for name in OUTPUTS)
-    known = OUTPUTS + WATCHED
+        return tuple(RequestedOutput(name, binary) for name in OUTPUTS)
+    known = OUTPUTS + MONITORED
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
-    found: dict[str, Output] = {}
+    found: dict[str, RequestedOutput] = {}
     for each in outputs:
         table = _table(each, "output")
         name = table.get("name")
@@ -199,7 +199,7 @@ def _read_outputs(outputs: object, binary: bool) -> tuple[Output, ...]:
                 f"the request asks for the output {str(name)[:40]!r}; ask for {', '.join(known)}, each once"
             )
         parameters = _table(table.get("parameters", {}), "parameters of an output")
-        found[name] = Output(name, _flag(parameters, "binary_data") if "binary_data" in parameters else binary)
+        found[name] = RequestedOutput(name, _flag(parameters, "binary_data") if "binary_data" in parameters else binary)
     return tuple(found.values())
 
 
@@ -298,7 +298,7 @@ def _from_json(data: object, datatype: str, shape: list[int]) -> npt.NDArray[np.
 
 
 @dataclass(frozen=True)
-class Answer:
+class InferResponse:
     """What a camera answers: all outputs follow from it."""
 
     logits: npt.NDArray[np.floating]
@@ -314,7 +314,7 @@ ALIBI = ("is_drift", "distance", "threshold", "p_val")
 EXPECTED = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
 
 
-def write_answer(answer: Answer, request: Request, spec: Spec, model: str) -> tuple[bytes, int | None]:
+def write_response(answer: InferResponse, request: InferRequest, spec: Spec, model: str) -> tuple[bytes, int | None]:
     """Write the body of an answer, and the length of its JSON if tensors follow it."""
     described, tensors = [], []
     for output in request.outputs:
@@ -325,14 +325,14 @@ def write_answer(answer: Answer, request: Request, spec: Spec, model: str) -> tu
     facts: dict[str, object] = {"model_name": model, "model_version": "1", "outputs": described}
     if request.id:
         facts["id"] = request.id
-    told: dict[str, object] = {}
-    if DRIFT in request.told:
-        told |= zip(ALIBI, _known(answer.drift, DRIFT, model), strict=True)
-        told["sentence"] = answer.sentence
-    if ACCURACY in request.told:
-        told |= zip(EXPECTED, _known(answer.accuracy, ACCURACY, model), strict=True)
-    if told:
-        facts["parameters"] = told
+    reported: dict[str, object] = {}
+    if DRIFT in request.reported:
+        reported |= zip(ALIBI, _known(answer.drift, DRIFT, model), strict=True)
+        reported["sentence"] = answer.sentence
+    if ACCURACY in request.reported:
+        reported |= zip(EXPECTED, _known(answer.accuracy, ACCURACY, model), strict=True)
+    if reported:
+        facts["parameters"] = reported
     text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
     return b"".join([text, *tensors]), len(text) if tensors else None
 
@@ -345,15 +345,15 @@ def _known(numbers: tuple[float, ...] | None, what: str, model: str) -> tuple[fl
     return numbers
 
 
-def check_watched(request: Request, drift: bool, accuracy: bool, model: str) -> None:
+def check_monitored(request: InferRequest, drift: bool, accuracy: bool, model: str) -> None:
     """Refuse, before anything is learnt from it, a request for what nobody watches."""
-    asked = {output.name for output in request.outputs} | request.told
+    asked = {output.name for output in request.outputs} | request.reported
     for name, known in ((DRIFT, drift), (ACCURACY, accuracy)):
         if name in asked and not known:
             _known(None, name, model)
 
 
-def _write_tensor(output: Output, answer: Answer, spec: Spec) -> tuple[dict[str, object], bytes | None]:
+def _write_tensor(output: RequestedOutput, answer: InferResponse, spec: Spec) -> tuple[dict[str, object], bytes | None]:
     name, logits = output.name, np.asarray(answer.logits, dtype="<f4")
     table: dict[str, object] = {"name": name, "datatype": "FP32"}
     if name == LABELS:

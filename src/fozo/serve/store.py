@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 KIND, VERSION = "camera", 1
-FACTS = "camera.json"
+HEADER_FILE = "camera.json"
 REFUSED = ".refused"
 """What is added to the name of a folder whose camera cannot be gone on with."""
 
 
-class Elsewhere(FozoError):
+class CameraInUse(FozoError):
     """A camera that another server has in memory just now."""
 
 
@@ -42,7 +42,7 @@ def folder_name(name: str) -> str:
     return f"{harmless}-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"
 
 
-class Folder:
+class CameraFolder:
     """One camera's folder, kept to this process until it is closed."""
 
     def __init__(self, path: Path, camera: str) -> None:
@@ -51,17 +51,17 @@ class Folder:
         try:
             self._lock.enter_context(locked(path))
         except FozoError as error:
-            raise Elsewhere(f"the camera {camera!r} is with another server that uses {path.parent}") from error
+            raise CameraInUse(f"the camera {camera!r} is with another server that uses {path.parent}") from error
         self.generation = 0
 
     def facts(self) -> dict[str, Any] | None:
         """What is written of the camera, or ``None`` if it is new."""
-        if not (self.path / FACTS).exists():
+        if not (self.path / HEADER_FILE).exists():
             return None
-        facts = read_json(self.path / FACTS, "remove its folder, and the camera begins anew")
+        facts = read_json(self.path / HEADER_FILE, "remove its folder, and the camera begins anew")
         generation = facts.get("generation")
         if facts.get("kind") != KIND or facts.get("version") != VERSION or type(generation) is not int:
-            raise FozoError(f"{self.path / FACTS} is no camera of this version of fozo; remove its folder")
+            raise FozoError(f"{self.path / HEADER_FILE} is no camera of this version of fozo; remove its folder")
         if facts.get("id") != self.camera:
             raise FozoError(f"{self.path} is of the camera {facts.get('id')!r}; remove the folder")
         self.generation = generation
@@ -78,7 +78,7 @@ class Folder:
             for name, write in files.items():
                 write(self.file(name))
         header = {"kind": KIND, "version": VERSION, "id": self.camera, "generation": self.generation}
-        write_json(self.path / FACTS, {**facts, **header})
+        write_json(self.path / HEADER_FILE, {**facts, **header})
         kept = {self.file(name).name for name in files}
         for path in self.path.glob("*-*.npz"):
             if path.name not in kept:
@@ -101,7 +101,7 @@ class Folder:
         self._lock.close()
 
 
-class Store:
+class StateFolder:
     """The folder of one model's cameras."""
 
     def __init__(self, state: Path, model: str) -> None:
@@ -115,10 +115,10 @@ class Store:
         """Whether it has a folder."""
         return (self.path / folder_name(camera)).is_dir()
 
-    def open(self, camera: str) -> Folder:
+    def open(self, camera: str) -> CameraFolder:
         """Open a camera's folder, made if need be."""
         new = not self.known(camera)
-        folder = Folder(self.path / folder_name(camera), camera)
+        folder = CameraFolder(self.path / folder_name(camera), camera)
         self.count += new
         with suppress(OSError):
             remove_temporary_files(folder.path)
