@@ -21,13 +21,13 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import fozo
-from fozo.bench.own import BatchLine, read_own
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
-from fozo.bench.report.own import own_page
 from fozo.bench.report.page import Chapter, page
 from fozo.bench.report.timeline import page as timeline_page
 from fozo.bench.report.timeline import read_events
 from fozo.bench.store import Store, collect
+from fozo.cli.folder_page import folder_page
+from fozo.cli.folder_run import BatchLine, read_folder_run
 from fozo.core.statistics import SourceStatistics
 from fozo.data.images import read_image, resize_crop
 from fozo.data.sets import open_images
@@ -278,9 +278,9 @@ def own_log(folder: Path) -> Reader:
     texts = [encode(each)[9:-1] for each in facts]
 
     def read(path: Path) -> None:
-        run = read_own(path)
+        run = read_folder_run(path)
         if run.batches:
-            assert "<svg" in own_page(run) and run.images > 0
+            assert "<svg" in folder_page(run) and run.images > 0
 
     return Reader(read, [texts], lines, "copy.log")
 

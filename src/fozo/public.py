@@ -20,7 +20,7 @@ from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import SourceStatistics
 from fozo.data.inputs import batches
 from fozo.data.sets import CLEAN, open_images
-from fozo.data.sources import Stored
+from fozo.data.sources import StoredImages
 from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
@@ -227,7 +227,7 @@ def _clean_batches(spec: Spec, folder: Path) -> Iterator[Floats]:
     # Labels play no part, so sets with other classes than the model's will do; corruptions will not.
     if images.corrupted:
         raise FozoError(f"{folder} holds corrupted images; calibrate on clean ones")
-    source = Stored(images.take(min(len(images), CALIBRATION_IMAGES)), spec.image_size, spec.channels)
+    source = StoredImages(images.take(min(len(images), CALIBRATION_IMAGES)), spec.image_size, spec.channels)
     for start in range(0, len(source.images), CALIBRATION_BATCH):
         indices = range(start, min(start + CALIBRATION_BATCH, len(source.images)))
         yield spec.normalise(np.stack([source.load(CLEAN, i) for i in indices]))

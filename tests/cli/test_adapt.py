@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.bench import own
+from fozo.cli import folder_run
 from fozo.cli.folder import label_by_folder, open_unlabelled
 from fozo.data.images import read_image
 from fozo.data.sets.imagenet import imagenet_wnids
@@ -188,7 +188,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
     save_seconds: float, call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(own, "SAVE_SECONDS", save_seconds)
+    monkeypatch.setattr(folder_run, "SAVE_SECONDS", save_seconds)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
@@ -219,7 +219,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
 def test_only_the_same_run_is_continued(
     call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(folder_run, "SAVE_SECONDS", 0.0)
     out = tmp_path / "p.csv"
     command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 8, "-o", out)
     with monkeypatch.context() as patch:
@@ -263,7 +263,7 @@ def test_folders_called_like_classes_tell_the_accuracy(
     _, rows = table(out)
     right = sum(row[0].split("/")[0] == row[1].lower() for row in rows)
     assert code == 0 and f"{100 * right / 60:.1f} % right by the folders' names" in said and "shift" in said
-    log = own.read_own(tmp_path / "predictions.csv.log")
+    log = folder_run.read_folder_run(tmp_path / "predictions.csv.log")
     assert log.correct == right and log.images == 60 and log.finished and len(log.batches) == 4
     page = tmp_path / "page.html"
     assert call("report", tmp_path / "predictions.csv.log", "-o", page) == (0, f"{page}\n", "")
@@ -277,7 +277,11 @@ def test_folders_called_like_classes_tell_the_accuracy(
             for name in range(1, 6):
                 (moved / f"class{name}").rename(moved / f"{name + 3}")
         code, said, _ = call("adapt", model, moved, "--clean", photos / "class1", "-o", out)
-        assert code == 0 and "right" not in said and own.read_own(tmp_path / "predictions.csv.log").correct is None
+        assert (
+            code == 0
+            and "right" not in said
+            and folder_run.read_folder_run(tmp_path / "predictions.csv.log").correct is None
+        )
 
 
 def test_wnid_folders_are_known_to_any_model_of_imagenet(photos: Path, tmp_path: Path) -> None:
@@ -314,9 +318,9 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
     for lines, sentence in cases:
         path.write_bytes(b"".join(map(encode, lines)))
         with pytest.raises(FozoError, match=sentence):
-            own.read_own(path)
+            folder_run.read_folder_run(path)
     path.write_bytes(encode(header) + encode(line))
-    assert own.read_own(path).images == 4
+    assert folder_run.read_folder_run(path).images == 4
 
 
 def test_a_full_disk_leaves_whole_lines(

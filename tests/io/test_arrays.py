@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fozo.errors import FozoError
-from fozo.io import Form, load_arrays, save_arrays
+from fozo.io import ArraySpec, load_arrays, save_arrays
 
 HEADER = b'{"kind": "thing"}'
 
@@ -98,8 +98,8 @@ def test_forms_are_judged_before_arrays_are_read(tmp_path: Path) -> None:
     damaged[damaged.index(np.ones(6, np.float32).tobytes())] ^= 1
     path.write_bytes(damaged)
 
-    def check(header: dict[str, object], forms: Mapping[str, Form]) -> None:
-        assert header["of"] == 5 and forms["a"][:2] == (np.dtype(np.float32), (200, 300))
+    def check(header: dict[str, object], specs: Mapping[str, ArraySpec]) -> None:
+        assert header["of"] == 5 and specs["a"][:2] == (np.dtype(np.float32), (200, 300))
         raise FozoError("seen")
 
     with pytest.raises(FozoError, match="seen"):

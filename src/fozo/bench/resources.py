@@ -20,7 +20,7 @@ from fozo.data.groups import CLASSES, class_indices
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
-from fozo.data.sources import Corrupting, DomainSource, Kept
+from fozo.data.sources import CachedCorrupting, Corrupting, DomainSource
 from fozo.data.streams import Stream
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
@@ -123,7 +123,7 @@ class Resources:
         made = Corrupting(images, spec.image_size, channels=spec.channels)
         text = f"{images.fingerprint} {made.describe(Corrupting.domains)}"
         folder = Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10]
-        return Kept(images, spec.image_size, channels=spec.channels, folder=folder)
+        return CachedCorrupting(images, spec.image_size, channels=spec.channels, folder=folder)
 
     def clean(self, count: int, streamed: ImageSet, group: str = "") -> ImageSet:
         """Choose clean images to calibrate on, none of which is in the stream in any form.

@@ -63,9 +63,9 @@ def adapt(
 
     A line is written as soon as its batch is done. OUT.log, beside it, is what fozo report makes a page of.
     """
-    from fozo.bench.own import LOG, adapt_folder
     from fozo.bench.resources import needs
     from fozo.cli.folder import label_by_folder, open_unlabelled, read_batches
+    from fozo.cli.folder_run import LOG, adapt_folder
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.io import check_output, read_bytes

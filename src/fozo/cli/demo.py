@@ -21,7 +21,7 @@ def demo(
     """Watch a camera go bad and a monitor say so; then all forward-only methods side by side, float32 and INT8."""
     from rich.console import Console
 
-    from fozo.bench.demo import print_table, print_verdicts, run_demo
+    from fozo.cli.demo_run import print_table, print_verdicts, run_demo
     from fozo.cli.progress import Progress
     from fozo.cli.screen import Screen
 

@@ -23,9 +23,9 @@ def report(
     ] = None,
 ) -> None:
     """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
-    from fozo.bench.report.own import write_own_report
     from fozo.bench.report.page import write_report
     from fozo.bench.report.timeline import write_timeline
+    from fozo.cli.folder_page import write_folder_page
 
     if not out.name or out.is_dir():
         raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")
@@ -33,7 +33,7 @@ def report(
         if runs.suffix == ".jsonl":
             write_timeline(runs, out)
         else:
-            write_own_report(runs, out)
+            write_folder_page(runs, out)
         print(out)
         return
     if not runs.is_dir():

@@ -12,9 +12,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from fozo.bench.film import SCRIPT, SEVERITY, Film, Frame, summary, untimed
-from fozo.bench.report.film import CELLS, scene_cells
 from fozo.bench.report.tables import full_name
+from fozo.cli.demo_camera import SCRIPT, SEVERITY, Film, Frame, summary, untimed
+from fozo.cli.demo_page import CELLS, scene_cells
 from fozo.data.images import Pixels
 
 PACE = 0.22
@@ -26,7 +26,7 @@ LEAST = 30
 
 
 class Screen:
-    """Shows the film: a callable for :func:`fozo.bench.film.shoot`."""
+    """Shows the film: a callable for :func:`fozo.cli.demo_camera.shoot`."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet

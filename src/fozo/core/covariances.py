@@ -15,7 +15,7 @@ import numpy as np
 
 from fozo.core.moments import TokenMoments
 from fozo.errors import FozoError
-from fozo.io import Form, load_arrays, save_arrays
+from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.types import Array, Spec
 
 RIDGE = 1e-5
@@ -55,7 +55,7 @@ class Covariances:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Covariances:
         """Read what :meth:`save` wrote; what no clean images can have given is refused here, not in use."""
-        header, arrays = load_arrays(path, cls.KIND, partial(_check_forms, path))
+        header, arrays = load_arrays(path, cls.KIND, partial(_check_specs, path))
         mean, variance, covariance = (arrays[name].astype(np.float64) for name in ("mean", "variance", "covariance"))
         sound = all((np.abs(array) <= LARGEST).all() for array in (mean, variance, covariance))
         if not sound or (variance < 0).any() or not np.allclose(covariance, covariance.transpose(0, 2, 1)):
@@ -67,7 +67,7 @@ def _damaged(path: str | os.PathLike[str], why: object) -> FozoError:
     return FozoError(f"{os.fspath(path)} holds damaged token covariances ({why}); measure them again")
 
 
-def _check_forms(path: str | os.PathLike[str], header: Mapping[str, object], forms: Mapping[str, Form]) -> None:
+def _check_specs(path: str | os.PathLike[str], header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
     """Refuse another version, and shapes that do not go together, before an array is read."""
     if header.get("version") != Covariances.VERSION:
         raise FozoError(
@@ -75,11 +75,11 @@ def _check_forms(path: str | os.PathLike[str], header: Mapping[str, object], for
             f"version {Covariances.VERSION}; measure them again"
         )
     try:
-        layers, width = forms["mean"].shape
+        layers, width = specs["mean"].shape
         wanted = {"mean": (layers, width), "variance": (layers, width), "covariance": (layers, width, width)}
-        for name in wanted.keys() | forms.keys():
-            if forms[name].shape != wanted[name] or forms[name].dtype.kind != "f":
-                raise ValueError(f"{name} is {forms[name].dtype} of shape {list(forms[name].shape)}")
+        for name in wanted.keys() | specs.keys():
+            if specs[name].shape != wanted[name] or specs[name].dtype.kind != "f":
+                raise ValueError(f"{name} is {specs[name].dtype} of shape {list(specs[name].shape)}")
     except (KeyError, ValueError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
 

@@ -19,7 +19,7 @@ from fozo.core.descriptor import half_octaves
 from fozo.core.moments import Moments
 from fozo.core.normalisation import InputRange, name_of
 from fozo.errors import FozoError
-from fozo.io import Form, load_arrays, save_arrays
+from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.types import Array, Spec
 
 LARGEST = 1e30
@@ -173,7 +173,7 @@ class SourceStatistics:
     def load(cls, path: str | os.PathLike[str]) -> SourceStatistics:
         """Read what :meth:`save` wrote; what no clean images can have given is refused here, not in use."""
         try:
-            header, arrays = load_arrays(path, cls.KIND, partial(cls._check_forms, path))
+            header, arrays = load_arrays(path, cls.KIND, partial(cls._check_specs, path))
             table: Any = header["counts"]
             counts = {int(str(table[name])) for name in (*cls.PARTS, "content")}
             if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MOST_IMAGES:
@@ -204,8 +204,8 @@ class SourceStatistics:
             ) from error
 
     @classmethod
-    def _check_forms(
-        cls, path: str | os.PathLike[str], header: Mapping[str, object], forms: Mapping[str, Form]
+    def _check_specs(
+        cls, path: str | os.PathLike[str], header: Mapping[str, object], specs: Mapping[str, ArraySpec]
     ) -> None:
         """Refuse another version, missing arrays, and widths that do not go together, before an array is read."""
         if header.get("version") not in cls.READ:
@@ -214,21 +214,21 @@ class SourceStatistics:
                 f"version {cls.VERSION}; collect them again"
             )
         try:
-            (layers, width), (pooled,) = forms["cls.mean"].shape, forms["pooled.mean"].shape
-            (contents,), (features,) = forms["content.mean"].shape, forms["descriptor.mean"].shape
+            (layers, width), (pooled,) = specs["cls.mean"].shape, specs["pooled.mean"].shape
+            (contents,), (features,) = specs["content.mean"].shape, specs["descriptor.mean"].shape
             wanted: dict[str, tuple[int, ...]] = dict.fromkeys(cls.PARTS, (layers, width))
             wanted |= {"pooled": (pooled,), "descriptor": (features,)}
             shapes = {f"{name}.{what}": shape for name, shape in wanted.items() for what in ("mean", "squares")}
             shapes |= {"content.centre": (pooled,), "content.directions": (pooled, contents)}
             shapes |= {"content.mean": (contents,), "content.products": (contents, contents)}
             shapes |= {f"content.{name}": (contents, *wanted[name]) for name in cls.CONDITIONED}
-            if any(name.startswith("inputs.") for name in forms):
-                (channels,) = forms["inputs.low"].shape
+            if any(name.startswith("inputs.") for name in specs):
+                (channels,) = specs["inputs.low"].shape
                 shapes |= {f"inputs.{name}": (channels,) for name in ("low", "high")}
-                shapes["inputs.normalisation"] = (2 if forms["inputs.normalisation"].shape[0] else 0, channels)
-            for name in shapes.keys() | forms.keys():
-                if forms[name].shape != shapes[name] or forms[name].dtype.kind != "f":
-                    raise ValueError(f"{name} is {forms[name].dtype} of shape {list(forms[name].shape)}")
+                shapes["inputs.normalisation"] = (2 if specs["inputs.normalisation"].shape[0] else 0, channels)
+            for name in shapes.keys() | specs.keys():
+                if specs[name].shape != shapes[name] or specs[name].dtype.kind != "f":
+                    raise ValueError(f"{name} is {specs[name].dtype} of shape {list(specs[name].shape)}")
         except (KeyError, ValueError) as error:
             raise FozoError(
                 f"{os.fspath(path)} holds damaged source statistics ({type(error).__name__}: {error}); "

@@ -68,7 +68,7 @@ def describe_preparation(images: ImageSet, size: Size, channels: int = 3) -> str
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredImages:
     """Images as they are in the files, corrupted or clean."""
 
     images: ImageSet
@@ -133,7 +133,7 @@ class Corrupting:
 
 
 @dataclass(frozen=True)
-class Kept(Corrupting):
+class CachedCorrupting(Corrupting):
     """The same, with the pixels kept in a folder: for a benchmark, whose rows all see the same images.
 
     A file is the bytes of one image and nothing else; one of another length is made again. The folder is for this set

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from fozo.data.classes import match_classes
 from fozo.data.scenarios import SCENARIOS, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
-from fozo.data.sources import Corrupting, DomainSource, Stored
+from fozo.data.sources import Corrupting, DomainSource, StoredImages
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 from fozo.types import Spec
@@ -98,9 +98,9 @@ class Stream:
         if spec.channels not in (1, 3):
             raise FozoError(f"{spec.name} reads images of {spec.channels} channels; streams make gray or RGB images")
         if isinstance(source, ImageSet):
-            kind = Stored if source.corrupted else Corrupting
+            kind = StoredImages if source.corrupted else Corrupting
             source = kind(source, spec.image_size, channels=spec.channels)
-        if isinstance(source, (Stored, Corrupting)):
+        if isinstance(source, (StoredImages, Corrupting)):
             source = replace(source, images=match_classes(source.images, spec))
         self.source, self.spec, self.scenario = source, spec, scenario
         self.batch_size, self.seed, self.workers, self.ahead = batch_size, seed, workers, ahead

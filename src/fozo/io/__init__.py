@@ -1,14 +1,13 @@
 """Files that are whole or not there, and files that nobody has reason to trust.
 
 ``files`` opens and writes: regular files only, complete or not at all, nothing left behind by a kill. ``arrays`` reads
-and writes named arrays without pickles, ``logs`` JSON and append-only logs, ``facts`` turns plain values into the
-dataclass that they should be. Whatever a file holds, its reader gives a valid object or a
+and writes named arrays without pickles, ``logs`` JSON, TOML and append-only logs, ``validate`` checks plain values
+against a dataclass. Whatever a file holds, its reader gives a valid object or a
 :class:`~fozo.errors.FozoError`, and what is in its headers is bounded before anything is allocated for it;
 ``python -m tests.fuzz`` tries that.
 """
 
-from fozo.io.arrays import Form, load_arrays, read_form, read_npz, save_arrays
-from fozo.io.facts import as_dataclass
+from fozo.io.arrays import ArraySpec, load_arrays, read_array_spec, read_npz, save_arrays
 from fozo.io.files import (
     atomic_write,
     check_output,
@@ -21,11 +20,12 @@ from fozo.io.files import (
     remove_temporary_files,
     temporary_folder,
 )
-from fozo.io.logs import MAX_LINE, Log, decode, encode, parse_json, read_json, read_log, write_json
+from fozo.io.logs import MAX_LINE, Log, decode, encode, parse_json, read_json, read_log, read_toml, write_json
+from fozo.io.validate import as_dataclass
 
 __all__ = [
     "MAX_LINE",
-    "Form",
+    "ArraySpec",
     "Log",
     "as_dataclass",
     "atomic_write",
@@ -38,12 +38,13 @@ __all__ = [
     "open_output",
     "open_regular",
     "parse_json",
+    "read_array_spec",
     "read_bytes",
-    "read_form",
     "read_json",
     "read_log",
     "read_npz",
     "read_text",
+    "read_toml",
     "remove_temporary_files",
     "save_arrays",
     "temporary_folder",

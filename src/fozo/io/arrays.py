@@ -30,7 +30,7 @@ KINDS = "biuf"
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
-class Form(NamedTuple):
+class ArraySpec(NamedTuple):
     """What an array's header says of it."""
 
     dtype: np.dtype[np.generic]
@@ -50,25 +50,25 @@ def save_arrays(path: str | os.PathLike[str], header: Mapping[str, object], arra
 def load_arrays(
     path: str | os.PathLike[str],
     kind: str,
-    check: Callable[[dict[str, object], Mapping[str, Form]], None] = lambda header, forms: None,
+    check: Callable[[dict[str, object], Mapping[str, ArraySpec]], None] = lambda header, specs: None,
 ) -> tuple[dict[str, object], dict[str, npt.NDArray[np.generic]]]:
     """Read what :func:`save_arrays` wrote.
 
     Args:
         path: the file.
         kind: what the header's ``kind`` has to be.
-        check: is shown the header and the arrays' forms before any array is read, and raises if they do not fit.
+        check: is shown the header and the arrays' specs before any array is read, and raises if they do not fit.
     """
     name = os.fspath(path)
     header: dict[str, object] = {}
 
-    def judge(forms: Mapping[str, Form], read: Callable[[str], npt.NDArray[np.generic]]) -> None:
-        if HEADER not in forms or forms[HEADER].dtype != np.uint8 or forms[HEADER].bytes > MAX_HEADER:
+    def judge(specs: Mapping[str, ArraySpec], read: Callable[[str], npt.NDArray[np.generic]]) -> None:
+        if HEADER not in specs or specs[HEADER].dtype != np.uint8 or specs[HEADER].bytes > MAX_HEADER:
             raise ValueError("no header")
         header.update(parse_json(read(HEADER).tobytes()))
         if header.get("kind") != kind:
             raise FozoError(f"{name} holds {header.get('kind')!r} where {kind!r} is needed; give the right file")
-        check(header, {part: form for part, form in forms.items() if part != HEADER})
+        check(header, {part: spec for part, spec in specs.items() if part != HEADER})
 
     try:
         arrays = read_npz(path, judge)
@@ -85,17 +85,17 @@ def load_arrays(
 
 def read_npz(
     path: str | os.PathLike[str],
-    judge: Callable[[Mapping[str, Form], Callable[[str], npt.NDArray[np.generic]]], None],
+    judge: Callable[[Mapping[str, ArraySpec], Callable[[str], npt.NDArray[np.generic]]], None],
     *,
     kinds: str = KINDS,
     ratio: float = 1.0,
     spare: int = 0,
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Read an archive's arrays, once ``judge`` has seen their forms; what is wrong with it raises nearly anything.
+    """Read an archive's arrays, once ``judge`` has seen their specs; what is wrong with it raises nearly anything.
 
     Args:
         path: the file.
-        judge: is given the forms, and a function that reads one array by name; raises if they will not do.
+        judge: is given the specs, and a function that reads one array by name; raises if they will not do.
         kinds: NumPy's letters for the kinds of numbers that it may hold.
         ratio: how much longer than the file its arrays may be in all.
         spare: bytes that they may have in any case.
@@ -110,11 +110,11 @@ def read_npz(
                     f"{os.fspath(path)} would unpack to {declared >> 20} MiB in {len(archive.infolist())} arrays, more "
                     f"than a file of its length holds; write it again"
                 )
-            forms = {}
+            specs = {}
             for name, info in members.items():
                 with archive.open(info) as stream:
-                    form = forms[name] = read_form(stream, kinds)
-                    if stream.tell() + form.bytes != info.file_size:
+                    spec = specs[name] = read_array_spec(stream, kinds)
+                    if stream.tell() + spec.bytes != info.file_size:
                         raise ValueError(f"{name} is not as long as its header says")
 
             def read(name: str) -> npt.NDArray[np.generic]:
@@ -123,11 +123,11 @@ def read_npz(
                     stream.read(1)  # at the end its checksum is compared
                 return array
 
-            judge(forms, read)
-            return {name: read(name) for name in forms}
+            judge(specs, read)
+            return {name: read(name) for name in specs}
 
 
-def read_form(stream: IO[bytes], kinds: str = KINDS) -> Form:
+def read_array_spec(stream: IO[bytes], kinds: str = KINDS) -> ArraySpec:
     """Read the header of an ``.npy`` stream, which then stands at the first number; raises nearly anything."""
     if np.lib.format.read_magic(stream) != (1, 0):  # other versions have headers of up to 4 GB
         raise ValueError("its header is of an unknown version")
@@ -137,4 +137,4 @@ def read_form(stream: IO[bytes], kinds: str = KINDS) -> Form:
         raise ValueError(f"it holds {dtype}")
     if not all(type(side) is int and side >= 0 for side in shape) or len(shape) > 8:
         raise ValueError(f"its shape is {shape}")
-    return Form(dtype, shape, fortran, math.prod(shape) * dtype.itemsize)
+    return ArraySpec(dtype, shape, fortran, math.prod(shape) * dtype.itemsize)

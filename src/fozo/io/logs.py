@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fozo.errors import FozoError
-from fozo.io.files import atomic_write, disk_errors, keep_to_oneself, open_regular, read_bytes
+from fozo.io.files import atomic_write, disk_errors, keep_to_oneself, open_regular, read_bytes, read_text
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 MAX_JSON = 16 << 20
 """Bytes of a JSON file; the largest that fozo writes, a recipe, have some hundred thousand."""
@@ -21,21 +27,21 @@ MAX_LINE = 16 << 20
 def parse_json(text: bytes | str) -> dict[str, Any]:
     """Read a JSON object; raises ValueError for anything else, also for NaN, and brackets nested by the thousand."""
     try:
-        facts = json.loads(text, parse_constant=_no_number)
+        payload = json.loads(text, parse_constant=_no_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if not isinstance(facts, dict):
+    if not isinstance(payload, dict):
         raise ValueError("it is no JSON object")
-    return facts
+    return payload
 
 
 def _no_number(text: str) -> float:
     raise ValueError(f"it holds {text}, which is no JSON")
 
 
-def write_json(path: Path, facts: Mapping[str, object]) -> None:
+def write_json(path: Path, payload: Mapping[str, object]) -> None:
     """Write a JSON file atomically."""
-    text = json.dumps(facts, indent=1, allow_nan=False) + "\n"  # unsorted: domains keep the order of the stream
+    text = json.dumps(payload, indent=1, allow_nan=False) + "\n"  # unsorted: domains keep the order of the stream
     with disk_errors(path), atomic_write(path) as stream:
         stream.write(text.encode())
 
@@ -48,6 +54,14 @@ def read_json(path: Path, advice: str = "remove its folder and run it again") ->
         raise
     except ValueError as error:
         raise FozoError(f"{path} is not readable JSON ({error}); {advice}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        payload: dict[str, Any] = tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FozoError(f"{path} is not readable TOML ({error}); correct it") from error
+    return payload
 
 
 class Log:
@@ -84,9 +98,9 @@ class Log:
         with disk_errors(self.path):
             os.ftruncate(self._file.fileno(), self._ends[-1])
 
-    def append(self, facts: Mapping[str, object]) -> None:
+    def append(self, payload: Mapping[str, object]) -> None:
         """Write one line, or, where the disk is full, none."""
-        line = encode(facts)
+        line = encode(payload)
         if len(line) > MAX_LINE:
             raise FozoError(f"a line of {len(line) >> 20} MiB is too long for {self.path}; give smaller batches")
         with disk_errors(self.path):
@@ -108,9 +122,9 @@ class Log:
         self._file.close()
 
 
-def encode(facts: Mapping[str, object]) -> bytes:
+def encode(payload: Mapping[str, object]) -> bytes:
     """Make a line."""
-    text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+    text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
@@ -127,7 +141,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """Read the lines one by one, without a torn last one."""
-    return (facts for facts, _ in _lines(path))
+    return (payload for payload, _ in _lines(path))
 
 
 def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
@@ -136,8 +150,8 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
         length, end, number = os.fstat(file.fileno()).st_size, 0, 0
         while line := file.readline(MAX_LINE):
             end, number = end + len(line), number + 1
-            facts = decode(line)
-            if facts is not None:
-                yield facts, end
+            payload = decode(line)
+            if payload is not None:
+                yield payload, end
             elif end < length or line.endswith(b"\n"):  # a torn line lacks its end
                 raise FozoError(f"{path} is damaged in line {number}; use a copy from before")

@@ -27,7 +27,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.data.inputs import as_batch, to_type_of
 from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError
-from fozo.io import Form, load_arrays, save_arrays
+from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.methods.common.fork import LOCKS
 from fozo.methods.common.observer import DriftReading, Observation, Observer
 from fozo.methods.common.options import plain, with_options
@@ -55,7 +55,7 @@ LARGEST = 1e30
 """No number that adaptation leads to comes near it; beyond, products of two would not be finite."""
 
 
-class HasForm(Protocol):
+class HasArraySpec(Protocol):
     """An array, or what a file's header says of one."""
 
     @property
@@ -291,7 +291,7 @@ class Method(ABC, Generic[C]):
     def load_state(self, state: State) -> None:
         """Continue from what :meth:`state` returned. A state that does not fit is refused, and nothing is changed."""
         with self._lock:
-            self._check_forms(state)
+            self._check_specs(state)
             for name, value in state.items():
                 if value.dtype.kind == "f" and not (np.abs(value.astype(np.float64)) <= LARGEST).all():
                     raise FozoError(
@@ -309,7 +309,7 @@ class Method(ABC, Generic[C]):
                     ) from error
                 self._metrics = {}
 
-    def _check_forms(self, state: Mapping[str, HasForm]) -> None:
+    def _check_specs(self, state: Mapping[str, HasArraySpec]) -> None:
         """Refuse names, shapes and precisions that no state of this method has; arrays or their headers will do."""
         own, rows = self.variables(), dict[str, int]()
         for name in sorted(own.keys() ^ state.keys()):
@@ -347,8 +347,8 @@ class Method(ABC, Generic[C]):
         """
         self.load_state(load_arrays(path, "state", partial(self._check_file, os.fspath(path)))[1])
 
-    def _check_file(self, path: str, header: Mapping[str, object], forms: Mapping[str, Form]) -> None:
-        """Refuse a file before its arrays are read: what it is of, and then their forms."""
+    def _check_file(self, path: str, header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
+        """Refuse a file before its arrays are read: what it is of, and then their specs."""
         if header.get("version") != STATE_VERSION:
             raise FozoError(f"{path} is a state of version {header.get('version')!r}, where {STATE_VERSION} is needed")
         for key, value in self._owner().items():
@@ -362,7 +362,7 @@ class Method(ABC, Generic[C]):
                 f"{path} was saved with {key}={theirs!r} ({header.get('model')}), but this run has "
                 f"{value!r}; restore it into a method made the same way"
             )
-        self._check_forms(forms)
+        self._check_specs(specs)
 
     def __repr__(self) -> str:
         """Say in one line what it is."""

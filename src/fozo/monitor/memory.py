@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.io import Form, load_arrays
+from fozo.io import ArraySpec, load_arrays
 from fozo.monitor.drift import DriftDetector
 from fozo.monitor.event import EVENTS, Event
 from fozo.monitor.faults import FaultDetector, thumbnail_shape
@@ -94,7 +94,7 @@ def _event(facts: Mapping[str, Any]) -> Event:
     return Event(str(facts["name"]), int(facts["image"]), float(facts["time"]), str(facts["text"]), numbers)
 
 
-def _check(monitor: Monitor, path: str, header: Mapping[str, object], forms: Mapping[str, Form]) -> None:
+def _check(monitor: Monitor, path: str, header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
     """Refuse another version, owner, or shapes that do not go together, before an array is read."""
     if header.get("version") != VERSION:
         raise FozoError(f"{path} is a monitor's memory of version {header.get('version')!r}, where {VERSION} is needed")
@@ -105,14 +105,14 @@ def _check(monitor: Monitor, path: str, header: Mapping[str, object], forms: Map
                 f"into one with the same model, method and reference"
             )
     size = monitor.adapter.engine.spec.image_size
-    width, count = monitor.looker.width, forms["features"].shape[:1]
-    rows = forms["rows"].shape[:1]
+    width, count = monitor.looker.width, specs["features"].shape[:1]
+    rows = specs["rows"].shape[:1]
     wanted = {
-        "features": (*count, width), "shown": (*count, 3), "pairs": (*forms["pairs"].shape[:1], 7),
+        "features": (*count, width), "shown": (*count, 3), "pairs": (*specs["pairs"].shape[:1], 7),
         "rows": (*rows, width), "times": rows, "drifted": (width,), "previous": size, "scene": thumbnail_shape(size),
     }  # fmt: skip
-    for name, form in forms.items():
-        if form.shape != wanted.get(name) or form.dtype.kind != "f" or form.shape[0] > LONGEST:
-            raise ValueError(f"{name} is {form.dtype} of shape {list(form.shape)}")
-    if forms["pairs"].shape[0] > PAIRS:
-        raise ValueError(f"it has {forms['pairs'].shape[0]} pairs, where {PAIRS} are remembered")
+    for name, spec in specs.items():
+        if spec.shape != wanted.get(name) or spec.dtype.kind != "f" or spec.shape[0] > LONGEST:
+            raise ValueError(f"{name} is {spec.dtype} of shape {list(spec.shape)}")
+    if specs["pairs"].shape[0] > PAIRS:
+        raise ValueError(f"it has {specs['pairs'].shape[0]} pairs, where {PAIRS} are remembered")

@@ -24,7 +24,7 @@ from fozo.data.images import Pixels
 from fozo.data.sets.base import ImageSet
 from fozo.data.sources import prepare
 from fozo.errors import FozoError
-from fozo.io import Form, load_arrays, save_arrays
+from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor.accuracy import probabilities
 from fozo.monitor.drift import CleanImages, Whitening
@@ -195,7 +195,7 @@ class MonitorReference:
     def load(cls, path: str | os.PathLike[str]) -> MonitorReference:
         """Read what :meth:`save` wrote; what no images can have given is refused here."""
         try:
-            header, found = load_arrays(path, cls.KIND, partial(cls._check_forms, path))
+            header, found = load_arrays(path, cls.KIND, partial(cls._check_specs, path))
             arrays = {name: array.astype(np.float64) for name, array in found.items()}
             for name, array in arrays.items():
                 if not (np.abs(array) <= LARGEST).all():
@@ -227,8 +227,8 @@ class MonitorReference:
             ) from error
 
     @classmethod
-    def _check_forms(
-        cls, path: str | os.PathLike[str], header: Mapping[str, object], forms: Mapping[str, Form]
+    def _check_specs(
+        cls, path: str | os.PathLike[str], header: Mapping[str, object], specs: Mapping[str, ArraySpec]
     ) -> None:
         """Refuse another version, and shapes that do not go together, before an array is read."""
         if header.get("version") != cls.VERSION or header.get("looks") != [look.name for look in LOOKS]:
@@ -236,11 +236,11 @@ class MonitorReference:
                 f"{os.fspath(path)} holds a monitor reference of another version "
                 f"({json.dumps(header.get('version'))}); collect it again"
             )
-        (width,) = forms["clean.mean"].shape
+        (width,) = specs["clean.mean"].shape
         wanted = {"clean.std": (width,), "clean.centre": (width,), "clean.matrix": (width, width), "clean.scales": (3,)}
         for name, shape in wanted.items():
-            if forms[name].shape != shape or forms[name].dtype.kind != "f":
-                raise ValueError(f"{name} is {forms[name].dtype} of shape {list(forms[name].shape)}")
+            if specs[name].shape != shape or specs[name].dtype.kind != "f":
+                raise ValueError(f"{name} is {specs[name].dtype} of shape {list(specs[name].shape)}")
 
 
 def _regression(name: str, arrays: Mapping[str, Array], width: int) -> Regression | None:

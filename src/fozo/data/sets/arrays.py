@@ -17,7 +17,7 @@ import numpy as np
 from fozo.data.images import Pixels
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
 from fozo.errors import FozoError
-from fozo.io import Form, read_npz
+from fozo.io import ArraySpec, read_npz
 
 RATIO, SPARE = 50.0, 64 << 20
 """A set may be so many times as long as its file, and so many bytes more: drawings shrink to a twentieth, a
@@ -52,8 +52,8 @@ class ArrayStore:
 def open_arrays(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
     """Open an ``.npz`` file, with its own class names unless others are given."""
 
-    def judge(forms: Mapping[str, Form], read: object) -> None:
-        images, labels, names = (forms[name] for name in ("images", "labels", "classes"))
+    def judge(specs: Mapping[str, ArraySpec], read: object) -> None:
+        images, labels, names = (specs[name] for name in ("images", "labels", "classes"))
         fits = images.dtype == np.uint8 and images.shape[3:] in ((), (3,)) and len(images.shape) > 2
         if not fits or labels.dtype.kind not in "iu" or math.prod(labels.shape) != images.shape[0]:
             raise FozoError(

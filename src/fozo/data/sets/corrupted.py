@@ -16,7 +16,7 @@ from fozo.data.sets.base import Domain, FolderStore, ImageSet, Sample, mixed_siz
 from fozo.data.sets.folder import entries, label, scan, some
 from fozo.data.sets.imagenet import WNID, imagenet_wnids
 from fozo.errors import FozoError
-from fozo.io import open_regular, read_form, read_json
+from fozo.io import open_regular, read_array_spec, read_json
 
 RECORD = "corruptions.json"
 """Where ``fozo corrupt`` writes down how a tree was made."""
@@ -120,11 +120,11 @@ def _map(file: Path) -> npt.NDArray[np.generic]:
     """Map an array into memory, once its header agrees with the length of its file."""
     try:
         with open_regular(file) as stream:
-            form, start = read_form(stream), stream.tell()
-            if start + form.bytes != os.fstat(stream.fileno()).st_size:
+            spec, start = read_array_spec(stream), stream.tell()
+            if start + spec.bytes != os.fstat(stream.fileno()).st_size:
                 raise ValueError("it is not as long as its header says")
             array: npt.NDArray[np.generic] = np.memmap(
-                stream, form.dtype, "r", start, form.shape, "F" if form.fortran else "C"
+                stream, spec.dtype, "r", start, spec.shape, "F" if spec.fortran else "C"
             )
     except FozoError:
         raise

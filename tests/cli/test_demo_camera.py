@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fozo.bench.film import BATCH, SCRIPT, Film, shoot, summary
-from fozo.bench.report.film import SHOWN, film_sections, scene_cells
 from fozo.cli import screen
+from fozo.cli.demo_camera import BATCH, SCRIPT, Film, shoot, summary
+from fozo.cli.demo_page import SHOWN, film_sections, scene_cells
 from fozo.data import sample
 from fozo.errors import FozoError
 from fozo.monitor import MonitorReference

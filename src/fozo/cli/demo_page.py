@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from html import escape
 
-from fozo.bench.film import LATEST, SEVERITY, Film, Picture, Scene, summary
 from fozo.bench.report.charts import Series, Span, line_chart
 from fozo.bench.report.colours import COLOURS
 from fozo.bench.report.pictures import picture
 from fozo.bench.report.tables import full_name
+from fozo.cli.demo_camera import LATEST, SEVERITY, Film, Picture, Scene, summary
 from fozo.monitor import Event
 
 PLAIN, ALIGN = list(COLOURS).index("NoAdapt"), list(COLOURS).index("Align")

@@ -14,17 +14,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fozo.bench.film import Film, shoot
 from fozo.bench.gains import BASE, over_base
 from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid
 from fozo.bench.recipes import rivals
 from fozo.bench.report.colours import assign
 from fozo.bench.report.conclusions import conclusions
-from fozo.bench.report.film import film_sections
 from fozo.bench.report.page import Chapter, document, section
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Group, Run, Store
+from fozo.cli.demo_camera import Film, shoot
+from fozo.cli.demo_page import film_sections
 from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
 from fozo.data.sets import open_images

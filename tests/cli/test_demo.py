@@ -14,12 +14,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import fozo
-from fozo.bench import demo
 from fozo.bench.environment import environment
 from fozo.bench.measures import Interval, measure, score
 from fozo.bench.plan import Setting
 from fozo.bench.store import Conditions, Group, Run
 from fozo.cli import app
+from fozo.cli import demo_run as demo
 from fozo.data import sample
 from fozo.data.sets import open_images
 from fozo.errors import FozoError

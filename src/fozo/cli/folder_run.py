@@ -70,7 +70,7 @@ class BatchLine:
 
 
 @dataclass(frozen=True)
-class OwnRun:
+class FolderRun:
     """A log that was read."""
 
     path: Path
@@ -110,7 +110,7 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
     return 100 * (middle - half) / (1 + spread), 100 * (middle + half) / (1 + spread)
 
 
-def read_own(path: Path) -> OwnRun:
+def read_folder_run(path: Path) -> FolderRun:
     """Read a log of ``fozo adapt``."""
     with open_regular(path) as stream:
         header = decode(stream.readline(MAX_LINE))
@@ -129,7 +129,7 @@ def read_own(path: Path) -> OwnRun:
         if finished or not follows or not found.plausible:
             raise FozoError(f"{path} is damaged in line {number + 1}; run fozo adapt again")
         batches.append(found)
-    return OwnRun(path, header, batches, finished)
+    return FolderRun(path, header, batches, finished)
 
 
 def _open_log(path: Path) -> Log:
@@ -155,7 +155,7 @@ def adapt_folder(
     resume: bool = False,
     state: Path | None = None,
     save_seconds: float | None = None,
-) -> OwnRun:
+) -> FolderRun:
     """Adapt to images in order; write predictions and log as it goes.
 
     Args:
@@ -177,7 +177,7 @@ def adapt_folder(
         sweep(out.parent, f".{head}")
         done, end, crc = 0, 0, 0
         if resume and len(log):
-            run = _same(read_own(log.path), header, out)
+            run = _same(read_folder_run(log.path), header, out)
             if run.finished:
                 return run
             done = states.restore(method, len(run.batches))
@@ -222,10 +222,10 @@ def adapt_folder(
                 method.save(state)
         log.append({"finished": True})
         states.clear()
-        return read_own(log.path)
+        return read_folder_run(log.path)
 
 
-def _same(run: OwnRun, header: Mapping[str, object], out: Path) -> OwnRun:
+def _same(run: FolderRun, header: Mapping[str, object], out: Path) -> FolderRun:
     """Refuse to go on with anything but what was begun."""
     for key in {**run.header, **header}:
         theirs, now = run.header.get(key), header.get(key)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fozo.bench.own import OwnRun, read_own, wilson
 from fozo.bench.report.charts import Series, line_chart
 from fozo.bench.report.page import document
+from fozo.cli.folder_run import FolderRun, read_folder_run, wilson
 from fozo.errors import FozoError
 from fozo.io import atomic_write, check_output, disk_errors
 
@@ -18,17 +18,17 @@ WINDOW = 256
 """Images that a point of the curves is an average over, in whole batches: fewer would show chance."""
 
 
-def write_own_report(log: Path, out: Path) -> None:
+def write_folder_page(log: Path, out: Path) -> None:
     """Write the page of a log to ``out``."""
     check_output(out)
-    run = read_own(log)
+    run = read_folder_run(log)
     if not run.batches:
         raise FozoError(f"{log} holds no batch yet; let fozo adapt finish at least one")
     with disk_errors(out), atomic_write(out) as stream:
-        stream.write(own_page(run).encode("utf-8", "backslashreplace"))
+        stream.write(folder_page(run).encode("utf-8", "backslashreplace"))
 
 
-def own_page(run: OwnRun) -> str:
+def folder_page(run: FolderRun) -> str:
     """Make the page."""
     state = "" if run.finished else " so far (it is not finished)"
     words = f"{run.images} images in {len(run.batches)} batches{state}. {run.said()}".rstrip()
@@ -46,7 +46,7 @@ def own_page(run: OwnRun) -> str:
     )
 
 
-def _charts(run: OwnRun) -> list[str]:
+def _charts(run: FolderRun) -> list[str]:
     images = np.cumsum([line.images for line in run.batches])
     charts, one = [], len(run.batches) == 1  # a single point makes no curve
     if run.correct is not None:
@@ -72,7 +72,7 @@ def _charts(run: OwnRun) -> list[str]:
     return [*charts, line_chart(title, [curve], "images", "confidence (%)", dots=one)]
 
 
-def _window(run: OwnRun, last: int) -> slice:
+def _window(run: FolderRun, last: int) -> slice:
     """Batches up to ``last`` that hold the latest images: the fewest with at least as many as wanted."""
     first, seen = last, run.batches[last].images
     while first > 0 and seen < WINDOW:
@@ -81,7 +81,7 @@ def _window(run: OwnRun, last: int) -> slice:
     return slice(first, last + 1)
 
 
-def _averages(run: OwnRun, values: Sequence[float]) -> list[float]:
+def _averages(run: FolderRun, values: Sequence[float]) -> list[float]:
     weights = [line.images for line in run.batches]
     windows = [_window(run, last) for last in range(len(values))]
     return [float(np.average(values[w], weights=weights[w])) for w in windows]
