@@ -9,8 +9,7 @@ import json
 import time
 import tracemalloc
 
-from fozo.serve.history import POINTS, History, Viewer
-from fozo.serve.types import Reading
+from fozo.serve.history import POINTS, History, Reading, Viewer
 
 CAMERAS, REPEATS = 64, 5
 

@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from fozo.serve.board import CameraBoard
+from fozo.serve.history import Reading
 from fozo.serve.security import AccessPolicy
-from fozo.serve.types import Reading
 
 NOW = 1_700_000_000.0
 

@@ -149,12 +149,8 @@ class InferenceServer:
             request = await self._read(http, self.pool)
             check_monitored(request, model.monitored, model.name)
             return await self.predict(http, model, request)
-        except TooBusy as error:
-            raise HTTPException(error.code, str(error), RETRY) from error
-        except CameraInUse as error:
-            raise HTTPException(503, str(error), IN_USE) from error
         except FozoError as error:
-            raise HTTPException(400, str(error)) from error
+            raise refusal(error) from error
         finally:
             self._reserved -= length
 
@@ -258,14 +254,19 @@ class InferenceServer:
             routes=[*routes, *([] if self.board is None else self.board.routes)],
             lifespan=lifespan,
             middleware=[
-                Middleware(
-                    AccessPolicy, token=self.config.token, hosts=(self.config.host, *self.config.allowed_hosts)
-                )
+                Middleware(AccessPolicy, token=self.config.token, hosts=(self.config.host, *self.config.allowed_hosts))
             ],
             exception_handlers={HTTPException: _error, ClientDisconnect: _error, Exception: _error},
         )
         app.state.server = self
         return app
+
+
+def refusal(error: FozoError) -> HTTPException:
+    """The response to a request that failed."""
+    if isinstance(error, TooBusy):
+        return HTTPException(error.code, str(error), RETRY)
+    return HTTPException(503, str(error), IN_USE) if isinstance(error, CameraInUse) else HTTPException(400, str(error))
 
 
 async def _read_body(http: HTTPRequest, most: int) -> bytes:
