@@ -8,7 +8,7 @@ Markdown:
 
 * Mixed images: Align by the number of clean images, on a stream of all classes alike and on narrow streams of one group
   of classes each (``TUNING`` of fozo/data/groups.py). Each begins afresh and goes through clean images and the four
-  extra corruptions. *Not conditioned* are the same statistics without what content says about them.
+  extra corruptions.
 * Own images: statistics of a few clean images of the stream's own group alone, blended into those of mixed images, and
   the mixed ones alone. Every domain begins afresh. Own images are neither in the stream nor among the mixed ones.
 
@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -33,8 +32,7 @@ from rich.console import Console
 from rich.progress import track
 
 import fozo
-from benchmarks.common import clean_batches
-from benchmarks.narrow import table
+from benchmarks.common import clean_batches, markdown
 from fozo.core.statistics import SourceStatistics
 from fozo.data.corruptions import EXTRA_KINDS
 from fozo.data.groups import GROUPS, TUNING
@@ -59,9 +57,6 @@ OWN_SCENARIO = Episodic(kinds=("clean", "gaussian_noise", "fog", "defocus_blur",
 Hits: TypeAlias = Array
 """1 where an image was recognised, else 0: ``[domains, images]``."""
 Predictor: TypeAlias = Callable[[LabelledBatch], Floats]
-
-
-# --- images ----------------------------------------------------------------------------------------------------------
 
 
 def halves(images: ImageSet, seed: int) -> tuple[list[Sample], list[Sample]]:
@@ -91,9 +86,6 @@ def subset(images: ImageSet, samples: Sequence[Sample]) -> ImageSet:
     return images.select([sample.path for sample in samples])
 
 
-# --- statistics ------------------------------------------------------------------------------------------------------
-
-
 def instalments(
     engine: Engine, images: ImageSet, samples: Sequence[Sample], sizes: Sequence[int], title: str
 ) -> dict[int, SourceStatistics]:
@@ -105,15 +97,6 @@ def instalments(
         gathered = found[size] = part if gathered is None else gathered.merge(part)
         done = size
     return found
-
-
-def mute(source: SourceStatistics) -> SourceStatistics:
-    """The same statistics, with contents that say nothing about them."""
-    nothing = {name: np.zeros_like(product) for name, product in source.content.cross.items()}
-    return replace(source, content=replace(source.content, cross=nothing))
-
-
-# --- streams ---------------------------------------------------------------------------------------------------------
 
 
 def adapting(method: AnyMethod) -> Predictor:
@@ -160,9 +143,6 @@ def written(ours: Hits, theirs: Hits) -> str:
     return f"{gain:+.2f} ± {within:.2f}"
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
 class Bench:
     """A model, images and their halves: what both tables are made from."""
 
@@ -180,9 +160,7 @@ class Bench:
 
     def mixed_table(self, count: int) -> str:
         """``count`` images of each group and domain; of all classes, as many as the groups have together."""
-        conditioned = {f"{n} images": source for n, source in self.mixed.items()}
-        muted = {f"{n} images, not conditioned": mute(source) for n, source in self.mixed.items()}
-        predictors = contenders(self.engine, conditioned | muted)
+        predictors = contenders(self.engine, {f"{n} images": source for n, source in self.mixed.items()})
         chosen = {name: of_classes(self.rest, GROUPS[name])[:count] for name in TUNING}
         alike = self.rest[: sum(map(len, chosen.values()))]
         balanced = self.play(predictors, alike, MIXED_SCENARIO, "all classes")
@@ -190,11 +168,10 @@ class Bench:
         narrow = {name: np.concatenate([hits[name] for hits in groups], axis=1) for name in predictors}
         kinds = (balanced, narrow)
         rows = [[BASE, *(f"{100 * hits[BASE].mean():.2f}" for hits in kinds)]]
-        for pair in zip(conditioned, muted, strict=True):
-            rows += [[name, *(cell(hits[name], hits[BASE]) for hits in kinds)] for name in pair]
+        rows += [[name, *(cell(hits[name], hits[BASE]) for hits in kinds)] for name in predictors if name != BASE]
         heads = [f"Align, less {BASE} (95 %)", *(f"{words}, {hits[BASE].shape[1]} images" for words, hits in zip(
             ("all classes", f"{len(TUNING)} narrow groups"), kinds, strict=True))]  # fmt: skip
-        return table(heads, rows)
+        return markdown(heads, rows)
 
     def own_table(self, count: int, sizes: Sequence[int] = OWN, cameras: Collection[str] = tuple(CAMERAS)) -> str:
         """``count`` images of each group and domain."""
@@ -219,7 +196,7 @@ class Bench:
                 behind.append((-paired(blend, better)[0], f"{camera}, {n} own images: {written(blend, better)}"))
         heads = ["stream", BASE, "own images", "own alone", f"blended into {size} mixed", f"{size} mixed alone"]
         worst = max(behind)
-        return f"{table(heads, rows)}\n\nBlend less the better of the two, where it is worst: {worst[1]} points."
+        return f"{markdown(heads, rows)}\n\nBlend less the better of the two, where it is worst: {worst[1]} points."
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ RECIPE = "evidence"
 USUAL = 5
 """The severity that a cell's title does not name."""
 SEVERAL = 2
-"""From so many seeds on, their spread is part of an interval."""
+"""From this number of seeds on, their variance is part of an interval."""
 TOKENS = {"vit_tiny": "ViT-Tiny", "deit_tiny": "DeiT-Tiny"}
 BACKWARD = {"tent": 2, "eata": 2, "deyo": 2, "sar": 4}
 """Backward passes of these methods, each counted as two forward ones."""
@@ -50,7 +50,7 @@ class Gain:
 
     @property
     def side(self) -> int:
-        """1 above zero, -1 below, and 0 for a tie: where the interval holds zero."""
+        """1 significantly above zero, -1 below, 0 where the interval includes zero."""
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
     def __str__(self) -> str:
@@ -127,8 +127,8 @@ class Cell:
         """A row's difference to another, paired by image, over some domains.
 
         Variance is that of the images (mean over domains and seeds), and of either row's seeds where there are several.
-        Two or three seeds tell little of their own spread, so the interval is Student's, with the degrees of freedom of
-        the sum (Satterthwaite).
+        Two or three seeds say little of their own variance, so the interval is Student's, with the degrees of freedom
+        of the sum (Satterthwaite).
         """
         names = self.domains if domains is None else domains
         own, other = (self.rows[each].hits(names).mean(axis=1) for each in (label, base))  # [seeds, images]
@@ -136,8 +136,8 @@ class Cell:
         parts = [images, *(each.mean(axis=1) for each in (own, other) if len(each) >= SEVERAL)]
         variances = [part.var(ddof=1) / len(part) for part in parts]
         variance = sum(variances)
-        doubt = sum(each**2 / (len(part) - 1) for each, part in zip(variances, parts, strict=True))
-        times = student.ppf(0.975, variance**2 / doubt) if doubt else 0.0
+        uncertainty = sum(each**2 / (len(part) - 1) for each, part in zip(variances, parts, strict=True))
+        times = student.ppf(0.975, variance**2 / uncertainty) if uncertainty else 0.0
         return Gain.around(float(100 * images.mean()), float(100 * times * np.sqrt(variance)))
 
     def learning(self, label: str) -> Array:
@@ -154,7 +154,7 @@ class Cell:
         return means
 
     def with_clean(self, label: str) -> Gain | None:
-        """The difference to NoAdapt once the stream is clean again."""
+        """The difference to NoAdapt on the clean images at the end of the stream."""
         return self.gain(label, domains=(CLEAN,)) if self.clean else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +20,7 @@ from fozo.bench.environment import peak_memory
 from fozo.data.scenarios import Continual
 from fozo.data.sets import ImageSet
 from fozo.errors import FozoError
+from fozo.io import atomic_write
 from fozo.types import Floats
 
 if TYPE_CHECKING:
@@ -90,6 +91,23 @@ def summary(values: Sequence[float], digits: int = 3) -> str:
     """Median and range of ratios, as ``1.100x (1.050-1.150)``."""
     median, low, high = (f"{value:.{digits}f}" for value in (np.median(values), min(values), max(values)))
     return f"{median}x ({low}-{high})"
+
+
+def markdown(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A table: the first column to the left, the others to the right."""
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def write(paragraphs: Iterable[str], target: Path | None) -> None:
+    """Print paragraphs as they come, and write them to a file."""
+    found = []
+    for paragraph in paragraphs:
+        print(paragraph, end="\n\n", flush=True)
+        found.append(paragraph)
+    if target is not None:
+        with atomic_write(target) as stream:
+            stream.write(("\n\n".join(found) + "\n").encode())
 
 
 def mebibytes() -> float:

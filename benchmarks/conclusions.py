@@ -1,6 +1,6 @@
-"""Sentences of docs/results.md, each computed from cells: where figures change, they do.
+"""Sentences of docs/results.md, each computed from cells.
 
-*Surely* means that a 95 % interval leaves zero out; where it holds zero the sentence says that it is a tie.
+*Significantly* means that the 95 % interval of the paired difference excludes zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fozo.bench.plan import TUNED, published
 OURS = "Align"
 NAMED = 4
 """As many corruptions as a table names."""
-SIDES = {1: "surely above", 0: "level with", -1: "surely below"}
+SIDES = {1: "significantly above", 0: "not significantly different from", -1: "significantly below"}
 
 
 def listed(names: Sequence[str]) -> str:
@@ -49,7 +49,7 @@ def headline(cell: Cell) -> str:
     """What a reader should keep of the leading cell: Align, its best rival, and what is between them."""
     best = max(rivals(cell), key=lambda label: cell.gain(label).value)
     lead = cell.gain(OURS, best)
-    verb = {1: "ahead of", 0: "level with", -1: "behind"}[lead.side]
+    verb = {1: "ahead of", 0: "not significantly different from", -1: "behind"}[lead.side]
     methods = len({published(label) for label in rivals(cell)})
     constants = ", published or tuned," if any(label.endswith(TUNED) for label in rivals(cell)) else ""
     return (
@@ -60,29 +60,31 @@ def headline(cell: Cell) -> str:
 
 
 def against_rivals(cells: Sequence[Cell]) -> str:
-    """Say whom Align is ahead of, by the interval of the paired difference, and whom not."""
+    """Say which rivals Align is significantly ahead of, and which not."""
     compared = [(cell.gain(OURS, label), label, cell) for cell in cells for label in rivals(cell)]
     ahead = [each for each in compared if each[0].side > 0]
     others = {
         verb: [f"{label} on {cell.title} ({gain})" for gain, label, cell in compared if gain.side == side]
-        for verb, side in (("is behind", -1), ("ties with", 0))
+        for verb, side in (("is behind", -1), ("is not significantly different from", 0))
     }
     rest = [f"{verb} {listed(names)}" for verb, names in others.items() if names]
-    said = f"Over all corruptions Align is surely ahead of a rival in {len(ahead)} of {len(compared)} comparisons"
+    said = (
+        f"Over all corruptions Align is significantly ahead of a rival in {len(ahead)} of {len(compared)} comparisons"
+    )
     if ahead:
         gain, label, cell = min(ahead, key=lambda each: each[0].low)
         said += f" (the closest: {label} on {cell.title}, {gain})"
-    return f"{said}; it {'; it '.join(rest or ['loses to none and ties with none'])}."
+    return f"{said}; it {'; it '.join(rest or ['is significantly behind none'])}."
 
 
 def ahead(cell: Cell) -> list[str]:
-    """Name the corruptions on which a rival is surely ahead of Align, and by how much the best of them is."""
+    """Name the corruptions on which a rival is significantly ahead of Align, and the lead of the best rival."""
     found = []
     for name in cell.domains:
         behind = {label: cell.gain(OURS, label, (name,)) for label in rivals(cell)}
-        surely = [label for label, gain in behind.items() if gain.side < 0]
-        if surely:
-            best = min(surely, key=lambda label: behind[label].value)
+        leading = [label for label, gain in behind.items() if gain.side < 0]
+        if leading:
+            best = min(leading, key=lambda label: behind[label].value)
             found.append(f"{words_of(name)} ({best}, by {-behind[best].value:.1f})")
     return found
 
@@ -90,24 +92,24 @@ def ahead(cell: Cell) -> list[str]:
 def losses(cell: Cell) -> dict[str, str]:
     """What speaks against Align in a cell, for a table: by heading."""
     gains = by_domain(cell)
-    level = {name: gain for name, gain in gains.items() if gain.side == 0}
-    least = sorted(level, key=lambda name: level[name].value)[:NAMED]
-    few = listed([f"{name} ({signed(level[name].value)})" for name in level if name in least])
+    equal = {name: gain for name, gain in gains.items() if gain.side == 0}
+    least = sorted(equal, key=lambda name: equal[name].value)[:NAMED]
+    few = listed([f"{name} ({signed(equal[name].value)})" for name in equal if name in least])
     again = cell.with_clean(OURS)
     errors = {label: row.error for label, row in cell.rows.items()}
     lowest = min(errors, key=lambda label: errors[label])
     return {
-        "below NoAdapt on": listed([f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]),
-        "level with NoAdapt on": few if len(level) <= NAMED else f"{len(level)} of {len(gains)}, the least {few}",
-        "surely behind a rival on": listed(ahead(cell)),
-        "clean again": "-" if again is None else str(again),
+        "significantly below NoAdapt on": listed([f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]),
+        "no significant gain on": few if len(equal) <= NAMED else f"{len(equal)} of {len(gains)}, the least {few}",
+        "significantly behind a rival on": listed(ahead(cell)),
+        "after returning to clean images": "-" if again is None else str(again),
         "calibration error": f"{errors[OURS]:.1f}; NoAdapt {errors[BASE]:.1f}"
         + (", it is the lowest" if lowest == OURS else f", lowest {lowest} {errors[lowest]:.1f}"),
     }
 
 
 def grouped(gains: Mapping[str, Gain], words: Mapping[int, str]) -> str:
-    """Put gains in words by their sides, the largest first; ties without their intervals."""
+    """Put gains in words by their sides, the largest first; those that are not significant without their intervals."""
     order = sorted(gains, key=lambda label: -gains[label].value)
     said = []
     for side, verb in words.items():
@@ -117,23 +119,25 @@ def grouped(gains: Mapping[str, Gain], words: Mapping[int, str]) -> str:
 
 
 def tuning(cell: Cell) -> str:
-    """Say what tuned constants are worth to each rival, against its published ones on the same images."""
+    """Say what each rival gains by tuned constants, against its published ones on the same images."""
     both = [published(label) for label in cell.rows if label.endswith(TUNED) and published(label) in cell.rows]
-    worth = {method: cell.gain(method + TUNED, method) for method in both}
-    words = {1: "surely helps", 0: "makes no sure difference to", -1: "surely harms"}
-    return f"Against its published constants, tuning {grouped(worth, words)}." if worth else ""
+    gained = {method: cell.gain(method + TUNED, method) for method in both}
+    words = {1: "significantly helps", 0: "makes no significant difference to", -1: "significantly harms"}
+    return f"Against its published constants, tuning {grouped(gained, words)}." if gained else ""
 
 
-def clean_again(cell: Cell) -> str:
-    """Say what is left of the model once the stream's last images are clean: how many rows lose, and Align."""
+def after_clean(cell: Cell) -> str:
+    """Say what the rows lose on the clean images at the end of the stream."""
     found = {label: gain for label in adapting(cell) if (gain := cell.with_clean(label)) is not None}
     if not found:
         return ""
     below = sorted((label for label in found if found[label].side < 0), key=lambda label: found[label].value)
     worst = f", the worst {listed([f'{label} ({found[label]})' for label in below[:3]])}" if below else ""
     own = f"Align is {SIDES[found[OURS].side]} it ({found[OURS]})"
-    rows = f"{len(below) or 'none'} of {len(found)} rows {'is' if len(below) == 1 else 'are'} surely below NoAdapt"
-    return f"Once the stream is clean again, {rows}{worst}; {own}."
+    rows = (
+        f"{len(below) or 'none'} of {len(found)} rows {'is' if len(below) == 1 else 'are'} significantly below NoAdapt"
+    )
+    return f"After returning to clean images, {rows}{worst}; {own}."
 
 
 def processors(cells: Sequence[Cell]) -> str:
@@ -147,7 +151,7 @@ def processors(cells: Sequence[Cell]) -> str:
 
 
 def sides(cells: Sequence[Cell]) -> str:
-    """Say which rivals help surely wherever they ran, and which nowhere."""
+    """Say which rivals help significantly wherever they ran, and which nowhere."""
     found: dict[str, list[int]] = {}
     for cell in cells:
         for label in rivals(cell):
@@ -157,8 +161,8 @@ def sides(cells: Sequence[Cell]) -> str:
     never = [label for label, v in found.items() if max(v) <= 0]
     harmful = sum(min(v) < 0 for v in found.values())
     return (
-        f"Rivals surely above NoAdapt wherever they ran: {listed(always)}; nowhere: {listed(never)}; surely below it "
-        f"in one cell at least: {harmful or 'none'} of {len(found)} rows."
+        f"Rivals significantly above NoAdapt wherever they ran: {listed(always)}; nowhere: {listed(never)}; "
+        f"significantly below it in one cell at least: {harmful or 'none'} of {len(found)} rows."
     )
 
 
@@ -187,8 +191,8 @@ def passes(cells: Sequence[Cell]) -> str:
         if best is not None:
             above = [label for label in costly if cell.gain(label).side > 0]
             said += (
-                f"; rows with more passes that are surely above NoAdapt: {len(above) or 'none'} of {len(costly)}, the "
-                f"best {best} ({cell.rows[best].passes:.2g}: {cell.gain(best)})"
+                f"; rows with more passes that are significantly above NoAdapt: {len(above) or 'none'} of "
+                f"{len(costly)}, the best {best} ({cell.rows[best].passes:.2g}: {cell.gain(best)})"
             )
         parts.append(said)
     return ". ".join(parts) + "."
@@ -203,5 +207,5 @@ def most_and_least(cell: Cell) -> str:
 
 def narrow(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Say on which side of NoAdapt the rows lie on narrow content."""
-    words = {1: "surely above NoAdapt", -1: "surely below", 0: "ties"}
+    words = {1: "significantly above NoAdapt", -1: "significantly below", 0: "not significant"}
     return ". ".join(f"{name}: {grouped(column, words)}" for name, column in gains.items()) + "."

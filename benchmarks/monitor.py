@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.common import markdown, write
 from benchmarks.monitor_material import BATCH, SEVERITIES, TEST, Domain, Material
 from fozo.core.descriptor import describe
 from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
 from fozo.data.groups import TEXT, TUNING, parse
-from fozo.io import atomic_write
 from fozo.monitor import CleanImages, DriftDetector
 from fozo.monitor.faults import FaultDetector
-from fozo.monitor.quality import Looker
+from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.signatures import Signatures
 from fozo.types import Array
 
@@ -35,25 +35,6 @@ WAIT = 100
 """Clean images before a corruption sets in, in the table of delays."""
 
 
-def table(heads: list[str], rows: list[list[object]]) -> Iterator[str]:
-    yield "| " + " | ".join(heads) + " |"
-    yield "|---" + "|---:" * (len(heads) - 1) + "|"
-    for row in rows:
-        yield "| " + " | ".join(map(str, row)) + " |"
-    yield ""
-
-
-def write(lines: Iterator[str], out: Path | None) -> None:
-    """Print them as they come, and keep them."""
-    found = []
-    for line in lines:
-        print(line, flush=True)
-        found.append(line)
-    if out is not None:
-        with atomic_write(out) as stream:
-            stream.write(("\n".join(found).rstrip() + "\n").encode())
-
-
 def drawn(rows: Array, size: int, number: int) -> Array:
     return rows[generator(0, Purpose.SHUFFLES, number).integers(len(rows), size=size)]
 
@@ -62,45 +43,41 @@ def false_alarms(clean: CleanImages, rest: Array) -> Iterator[str]:
     """Count batches with an alarm, each judged alone: images drawn with repetition from those that were set apart."""
     whitened = clean.whitening(rest)
     yield f"## False alarms on {BATCHES:,} clean batches, drawn from {len(rest):,} images not calibrated on"
-    yield ""
     for content in (0.0, 0.25):
         yield f"content = {content:g}: batches with an alarm, and how many the rate allows."
-        yield ""
         found: list[list[object]] = []
-        for place, size in enumerate(SIZES):
-            picks = generator(0, Purpose.SHUFFLES, place).integers(len(rest), size=(BATCHES, size))
+        for number, size in enumerate(SIZES):
+            picks = generator(0, Purpose.SHUFFLES, number).integers(len(rest), size=(BATCHES, size))
             p = []
             for pick in picks:
                 rows = whitened[pick]
                 p.append(clean.p_value(clean.distance(rows), clean.independent(rows), content))
             found.append([size, *(int((np.array(p) < rate).sum()) for rate in RATES)])
-        yield from table(["images in a batch", *(f"rate {rate:g}: {BATCHES * rate:g}" for rate in RATES)], found)
+        yield markdown(["images in a batch", *(f"rate {rate:g}: {BATCHES * rate:g}" for rate in RATES)], found)
 
 
 def streams(clean: CleanImages, rest: Array) -> Iterator[str]:
     """Count alarms of the detector as it is used: the batch and the window, on endless clean streams."""
     yield f"## False alarms of the detector on clean streams (rate 1e-4, {BATCHES:,} batches, images in random order)"
-    yield ""
     rows: list[list[object]] = []
     for size in (1, 4, 16, 64):
         counts = []
         for content in (0.0, 0.25):
             detector, batches, alarms = DriftDetector(clean, content=content), 0, 0
-            order, place = generator(1, Purpose.SHUFFLES, size).permutation(len(rest)), 0
+            order, start = generator(1, Purpose.SHUFFLES, size).permutation(len(rest)), 0
             while batches < BATCHES:
-                if place + size > len(rest):
-                    order, place = generator(1, Purpose.SHUFFLES, size + batches).permutation(len(rest)), 0
-                drift = detector.update(rest[order[place : place + size]])
-                place, batches, alarms = place + size, batches + 1, alarms + drift.drift_detected
+                if start + size > len(rest):
+                    order, start = generator(1, Purpose.SHUFFLES, size + batches).permutation(len(rest)), 0
+                drift = detector.update(rest[order[start : start + size]])
+                start, batches, alarms = start + size, batches + 1, alarms + drift.drift_detected
             counts.append(alarms)
         rows.append([size, *counts])
-    yield from table(["images in a batch", "batches in drift, content 0", "content 0.25"], rows)
+    yield markdown(["images in a batch", "batches in drift, content 0", "content 0.25"], rows)
 
 
 def narrow(clean: CleanImages, rest: Array, labels: npt.NDArray[np.int64]) -> Iterator[str]:
     """Streams of one kind of thing: how far clean ones are, and whether they raise an alarm."""
     yield "## Narrow content: clean images of one kind of thing, 1,000 batches each (rate 1e-4)"
-    yield ""
     rows: list[list[object]] = []
     whitened = clean.whitening(rest)
     for name, text in TEXT.items():
@@ -127,14 +104,13 @@ def narrow(clean: CleanImages, rest: Array, labels: npt.NDArray[np.int64]) -> It
         "16, content 0.25",
         "64, 0.25",
     ]
-    yield from table(heads, rows)
+    yield markdown(heads, rows)
 
 
 def delays(clean: CleanImages, test: dict[Domain, Array], rest: Array) -> Iterator[str]:
     """Images until a corruption is noticed, after clean ones; single images, then batches."""
     for size in (1, 16):
         yield f"## Images until drift is noticed, batches of {size} (median of 5 orders; rate 1e-4, content 0.25)"
-        yield ""
         rows: list[list[object]] = []
         for kind in KINDS:
             row: list[object] = [kind]
@@ -158,29 +134,27 @@ def delays(clean: CleanImages, test: dict[Domain, Array], rest: Array) -> Iterat
                 median = int(np.median(found))
                 row.append(median if median <= TEST else f"> {TEST}")
             rows.append(row)
-        yield from table(["corruption", *map(str, SEVERITIES)], rows)
+        yield markdown(["corruption", *map(str, SEVERITIES)], rows)
 
 
 def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
     """Confusion of guesses at severity 3; and how often the truth is named at all."""
     size, orders = 16, 60
     yield f"## Guesses at severity 3: {orders} draws of {size} of {TEST} images each (rows are the truth)"
-    yield ""
     names = [*KINDS, "clean"]
     rows: list[list[object]] = []
     for kind in KINDS:
-        counts, named, alike = dict.fromkeys(names, 0), 0, 0
+        counts, named, others = dict.fromkeys(names, 0), 0, 0
         for order in range(orders):
             some = generator(4, Purpose.SHUFFLES, order).permutation(TEST)[:size]
             guess = signatures.guess(test[kind, 3][some])
             counts[guess.kind] += 1
-            named += kind in (guess.kind, *guess.alike)
-            alike += len(guess.alike)
-        rows.append([kind, *(counts[name] or "" for name in names), named, f"{alike / orders:.1f}"])
+            named += kind in guess.kinds
+            others += len(guess.ambiguous_with)
+        rows.append([kind, *(counts[name] or "" for name in names), named, f"{others / orders:.1f}"])
     short = ["".join(word[0] for word in name.split("_")) if "_" in name else name[:4] for name in names]
-    yield from table(["truth", *short, "truth named", "others named beside"], rows)
+    yield markdown(["truth", *short, "truth named", "others named beside"], rows)
     yield "All severities:"
-    yield ""
     summary: list[list[object]] = []
     for size in (4, 16, 64):
         for severity in SEVERITIES:
@@ -190,42 +164,37 @@ def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
                     some = generator(5, Purpose.SHUFFLES, order).permutation(TEST)[:size]
                     guess = signatures.guess(test[kind, severity][some])
                     right += guess.kind == kind
-                    named += kind in (guess.kind, *guess.alike)
+                    named += kind in guess.kinds
                     known += guess.known
             total = 20 * len(KINDS)
             summary.append([size, severity, *(f"{100 * value / total:.0f} %" for value in (right, named, known))])
-    yield from table(["images", "severity", "right", "truth named", "called known"], summary)
+    yield markdown(["images", "severity", "right", "truth named", "called known"], summary)
 
 
 def faults_and_cost(material: Material) -> Iterator[str]:
     """Camera faults seen in unrelated photographs, and what looking at an image costs beside its descriptor."""
     spec, (domain, indices) = material.spec, material.domains("rest")[0]
-    pixels, looker, detector = material.pixels("rest", domain, indices), Looker(spec), FaultDetector()
+    pixels, quality, detector = material.pixels("rest", domain, indices), QualityStatistics(spec), FaultDetector()
     found, seconds = [], []
     for start in range(0, len(pixels) - BATCH + 1, BATCH):
         images = spec.normalise(pixels[start : start + BATCH])
         descriptors = describe(images)
         before = time.process_time()
-        looker(images, descriptors)
-        found += detector.update(looker.pixels(images))
+        quality(images, descriptors)
+        found += detector.update(quality.pixels(images))
         seconds.append(time.process_time() - before)
     yield "## Camera faults and cost"
-    yield ""
     yield f"In {len(seconds) * BATCH:,} unrelated clean photographs: {len(found)} faults."
-    yield ""
     yield f"Looks and faults take {1000 * np.median(seconds) / BATCH:.1f} ms of processor time an image (median)."
-    yield ""
 
 
 def report(material: Material) -> Iterator[str]:
     yield "# The monitor, measured"
-    yield ""
     yield (
         f"Made by `python -m benchmarks.monitor`; reference of {len(material.clean)} images, tests on {TEST} others "
         f"under each of 15 corruptions and severities, drawn anew for each from {len(material.rest):,}, which are the "
         f"clean ones, too. Looks are of images normalised by 0.5 and 0.5."
     )
-    yield ""
     features = {
         group: {domain: material.features(group, domain, indices) for domain, indices in material.domains(group)}
         for group in ("fit", "test", "rest")

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 import fozo
-from benchmarks.monitor import table, write
+from benchmarks.common import markdown, write
 from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, STREAMS, Domain, Material
 from fozo.data.corruptions import KINDS
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
-from fozo.monitor.accuracy import shown
+from fozo.monitor.accuracy import prediction_features
 from fozo.monitor.reference import Part
 from fozo.types import Array, Floats
 
@@ -59,10 +59,10 @@ def judge(
         if relative:
             regression, unit = replace(regression, intercept=0.0, slope=1.0), 100 * clean
         streams = [material.logits("test", domain, engine, method, start) for start, end in STREAMS if end <= count]
-        logits, place = np.concatenate(streams), signatures.place(rows[domain][:count])
+        logits, coordinates = np.concatenate(streams), signatures.coordinates(rows[domain][:count])
         right = logits.argmax(axis=1) == material.labels("test", indices[:count])
-        estimate = regression.estimate(shown(logits), place, relative=relative)
-        p = regression.probabilities(shown(logits), place)
+        estimate = regression.estimate(prediction_features(logits), coordinates, relative=relative)
+        p = regression.probabilities(prediction_features(logits), coordinates)
         chance = 100 * float(np.sqrt((p * (1 - p)).sum())) / len(p)
         value, low, high = (unit * each for each in (estimate.value, estimate.low, estimate.high))
         found.append(Judged(domain, 100 * float(right.mean()), value, low, high, _confidence(logits), chance))
@@ -147,7 +147,6 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         rows += found[0]
         details += found[1]
     yield f"# Expected accuracy over {len(DOMAINS)} domains: clean images and 15 corruptions x 5 severities"
-    yield ""
     yield (
         f"Errors are absolute, in points. *By chance*: what the mean error of a perfect estimate would be, for so many "
         f"predictions that are each right or wrong; *beyond chance*: the mean error that is left of the squared one "
@@ -158,7 +157,6 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         f"The adapted model takes batches of {BATCH}, and begins anew in each domain, and there after "
         f"{STREAMS[0][1]} images."
     )
-    yield ""
     heads = [
         "model",
         "predictions",
@@ -174,9 +172,9 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         "in the 95 % interval",
         "interval",
     ]
-    yield from table([*heads, "mean error of average confidence"], rows)
+    yield markdown([*heads, "mean error of average confidence"], rows)
     heads = ["model", "predictions", "severity", "accuracy", "expected", "average confidence", "mean error"]
-    yield from table(heads, details)
+    yield markdown(heads, details)
 
 
 def main() -> None:

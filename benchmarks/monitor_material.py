@@ -27,7 +27,7 @@ from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
 from fozo.data.sources import prepare
 from fozo.methods.registry import AnyMethod
-from fozo.monitor.quality import Looker
+from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import SAMPLE, turns
 from fozo.types import Array, Floats
 
@@ -99,9 +99,9 @@ class Material:
         """Looks and descriptors, as of a model whose mean and std are 0.5."""
         path = self.cache / f"features-{group}-{domain[0]}-{domain[1]}.npy"
         if not path.exists():
-            pixels, looker = self.pixels(group, domain, indices), Looker(self.spec)
+            pixels, quality = self.pixels(group, domain, indices), QualityStatistics(self.spec)
             parts = [pixels[start : start + BATCH] for start in range(0, len(pixels), BATCH)]
-            _keep(path, np.concatenate([looker(self.spec.normalise(part)) for part in parts]))
+            _keep(path, np.concatenate([quality(self.spec.normalise(part)) for part in parts]))
         return np.asarray(np.load(path))
 
     def predicted(self, engine: fozo.Engine, mode: str) -> int:
@@ -127,8 +127,8 @@ class Material:
                 adapter.reset()
             pixels, found = self.pixels(group, domain, dict(self.domains(group))[domain]), []
             end = dict(STREAMS)[start] if group == "test" else len(pixels) if not domain[1] else self.sample
-            for place in range(start, end, BATCH):
-                images = engine.spec.normalise(pixels[place : min(place + BATCH, end)])
+            for first in range(start, end, BATCH):
+                images = engine.spec.normalise(pixels[first : min(first + BATCH, end)])
                 found.append(
                     engine.run(engine.check(images))[fozo.Tap.LOGITS][0] if adapter is None else adapter(images)
                 )

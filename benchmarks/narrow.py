@@ -6,7 +6,7 @@
 
 Prints Markdown, of all finished runs of these recipes below a folder. Differences to NoAdapt are paired over batches
 (``over_seeds`` of benchmarks/pairs.py), averaged over groups, domains and seeds. A group or domain counts as below when
-it lost more than half a point, and a group as surely below when the interval of its difference leaves zero out too.
+it lost more than half a point, and a group as significantly below when the interval of its difference excludes zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks.common import refusals
+from benchmarks.common import markdown, refusals
 from benchmarks.pairs import BASE, difference, over_seeds
 from fozo.bench.gains import Gain
 from fozo.bench.measures import BatchRecord
@@ -70,17 +70,11 @@ def by_domain(both: Pairs) -> dict[str, float]:
     }
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Write a Markdown table whose first column is text."""
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 def narrow_table(group: Group, base: str = BASE) -> str:
     """One row a method: on average, by corruption, and in the group of classes that it does worst on."""
     kinds = [name.split("/")[0] for name in group.runs[0].measures.domains]
     heads = ["", "groups", "Avg", f"less {base} (95 %)", *(SHORT.get(kind, kind) for kind in kinds), "worst group",
-             f"groups below {BELOW}", "surely"]  # fmt: skip
+             f"groups below {BELOW}", "significantly"]  # fmt: skip
     rows: list[list[object]] = []
     for label in group.labels:
         found = pairs(group, label, base)
@@ -98,7 +92,7 @@ def narrow_table(group: Group, base: str = BASE) -> str:
             [*cells, difference(gain(everything)), *(f"{value:+.1f}" for value in by_domain(everything).values()),
              f"{worst} {gains[worst].value:+.1f}", len(below), sum(each.side < 0 for each in below)]
         )  # fmt: skip
-    return table(heads, rows)
+    return markdown(heads, rows)
 
 
 def held_out_table(groups: Sequence[Group]) -> str:
@@ -120,7 +114,7 @@ def held_out_table(groups: Sequence[Group]) -> str:
                  difference(gain(both)), f"{corrupted:+.1f}", f"{domains['clean']:+.1f}",
                  f"{worst.split('/')[0]} {domains[worst]:+.1f}", sum(value < BELOW for value in domains.values())]
             )  # fmt: skip
-    return table(heads, rows)
+    return markdown(heads, rows)
 
 
 def page(groups: Sequence[Group], base: str = BASE) -> str:

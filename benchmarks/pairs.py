@@ -25,7 +25,7 @@ def over_seeds(seeds: Sequence[tuple[Sequence[BatchRecord], Sequence[BatchRecord
 
 
 def difference(gain: Gain) -> str:
-    """Write a gain over the plain model, with its interval; bold where the interval leaves zero out."""
+    """Write a gain over the plain model, with its interval; bold where the interval excludes zero."""
     within = gain.within
     text = f"{gain.value:+.2f}" + (f" ({within.low:+.2f} to {within.high:+.2f})" if within is not None else "")
     return f"**{text}**" if gain.side else text

@@ -44,8 +44,6 @@ text {{ font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fil
 """
 SIDES = {1: "up", 0: "tie", -1: "down"}
 INKS = {1: "var(--good)", 0: "var(--tie)", -1: "var(--bad)"}
-BEFORE = 30
-"""Pixels of a column of points before the names begin."""
 DARKEST = 20.0
 """Points from which on a field of the map is as dark as any."""
 
@@ -105,15 +103,15 @@ def dot(x: float, y: float, label: str, ink: str) -> str:
 def gains_picture(title: str, tiers: Sequence[Mapping[str, Mapping[str, Gain]]], low: float, high: float) -> str:
     """Gains with whiskers: a row for each method, a column for each cell, one axis for all; what lies outside is cut.
 
-    Tiers of columns stand below each other, each with the rows that it has. Blue is surely above NoAdapt, red surely
-    below, gray a tie.
+    Tiers of columns stand below each other, each with the rows that it has. Blue is significantly above NoAdapt,
+    red significantly below, gray neither.
     """
     parts: list[str] = []
     bottom = 0.0
     for columns in tiers:
         drawn, bottom = _tier(columns, low, high, bottom)
         parts += drawn
-    words = "points of top-1 above NoAdapt, with 95 % intervals: blue above, red below, gray a tie"
+    words = "points of top-1 above NoAdapt, with 95 % intervals: blue above, red below, gray not significant"
     tuned = any(label.endswith(TUNED) for columns in tiers for column in columns.values() for label in column)
     parts.append(text(WIDTH / 2, bottom + 14, words + ("; hollow: tuned" if tuned else ""), "middle soft"))
     return svg(title, bottom + 25, parts)
@@ -148,7 +146,7 @@ def _tier(columns: Mapping[str, Mapping[str, Gain]], low: float, high: float, ab
                 hint = f"<title>{escape(label)}: {gain}</title>"
                 parts.append(f'<g class="{kind}">{hint}{line(across(gain.low), y, across(gain.high), y, kind)}')
                 parts.append(f"{dot(across(gain.value), y, label, INKS[gain.side])}</g>")
-                if not low <= gain.value <= high:  # the number stands for what the axis cannot show
+                if not low <= gain.value <= high:  # what the axis cannot show
                     side = ("end", -8) if gain.value > high else ("", 8)
                     parts.append(text(across(gain.value) + side[1], y + 4, f"{gain.value:+.0f}", f"small {side[0]}"))
     return parts, bottom + 19
@@ -194,71 +192,8 @@ def curves_picture(title: str, xs: Sequence[float], curves: Mapping[str, Sequenc
     return svg(title, foot + 12, parts)
 
 
-def headings(x: float, name: str) -> list[str]:
-    """A panel's name in two lines: model and scenario, and the rest."""
-    words = name.split(", ")
-    return [text(x, 32, ", ".join(words[:2]), "bold"), text(x, 46, ", ".join(words[2:]), "soft small")]
-
-
-def spread(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
-    """Move labels apart until no two are nearer than ``least``, keeping their order."""
-    order = sorted(range(len(places)), key=lambda i: places[i])
-    moved = [min(max(places[i], low), high) for i in order]
-    for _ in range(200):
-        for k in range(1, len(moved)):
-            near = least - (moved[k] - moved[k - 1])
-            if near > 0:
-                moved[k - 1] -= near / 2
-                moved[k] += near / 2
-    shift = max(0.0, low - moved[0]) - max(0.0, moved[-1] - high)
-    found = [0.0] * len(places)
-    for k, i in enumerate(order):
-        found[i] = moved[k] + shift
-    return found
-
-
-def points_picture(title: str, panels: Mapping[str, Mapping[str, tuple[float, Gain]]], x_label: str) -> str:
-    """Gains by cost, a column for each, with whiskers and names; columns are as wide as their names."""
-    columns: dict[str, dict[float, list[str]]] = {name: {} for name in panels}
-    for name, panel in panels.items():
-        for label in sorted(panel, key=lambda label: panel[label][0]):
-            columns[name].setdefault(round(panel[label][0], 1), []).append(label)
-    every = [gain for panel in panels.values() for _, gain in panel.values()]
-    low, high = min(0.0, *(gain.low for gain in every)) - 0.5, max(0.0, *(gain.high for gain in every)) + 0.5
-    left, top, height, gap = 48, 56, 320, 16
-    letters = sum(max(map(len, labels)) for own in columns.values() for labels in own.values())
-    space = WIDTH - left - gap * len(panels) - BEFORE * sum(map(len, columns.values()))
-    down = Span(low, high, top + height, top)
-    parts = [text(12, 16, "points of top-1 above NoAdapt", "soft")]
-    start = float(left)
-    for number, (name, panel) in enumerate(panels.items()):
-        parts += headings(start, name)
-        wide = {cost: BEFORE + space * max(map(len, labels)) / letters for cost, labels in columns[name].items()}
-        end = start + sum(wide.values())
-        for tick in ticks(low, high):
-            parts.append(line(start, down(tick), end, down(tick), "zero" if tick == 0 else "grid"))
-            if number == 0:
-                parts.append(text(left - 8, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
-        for cost, labels in columns[name].items():
-            x = start + BEFORE / 2
-            places = spread([down(panel[label][1].value) for label in labels], 13, top + 4, top + height - 4)
-            parts.append(text(x, top + height + 16, f"{cost:g}", "middle soft small"))
-            for turn, (label, y) in enumerate(zip(labels, places, strict=True)):
-                gain, at, ink = panel[label][1], x + 4 * (turn % 5 - 2), colour(label)
-                parts.append(
-                    f'<g style="stroke: {ink}"><title>{escape(label)}: {gain}</title>'
-                    f"{line(at, down(gain.low), at, down(gain.high), '')}{dot(at, down(gain.value), label, ink)}</g>"
-                )
-                parts.append(text(start + BEFORE, y + 4, label, "small over", f"fill: {ink}"))
-            start += wide[cost]
-        start = end + gap
-    hollow = "; hollow: tuned" if any(label.endswith(TUNED) for panel in panels.values() for label in panel) else ""
-    parts.append(text(WIDTH / 2, top + height + 34, x_label + hollow, "middle soft"))
-    return svg(title, top + height + 44, parts)
-
-
 def map_picture(title: str, columns: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[Gain]]]) -> str:
-    """Gains by corruption, a panel for each cell: a field for each, with the number; not shaded where it is a tie.
+    """Gains by corruption, a panel for each cell: a field for each, with the number; shaded where it is significant.
 
     A row may be shorter than the headings.
     """
@@ -285,5 +220,5 @@ def map_picture(title: str, columns: Sequence[str], panels: Mapping[str, Mapping
                     f"{text(x + wide / 2 - 1, top + 12.5, shown, 'middle small' + ink)}</g>"
                 )
         top += high + 4
-    words = "points of top-1 above NoAdapt (blue) or below it (red); not shaded: a tie by the paired 95 % interval"
+    words = "points of top-1 above NoAdapt (blue) or below it (red); shaded: significant by the paired 95 % interval"
     return svg(title, top + 28, [*parts, text(left, top + 14, words, "soft")])

@@ -32,9 +32,9 @@ BIG = "timm:vit_base_patch16_224.augreg2_in21k_ft_in1k"
 def verdict(ours: Gain, paper: float) -> str:
     """Compare a gain with the paper's, as far as its interval allows."""
     if ours.half >= abs(paper):
-        return "cannot be told: the interval is wider than the effect"
+        return "not measured well enough: the interval is wider than the effect"
     if ours.low <= paper <= ours.high:
-        return "agrees" if ours.side else "agrees, but is a tie as well"
+        return "agrees" if ours.side else "agrees, but is not significant"
     if ours.side == 0:
         return "no such effect here"
     if (ours.value > 0) != (paper > 0):

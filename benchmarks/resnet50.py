@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import onnx
+import torch
 import torch.nn.functional as F
-from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -66,40 +63,8 @@ def load(path: Path) -> ResNet50:
 
 
 def write_onnx(model: ResNet50, path: Path) -> None:
-    """Write the network with ``onnx.helper``, as a program would that never heard of fozo."""
-    nodes: list[onnx.NodeProto] = []
-    values = [numpy_helper.from_array(tensor.numpy(), name) for name, tensor in model.layers.items()]
-
-    def op(kind: str, *inputs: str, **attributes: int | list[int]) -> str:
-        node = helper.make_node(kind, list(inputs), [f"v{len(nodes)}"])
-        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
-        nodes.append(node)
-        return f"v{len(nodes) - 1}"
-
-    def conv(x: str, name: str, stride: int, padding: int) -> str:
-        weight, bias = f"{name}:weight", f"{name}:bias"
-        return op("Conv", x, weight, bias, strides=[stride] * 2, pads=[padding] * 4)
-
-    def constant(name: str, value: npt.NDArray[np.int64]) -> str:
-        values.append(numpy_helper.from_array(value, name))
-        return name
-
-    # After a ReLU nothing is below 0, so the pooling may pad with minus infinity where the model pads with 0.
-    x = op("MaxPool", op("Relu", conv("input", "conv1", 2, 3)), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    for stage, blocks in BLOCKS.items():
-        for block in blocks:
-            shape, y, shortcut = branches(stage, block), x, x
-            for branch in ("branch2a", "branch2b", "branch2c"):
-                y = conv(y if branch == "branch2a" else op("Relu", y), f"res{stage}{block}_{branch}", *shape[branch])
-            if "branch1" in shape:
-                shortcut = conv(x, f"res{stage}{block}_branch1", *shape["branch1"])
-            x = op("Relu", op("Add", shortcut, y))
-    pooled = op("ReduceMean", x, constant("axes", np.array([2, 3], dtype=np.int64)), keepdims=0)
-    nodes.append(helper.make_node("Gemm", [pooled, "fc:weight", "fc:bias"], ["output"], transB=1))
-    images = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["N", 3, SIZE, SIZE])
-    logits = helper.make_tensor_value_info("output", TensorProto.FLOAT, ["N", 1000])
-    graph = helper.make_graph(nodes, "resnet50", [images], [logits], initializer=values)
-    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    file.ir_version = 9
-    onnx.checker.check_model(file)
-    onnx.save(file, path)
+    """Write the network with PyTorch's exporter."""
+    torch.onnx.export(
+        model, (torch.zeros(1, 3, SIZE, SIZE),), path, dynamo=False, opset_version=18, input_names=["input"],
+        output_names=["output"], dynamic_axes={"input": {0: "N"}, "output": {0: "N"}},
+    )  # fmt: skip

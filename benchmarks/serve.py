@@ -1,7 +1,6 @@
-"""``fozo serve`` under load: throughput against a loop, latency, memory per camera, killed clients, a soak.
+"""``fozo serve`` under load: throughput against a loop, latency, memory per camera, a soak.
 
-    python -m benchmarks.serve [--weights WEIGHTS] [--only throughput latency memory kills capacity]
-                               [--rounds 5] [--seconds 4]
+    python -m benchmarks.serve [--weights WEIGHTS] [--only throughput latency memory] [--rounds 5] [--seconds 4]
     python -m benchmarks.serve --soak 10
 
 A server in a process of its own, on the loopback, and cameras in another (benchmarks.serve_client): one connection a
@@ -17,21 +16,16 @@ work. The engine has one thread, in the server and in the loops, and nothing abo
 * memory: resident memory of a server with 64 cameras less that with 16, by 48; and less that with one, by 63, which
   counts what each of its threads needs for itself too. All have full memories: they are opened from states that one
   adapter was saved to, its memory filled with 32 images again and again.
-* capacity: what smaller memories cost in accuracy, in this process, on the bundled model.
-* kills: the client is killed at random times and started again, and goes on with the frames that it has no answers to.
-  Every answer is held against an adapter that had the same frames in order in this process.
 * soak: memory and latency of one server over minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import platform
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -43,13 +37,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import numpy.typing as npt
 
 import fozo
-from benchmarks.common import in_turn
-from benchmarks.soak import DOMAINS, Material
+from benchmarks.common import in_turn, markdown
 from fozo.data import sample
 from fozo.io.system import usable_cpus
 from fozo.methods.align.config import AlignConfig
@@ -233,11 +225,8 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
         with tempfile.TemporaryDirectory() as state:
             store = StateFolder(Path(state), NAME)
             for number in range(HELD[-1]):
-                camera = Camera(
-                    f"camera-{number}",
-                    lambda on_event, adapter=adapter: (adapter, None),
-                    store.open(f"camera-{number}"),
-                )
+                name = f"camera-{number}"
+                camera = Camera(name, partial(_same, adapter), store.open(name))
                 camera.unsaved = 1
                 camera.save()
                 camera.close()
@@ -250,61 +239,6 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
                     residents.append(server.resident())
         each = [f"{(residents[2] - residents[i]) / (HELD[2] - HELD[i]):.2f}" for i in (1, 0)]
         yield [subject.title, str(capacity), *(f"{mb:.0f}" for mb in residents), *each, f"{arrays / 1e6:.2f}"]
-
-
-def capacity(images: int = 300, stretch: int = 160, batch: int = 8) -> Iterator[list[str]]:
-    """Accuracy of the bundled model with smaller memories, where each domain of the soak test comes twice."""
-    engine = fozo.load_engine(sample.MODELS["float32"], threads=1)
-    material, right = Material(engine, images), dict[int, npt.NDArray[np.float64]]()
-    for size in (512, 256, 128):
-        adapter = bundled().adapter(size)
-        numbers, hits = np.random.default_rng(1), []
-        for domain in (*numbers.permutation(len(DOMAINS)), *numbers.permutation(len(DOMAINS))):
-            for which in numbers.permutation(images)[:stretch].reshape(-1, batch):
-                logits = adapter(material.normalised(material.pixels[domain, which]))
-                hits.append(logits.argmax(axis=1) == material.labels[which])
-        right[size] = np.concatenate(hits).astype(np.float64)
-        less = right[size] - right[512]
-        interval = 196 * less.std() / len(less) ** 0.5
-        yield [
-            str(size),
-            f"{100 * right[size].mean():.2f} %",
-            f"{100 * less.mean():+.2f} ± {interval:.2f}",
-            str(len(less)),
-        ]
-
-
-def kills(subject: Subject, cameras: int = 8, each: int = 400, deaths: int = 10) -> list[str]:
-    """Kill the client again and again; what became of the answers."""
-    numbers, died = np.random.default_rng(0), 0
-    with serving(subject) as server, frames_file(subject) as path:
-        log = path.with_name("answers.jsonl")
-        while True:
-            process = client(server, path, cameras, "--log", log, "--each", each)
-            try:
-                process.wait(1.0 + 1.5 * numbers.random() if died < deaths else 600)
-                break
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                died += 1
-        text = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
-        learnt = sum(float(n) for n in re.findall(r"^fozo_images_total\{.*\} (\S+)$", text, re.MULTILINE))
-        answers = [json.loads(line) for line in log.read_text().splitlines()]
-    order = [[i for number, i, _ in answers if number == camera] for camera in range(cameras)]
-    lost = sum(each - len(set(one)) for one in order)
-    reordered = sum(one != sorted(one) or len(one) != each for one in order)
-    prototype, worst, agreed = subject.adapter(), 0.0, 0
-    for camera in range(cameras):
-        alone = prototype.clone()
-        for number, i, logits in answers:
-            if number == camera:
-                expected = alone(subject.frames[(camera + i) % len(subject.frames)][None])[0]
-                worst = max(worst, float(np.abs(expected - logits).max()))
-                agreed += int(np.argmax(expected) == np.argmax(logits))
-    count = len(answers)
-    return [subject.title, *map(str, (cameras, count, died, lost, reordered, int(learnt - count))),
-            f"{100 * agreed / count:.2f} %", f"{worst:.0e}"]  # fmt: skip
 
 
 def soak(subject: Subject, minutes: float, cameras: int = 8) -> Iterator[list[str]]:
@@ -324,19 +258,10 @@ def soak(subject: Subject, minutes: float, cameras: int = 8) -> Iterator[list[st
             yield [f"{minute:.1f}", f"{sent:.0f}", *times, cost, f"{server.resident():.1f}"]
 
 
-def table(names: list[str], rows: Iterator[list[str]] | list[list[str]], at_once: bool = False) -> None:
-    """Print an aligned table of Markdown: when all rows are there, or each ``at_once``, as wide as the names."""
-    found = [] if at_once else list(rows)
-    widths = [max(len(line[i]) for line in [names, *found]) for i in range(len(names))]
-    for line in itertools.chain([names, ["-" * width for width in widths]], rows if at_once else found):
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |", flush=True)
-    print(flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, help="of a ViT; by default the bundled model is served")
-    parts = ("throughput", "latency", "memory", "kills", "capacity")
+    parts = ("throughput", "latency", "memory")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
@@ -351,33 +276,23 @@ def main() -> None:
         subject = bundled() if a.weights is None else exported(a.weights, Path(folder))
         if a.soak:
             names = ["minute", "frames", "p50 (ms)", "p99 (ms)", "processor (ms a frame)", "memory (MB)"]
-            table(names, soak(subject, a.soak), at_once=True)
+            print(markdown(names, []))
+            for row in soak(subject, a.soak):
+                print(f"| {' | '.join(row)} |", flush=True)
             return
         if "throughput" in a.only:
             loops = ["plain", "adapter", "plain by 8"]
             names = ["model", "what", "images/s", "processor (ms an image)"]
             names += [f"{each}, processor" for each in loops] + [f"{each}, clock" for each in loops]
-            table(names, throughput(subject, a.rounds, a.seconds))
+            print(markdown(names, throughput(subject, a.rounds, a.seconds)), "", sep="\n", flush=True)
         if "latency" in a.only:
-            table(["model", "cameras", "frames/s", "p50 (ms)", "p99 (ms)"], latency(subject, 3 * a.seconds))
+            print(
+                markdown(["model", "cameras", "frames/s", "p50 (ms)", "p99 (ms)"], latency(subject, 3 * a.seconds)),
+                flush=True,
+            )
         if "memory" in a.only:
             names = ["model", "capacity", *(f"{n} (MB)" for n in HELD), "a camera (MB)", "from 1 (MB)", "arrays (MB)"]
-            table(names, memory(subject))
-        if "capacity" in a.only and a.weights is None:
-            table(["capacity", "accuracy", "against 512 (points)", "images"], capacity())
-        if "kills" in a.only:
-            names = [
-                "model",
-                "cameras",
-                "answers",
-                "kills",
-                "lost",
-                "reordered",
-                "learnt twice",
-                "same class",
-                "differ by",
-            ]
-            table(names, [kills(subject)])
+            print(markdown(names, memory(subject)), "", sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """Cameras for benchmarks.serve: each has one connection, and sends one frame at a time.
 
-    python -m benchmarks.serve_client PORT MODEL FRAMES --cameras 8 [--seconds 5] [--rate 100] [--log FILE]
+    python -m benchmarks.serve_client PORT MODEL FRAMES --cameras 8 [--seconds 5] [--rate 100]
 
 FRAMES is an ``.npy`` of uint8 frames; camera c sends them in turn, beginning with the c-th. Without a rate the next
 frame is sent once the last is answered; with one, frames are sent at fixed times, that many a second by all cameras
-together, and latency counts from the time at which a frame was due. With ``--log`` every frame has an id, and every
-answer is appended to the file as it comes: whoever kills this process can start it again, and each camera goes on with
-the frame that was not answered yet, up to ``--each`` frames a camera. What was measured is printed as JSON.
+together, and latency counts from the time at which a frame was due. What was measured is printed as JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import asyncio
 import json
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -32,15 +29,15 @@ class Camera:
     async def connect(self) -> None:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def ask(self, frame: npt.NDArray[np.uint8], id: str = "") -> npt.NDArray[np.float32]:
+    async def ask(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Send a frame; the logits."""
-        facts = {
-            "id": id, "parameters": {"sequence_id": self.name},
+        header = {
+            "parameters": {"sequence_id": self.name},
             "inputs": [{"name": "images", "datatype": "UINT8", "shape": [1, *frame.shape],
                         "parameters": {"binary_data_size": frame.nbytes}}],
             "outputs": [{"name": "logits", "parameters": {"binary_data": True}}],
         }  # fmt: skip
-        text = json.dumps(facts).encode()
+        text = json.dumps(header).encode()
         head = (
             f"POST {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/octet-stream\r\n"
             f"Inference-Header-Content-Length: {len(text)}\r\nContent-Length: {len(text) + frame.nbytes}\r\n\r\n"
@@ -70,24 +67,11 @@ async def stream(camera: Camera, frames: npt.NDArray[np.uint8], first: int, unti
     raise AssertionError
 
 
-async def record(camera: Camera, number: int, frames: npt.NDArray[np.uint8], each: int, done: int, log: Path) -> None:
-    """Send the frames of a camera that are not answered yet, and write every answer down."""
-    for i in range(done, each):
-        logits = await camera.ask(frames[(number + i) % len(frames)], f"{camera.name}-{i}")
-        with log.open("a") as file:
-            file.write(json.dumps([number, i, [round(float(x), 5) for x in logits]]) + "\n")
-
-
 async def run(a: argparse.Namespace) -> dict[str, object]:
     frames = np.load(a.frames)
     cameras = [Camera(a.port, a.model, f"{a.prefix}{i}") for i in range(a.cameras)]
     for camera in cameras:
         await camera.connect()
-    if a.log:
-        lines = [json.loads(line) for line in a.log.read_text().splitlines()] if a.log.exists() else []
-        done = Counter(number for number, _, _ in lines)
-        await asyncio.gather(*(record(c, i, frames, a.each, done[i], a.log) for i, c in enumerate(cameras)))
-        return {}
     if a.warm:
         await asyncio.gather(*(c.ask(frames[i % len(frames)]) for i, c in enumerate(cameras)))
     print("begin", flush=True)
@@ -110,8 +94,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--warm", action="store_true", help="send one frame of each camera before the time begins")
-    parser.add_argument("--log", type=Path)
-    parser.add_argument("--each", type=int, default=100)
     print(json.dumps(asyncio.run(run(parser.parse_args()))), flush=True)
 
 

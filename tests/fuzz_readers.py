@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 import fozo
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
-from fozo.bench.report.page import Chapter, page
+from fozo.bench.report.page import page
 from fozo.bench.report.timeline import page as timeline_page
 from fozo.bench.report.timeline import read_events
 from fozo.bench.store import Store, collect
@@ -200,7 +200,7 @@ def cifar(folder: Path) -> Reader:
 
 @cache
 def watched() -> tuple[Method[Any], fozo.MonitorReference]:
-    known = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)  # looks are of pixels
+    known = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
     batches = [random_images(32, seed=100 + i) for i in range(2)]
     adapter = fozo.create("align", known, fozo.calibrate(known, batches))
     shape = known.spec.image_shape
@@ -215,7 +215,7 @@ def monitor_reference(folder: Path) -> Reader:
     images = random_images(6, seed=9)
 
     def read(path: Path) -> None:
-        monitor = fozo.Monitor(adapter.clone(), fozo.MonitorReference.load(path))
+        monitor = fozo.Monitor(fozo.MonitorReference.load(path)).watch(adapter.clone())
         monitor.adapter(images)
         assert monitor.sentence
 
@@ -225,7 +225,7 @@ def monitor_reference(folder: Path) -> Reader:
 @reader
 def monitor_state(folder: Path) -> Reader:
     adapter, reference = watched()
-    monitor = fozo.Monitor(adapter.clone(), reference, shadow=1.0)
+    monitor = fozo.Monitor(reference, shadow=1.0).watch(adapter.clone())
     for seed in range(4):
         monitor.adapter(random_images(6, seed=seed))
     monitor.save(folder / "memory.npz")
@@ -236,12 +236,10 @@ def monitor_state(folder: Path) -> Reader:
         try:
             monitor.restore(path)
         except fozo.FozoError:
-            assert monitor.status is before, "a refused memory changed it"
+            assert monitor.status is before, "a refused state changed it"
             raise
         try:
-            assert (
-                monitor.observe(Observation(adapter.engine.check(images), np.zeros((6, 7), np.float32), None)) is None
-            )
+            monitor.observe(Observation(adapter.engine.check(images), np.zeros((6, 7), np.float32), None))
             assert monitor.sentence and all(map(np.isfinite, monitor.metrics().values()))
         finally:
             monitor.restore(folder / "memory.npz")
@@ -271,9 +269,9 @@ def journal(folder: Path) -> Reader:
 
 
 @reader
-def own_log(folder: Path) -> Reader:
+def folder_run_log(folder: Path) -> Reader:
     header = {"kind": "fozo adapt", "version": 1, "model": "vit", "labelled": True}
-    batch = BatchLine(0, 4, 90, 7, 0.5, 0.6, 1.0, 3, {"shift": 1.5})
+    batch = BatchLine(0, 4, 90, 0.5, 0.6, 1.0, 3, {"shift": 1.5})
     facts = [header, *(asdict(replace(batch, index=i, end=90 * (i + 1))) for i in range(3)), {"finished": True}]
     texts = [encode(each)[9:-1] for each in facts]
 
@@ -288,7 +286,7 @@ def own_log(folder: Path) -> Reader:
 @reader
 def events(folder: Path) -> Reader:
     facts: list[dict[str, object]] = [
-        {"type": "reading", "image": 8, "time": 1.5, "drift_distance": 1.0, "looks": {"contrast": -0.5}},
+        {"type": "reading", "image": 8, "time": 1.5, "drift_distance": 1.0, "quality": {"contrast": -0.5}},
         {"type": "event", "image": 8, "time": 1.5, "name": "drift", "text": "no", "thumbnails": {"camera": "/9j/"}},
     ]
 
@@ -322,7 +320,7 @@ def report(folder: Path) -> Reader:
         target = list(good)[place]
         target.write_bytes(data[1:] if target in names else lines(data[1:].split(b"\n")))
         groups = collect(folder / "runs")
-        page([Chapter.of(group) for group in groups], list(map(str, store.stale())))
+        page(groups, list(map(str, store.stale())))
 
     return Reader(read, [[text] for text in texts], joined, "result")
 

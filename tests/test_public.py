@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from fozo.core.normalisation import check_images
 from fozo.engines.onnx import engine as graph
 from fozo.engines.onnx.ort import OnnxEngine
 from fozo.errors import FozoError
-from fozo.io import atomic_write, files
 from fozo.io.system import installed_version
 from fozo.methods.base import Method
 from fozo.testing import check_engine
@@ -180,45 +178,6 @@ def test_command_line() -> None:
     assert "\x1b" not in listing.stdout  # no colours into a pipe
     wrong = subprocess.run([sys.executable, "-m", "fozo", "nonsense"], capture_output=True, text=True, timeout=120)
     assert wrong.returncode == 2
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with pytest.raises(RuntimeError), atomic_write(path) as stream:
-        stream.write(b"half of the new")
-        raise RuntimeError
-    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
-    with atomic_write(path) as stream:
-        stream.write(b"new")
-    assert path.read_bytes() == b"new" and path.stat().st_mode & 0o777 == 0o644
-
-
-def test_an_interrupt_right_after_the_file_is_made_leaves_no_litter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, lock = os.open, files._lock
-
-    def interrupted(path: Path, *how: int) -> int:
-        descriptor = make(path, *how)
-        if how[0] & os.O_CREAT:
-            os.close(descriptor)
-            raise KeyboardInterrupt
-        return descriptor
-
-    def interrupted_later(descriptor: int) -> bool:
-        lock(descriptor)
-        raise KeyboardInterrupt
-
-    for owner, name, instead in ((os, "open", interrupted), (files, "_lock", interrupted_later)):
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(owner, name, instead)
-            with atomic_write(tmp_path / "file"):
-                pass
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "file"):
-        raise KeyboardInterrupt
-    assert not list(tmp_path.iterdir())
 
 
 def test_torch_engines_keep_the_contract() -> None:

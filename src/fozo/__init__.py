@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from fozo.methods.fozo import FOZO, replay
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
-    from fozo.monitor import Monitor, MonitorReference
+    from fozo.monitor import Guarded, Monitor, MonitorReference
     from fozo.public import adapter, calibrate, export
     from fozo.types import Engine, Knobs, Move, Spec, Tap
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "FOZO", "Align", "Engine", "FozoError", "Knobs", "LoadOptions", "Method", "MethodInfo", "Monitor",
+    "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo", "Monitor",
     "MonitorReference", "Move", "NoAdapt", "SourceStatistics", "Spec", "Stream", "Tap", "adapter", "calibrate",
     "create", "export", "list_methods", "load_engine", "open_images", "replay",
 ]  # fmt: skip
@@ -36,7 +36,7 @@ _HOMES = {
     "methods.fozo": ("FOZO", "replay"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),
-    "monitor": ("Monitor", "MonitorReference"),
+    "monitor": ("Guarded", "Monitor", "MonitorReference"),
     "public": ("adapter", "calibrate", "export"),
     "types": ("Engine", "Knobs", "Move", "Spec", "Tap"),
 }

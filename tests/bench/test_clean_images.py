@@ -1,4 +1,4 @@
-"""benchmarks/calibration.py and benchmarks/search.py: which images they use, what they count, what is searched for."""
+"""benchmarks/calibration.py: which images it uses, and what it counts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import pytest
 from safetensors.torch import save_file
 
 import fozo
-from benchmarks import calibration, search
+from benchmarks import calibration
 from benchmarks.common import clean_batches
 from fozo.core.statistics import SourceStatistics
 from fozo.data.groups import CLASSES
 from fozo.data.scenarios import Continual, Episodic
 from fozo.data.sets import ImageSet
-from fozo.data.streams import LabelledBatch
-from fozo.methods.align import AlignConfig
-from fozo.types import Engine, Floats
+from fozo.types import Engine
 from tests.bench.conftest import TINY
 from tests.helpers import random_vit
 
@@ -39,9 +37,6 @@ def source(engine: Engine, images: ImageSet) -> SourceStatistics:
     return fozo.calibrate(engine, clean_batches(images, engine.spec))
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
-
-
 def test_every_class_is_halved_and_takes_turns_in_streams(images: ImageSet) -> None:
     clean, rest = calibration.halves(images, seed=3)
     assert not set(clean) & set(rest) and set(clean) | set(rest) == set(images.samples)
@@ -55,11 +50,6 @@ def test_instalments_are_what_all_at_once_would_give(engine: Engine, images: Ima
     once = fozo.calibrate(engine, clean_batches(calibration.subset(images, images.samples[:20]), engine.spec))
     np.testing.assert_allclose(found[20].patch_mean.mean, once.patch_mean.mean, atol=1e-6)
     np.testing.assert_allclose(found[20].content.cross["cls"], once.content.cross["cls"], atol=1e-4)
-
-
-def test_mute_contents_say_nothing(source: SourceStatistics) -> None:
-    assert any(weights.any() for weights in source.regression().weights.values())
-    assert not any(weights.any() for weights in calibration.mute(source).regression().weights.values())
 
 
 def test_an_image_counts_once_however_many_domains_it_is_seen_in() -> None:
@@ -91,63 +81,6 @@ def test_the_command_prints_both_tables(
     calibration.main()
     printed = capsys.readouterr().out
     assert "| all classes, 12 images | 6 narrow groups, 12 images |" in printed
-    assert "| 16 images, not conditioned |" in printed
+    assert "| 16 images |" in printed
     assert [line.split(" | ")[2] for line in printed.splitlines() if line.startswith("| animals")] == ["0", "8", "16"]
     assert "Blend less the better of the two" in printed
-
-
-# --- search -----------------------------------------------------------------------------------------------------------
-
-
-def batches(engine: Engine, images: ImageSet) -> list[LabelledBatch]:
-    stream = fozo.Stream(images.take(24), engine.spec, Continual(kinds=("contrast",)), batch_size=8)
-    return list(stream.batches())
-
-
-def searching(engine: Engine, source: SourceStatistics, loss: search.Loss) -> search.Search:
-    return search.Search(engine, source, loss, epsilon=0.3, rate=0.1, seed=1)
-
-
-def test_the_better_candidate_is_kept_with_its_memory(
-    engine: Engine, images: ImageSet, source: SourceStatistics
-) -> None:
-    """A search whose loss is always the same takes no step and the first candidate; Align is run beside it."""
-    flat = searching(engine, source, lambda batch, logits, features: 1.0)
-    for batch in batches(engine, images):
-        config = flat.config(flat.optimizer.ask()[0])
-        beside = fozo.Align(engine, source, config)
-        beside.load_state(flat.method.state())
-        np.testing.assert_array_equal(flat(batch), beside(batch.images))
-        np.testing.assert_array_equal(flat.method.state()["codes"], beside.state()["codes"])
-    assert not flat.optimizer.point.any() and len(flat.method.state()["codes"]) == 24
-
-
-def test_strengths_follow_the_loss_and_stay_in_bounds(
-    engine: Engine, images: ImageSet, source: SourceStatistics
-) -> None:
-    def stronger(batch: LabelledBatch, logits: Floats, features: Floats) -> float:
-        return -50 * float(np.log(seeker.method.config.mean_strength))
-
-    seeker = searching(engine, source, stronger)
-    for batch in batches(engine, images) * 4:
-        seeker(batch)
-    usual, reached = AlignConfig(), seeker.config(seeker.optimizer.point)
-    most, least = seeker.config(np.full(4, 99.0)), seeker.config(np.full(4, -99.0))
-    assert reached.mean_strength == pytest.approx(most.mean_strength)
-    for name in search.STRENGTHS:
-        assert getattr(most, name) == pytest.approx(min(4 * getattr(usual, name), 1))
-        assert getattr(least, name) == pytest.approx(getattr(usual, name) / 8)
-
-
-def test_the_losses_see_the_batch(engine: Engine, images: ImageSet, source: SourceStatistics) -> None:
-    (batch, *_) = batches(engine, images)
-    seen: list[tuple[int, ...]] = []
-
-    def loss(batch: LabelledBatch, logits: Floats, features: Floats) -> float:
-        seen.append(features.shape)
-        entropy, whole = search.entropy(batch, logits, features), search.fozos(source)(batch, logits, features)
-        assert 0 <= search.wrong(batch, logits, features) <= 1 and whole > entropy > 0
-        return entropy
-
-    searching(engine, source, loss)(batch)
-    assert seen == [(8, engine.spec.depth, engine.spec.dim)] * 2

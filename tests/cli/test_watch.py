@@ -137,11 +137,14 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_kept_if_asked_fo
     ("text", "message"),
     [
         ("", "holds no reading"),
-        ("no json\n", "line 1 of .* is none of fozo watch's"),
-        ('{"type": "reading"}\n', "names no image or no time"),
-        ('{"type": "event", "image": 1, "time": 1}\n', "no name or no text"),
-        ('{"type": "else"}\n', "no reading and no event"),
-        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": 3}\n', "none of fozo watch's"),
+        ("no json\n", "line 1 of .* was not written by fozo watch"),
+        ('{"type": "reading"}\n', "lacks the image or the time"),
+        ('{"type": "event", "image": 1, "time": 1}\n', "lacks a name or a text"),
+        ('{"type": "else"}\n', "neither a reading nor an event"),
+        (
+            '{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": 3}\n',
+            "not written by fozo watch",
+        ),
         ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "no JPEG"),
     ],
 )
@@ -224,7 +227,7 @@ def test_the_screen_shows_what_the_monitor_says(camera: Path) -> None:
     engine = fozo.load_engine(MODEL, threads=1)
     adapter = fozo.NoAdapt(engine)
     pixels = np.stack([frame.pixels[..., :1] for frame in frames(str(camera / "live")) if frame is not None])
-    monitor = fozo.Monitor(adapter, fozo.MonitorReference.collect(adapter, pixels[:24], corruptions=False))
+    monitor = fozo.Monitor(fozo.MonitorReference.collect(adapter, pixels[:24], corruptions=False)).watch(adapter)
     adapter(engine.spec.normalise(np.zeros((8, 28, 28, 1), dtype=np.uint8)))
     console = Console(file=io.StringIO(), width=120)
     console.print(view(monitor, "[red]door"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import numpy.typing as npt
@@ -344,6 +346,32 @@ def test_any_folder_of_classes(plant: Plant) -> None:
         open_images(root, classes=["ant"])
 
 
+@pytest.mark.parametrize("paths", [[f"class {n}/0.png" for n in range(60)], c_tree({"fog": "group/"})])
+def test_every_folder_is_listed_once_without_a_call_per_file(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, paths: list[str]
+) -> None:
+    root, listed, calls = plant(paths), list[str](), list[str]()
+    scandir = os.scandir
+
+    def spy(path: str) -> object:
+        listed.append(path)
+        return scandir(path)
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.endswith("sets/folder.py"):
+            calls.append(frame.f_code.co_name)
+
+    monkeypatch.setattr(os, "scandir", spy)
+    sys.setprofile(count)
+    try:
+        images = open_images(root)
+    finally:
+        sys.setprofile(None)
+    assert len(listed) == len(set(listed)) == 1 + sum(path.is_dir() for path in root.rglob("*"))
+    assert len([name for name in calls if name not in ("measure", "locate")]) < 40
+    assert len(images) * len(images.domains) == len(paths)
+
+
 def test_numbered_folders_have_no_obvious_order(plant: Plant) -> None:
     root = plant(f"{number}/x.png" for number in range(12))
     with pytest.raises(FozoError, match="12 folders named by numbers, whose order as text differs"):
@@ -358,7 +386,7 @@ def test_what_is_no_image_set(plant: Plant, tmp_path: Path) -> None:
     with pytest.raises(FozoError, match="there is no file or folder"):
         open_images(tmp_path / "absent")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FozoError, match=r"is no image set: expected .* found 0 images and the folders nothing"):
+    with pytest.raises(FozoError, match=r"is not an image set: expected .* found 0 images and the folders nothing"):
         open_images(tmp_path / "empty")
     root = plant(["a/x.png", "b/x.png"])
     (root / "c").mkdir()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -72,8 +72,8 @@ class NoStore:
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
         raise AssertionError("streams do not measure")
 
-    def stamp(self, path: str, domain: Domain) -> int:
-        return 0
+    def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
+        return [0] * len(paths)
 
 
 def spec_for(size: int = 8, classes: int = 3) -> Spec:

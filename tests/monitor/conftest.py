@@ -16,7 +16,7 @@ from fozo.data.images import Pixels
 from fozo.data.sources import prepare
 from fozo.types import Floats
 
-CALIBRATION = 300
+CALIBRATION, BATCH = 300, 16
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,12 @@ def material() -> Material:
     )
     assert told[-1] == 0 and len(told) > 10  # it says how far it is
     return Material(adapter, reference, pixels, labels)
+
+
+def run(method: fozo.Method[Any], images: Floats) -> Floats:
+    return np.concatenate([method(images[start : start + BATCH]) for start in range(0, len(images), BATCH)])
+
+
+def watched(material: Material, **options: Any) -> tuple[fozo.Method[Any], fozo.Monitor]:
+    adapter = material.adapter.clone()
+    return adapter, fozo.Monitor(material.reference, **options).watch(adapter)

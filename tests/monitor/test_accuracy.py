@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fozo.monitor.accuracy import Estimate, probabilities, shown
-from fozo.monitor.quality import Looker
+from fozo.monitor.accuracy import Estimate, prediction_features, probabilities
+from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.regression import Evidence, Regression
-from fozo.monitor.signatures import Place
+from fozo.monitor.signatures import Coordinates
 from fozo.types import Array, Floats
 from tests.monitor.conftest import Material
 
@@ -55,7 +55,9 @@ def test_accuracy_is_expected_where_confidence_deceives(kinds: list[Kind], label
     for kind in kinds:
         for level in LEVELS[1:]:
             logits, places, _, right = kind.see(level, 400, 50 + level)
-            estimate = regression.estimate(shown(logits), Place(places.mean(axis=0), 400), relative=not labelled)
+            estimate = regression.estimate(
+                prediction_features(logits), Coordinates(places.mean(axis=0), 400), relative=not labelled
+            )
             truth = right.mean() / (1.0 if labelled else clean)
             errors.append(abs(estimate.value - truth))
             deceived.append(abs(probabilities(logits).max(axis=1).mean() - right.mean()))
@@ -67,15 +69,23 @@ def test_accuracy_is_expected_where_confidence_deceives(kinds: list[Kind], label
 def test_what_was_never_seen_is_less_sure(kinds: list[Kind]) -> None:
     regression = Regression.of(evidence(kinds, labelled=True))
     logits, places, _, _ = kinds[0].see(2, 64, 77)
-    near, far = Place(places.mean(axis=0), 64), Place(-10 * kinds[0].way, 64)
-    assert regression.mean(shown(logits), near)[1] < 0.6 * regression.mean(shown(logits), far)[1]
+    near, far = Coordinates(places.mean(axis=0), 64), Coordinates(-10 * kinds[0].way, 64)
+    assert (
+        regression.mean(prediction_features(logits), near)[1]
+        < 0.6 * regression.mean(prediction_features(logits), far)[1]
+    )
 
 
 def test_few_images_are_not_far_by_chance_alone(kinds: list[Kind]) -> None:
     regression = Regression.of(evidence(kinds, labelled=True))
     logits, places, _, _ = kinds[0].see(0, 400, 78)
-    said = [regression.mean(shown(logits[i : i + 2]), Place(places[i : i + 2].mean(axis=0), 2))[0] for i in range(200)]
-    assert np.mean(said) == pytest.approx(regression.mean(shown(logits), Place(places.mean(axis=0), 400))[0], abs=0.05)
+    said = [
+        regression.mean(prediction_features(logits[i : i + 2]), Coordinates(places[i : i + 2].mean(axis=0), 2))[0]
+        for i in range(200)
+    ]
+    assert np.mean(said) == pytest.approx(
+        regression.mean(prediction_features(logits), Coordinates(places.mean(axis=0), 400))[0], abs=0.05
+    )
 
 
 @pytest.mark.parametrize("right", [0.0, 1.0])
@@ -83,13 +93,13 @@ def test_a_model_that_is_always_right_or_wrong_has_finite_numbers(right: float) 
     logits, places, _, _ = Kind(0).see(1, 80, 0)
     facts = logits, places, np.full(80, 0.5 + 0.49 * (2 * right - 1)), np.full(80, right)
     regression = Regression.of([Evidence("clean", *facts), Evidence("fog", *facts)])
-    estimate = regression.estimate(shown(logits), Place(places.mean(axis=0), 80))
+    estimate = regression.estimate(prediction_features(logits), Coordinates(places.mean(axis=0), 80))
     assert estimate.low <= estimate.value <= estimate.high and abs(estimate.value - right) < 0.2
 
 
 def test_it_holds_for_real_images_and_their_corruptions(material: Material) -> None:
-    looker, signatures, adapter = (
-        Looker(material.adapter.engine.spec),
+    quality, signatures, adapter = (
+        QualityStatistics(material.adapter.engine.spec),
         material.reference.signatures,
         material.adapter.clone(),
     )
@@ -101,7 +111,7 @@ def test_it_holds_for_real_images_and_their_corruptions(material: Material) -> N
         images = material.images(some, kind, severity)
         adapter.reset()
         logits = np.concatenate([adapter(part) for part in np.array_split(images, 8)])
-        estimate = regression.estimate(shown(logits), signatures.place(looker(images)))
+        estimate = regression.estimate(prediction_features(logits), signatures.coordinates(quality(images)))
         truth = float((logits.argmax(axis=1) == material.labels[some]).mean())
         errors.append(abs(estimate.value - truth))
         assert estimate.low - 0.03 <= truth <= estimate.high + 0.03, (kind, truth, estimate)
@@ -115,5 +125,5 @@ def test_an_estimate_says_what_it_is_of() -> None:
 
 
 def test_two_classes_and_one_have_margins_too() -> None:
-    assert np.isfinite(shown(np.array([[0.3, 1.0]]))).all()
-    assert np.isfinite(shown(np.array([[900.0], [-900.0]]))).all()
+    assert np.isfinite(prediction_features(np.array([[0.3, 1.0]]))).all()
+    assert np.isfinite(prediction_features(np.array([[900.0], [-900.0]]))).all()

@@ -5,7 +5,7 @@ import pytest
 
 from fozo.errors import FozoError
 from fozo.monitor.drift import CleanImages, DriftDetector
-from fozo.monitor.quality import Looker
+from fozo.monitor.quality import QualityStatistics
 from fozo.types import Array
 from tests.monitor.conftest import CALIBRATION, Material
 
@@ -38,8 +38,8 @@ def test_thresholds_and_p_values_agree(clean: CleanImages, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 8, 64])
 def test_false_alarms_of_real_clean_images_keep_to_the_rate(material: Material, size: int) -> None:
     """A small version of benchmarks/monitor.py: 2000 batches of real images that were not calibrated on."""
-    looker = Looker(material.adapter.engine.spec)
-    features = looker(material.images(slice(CALIBRATION, None)))
+    quality = QualityStatistics(material.adapter.engine.spec)
+    features = quality(material.images(slice(CALIBRATION, None)))
     clean = material.reference.clean
     rows = clean.whitening(features)
     picks = np.random.default_rng(size).integers(len(rows), size=(2000, size))

@@ -8,7 +8,7 @@ import pytest
 import fozo
 from fozo.core.descriptor import describe
 from fozo.errors import FozoError
-from fozo.monitor.quality import LOOKS, NAMES, Looker
+from fozo.monitor.quality import NAMES, STATISTICS, QualityStatistics
 from fozo.monitor.sentences import clear_changes
 from fozo.types import Array
 
@@ -25,7 +25,7 @@ def picture(seed: int = 0) -> Array:
 
 def looks(image: Array) -> dict[str, float]:
     normalised = ((image - 0.5) / 0.25)[None].astype(np.float32)
-    return dict(zip(NAMES, Looker(SPEC)(normalised)[0], strict=False))
+    return dict(zip(NAMES, QualityStatistics(SPEC)(normalised)[0], strict=False))
 
 
 def change(image: Array) -> dict[str, float]:
@@ -85,19 +85,19 @@ def test_clipped_pixels_are_counted() -> None:
 
 def test_descriptors_that_a_method_measured_are_used() -> None:
     images = np.random.default_rng(0).standard_normal((3, 3, 64, 64)).astype(np.float32)
-    looker = Looker(SPEC)
-    np.testing.assert_array_equal(looker(images), looker(images, describe(images)))
-    assert looker(images).shape == (3, looker.width) and len(LOOKS) == len(NAMES)
+    quality = QualityStatistics(SPEC)
+    np.testing.assert_array_equal(quality(images), quality(images, describe(images)))
+    assert quality(images).shape == (3, quality.width) and len(STATISTICS) == len(NAMES)
 
 
 def test_a_model_of_unknown_normalisation_is_refused() -> None:
     with pytest.raises(FozoError, match="the mean and std of any are unknown"):
-        Looker(replace(SPEC, mean=None, std=None))
+        QualityStatistics(replace(SPEC, mean=None, std=None))
 
 
 def test_words_are_of_clear_changes_only_and_of_one_octave_of_detail() -> None:
-    mean, std = np.zeros(len(LOOKS)), np.full(len(LOOKS), 0.2)
-    features = np.zeros((4, len(LOOKS)))
+    mean, std = np.zeros(len(STATISTICS)), np.full(len(STATISTICS), 0.2)
+    features = np.zeros((4, len(STATISTICS)))
     for name, value in {"contrast": np.log(0.59), "fine detail": np.log(0.3), "finest detail": np.log(0.5)}.items():
         features[:, NAMES.index(name)] = value
     features[:, NAMES.index("noise")] = -2.0  # less noise is nothing to say

@@ -31,16 +31,18 @@ def test_without_labels_a_part_of_the_clean_accuracy_is_told_and_without_corrupt
     plain = fozo.NoAdapt(material.adapter.engine)
     images = material.images(slice(400, 464))
     drift_only = fozo.MonitorReference.collect(plain, material.pixels[:100], corruptions=False)
-    monitor = fozo.Monitor(plain, drift_only)
+    monitor = fozo.Monitor(drift_only).watch(plain)
     plain(images)
     assert monitor.accuracy is None and monitor.sentence == "no drift"
     unlabelled = fozo.MonitorReference.collect(plain, material.pixels[:30], sample=5)
     assert unlabelled.unlabelled and unlabelled.plain is not None
-    monitor = fozo.Monitor(plain, unlabelled)
+    monitor.unwatch()
+    monitor = fozo.Monitor(unlabelled).watch(plain)
     plain(images)
-    assert monitor.accuracy is None and monitor.kept is not None and monitor.kept.relative
-    assert monitor.kept.low < 1 < monitor.kept.high + 0.1 and "of that on clean images" in monitor.sentence
-    assert plain.metrics()["accuracy_kept"] == monitor.kept.value and "expected_accuracy" not in plain.metrics()
+    relative, metrics = monitor.relative_accuracy, plain.metrics()
+    assert monitor.accuracy is None and relative is not None and relative.relative
+    assert relative.low < 1 < relative.high + 0.1 and "of that on clean images" in monitor.sentence
+    assert metrics["relative_accuracy"] == relative.value and "expected_accuracy" not in metrics
 
 
 def test_every_image_gets_its_turn() -> None:

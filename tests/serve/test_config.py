@@ -114,13 +114,12 @@ def test_siblings_share_what_is_derived_and_nothing_else() -> None:
 
 def test_only_so_many_cameras_have_labels() -> None:
     class Adapter:
-        passes_per_image = 2.0
-
         def metrics(self) -> dict[str, float]:
-            return {"healed": 1.0}
+            return {"fallbacks": 1.0}
 
     class Camera:
         monitor, events, memories, stateless, adapter = None, (), 5, False, Adapter()
+        passes_per_image = 2.0
 
         def __init__(self, name: str) -> None:
             self.name = name
@@ -133,7 +132,7 @@ def test_only_so_many_cameras_have_labels() -> None:
     assert 'fozo_images_total{model="m",stream="a"} 6.0' in text
     assert f'fozo_images_total{{model="m",stream="{OTHER}"}} 9.0' in text and 'stream="c"' not in text
     assert 'fozo_passes_total{model="m"} 36.0' in text and f'fozo_memories{{model="m",stream="{OTHER}"}}' not in text
-    assert 'fozo_rollbacks_total{model="m",reason="healed",stream="b"} 1.0' in text
+    assert 'fozo_rollbacks_total{model="m",reason="fallback",stream="b"} 1.0' in text
     metrics.forget("m", "a")
     assert 'fozo_memories{model="m",stream="a"}' not in metrics.text().decode()
     assert 'fozo_images_total{model="m",stream="a"} 6.0' in metrics.text().decode()

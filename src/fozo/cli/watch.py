@@ -60,7 +60,7 @@ def watch(
     from fozo.cli.frames import frames
     from fozo.cli.reference import make_reference, read_reference
     from fozo.io import check_output, disk_errors, open_output
-    from fozo.monitor import Monitor
+    from fozo.monitor import Guarded, Monitor
     from fozo.public import adapter as make_adapter
 
     if batch_size < 1:
@@ -77,11 +77,12 @@ def watch(
     else:
         made = make_reference(adapter, clean, reference)
     now = [0.0]
-    told: list[Event] = []
+    raised: list[Event] = []
     monitor = Monitor(
-        adapter, made, false_alarms=false_alarms, shadow=shadow, guard="on" if guard else "off",
-        thumbnails=thumbnails, on_event=told.append, clock=lambda: now[0],
-    )  # fmt: skip
+        made, false_alarms=false_alarms, shadow=shadow, thumbnails=thumbnails, on_event=raised.append,
+        clock=lambda: now[0],
+    ).watch(adapter)  # fmt: skip
+    predictor = Guarded(adapter, monitor) if guard else adapter
     if state is not None and state.exists():
         own, beside = states(state)
         adapter.restore(own)
@@ -93,11 +94,11 @@ def watch(
         try:
             for batch in batches(pictures, batch_size):
                 now[0] = batch[-1].time
-                adapter(prepared(batch, adapter.engine.spec))
-                lines = [{"type": "event", **asdict(event)} for event in told]
-                for event in told if live is None else ():
+                predictor(prepared(batch, adapter.engine.spec))
+                lines = [{"type": "event", **asdict(event)} for event in raised]
+                for event in raised if live is None else ():
                     print(f"image {event.image:,}: {event.name}: {event.text}", flush=True)
-                told.clear()
+                raised.clear()
                 if file is not None:
                     lines.append(reading(monitor))
                     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
@@ -154,13 +155,13 @@ def reading(monitor: Monitor) -> dict[str, object]:
         "image": status.images,
         "time": monitor.clock(),
         "sentence": status.sentence,
-        "looks": status.looks,
+        "quality": status.quality,
         **monitor.metrics(),
     }
 
 
 def view(monitor: Monitor, source: str) -> Table:
-    """The screen: drift, looks, accuracy, events."""
+    """Table for the terminal: drift, image quality, accuracy, events."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -170,10 +171,10 @@ def view(monitor: Monitor, source: str) -> Table:
     colour = "red" if drift.drift_detected else "yellow" if drift.warning_detected else "green"
     word = "drift" if drift.drift_detected else "warning" if drift.warning_detected else "none"
     table.add_row("drift", f"[{colour}]{word}[/] distance {drift.distance:.2f} of {drift.threshold:.2f}")
-    table.add_row("looks", ", ".join(status.words) or "as calibrated")
+    table.add_row("quality", ", ".join(status.changes) or "as calibrated")
     if status.guess is not None:
         table.add_row("guess", str(status.guess))
-    for expected in (status.accuracy, status.kept):
+    for expected in (status.accuracy, status.relative_accuracy):
         if expected is not None:
             table.add_row("predictions", str(expected))
     if status.shadow is not None and status.shadow.gain is not None:

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,9 @@ from PIL import Image
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
-from fozo.data.sets.base import CLEAN, Domain, FolderStore, ImageSet, Sample, ready_size
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
 from fozo.data.sets.corrupted import RECORD, read_record
-from fozo.data.sets.folder import scan
+from fozo.data.sets.folder import Tree, unlabelled
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
@@ -126,7 +127,7 @@ def corrupt_tree(
     if out.resolve().is_relative_to(images.resolve()):
         raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another place")
     found = find_images(images)
-    found = replace(found, size=ready_size(found) if crops else None)
+    found = with_size(found) if crops else found
     # A missing library should be one error now and not one for each image.
     for kind in kinds:
         corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, seed)
@@ -151,7 +152,7 @@ def find_images(root: Path) -> ImageSet:
     """List the images of a class-folder tree; their classes, and so their labels, are of no interest."""
     if not root.is_dir():
         raise FozoError(f"there is no folder {root}; give a folder that holds a folder for each class")
-    paths = [path for listed in scan(root).values() for path in listed]
+    paths = list(chain.from_iterable(Tree(root).classes().values()))
     if not paths:
         raise FozoError(f"there are no images in folders below {root}; expected {root}/CLASS/FILE.jpg")
     names: dict[str, str] = {}
@@ -159,7 +160,7 @@ def find_images(root: Path) -> ImageSet:
         first = names.setdefault(corrupted_name(path), path)
         if first != path:
             raise FozoError(f"{first} and {path} would both become {corrupted_name(path)}; rename one of them")
-    return ImageSet("folder", tuple(Sample(path, 0) for path in paths), ("",), FolderStore({CLEAN: root}))
+    return unlabelled("folder", root, paths)
 
 
 def _run(job: Job, samples: Sequence[Sample], workers: int) -> Generator[Outcome, None, None]:

@@ -29,8 +29,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from fozo.errors import FozoError
 from fozo.io import open_regular
 
 Pixels = npt.NDArray[np.uint8]
+T = TypeVar("T")
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Names of files that count as images in a folder, in lower case."""
@@ -66,19 +67,17 @@ def read_image(source: str | os.PathLike[str] | bytes, name: str | None = None) 
         source: path of the file, or its contents.
         name: what to call it in an error; by default the path.
     """
-    with _opened(source, name) as (image, called):
-        return _to_rgb(image, called)
+    return _opened(source, name, _to_rgb)
 
 
 def header_size(source: str | os.PathLike[str] | bytes, name: str | None = None) -> tuple[int, int]:
-    """Read height and width without decoding the pixels; what could not be decoded for its size is refused."""
-    with _opened(source, name) as (image, _):
-        return image.height, image.width
+    """Read height and width without decoding the pixels; an image too large to be decoded is refused."""
+    width, height = _opened(source, name, lambda image, name: image.size)
+    return height, width
 
 
-@contextmanager
-def _opened(source: str | os.PathLike[str] | bytes, name: str | None) -> Iterator[tuple[Image.Image, str]]:
-    """Open an image whose size is bearable, and word what goes wrong with it until it is closed."""
+def _opened(source: str | os.PathLike[str] | bytes, name: str | None, use: Callable[[Image.Image, str], T]) -> T:
+    """Apply ``use`` to an open image of bearable size; whatever goes wrong is a :class:`FozoError`."""
     name = name or ("the image" if isinstance(source, bytes) else os.fspath(source))
     with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
         try:
@@ -89,7 +88,7 @@ def _opened(source: str | os.PathLike[str] | bytes, name: str | None) -> Iterato
                 raise FozoError(f"{name} {fault}; replace it or remove it")
             with Image.open(file, formats=FORMATS) as image:
                 _refuse_huge(image, name)
-                yield image, name
+                return use(image, name)
         except FozoError:
             raise
         except UnidentifiedImageError as error:
@@ -112,8 +111,11 @@ def _refuse_huge(image: Image.Image, name: str) -> None:
     width, height = image.size
     # A TIFF is decoded by the tile, whose size is its own and may be anything; the others have none.
     tags = getattr(image, "tag_v2", {})
-    tile = [side for tag in (322, 323) if isinstance(side := tags.get(tag, 1), int)]
-    if width * height > MAX_PIXELS or np.prod(tile, dtype=object) > MAX_PIXELS:
+    tile = 1
+    for tag in (322, 323):
+        side = tags.get(tag, 1)
+        tile *= side if isinstance(side, int) else 1
+    if width * height > MAX_PIXELS or tile > MAX_PIXELS:
         raise FozoError(_huge(name))
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise FozoError(
@@ -122,7 +124,7 @@ def _refuse_huge(image: Image.Image, name: str) -> None:
 
 
 def picture_pixels(image: Image.Image, name: str) -> Pixels:
-    """Give the pixels of an image that somebody else opened; ``name`` is what to call it in an error."""
+    """Convert an open PIL image; ``name`` is what to call it in an error."""
     _refuse_huge(image, name)
     try:
         return _to_rgb(image, name)

@@ -1,4 +1,4 @@
-"""JSON files, and logs that survive a kill."""
+"""JSON and TOML files, and logs that survive a kill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fozo.errors import FozoError
-from fozo.io.files import atomic_write, disk_errors, keep_to_oneself, open_regular, read_bytes, read_text
+from fozo.io.files import atomic_write, disk_errors, lock_file, open_regular, read_bytes, read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,35 +19,34 @@ else:
     import tomli as tomllib
 
 MAX_JSON = 16 << 20
-"""Bytes of a JSON file; the largest that fozo writes, a recipe, have some hundred thousand."""
+"""Bytes of a JSON file; a recipe, the largest that fozo writes, has some hundred thousand."""
 MAX_LINE = 16 << 20
 """Bytes of a line of a log."""
 
 
 def parse_json(text: bytes | str) -> dict[str, Any]:
-    """Read a JSON object; raises ValueError for anything else, also for NaN, and brackets nested by the thousand."""
+    """Read a JSON object; raises ValueError for anything else, including NaN and too deep nesting."""
     try:
-        payload = json.loads(text, parse_constant=_no_number)
+        payload = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(payload, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return payload
 
 
-def _no_number(text: str) -> float:
-    raise ValueError(f"it holds {text}, which is no JSON")
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"it holds {text}, which is not JSON")
 
 
 def write_json(path: Path, payload: Mapping[str, object]) -> None:
-    """Write a JSON file atomically."""
     text = json.dumps(payload, indent=1, allow_nan=False) + "\n"  # unsorted: domains keep the order of the stream
     with disk_errors(path), atomic_write(path) as stream:
         stream.write(text.encode())
 
 
 def read_json(path: Path, advice: str = "remove its folder and run it again") -> dict[str, Any]:
-    """Read a JSON object; ``advice`` is what to do where the file holds none."""
+    """Read a JSON object; ``advice`` ends the error where the file is damaged."""
     try:
         return parse_json(read_bytes(path, MAX_JSON))
     except FozoError:
@@ -68,20 +67,20 @@ class Log:
     """An append-only file of checksummed lines that survives a kill at any moment.
 
     A line is the CRC-32 of its text in hexadecimal, a space, and the text, which is JSON. Each line is handed to the
-    operating system in one write, so SIGKILL cannot lose it; ``sync`` makes all lines safe from a power cut too. A torn
-    last line is cut off when the file is opened; damage before that is an error. While it is open, it is this one's to
-    write: a second writer is refused.
+    operating system in one write, so SIGKILL cannot lose it; ``sync`` protects all lines from a power cut too. A torn
+    last line is cut off when the file is opened; damage before that is an error. A second writer is refused while it is
+    open.
     """
 
     def __init__(self, path: Path) -> None:
         """Open or create it, cutting off a torn last line."""
         self.path = path
         if path.exists():
-            open_regular(path).close()  # which refuses what is no regular file
+            open_regular(path).close()  # refuses devices, FIFOs and folders
         with disk_errors(path):
             self._file = path.open("ab", buffering=0)
         try:
-            keep_to_oneself(self._file.fileno(), path)
+            lock_file(self._file.fileno(), path)
             self._ends = [0, *(end for _, end in _lines(path))]
             self.truncate(len(self))
         except BaseException:
@@ -89,7 +88,6 @@ class Log:
             raise
 
     def __len__(self) -> int:
-        """Count the lines."""
         return len(self._ends) - 1
 
     def truncate(self, lines: int) -> None:
@@ -113,17 +111,14 @@ class Log:
         self._ends.append(self._ends[-1] + len(line))
 
     def sync(self) -> None:
-        """Make what was written survive a power cut."""
         with disk_errors(self.path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 def encode(payload: Mapping[str, object]) -> bytes:
-    """Make a line."""
     text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
@@ -154,4 +149,4 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             if payload is not None:
                 yield payload, end
             elif end < length or line.endswith(b"\n"):  # a torn line lacks its end
-                raise FozoError(f"{path} is damaged in line {number}; use a copy from before")
+                raise FozoError(f"{path} is damaged in line {number}; restore it from a backup")

@@ -50,7 +50,7 @@ NEEDS = {
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
 """What a method may need, in words."""
-STATE_VERSION = 3
+STATE_VERSION = 4
 LARGEST = 1e30
 """No number that adaptation leads to comes near it; beyond, products of two would not be finite."""
 
@@ -218,7 +218,7 @@ class Method(ABC, Generic[C]):
     def drift(self) -> DriftReading:
         """What its monitor says of drift; without one (:class:`fozo.Monitor` makes one) nobody can tell."""
         if self.observer is None:
-            raise FozoError(f"{self.info.name} has no monitor; make one with fozo.Monitor(adapter, reference)")
+            raise FozoError(f"{self.info.name} has no monitor; attach one with fozo.Monitor(reference).watch(adapter)")
         with self._lock:
             return self.observer.drift
 

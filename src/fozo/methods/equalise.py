@@ -84,14 +84,14 @@ class Equalise(Method[EqualiseConfig]):
                 batch = batch.with_images(images)
                 self.equalised = images[-1]
             self.memory.add(domains, Stored.of(np.zeros((len(own), 0, 0), dtype=np.float32), np.zeros((len(own), 0))))
-        self.report(shift=shift, effective_sample_size=samples, unlearnt=float((~sound).sum()))
+        self.report(shift=shift, effective_sample_size=samples, skipped=float((~sound).sum()))
         return self._run(batch)
 
     def _deficit(self, domains: DomainEstimate) -> tuple[Array, float]:
         """How much log energy the domains of images lack in each band, and how many images that rests on."""
         retrieved = self.memory.retrieve(domains)
         posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
-        drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
+        drifted = 1 - self.config.retrieval.clean_weight(posterior, self.spectra.brightness)
         deficit = drifted[:, None, None] * energy_deficit(self.spectra, posterior, self.descriptor_std)
         return deficit, float(retrieved.effective_sample_size.mean())
 
@@ -121,10 +121,10 @@ class Equalise(Method[EqualiseConfig]):
     def checkpoint(self) -> Callable[[], None]:
         """Mark where the memory is, instead of copying it."""
         memory = self.memory
-        memory.settle()
+        memory.commit()
 
         def undo() -> None:
-            memory.back(0)
+            memory.rollback(0)
             self.memory = memory
 
         return undo

@@ -1,10 +1,16 @@
-"""The monitor: is it drift, since when, in which respect, how good are we still, does adaptation help."""
+"""The monitor: drift detection, diagnosis, expected accuracy without labels, and a guard against harmful adaptation."""
 
 from fozo.monitor.accuracy import Estimate
 from fozo.monitor.drift import CleanImages, DriftDetector
 from fozo.monitor.event import Event
-from fozo.monitor.monitor import Monitor, Status
+from fozo.monitor.guarded import Guarded
+from fozo.monitor.monitor import Monitor
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.signatures import Guess
+from fozo.monitor.state import MonitorState
+from fozo.monitor.status import Status
 
-__all__ = ["CleanImages", "DriftDetector", "Estimate", "Event", "Guess", "Monitor", "MonitorReference", "Status"]
+__all__ = [
+    "CleanImages", "DriftDetector", "Estimate", "Event", "Guarded", "Guess", "Monitor", "MonitorReference",
+    "MonitorState", "Status",
+]  # fmt: skip

@@ -51,8 +51,8 @@ def probabilities(logits: Floats) -> Array:
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def shown(logits: Floats) -> Array:
-    """What single predictions show: log-odds of the confidence, margin, entropy: ``[n, 3]``."""
+def prediction_features(logits: Floats) -> Array:
+    """Features of single predictions: log-odds of the confidence, margin, entropy: ``[n, 3]``."""
     x = np.asarray(logits, dtype=np.float64)
     x = x - x.max(axis=1, keepdims=True)
     p = probabilities(x)

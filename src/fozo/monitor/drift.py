@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.monitor.types import Drift
 from fozo.types import Array
@@ -37,9 +38,6 @@ SHRINKAGE = 0.2
 FOLDS = 4
 FEWEST = 16
 """Clean images below which nothing can be said about how clean images vary."""
-CONTENT = 0.25
-"""Squared shift that narrow content may have (as in Align's retrieval): of 20 groups of ImageNet's classes the farthest
-is at 0.19; the 15 corruptions begin at 0.4, but for one (docs/monitoring.md)."""
 WINDOWS = (4, 16, 64)
 """Images that are judged together, where batches are smaller."""
 RECENT = 16
@@ -155,7 +153,7 @@ class DriftDetector:
     images (the batch, or the last 16) give no warning and are nearer to clean images than to those of the drift.
     """
 
-    def __init__(self, clean: CleanImages, rate: float = 1e-4, content: float = CONTENT) -> None:
+    def __init__(self, clean: CleanImages, rate: float = 1e-4, content: float = CONTENT_VARIANCE) -> None:
         if not 0 < rate < 0.5:
             raise FozoError(f"the rate of false alarms is {rate}; give one above 0 and below 0.5, such as 1e-4")
         if not content >= 0:
@@ -172,13 +170,13 @@ class DriftDetector:
         """Where the images of the present drift are, on average."""
         self.drift = Drift()
 
-    def memory(self) -> tuple[dict[str, object], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, object], dict[str, Array]]:
         """What is to be kept of the stream."""
         facts = {"seen": self.seen, "drift": asdict(self.drift)}
         return facts, {"rows": self.rows, "times": self.times, "drifted": self._drifted}
 
-    def recall(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Go on from what :meth:`memory` gave."""
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Go on from what :meth:`state` gave."""
         self.seen, self.drift = int(facts["seen"]), drift_of(facts["drift"])
         self.rows, self.times, self._drifted = arrays["rows"], arrays["times"], arrays["drifted"]
         if self.seen < len(self.rows):

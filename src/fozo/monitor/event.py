@@ -20,7 +20,7 @@ class Event:
     time: float
     """When it was noticed, in seconds since 1970."""
     text: str
-    facts: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     """What :meth:`Monitor.metrics` said then."""
     thumbnails: Mapping[str, str] = field(default_factory=dict)
     """Where they were asked for, small JPEGs in base64: ``camera``, and ``equalised`` where the model read another."""

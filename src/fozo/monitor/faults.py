@@ -119,14 +119,14 @@ class FaultDetector:
             return False
         return correlation < UNLIKE
 
-    def memory(self) -> tuple[dict[str, object], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, object], dict[str, Array]]:
         """What is to be kept of the frames: counts, and the last frame and the scene where there are any."""
         counts: dict[str, object] = {"seen": self.seen, "faults": dict(self.faults), "lasted": dict(self._lasted)}
         pictures = {"previous": self._previous, "scene": self._scene}
         return counts | {"settled": self._settled}, {k: np.asarray(v) for k, v in pictures.items() if v is not None}
 
-    def recall(self, counts: Mapping[str, Any], pictures: Mapping[str, Array]) -> None:
-        """Go on from what :meth:`memory` gave."""
+    def load_state(self, counts: Mapping[str, Any], pictures: Mapping[str, Array]) -> None:
+        """Go on from what :meth:`state` gave."""
         if not counts["faults"].keys() <= LASTING.keys() == counts["lasted"].keys():
             raise ValueError("it names other faults than there are")
         self.seen, self._settled = int(counts["seen"]), int(counts["settled"])

@@ -2,7 +2,7 @@
 
 A look is a number per image whose *change* against clean images means something to a person. Each is kept on the scale
 on which clean images vary evenly (mostly a logarithm), and turned into its unit only where it is shown:
-:data:`LOOKS` says how. Looks are measured on pixels, so the model's mean and std have to be known.
+:data:`STATISTICS` says how. Looks are measured on pixels, so the model's mean and std have to be known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Look:
     meaning: str
 
 
-LOOKS: tuple[Look, ...] = (
+STATISTICS: tuple[Look, ...] = (
     Look("brightness", _stops, 0.15, "mean luminance in linear light, in stops (a stop is a factor of two)"),
     Look("contrast", _percent, 0.05, "standard deviation of luma"),
     Look("saturation", _percent, 0.08, "mean difference between the strongest and the weakest channel"),
@@ -73,11 +73,11 @@ LOOKS: tuple[Look, ...] = (
     Look("burnt highlights", _points, 0.02, "pixels at 98 % of full scale or more"),
     Look("blocked shadows", _points, 0.02, "pixels at 2 % of full scale or less"),
 )
-"""In the order of the columns that :class:`Looker` measures."""
-NAMES = tuple(look.name for look in LOOKS)
+"""In the order of the columns that :class:`QualityStatistics` measures."""
+NAMES = tuple(look.name for look in STATISTICS)
 
 
-class Looker:
+class QualityStatistics:
     """Measures the looks of a model's images, and their descriptors."""
 
     def __init__(self, spec: Spec) -> None:
@@ -89,7 +89,7 @@ class Looker:
         shape = (1, spec.channels, 1, 1)
         self.mean, self.std = (np.asarray(v, dtype=np.float32).reshape(shape) for v in (spec.mean, spec.std))
         self.spectra: Spectra = spectra(*spec.image_shape)
-        self.width = len(LOOKS) + spec.channels * (1 + self.spectra.bands)
+        self.width = len(STATISTICS) + spec.channels * (1 + self.spectra.bands)
 
     def __call__(self, images: Floats, descriptors: Array | None = None) -> Array:
         """Measure normalised images ``[B, channels, height, width]``: looks, then descriptors, ``[B, width]``.

@@ -28,7 +28,7 @@ from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor.accuracy import probabilities
 from fozo.monitor.drift import CleanImages, Whitening
-from fozo.monitor.quality import LOOKS, Looker
+from fozo.monitor.quality import STATISTICS, QualityStatistics
 from fozo.monitor.regression import Evidence, Regression
 from fozo.monitor.signatures import SEVERITIES, Signatures
 from fozo.types import Array, Floats, Spec, Tap
@@ -163,7 +163,7 @@ class MonitorReference:
                 f"this monitor reference is of {self.method} on {self.model} ({self.fingerprint[:12]}), not of "
                 f"{adapter.info.name} on {spec.name} ({spec.fingerprint[:12]}); collect it again with this one"
             )
-        if (width := Looker(spec).width) != len(self.clean.whitening.mean):
+        if (width := QualityStatistics(spec).width) != len(self.clean.whitening.mean):
             raise FozoError(
                 f"this monitor reference has {len(self.clean.whitening.mean)} features an image, where images of "
                 f"{spec.name} have {width}; collect it again"
@@ -174,7 +174,7 @@ class MonitorReference:
         clean, white = self.clean, self.clean.whitening
         header: dict[str, object] = {
             "kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model,
-            "method": self.method, "images": clean.images, "looks": [look.name for look in LOOKS],
+            "method": self.method, "images": clean.images, "looks": [look.name for look in STATISTICS],
             "unlabelled": self.unlabelled,
         }  # fmt: skip
         arrays: dict[str, npt.NDArray[np.generic]] = {
@@ -231,7 +231,7 @@ class MonitorReference:
         cls, path: str | os.PathLike[str], header: Mapping[str, object], specs: Mapping[str, ArraySpec]
     ) -> None:
         """Refuse another version, and shapes that do not go together, before an array is read."""
-        if header.get("version") != cls.VERSION or header.get("looks") != [look.name for look in LOOKS]:
+        if header.get("version") != cls.VERSION or header.get("looks") != [look.name for look in STATISTICS]:
             raise FozoError(
                 f"{os.fspath(path)} holds a monitor reference of another version "
                 f"({json.dumps(header.get('version'))}); collect it again"
@@ -267,7 +267,7 @@ def turns(count: int, kinds: tuple[str, ...], sample: int = SAMPLE) -> Iterator[
 def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progress) -> Iterator[Part]:
     """Measure clean images, then ``sample`` corrupted ones of each kind and severity."""
     engine, fresh = adapter.engine, adapter.clone()
-    looker = Looker(engine.spec)
+    looker = QualityStatistics(engine.spec)
     plan = [("clean", 0, np.arange(len(pixels))), *(turns(len(pixels), KINDS, sample) if sample else ())]
     total, done = sum(len(indices) for _, _, indices in plan), 0
     for kind, severity, indices in plan:

@@ -28,8 +28,8 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from fozo.monitor.accuracy import Estimate, shown
-from fozo.monitor.signatures import Place
+from fozo.monitor.accuracy import Estimate, prediction_features
+from fozo.monitor.signatures import Coordinates
 from fozo.types import Array, Floats
 
 CHUNK = 64
@@ -86,7 +86,7 @@ class Regression:
     def of(cls, evidence: Sequence[Evidence]) -> Regression:
         """Learn it; the evidence of the clean images comes first."""
         parts = [part for each in evidence for part in _chunks(each)]
-        columns = np.concatenate([_columns(shown(part.logits)) for part in parts])
+        columns = np.concatenate([_columns(prediction_features(part.logits)) for part in parts])
         likely = np.concatenate([part.likely for part in parts])
         group = np.repeat(np.arange(len(parts)), [len(part.likely) for part in parts])
         centre, scale = columns.mean(axis=0), columns.std(axis=0) + 1e-9
@@ -131,11 +131,11 @@ class Regression:
         learnt = columns[0], columns[1], weights, places, offsets, spread
         return cls(*learnt, amplitude, reach, intercept, slope, clean, int(images))
 
-    def probabilities(self, shown: Array, place: Place) -> Array:
+    def probabilities(self, shown: Array, place: Coordinates) -> Array:
         """Probability of being right for each of some predictions, given what they show, of images at a place."""
         return self._judge(shown, place)[0]
 
-    def mean(self, shown: Array, place: Place) -> tuple[float, float]:
+    def mean(self, shown: Array, place: Coordinates) -> tuple[float, float]:
         """Mean of these probabilities, and the standard error that is the regression's own."""
         p, x, k = self._judge(shown, place)
         slopes = self.slope * p * (1 - p)
@@ -143,7 +143,7 @@ class Regression:
         variance = (slopes.mean() * self.amplitude) ** 2 + gradient @ self.spread @ gradient
         return float(p.mean()), float(np.sqrt(max(variance, 0.0)))
 
-    def estimate(self, shown: Array, place: Place, *, outside: bool = False, relative: bool = False) -> Estimate:
+    def estimate(self, shown: Array, place: Coordinates, *, outside: bool = False, relative: bool = False) -> Estimate:
         """Estimate the accuracy of predictions of one domain, or, ``relative``, which part it is of that when clean.
 
         The error has the regression's own, that of chance for so many predictions which are each right or wrong, and
@@ -167,7 +167,7 @@ class Regression:
         covariances = _covariances(_distances(self.places), self.amplitude, self.reach)
         return np.asarray(self.slope * covariances @ self.offsets)
 
-    def _judge(self, shown: Array, place: Place) -> tuple[Array, Array, Array]:
+    def _judge(self, shown: Array, place: Coordinates) -> tuple[Array, Array, Array]:
         """Probabilities, columns, and covariances with the groups."""
         x = _with_one((_columns(shown) - self.centre) / self.scale)
         squared = np.square(self.places - place.mean).sum(axis=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from fozo.monitor.quality import LOOKS, OCTAVES
+from fozo.monitor.quality import OCTAVES, STATISTICS
 from fozo.monitor.signatures import Guess
 from fozo.monitor.types import Drift
 from fozo.types import Array
@@ -23,8 +23,8 @@ HELPERS = ("evenness of noise",)
 
 def changes(features: Array, mean: Array) -> dict[str, float]:
     """Changes of the looks of images ``[n, width]`` against clean ones, on the looks' own scales, by name."""
-    change = (features.mean(axis=0) - mean)[: len(LOOKS)]
-    return {look.name: float(value) for look, value in zip(LOOKS, change, strict=True)}
+    change = (features.mean(axis=0) - mean)[: len(STATISTICS)]
+    return {look.name: float(value) for look, value in zip(STATISTICS, change, strict=True)}
 
 
 def clear_changes(features: Array, mean: Array, std: Array) -> list[str]:
@@ -34,7 +34,7 @@ def clear_changes(features: Array, mean: Array, std: Array) -> list[str]:
     """
     found = changes(features, mean)
     said: list[tuple[float, str, str]] = []
-    for place, look in enumerate(LOOKS):
+    for place, look in enumerate(STATISTICS):
         change = found[look.name]
         clear = abs(change) / float(std[place])
         if look.name in HELPERS or (look.name in ONLY_MORE and change < 0):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fozo.monitor.accuracy import shown
+from fozo.monitor.accuracy import prediction_features
 from fozo.monitor.regression import Regression
-from fozo.monitor.signatures import Place
+from fozo.monitor.signatures import Coordinates
 from fozo.types import Array, Floats
 
 PAIRS = 128
@@ -67,15 +67,15 @@ class Shadow:
     def add(self, plain: Floats, adapted: Floats) -> None:
         """Keep pairs of logits ``[n, classes]``."""
         same = plain.argmax(axis=1) == adapted.argmax(axis=1)
-        rows = zip(shown(plain), shown(adapted), same, strict=True)
+        rows = zip(prediction_features(plain), prediction_features(adapted), same, strict=True)
         self._pairs.extend((p, a, bool(s)) for p, a, s in rows)
 
-    def memory(self) -> tuple[float, Array]:
+    def state(self) -> tuple[float, Array]:
         """What is to be kept: how much of the next image is due, and the pairs as rows ``[n, 7]``."""
         rows = [np.concatenate([p, a, [same]]) for p, a, same in self._pairs]
         return self._due, np.array(rows).reshape(-1, 7)
 
-    def recall(self, due: float, rows: Array) -> None:
+    def load_state(self, due: float, rows: Array) -> None:
         """Go on from what :meth:`memory` gave."""
         self._due = due
         self._pairs.clear()
@@ -85,7 +85,9 @@ class Shadow:
         """Drop the pairs: they are of another domain."""
         self._pairs.clear()
 
-    def compare(self, place: Place | None, plain: Regression | None, adapted: Regression | None) -> Comparison | None:
+    def compare(
+        self, place: Coordinates | None, plain: Regression | None, adapted: Regression | None
+    ) -> Comparison | None:
         """Say what the pairs show; ``place`` is that of the recent images among the signatures."""
         if len(self._pairs) < FEWEST:
             return None

@@ -42,22 +42,26 @@ class Guess:
     """The nearest corruption, or ``clean``."""
     severity: float
     """Between 1 and 5; 0 for clean."""
-    alike: tuple[str, ...]
+    ambiguous_with: tuple[str, ...]
     """Other corruptions that cannot be told from it."""
     known: bool
     """Whether it is near anything that was seen at calibration."""
-    misfit: float
+    normalised_distance: float
     """Mean squared distance to the signature in units of its expected error: 1 for more of the same."""
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The nearest corruption and those that cannot be distinguished from it."""
+        return (self.kind, *self.ambiguous_with)
+
     def __str__(self) -> str:
-        """Put it in words."""
-        names = " or ".join(name.replace("_", " ") for name in (self.kind, *self.alike))
+        names = " or ".join(name.replace("_", " ") for name in self.kinds)
         return f"like {names}" if self.known else f"unlike all that was seen at calibration, nearest to {names}"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where some images are among the signatures."""
+class Coordinates:
+    """Mean of some images in the whitened feature space of the signatures."""
 
     mean: Array
     images: int
@@ -103,20 +107,20 @@ class Signatures:
         """Whiten ``[n, features]``."""
         return np.asarray(np.clip((features - self.mean) / self.std, -CLIP, CLIP) @ self.matrix)
 
-    def place(self, features: Array) -> Place:
-        """Say where images ``[n, features]`` are."""
-        return Place(self.rows(features).mean(axis=0), len(features))
+    def coordinates(self, features: Array) -> Coordinates:
+        """Coordinates of images ``[n, features]``."""
+        return Coordinates(self.rows(features).mean(axis=0), len(features))
 
     def guess(self, features: Array) -> Guess:
         """Say what images ``[n, features]`` look like."""
-        mean, expected = self.place(features).mean, 1 / len(features) + 1 / self.images + ERROR
+        mean, expected = self.coordinates(features).mean, 1 / len(features) + 1 / self.images + ERROR
         found = {kind: self._nearest(line, mean) for kind, line in zip(self.kinds, self.points, strict=True)}
         found["clean"] = float(np.square(mean).sum()), 0.0
         best = min(found, key=lambda kind: found[kind][0])
         near = found[best][0] + 2 * expected * np.log(LIKELIHOOD_RATIO)
-        alike = sorted((place, kind) for kind, (place, _) in found.items() if kind != best and place < near)
-        misfit = found[best][0] / len(mean) / expected
-        return Guess(best, found[best][1], tuple(kind for _, kind in alike), misfit < UNKNOWN, misfit)
+        others = sorted((distance, kind) for kind, (distance, _) in found.items() if kind != best and distance < near)
+        normalised = found[best][0] / len(mean) / expected
+        return Guess(best, found[best][1], tuple(kind for _, kind in others), normalised < UNKNOWN, normalised)
 
     @staticmethod
     def _nearest(line: Array, point: Array) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from fozo.types import Floats, Spec
 IMAGES = 8
 MOST = 0.1
 """Error of the median token's output, as a part of that output. ViT-Tiny's one fragile layer is at 0.49, its next
-one at 0.055, DeiT-Tiny's worst at 0.031 (``benchmarks/int8.py layers``)."""
+one at 0.055, DeiT-Tiny's worst at 0.031 (results/settled.md)."""
 
 
 @dataclass(frozen=True)

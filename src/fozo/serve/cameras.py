@@ -23,7 +23,7 @@ import numpy.typing as npt
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 from fozo.methods.base import Method
-from fozo.monitor import Event, Monitor
+from fozo.monitor import Event, Guarded, Monitor
 from fozo.monitor.thumbnails import thumbnail
 from fozo.serve.history import Reading
 from fozo.serve.protocol import InferRequest, InferResponse, Limits
@@ -103,7 +103,7 @@ class Camera:
 
     Args:
         name: its ``sequence_id``.
-        create: makes a fresh adapter and its monitor, which reports events to the given function.
+        create: makes a fresh method, perhaps :class:`fozo.Guarded`, and its monitor, which reports to the argument.
         folder: where it is saved; a camera that the folder knows continues from there.
         thumbnails: whether readings contain the last frame.
         stateless: whether it is made for one request, of which nothing is kept.
@@ -125,7 +125,7 @@ class Camera:
         self._create, self._responses = create, ResponseCache()
         self._frame: npt.NDArray[Any] | None = None
         self._framed = -FRAME_INTERVAL
-        self.adapter, self.monitor = create(self.events.append)
+        self.method, self.monitor = create(self.events.append)
         if folder is not None:
             self._restore(folder)
 
@@ -144,7 +144,7 @@ class Camera:
             self._responses, self.images = responses, images
         except FozoError as error:  # of another model or config, or damaged
             folder.set_aside(error)
-            self.adapter, self.monitor = self._create(self.events.append)
+            self.method, self.monitor = self._create(self.events.append)
 
     def answer(
         self, request: InferRequest, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -163,12 +163,12 @@ class Camera:
         if key is not None and (known := self._responses.get(key)) is not None:
             return known, False
         images = request.images(self.adapter.engine.spec, limits)
-        # A fresh adapter takes over only if it does not refuse the images.
-        adapter, monitor = self._create(self.events.append) if request.start else (self.adapter, self.monitor)
+        # A fresh method takes over only if it does not refuse the images.
+        method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
         with working():
-            logits = np.asarray(adapter(images), dtype=np.float32)
+            logits = np.asarray(method(images), dtype=np.float32)
         if request.start:
-            self.adapter, self.monitor, self.images = adapter, monitor, 0
+            self.method, self.monitor, self.images = method, monitor, 0
         if self.thumbnails:
             self._frame = images[-1] if images.ndim == 4 else images
         self.images += len(logits)
@@ -213,9 +213,20 @@ class Camera:
         if frame.dtype == np.uint8:
             pixels = (frame if frame.shape[0] == self.adapter.engine.spec.channels else np.moveaxis(frame, 2, 0)) / 255
         else:
-            pixels = monitor.looker.pixels(frame[None])[0]
+            pixels = monitor.quality.pixels(frame[None])[0]
         read = self.adapter.equalised
-        return _jpeg(pixels), None if read is None else _jpeg(monitor.looker.pixels(read[None])[0])
+        return _jpeg(pixels), None if read is None else _jpeg(monitor.quality.pixels(read[None])[0])
+
+    @property
+    def adapter(self) -> Method[Any]:
+        """What adapts and is saved: the method, or what it guards."""
+        return self.method.inner if isinstance(self.method, Guarded) else self.method
+
+    @property
+    def passes_per_image(self) -> float:
+        """Forward passes that the latest request cost for each image, with those of the monitor."""
+        shadow = 0.0 if self.monitor is None or self.monitor.guarded else self.monitor.passes_per_image
+        return self.method.passes_per_image + shadow
 
     @property
     def memories(self) -> int | None:

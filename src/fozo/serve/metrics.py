@@ -62,10 +62,10 @@ class Metrics:
             return
         name = self.label(model, camera.name)
         self.images.labels(model, name).inc(images)
-        self.passes.labels(model).inc(images * camera.adapter.passes_per_image)
-        healed = camera.adapter.metrics().get("healed", 0.0)
-        if healed:
-            self.rollbacks.labels(model, name, "healed").inc(healed)
+        self.passes.labels(model).inc(images * camera.passes_per_image)
+        fallbacks = camera.adapter.metrics().get("fallbacks", 0.0)
+        if fallbacks:
+            self.rollbacks.labels(model, name, "fallback").inc(fallbacks)
         for event in camera.events:
             if event.name == "guard":
                 self.rollbacks.labels(model, name, "guard").inc()
@@ -81,7 +81,7 @@ class Metrics:
         self.drifted.labels(model, name).set(status.drift.drift_detected)
         if status.accuracy is not None:
             self.accuracy.labels(model, name).set(status.accuracy.value)
-        for band, change in status.looks.items():
+        for band, change in status.quality.items():
             self.quality.labels(model, name, band).set(change)
 
     def forget(self, model: str, camera: str) -> None:

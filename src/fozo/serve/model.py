@@ -14,7 +14,7 @@ from fozo.errors import FozoError
 from fozo.methods.base import Method
 from fozo.methods.common.siblings import sibling
 from fozo.methods.registry import create
-from fozo.monitor import Event, Monitor, MonitorReference
+from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.public import adapter as make_adapter
 from fozo.serve.cameras import Camera
 from fozo.serve.config import ModelConfig, ServeConfig
@@ -81,5 +81,5 @@ class ServedModel:
         adapter = sibling(self._prototype)
         if self.reference is None:
             return adapter, None
-        guard = "on" if self.config.guard else "off"
-        return adapter, Monitor(adapter, self.reference, shadow=self.config.shadow, guard=guard, on_event=on_event)
+        monitor = Monitor(self.reference, shadow=self.config.shadow, on_event=on_event)
+        return (Guarded(adapter, monitor) if self.config.guard else adapter), monitor.watch(adapter)

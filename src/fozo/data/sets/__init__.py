@@ -14,12 +14,14 @@ from fozo.data.sets import imagenet
 from fozo.data.sets.arrays import open_arrays
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
 from fozo.data.sets.corrupted import SEVERITIES, kind_folders, open_cifar_c, open_imagenet_c
-from fozo.data.sets.folder import entries, open_folder, some
+from fozo.data.sets.folder import Listing, Tree, open_folder, open_unlabelled, some
 from fozo.data.sets.imagenet import FLAT, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
 from fozo.data.sets.tar import open_tar
 from fozo.errors import FozoError
 
-__all__ = ["CLEAN", "Domain", "ImageSet", "Sample", "imagenet_wnids", "open_images", "robustbench_list"]
+__all__ = [
+    "CLEAN", "Domain", "ImageSet", "Sample", "imagenet_wnids", "open_images", "open_unlabelled", "robustbench_list",
+]  # fmt: skip
 
 LAYOUTS: dict[str, Callable[..., ImageSet]] = {
     "imagenet": imagenet.open_imagenet,
@@ -60,55 +62,61 @@ def open_images(
     root = Path(path)
     if not root.exists():
         raise FozoError(f"there is no file or folder {root}; check the path")
+    tree = Tree(root)
     if layout == "auto":
-        root, layout = recognise(root, own_classes=classes is not None)
+        tree, layout = _recognise(tree, own_classes=classes is not None)
     if layout not in LAYOUTS:
         raise FozoError(f"there is no layout {layout!r}; choose from auto, {', '.join(LAYOUTS)}")
     given = {"classes": classes, "labels": labels, "kinds": kinds, "severities": severities}
     options = {name: value for name, value in given.items() if value is not None}
     useless = sorted(options.keys() - signature(LAYOUTS[layout]).parameters.keys())
     if useless:
-        raise FozoError(f"{useless[0]}= means nothing for the layout {layout} of {root}; leave it out")
-    images = LAYOUTS[layout](root, **options)
+        raise FozoError(f"{useless[0]}= means nothing for the layout {layout} of {tree.root}; leave it out")
+    images = LAYOUTS[layout](tree, **options)
     return images if crops else replace(images, size=None)
 
 
-def recognise(root: Path, own_classes: bool = False) -> tuple[Path, str]:
-    """Say which layout a path has, and at which folder it begins (an unpacked tar may wrap it in another)."""
+def recognise(root: Path) -> tuple[Path, str]:
+    """Find the layout of a path, and the folder where it begins (an unpacked tar may wrap it in another)."""
+    tree, layout = _recognise(Tree(root))
+    return tree.root, layout
+
+
+def _recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
+    root = tree.root
     if root.is_file():
         if root.suffix not in (".npz", ".tar"):
-            raise FozoError(f"{root} is a file but no .tar or .npz; give a folder of images or a WebDataset-like tar")
-        return root, "arrays" if root.suffix == ".npz" else "webdataset"
-    folders, files = entries(root)
+            raise FozoError(f"{root} is not a .tar or .npz file; give a folder of images or a WebDataset-like tar")
+        return tree, "arrays" if root.suffix == ".npz" else "webdataset"
+    folders, files, _ = tree.listing()
     if (root / "labels.npy").is_file():
-        return root, "cifar-c"
-    if any(root.glob("*.tar")) and not folders:
-        return root, "webdataset"
+        return tree, "cifar-c"
+    if not folders and any(root.glob("*.tar")):
+        return tree, "webdataset"
     if any(map(FLAT.fullmatch, files)):
-        return root, "imagenet"
-    if kind_folders(root):
-        return root, "imagenet-c"
-    if len(folders) == 1 and not files and entries(root / folders[0])[0] and not entries(root / folders[0])[1]:
-        return recognise(root / folders[0], own_classes)
-    if not any(any(entries(root / name)) for name in folders):
+        return tree, "imagenet"
+    if kind_folders(tree):
+        return tree, "imagenet-c"
+    inside = tree.listings(folders)
+    if len(folders) == 1 and not files and inside[0].folders and not inside[0].images:
+        return _recognise(tree.below(folders[0]), own_classes)
+    if not any(map(any, inside)):
         raise FozoError(
-            f"{root} is no image set: expected class/image or kind/severity/class/image, kind.npy with "
+            f"{root} is not an image set: expected class/image or kind/severity/class/image, kind.npy with "
             f"labels.npy, or .tar files, but found {len(files)} images and the folders {some(folders)}"
         )
-    return root, _name_of(root, folders, own_classes)
+    return tree, "folder" if own_classes else _name_of_classes(root, folders, inside)
 
 
-def _name_of(root: Path, folders: list[str], own_classes: bool) -> str:
-    """Tell sets of class folders apart by the names of the folders."""
-    if own_classes:
-        return "folder"
+def _name_of_classes(root: Path, folders: list[str], inside: list[Listing]) -> str:
+    """Recognise sets of class folders by the names of the folders."""
     if all(map(WNID.fullmatch, folders)):
         if tuple(folders) == imagenet_r_wnids():
             return "imagenet-r"
-        first = entries(root / folders[0])[1]
+        first = inside[0].images
         return "imagenet-sketch" if first and first[0].startswith("sketch_") else "imagenet"
     if all(map(str.isdecimal, folders)):
-        if set(folders) <= set(SEVERITIES) and all(entries(root / name)[0] for name in folders):
+        if set(folders) <= set(SEVERITIES) and all(listing.folders for listing in inside):
             raise FozoError(f"{root} holds the severities of one corruption; give the folder above, or one severity")
         if {int(name) for name in folders} == set(range(1000)):
             return "imagenet-v2"

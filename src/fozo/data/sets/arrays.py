@@ -10,18 +10,18 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from fozo.data.images import Pixels
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
+from fozo.data.sets.folder import Tree
 from fozo.errors import FozoError
 from fozo.io import ArraySpec, read_npz
 
 RATIO, SPARE = 50.0, 64 << 20
-"""A set may be so many times as long as its file, and so many bytes more: drawings shrink to a twentieth, a
-decompression bomb to a thousandth."""
+"""Unpacked, a set may have ``RATIO * file + SPARE`` bytes: drawings shrink to a twentieth, a decompression bomb to a
+thousandth."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,18 @@ class ArrayStore:
         return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
 
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
-        """Tell the size that all images of an array share."""
+        """The size that all images of an array share."""
         height, width = self.arrays[domain.kind].shape[1:3]
         return height, width
 
-    def stamp(self, path: str, domain: Domain) -> int:
-        """Checksum of one image."""
-        return zlib.crc32(self.read(path, domain).tobytes())
+    def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
+        """The checksums of the images."""
+        return [zlib.crc32(self.read(path, domain).tobytes()) for path in paths]
 
 
-def open_arrays(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
+def open_arrays(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
     """Open an ``.npz`` file, with its own class names unless others are given."""
+    root = tree.root
 
     def judge(specs: Mapping[str, ArraySpec], read: object) -> None:
         images, labels, names = (specs[name] for name in ("images", "labels", "classes"))
@@ -62,7 +63,7 @@ def open_arrays(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
                 f" needed, whole numbers"
             )
         if names.dtype.kind != "U" or len(names.shape) != 1 or 0 in images.shape:
-            raise ValueError("classes is no list of names, or the images have no pixels")
+            raise ValueError("classes is not a list of names, or the images have no pixels")
 
     try:
         found = read_npz(root, judge, kinds="biufU", ratio=RATIO, spare=SPARE)

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from fozo.data.images import Pixels, header_size, read_image
+from fozo.data.images import Pixels
 from fozo.errors import FozoError
 
 PROBES = 32
@@ -58,8 +57,8 @@ class Store(Protocol):
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
         """Read height and width from the header, without decoding."""
 
-    def stamp(self, path: str, domain: Domain) -> int:
-        """Give a number that stands for the pixels and is had without decoding: a file's length, or a checksum."""
+    def stamps(self, paths: Sequence[str], domain: Domain) -> Sequence[int]:
+        """For each image a number that changes with its pixels: a file's length, or a checksum of an array."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +82,11 @@ class ImageSet:
     """How the corrupted images were made, where ``fozo corrupt`` made them and wrote it down."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty set."""
         if not self.samples:
             raise FozoError(f"the {self.name} set holds no images; check the path")
 
     def __len__(self) -> int:
-        """Count the images of one domain."""
+        """Images of one domain."""
         return len(self.samples)
 
     @property
@@ -98,7 +96,6 @@ class ImageSet:
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int64]:
-        """All labels, in order."""
         return np.array([sample.label for sample in self.samples], dtype=np.int64)
 
     @cached_property
@@ -106,12 +103,14 @@ class ImageSet:
         """Hash of all that the set holds: domains, names, labels, their order, and a stamp of each image.
 
         The stamp is the length of the image's file, or a checksum of its pixels where the set is an array. So a file
-        that was replaced or encoded anew is noticed without reading it; one edited in place to the same length is not.
+        that was replaced or encoded again is noticed without reading it; one edited in place to the same length is not.
         """
         digest = hashlib.sha256()
+        paths = [path for path, _ in self.samples]
         for domain in self.domains:
-            for path, label in self.samples:
-                line = f"{domain.name}\t{path}\t{label}\t{self.store.stamp(path, domain)}\n"
+            name = domain.name
+            for (path, label), stamp in zip(self.samples, self.store.stamps(paths, domain), strict=True):
+                line = f"{name}\t{path}\t{label}\t{stamp}\n"
                 digest.update(line.encode("utf-8", "surrogateescape"))  # names in another encoding have their own bytes
         return digest.hexdigest()[:16]
 
@@ -127,8 +126,8 @@ class ImageSet:
         """Keep ``count`` images drawn at random without regard to class, in their old order."""
         if not 1 <= count <= len(self):
             raise FozoError(f"cannot take {count} of {len(self)} images; give a number from 1 to {len(self)}")
-        kept = np.sort(shuffled(len(self), seed)[:count])
-        return replace(self, samples=tuple(self.samples[int(i)] for i in kept))
+        chosen = np.sort(shuffled(len(self), seed)[:count]).tolist()
+        return replace(self, samples=tuple(map(self.samples.__getitem__, chosen)))
 
     def select(self, paths: Sequence[str]) -> ImageSet:
         """Keep the named images, in the order given (RobustBench's list, say)."""
@@ -142,17 +141,17 @@ class ImageSet:
         twice = [path for path, times in Counter(paths).items() if times > 1]
         if twice:
             raise FozoError(f"the list names {twice[0]!r} more than once; list every image once")
-        return replace(self, samples=tuple(named[path] for path in paths))
+        return replace(self, samples=tuple(map(named.__getitem__, paths)))
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed that is no 64-bit key."""
+    """Refuse a seed that is not a 64-bit key."""
     if not 0 <= seed < 2**64:
         raise FozoError(f"the seed is {seed}; give a whole number from 0 to 2**64 - 1")
 
 
 def shuffled(count: int, seed: int, stream: int = 0) -> npt.NDArray[np.int64]:
-    """Give a random order of ``count`` things that depends on nothing but ``(count, seed, stream)``.
+    """A random order of ``count`` things that depends on nothing but ``(count, seed, stream)``.
 
     Sorting raw Philox words, instead of ``Generator.permutation``: NumPy promises that a bit generator's
     words never change, but allows a Generator's methods to change between versions.
@@ -162,62 +161,33 @@ def shuffled(count: int, seed: int, stream: int = 0) -> npt.NDArray[np.int64]:
     return np.argsort(words, kind="stable")
 
 
-def ready_size(images: ImageSet) -> tuple[int, int] | None:
-    """Guess from a few headers, spread over the set, whether it is made of crops of one size.
+def with_size(images: ImageSet) -> ImageSet:
+    """Set ``size`` where a few headers, evenly spaced over the set, have one square size.
 
     Photographs come in many sizes; images that all have the same square size have been cropped already,
-    and a second Resize + CenterCrop would zoom into them. Unreadable files are left for whoever reads them.
+    and a second Resize + CenterCrop would zoom into them. Unreadable files are ignored here: reading reports them.
     """
     sizes = set(probe(images).values())
     height, width = sizes.pop() if len(sizes) == 1 else (0, 1)
-    return (height, width) if height == width else None
+    return replace(images, size=(height, width) if height == width else None)
 
 
 def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
-    """Read the size of a few images spread over samples and domains."""
+    """Read the sizes of a few images, evenly spaced over samples and domains."""
     found = {}
-    for flat in np.unique(np.linspace(0, len(images) * len(images.domains) - 1, PROBES).astype(int)):
-        domain, sample = divmod(int(flat), len(images))
-        key = images.samples[sample].path, images.domains[domain]
+    count = len(images.samples)
+    for flat in np.unique(np.linspace(0, count * len(images.domains) - 1, PROBES).astype(int)).tolist():
+        key = images.samples[flat % count].path, images.domains[flat // count]
         with suppress(FozoError):
             found[key] = images.store.measure(*key)
     return found
 
 
 def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, ...]) -> FozoError:
-    """Word the error of an image that breaks the set's promise of one size."""
+    """The error of an image that differs in size from the ready-made crops of its set."""
     height, width = images.size or (0, 0)
     or_else = "" if images.corrupted else ", or open the set with crops=False to resize and crop every image"
     return FozoError(
         f"{path} ({domain.name}) is {found[1]}x{found[0]} px where the {images.name} set's other images are "
         f"{width}x{height}; replace it{or_else}"
     )
-
-
-@dataclass(frozen=True)
-class FolderStore:
-    """Image files on disk, one folder for each domain."""
-
-    folders: Mapping[Domain, Path]
-    flat: bool = False
-    """The files lie directly in the folder, although the samples are named ``class/file``."""
-
-    def locate(self, path: str, domain: Domain) -> Path:
-        """Say which file holds an image."""
-        return self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
-
-    def read(self, path: str, domain: Domain) -> Pixels:
-        """Decode one file."""
-        return read_image(self.locate(path, domain))
-
-    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
-        """Read one file's header."""
-        return header_size(self.locate(path, domain))
-
-    def stamp(self, path: str, domain: Domain) -> int:
-        """Give one file's length."""
-        file = self.locate(path, domain)
-        try:
-            return file.stat().st_size
-        except OSError as error:
-            raise FozoError(f"cannot read {file}: {error.strerror}; check the path") from error

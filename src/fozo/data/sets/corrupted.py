@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,50 +13,49 @@ import numpy.typing as npt
 
 from fozo.data.corruptions import KINDS
 from fozo.data.sets.arrays import ArrayStore
-from fozo.data.sets.base import Domain, FolderStore, ImageSet, Sample, mixed_sizes, probe
-from fozo.data.sets.folder import entries, label, scan, some
+from fozo.data.sets.base import Domain, ImageSet, Sample, mixed_sizes, probe
+from fozo.data.sets.folder import FolderStore, Tree, label, some
 from fozo.data.sets.imagenet import WNID, imagenet_wnids
 from fozo.errors import FozoError
 from fozo.io import open_regular, read_array_spec, read_json
 
 RECORD = "corruptions.json"
-"""Where ``fozo corrupt`` writes down how a tree was made."""
+"""The file in which ``fozo corrupt`` records how a tree was made."""
 SEVERITIES = ("1", "2", "3", "4", "5")
 
 
-def kind_folders(root: Path) -> dict[str, Path]:
+def kind_folders(tree: Tree) -> dict[str, str]:
     """Find the folders of an ImageNet-C-shaped tree: ``kind/severity/class``, or that below group folders.
 
-    The published tars unpack to noise/, blur/, weather/, digital/ and extra/ with the kinds inside. Kinds
-    are known by their shape and not by name, so ImageNet-3DCC or ImageNet-C-bar open as well.
+    The published tars unpack to noise/, blur/, weather/, digital/ and extra/ with the kinds inside. A kind is a folder
+    that holds severities 1-5 and nothing else, with class folders in them, whatever its name: so ImageNet-3DCC or
+    ImageNet-C-bar open as well.
     """
-    found: dict[str, Path] = {}
-    for name in entries(root)[0]:
-        inside = entries(root / name)[0]
-        if _is_kind(root / name, inside):
-            found[name] = root / name
-        else:
-            found |= {kind: root / name / kind for kind in inside if _is_kind(root / name / kind)}
-    return {kind: found[kind] for kind in _ordered(found)}
+    found: dict[str, str] = {}
+    folders = tree.listing().folders
+    for _ in ("kinds", "groups of kinds"):
+        inside: list[str] = []
+        for folder, listing in zip(folders, tree.listings(folders), strict=True):
+            names = listing.folders
+            if not names:
+                continue
+            if set(names) <= set(SEVERITIES) and tree.listing(f"{folder}/{names[0]}").folders:
+                found[folder.rpartition("/")[2]] = folder
+            else:
+                inside += map(f"{folder}/".__add__, names)
+        folders = inside
+    return {kind: found[kind] for kind in _in_paper_order(found)}
 
 
-def _ordered(kinds: Collection[str]) -> list[str]:
-    """Sort kinds in the paper's order, those it does not have at the end."""
+def _in_paper_order(kinds: Collection[str]) -> list[str]:
+    """The paper's kinds first, in its order; then others by name."""
     return [kind for kind in KINDS if kind in kinds] + sorted(set(kinds) - set(KINDS))
-
-
-def _is_kind(folder: Path, inside: list[str] | None = None) -> bool:
-    """Whether a folder holds severities 1-5 and nothing else, with class folders in them."""
-    names = entries(folder)[0] if inside is None else inside
-    return bool(names) and set(names) <= set(SEVERITIES) and bool(entries(folder / names[0])[0])
 
 
 def read_record(root: Path) -> dict[str, object] | None:
     """Read how a tree was made; ``None`` for a tree that fozo did not make."""
     path = root / RECORD
-    if not path.exists():
-        return None
-    return read_json(path, "choose another folder")
+    return read_json(path, "choose another folder") if path.exists() else None
 
 
 def choose(found: Sequence[Domain], kinds: Sequence[str] | None, severities: Sequence[int] | None) -> list[Domain]:
@@ -72,7 +72,7 @@ def choose(found: Sequence[Domain], kinds: Sequence[str] | None, severities: Seq
 
 
 def open_imagenet_c(
-    root: Path,
+    tree: Tree,
     classes: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
     severities: Sequence[int] | None = None,
@@ -81,22 +81,23 @@ def open_imagenet_c(
 
     All 75 published domains list 3.75 million files: pass ``kinds`` or ``severities`` to look at fewer.
     """
+    root = tree.root
     folders = {
-        Domain(kind, int(severity)): folder / severity
-        for kind, folder in kind_folders(root).items()
-        for severity in entries(folder)[0]
+        Domain(kind, int(severity)): f"{folder}/{severity}"
+        for kind, folder in kind_folders(tree).items()
+        for severity in tree.listing(folder).folders
     }
     if not folders:
         raise FozoError(
             f"{root} should hold folders kind/severity/class like gaussian_noise/5/n01440764, perhaps below "
-            f"noise, blur, weather, digital and extra, but has {some(entries(root)[0])}; "
+            f"noise, blur, weather, digital and extra, but has {some(tree.listing().folders)}; "
             f"give the folder above the kinds"
         )
     domains = tuple(choose(list(folders), kinds, severities))
-    found = scan(folders[domains[0]])
-    paths = {path for listed in found.values() for path in listed}
+    found = tree.below(folders[domains[0]]).classes()
+    paths = set(chain.from_iterable(found.values()))
     for domain in domains[1:]:
-        others = {path for listed in scan(folders[domain]).values() for path in listed}
+        others = set(chain.from_iterable(tree.below(folders[domain]).classes().values()))
         if others != paths:
             odd = sorted(others ^ paths)[0]
             raise FozoError(
@@ -106,7 +107,7 @@ def open_imagenet_c(
             )
     if classes is None:
         classes = imagenet_wnids() if all(map(WNID.fullmatch, found)) else tuple(found)
-    store = FolderStore({domain: folders[domain] for domain in domains})
+    store = FolderStore({domain: root / folders[domain] for domain in domains})
     images = ImageSet("imagenet-c", label(found, classes), tuple(classes), store, domains, record=read_record(root))
     sizes = probe(images)
     images = replace(images, size=next(iter(sizes.values()), None))
@@ -134,16 +135,17 @@ def _map(file: Path) -> npt.NDArray[np.generic]:
 
 
 def open_cifar_c(
-    root: Path,
+    tree: Tree,
     classes: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
     severities: Sequence[int] | None = None,
 ) -> ImageSet:
     """Open ``kind.npy`` files of 5 x N images beside ``labels.npy``; the classes are numbers unless given."""
+    root = tree.root
     if not (root / "labels.npy").is_file():
         raise FozoError(f"CIFAR-C should have a labels.npy beside its kind.npy files, but {root} has none")
     names = {file.stem for file in root.glob("*.npy")} - {"labels"}
-    present = [Domain(kind, severity) for kind in _ordered(names) for severity in range(1, 6)]
+    present = [Domain(kind, severity) for kind in _in_paper_order(names) for severity in range(1, 6)]
     if not present:
         raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy, but {root} has only labels.npy")
     domains = tuple(choose(present, kinds, severities))

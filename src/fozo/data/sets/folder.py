@@ -1,15 +1,20 @@
-"""Class folders: the plain ImageFolder layout, and the listing that the ImageNet layouts share."""
+"""Class folders: the plain ImageFolder layout, and the listing that the other layouts of folders share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
 
-from fozo.data.images import EXTENSIONS
-from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
+from fozo.data.images import EXTENSIONS, Pixels, header_size, read_image
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
 from fozo.errors import FozoError
+
+MAX_DEPTH = 100
+"""Folders inside each other, below a class."""
 
 
 def some(names: Sequence[str], count: int = 3) -> str:
@@ -18,48 +23,109 @@ def some(names: Sequence[str], count: int = 3) -> str:
     return f"{listed} and {len(names) - count} more" if len(names) > count else listed or "nothing"
 
 
-def is_image(name: str) -> bool:
-    """Whether a file name is an image's."""
-    return name.lower().endswith(EXTENSIONS)
+@dataclass(frozen=True)
+class FolderStore:
+    """Image files on disk, one folder for each domain."""
+
+    folders: Mapping[Domain, Path]
+    flat: bool = False
+    """The files lie directly in the folder, although the samples are named ``class/file``."""
+
+    def locate(self, path: str, domain: Domain) -> Path:
+        return self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
+
+    def read(self, path: str, domain: Domain) -> Pixels:
+        return read_image(self.locate(path, domain))
+
+    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
+        return header_size(self.locate(path, domain))
+
+    def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
+        """The lengths of the files."""
+        lengths = []
+        for path in paths:
+            file = self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
+            try:
+                lengths.append(file.stat().st_size)
+            except OSError as error:
+                raise FozoError(f"cannot read {file}: {error.strerror}; check the path") from error
+        return lengths
 
 
-def entries(folder: Path) -> tuple[list[str], list[str]]:
-    """List the visible sub-folders and the image files of a folder, both sorted."""
-    folders, files = [], []
-    try:
-        with os.scandir(folder) as found:
-            for entry in found:
-                if entry.name.startswith("."):  # macOS leaves ._x.jpg
-                    continue
-                if is_image(entry.name):
-                    files.append(entry.name)
-                elif entry.is_dir():
-                    folders.append(entry.name)
-    except OSError as error:
-        raise FozoError(f"cannot list {folder}: {error.strerror}; give a folder you may read") from error
-    return sorted(folders), sorted(files)
+class Listing(NamedTuple):
+    """What a folder holds, without hidden names (macOS leaves ``._x.jpg``), sorted."""
+
+    folders: list[str]
+    images: list[str]
+    """Names with the ending of an image."""
+    links: set[str]
+    """Those of the folders that are symbolic links."""
 
 
-def scan(root: Path) -> dict[str, list[str]]:
-    """Map every class folder to the paths of its images (``class/file``), all sorted."""
-    try:
-        return {name: _below(root / name, f"{name}/") for name in entries(root)[0]}
-    except RecursionError as error:
-        raise FozoError(f"{root} has folders nested by the hundred; give a folder of classes") from error
+class Tree:
+    """Folders below a root. Each is listed once, when it is first needed."""
 
+    def __init__(self, root: Path, listings: dict[str, Listing] | None = None) -> None:
+        self.root = root
+        self._listings: dict[str, Listing] = {} if listings is None else listings
 
-def _below(folder: Path, prefix: str) -> list[str]:
-    folders, files = entries(folder)
-    paths = [prefix + name for name in files]
-    for name in folders:
-        # A link to a folder inside a class could lead back up and never end.
-        if not (folder / name).is_symlink():
-            paths += _below(folder / name, f"{prefix}{name}/")
-    return paths
+    def below(self, folder: str) -> Tree:
+        """The tree of a sub-folder; what is listed already is not listed again."""
+        return Tree(self.root / folder, self._listings)
+
+    def listing(self, folder: str = "") -> Listing:
+        """List one folder; its path is relative to the root."""
+        return self.listings((folder,))[0]
+
+    def listings(self, folders: Iterable[str]) -> list[Listing]:
+        """List many folders; one Python call serves a thousand classes."""
+        found = []
+        for folder in folders:
+            path = f"{self.root}/{folder}" if folder else str(self.root)
+            if path not in self._listings:
+                listing = Listing([], [], set())
+                try:
+                    with os.scandir(path) as entries:
+                        for entry in entries:
+                            name = entry.name
+                            if name.startswith("."):
+                                continue
+                            if name.lower().endswith(EXTENSIONS):
+                                listing.images.append(name)
+                            elif entry.is_dir():
+                                listing.folders.append(name)
+                                if entry.is_symlink():
+                                    listing.links.add(name)
+                except OSError as error:
+                    raise FozoError(f"cannot list {path}: {error.strerror}; give a folder you may read") from error
+                listing.folders.sort()
+                listing.images.sort()
+                self._listings[path] = listing
+            found.append(self._listings[path])
+        return found
+
+    def classes(self) -> dict[str, list[str]]:
+        """Map every class folder to the paths of its images (``class/file``), all sorted."""
+        found: dict[str, list[str]] = {}
+        names = self.listing().folders
+        for name, listing in zip(names, self.listings(names), strict=True):
+            found[name] = list(map(f"{name}/".__add__, listing.images))
+            if listing.folders:
+                self._descend(name, listing, found[name])
+        return found
+
+    def _descend(self, folder: str, listing: Listing, paths: list[str]) -> None:
+        """Add the images in the sub-folders of a class; a link among them could lead back up and never end."""
+        inside = [f"{folder}/{name}" for name in listing.folders if name not in listing.links]
+        if inside and folder.count("/") >= MAX_DEPTH:
+            raise FozoError(f"{self.root} has folders nested by the hundred; give a folder of classes")
+        for name, deeper in zip(inside, self.listings(inside), strict=True):
+            paths += map(f"{name}/".__add__, deeper.images)
+            self._descend(name, deeper, paths)
 
 
 def label(found: Mapping[str, Sequence[str]], classes: Sequence[str]) -> tuple[Sample, ...]:
-    """Label images by their class folder's place in ``classes``, whichever folders are present."""
+    """Label images by the position of their class folder in ``classes``; folders may be absent."""
     index = {name: position for position, name in enumerate(classes)}
     if len(index) != len(classes):
         raise FozoError(f"the class list has {len(classes)} entries of which {len(index)} differ; name each once")
@@ -69,37 +135,46 @@ def label(found: Mapping[str, Sequence[str]], classes: Sequence[str]) -> tuple[S
             f"{len(unknown)} of {len(found)} class folders are not among the {len(classes)} expected classes "
             f"(like {classes[0]}): {some(unknown)}; remove them, or pass classes= with the right list"
         )
-    return tuple(Sample(path, index[name]) for name, paths in found.items() for path in paths)
+    samples: list[Sample] = []
+    for name, paths in found.items():
+        samples += map(Sample, paths, repeat(index[name]))
+    return tuple(samples)
 
 
-def open_folder(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
+def open_folder(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
     """Open ``class/.../image`` folders; without ``classes`` the sorted folder names are the classes."""
-    found = scan(root)
+    found = tree.classes()
     empty = [name for name, paths in found.items() if not paths]
     if not found or empty:
         fault = f"{some(empty)} hold no images" if empty else "there are no folders"
         raise FozoError(
-            f"{root} should hold one folder of images for each class, but {fault}; give the folder above the classes"
+            f"{tree.root} should hold one folder of images for each class, but {fault}; "
+            f"give the folder above the classes"
         )
-    return from_folders("folder", root, found, tuple(found if classes is None else classes))
+    return from_classes("folder", tree.root, found, tuple(found if classes is None else classes))
 
 
-def from_folders(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
-    """Make a clean set of what :func:`scan` found."""
-    images = ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root}))
-    return replace(images, size=ready_size(images))
+def from_classes(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
+    """Make a clean set of what :meth:`Tree.classes` found."""
+    return with_size(ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root})))
+
+
+def unlabelled(name: str, root: Path, paths: Iterable[str]) -> ImageSet:
+    """Make a set of image files without labels: all have the label 0."""
+    return ImageSet(name, tuple(map(Sample, paths, repeat(0))), ("",), FolderStore({CLEAN: root}))
 
 
 def open_unlabelled(root: Path) -> ImageSet:
-    """List every image below a folder, in the order of their names; folders mean nothing."""
+    """List every image below a folder, sorted by name; folders mean nothing."""
     if not root.is_dir():
-        raise FozoError(f"{root} is no folder; give a folder of images")
-    paths = sorted(
-        path.relative_to(root).as_posix()
-        for path in root.rglob("*")
-        if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path.is_file()
-    )
+        raise FozoError(f"{root} is not a folder; give a folder of images")
+    paths = []
+    for folder, _, names in os.walk(root):
+        for name in names:
+            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
+                path = Path(folder, name)
+                if path.is_file():
+                    paths.append(path.relative_to(root).as_posix())
     if not paths:
         raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
-    images = ImageSet("unlabelled", tuple(Sample(path, 0) for path in paths), ("",), FolderStore({CLEAN: root}))
-    return replace(images, size=ready_size(images))
+    return with_size(unlabelled("unlabelled", root, sorted(paths)))

@@ -12,34 +12,34 @@ from fozo.io import read_bytes, read_text
 
 _FILE = r"(?P<file>ILSVRC2012_val_\d{8})(?:\.JPEG)?"
 _NAMED_WNID = re.compile(_FILE + r"[\s,]+(?P<wnid>n\d{8})\b.*")  # Kaggle's LOC_val_solution.csv, or "file wnid"
-_NAMED_INDEX = re.compile(_FILE + r"[\s,]+(?P<index>\d{1,3})")  # Caffe's val.txt: place in sorted order
+_NAMED_INDEX = re.compile(_FILE + r"[\s,]+(?P<index>\d{1,3})")  # Caffe's val.txt: position in sorted order
 _WNID = re.compile(r"(?P<wnid>n\d{8})")  # one a line, in the order of the file numbers
 _DEVKIT = re.compile(r"(?P<id>\d{1,4})")  # one a line, in the devkit's own numbering 1 ... 1000
 MAX_META = 4 << 20
-"""Bytes of meta.mat, which has 60 thousand."""
-_FORMS = (_NAMED_WNID, _NAMED_INDEX, _WNID, _DEVKIT)
+"""Bytes of meta.mat, which has 60,000."""
+_FORMATS = (_NAMED_WNID, _NAMED_INDEX, _WNID, _DEVKIT)
 
 
 def read_ground_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
     """Map ``ILSVRC2012_val_XXXXXXXX.JPEG`` to its wnid.
 
-    Four forms are told apart by their first line: ``file wnid ...`` (Kaggle's LOC_val_solution.csv),
+    Four formats, recognised by the first line: ``file wnid ...`` (Kaggle's LOC_val_solution.csv),
     ``file index`` (Caffe's val.txt), one wnid a line, and one devkit id a line
     (ILSVRC2012_validation_ground_truth.txt, which needs the devkit's meta.mat or map_clsloc.txt beside it,
-    because the devkit numbers the classes in an order of its own).
+    because the devkit numbers the classes in its own order).
     """
     lines = [line.strip() for line in read_text(file).splitlines()]
     lines = [line for line in lines if line and not line.startswith("ImageId")]
-    form = next((form for form in _FORMS if lines and form.fullmatch(lines[0])), None)
-    if form is None:
+    pattern = next((pattern for pattern in _FORMATS if lines and pattern.fullmatch(lines[0])), None)
+    if pattern is None:
         raise FozoError(
-            f"{file} is no list of validation labels: its first line is {(lines or [''])[0][:60]!r}; "
+            f"{file} is not a list of validation labels: its first line is {(lines or [''])[0][:60]!r}; "
             f"give ILSVRC2012_validation_ground_truth.txt, a val.txt of 'file index', or LOC_val_solution.csv"
         )
-    devkit = _devkit(file.parent) if form is _DEVKIT else {}
+    devkit = _devkit(file.parent) if pattern is _DEVKIT else {}
     truth = {}
     for number, line in enumerate(lines, start=1):
-        match = form.fullmatch(line)
+        match = pattern.fullmatch(line)
         if match is None:
             raise FozoError(f"line {number} of {file} is {line[:60]!r}, unlike the lines before; repair the file")
         parts = match.groupdict()
@@ -51,7 +51,7 @@ def read_ground_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
         else:
             wnid = parts["wnid"]
         if wnid not in wnids:
-            raise FozoError(f"line {number} of {file} is {line[:60]!r}, which names no ImageNet-1k class")
+            raise FozoError(f"line {number} of {file} is {line[:60]!r}, which is not a class of ImageNet-1k; repair it")
         truth[f"{name}.JPEG"] = wnid
     return truth
 
@@ -68,10 +68,8 @@ def _devkit(folder: Path) -> dict[int, str]:
             f"the devkit numbers classes in its own order, and neither meta.mat nor map_clsloc.txt is in "
             f"{folder} to translate it; keep the ground truth in the devkit's data folder"
         )
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise FozoError("reading the devkit's meta.mat needs scipy; pip install 'fozo[bench]'") from error
+    from scipy.io import loadmat  # imported here: it takes as long as the rest of fozo, and few sets need it
+
     try:
         synsets = loadmat(io.BytesIO(read_bytes(matrix, MAX_META)), squeeze_me=True)["synsets"]
         # Inner nodes of the hierarchy are listed too, with numbers above 1000.

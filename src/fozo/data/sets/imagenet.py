@@ -8,15 +8,14 @@ Sketch) must have all their classes: a missing one would silently change the sco
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from fozo.data.sets.base import CLEAN, FolderStore, ImageSet, Sample, ready_size
-from fozo.data.sets.folder import entries, from_folders, scan, some
+from fozo.data.sets.base import CLEAN, ImageSet, Sample, with_size
+from fozo.data.sets.folder import FolderStore, Tree, from_classes, some
 from fozo.data.sets.ground_truth import read_ground_truth
 from fozo.errors import FozoError
 from fozo.io import read_text
@@ -28,41 +27,41 @@ ROBUSTBENCH = Path("helper_files", "imagenet_test_image_ids.txt")
 
 @lru_cache
 def imagenet_wnids() -> tuple[str, ...]:
-    """List the 1000 WordNet ids of ImageNet-1k; a class's label is its place here."""
+    """The 1000 WordNet ids of ImageNet-1k; a class's label is its position here."""
     return tuple(files("fozo.data.sets").joinpath("imagenet_wnids.txt").read_text().split())
 
 
 @lru_cache
 def imagenet_r_wnids() -> tuple[str, ...]:
-    """List the 200 of them that ImageNet-R has."""
+    """The 200 of them that ImageNet-R has."""
     return tuple(files("fozo.data.sets").joinpath("imagenet_r_wnids.txt").read_text().split())
 
 
-def _complete(name: str, root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
-    """List a set that must have images of every class and no other folders."""
-    found = scan(root)
-    present: Collection[str] = {folder for folder, paths in found.items() if paths}
-    missing = [folder for folder in classes if folder not in present]
+def _open_whole(name: str, title: str, tree: Tree, classes: tuple[str, ...]) -> ImageSet:
+    """Open a set that must have images of every class and no other folders."""
+    found = tree.classes()
+    missing = [folder for folder in classes if not found.get(folder)]
     extra = [folder for folder in found if folder not in set(classes)]
     if missing or extra:
         raise FozoError(
-            f"{name} should have {len(classes)} class folders ({classes[0]} ... {classes[-1]}) with images, "
-            f"but {root} lacks {len(missing)} ({some(missing)}) and has {len(extra)} others ({some(extra)}); "
+            f"{title} should have {len(classes)} class folders ({classes[0]} ... {classes[-1]}) with images, "
+            f"but {tree.root} lacks {len(missing)} ({some(missing)}) and has {len(extra)} others ({some(extra)}); "
             f"give the folder above the classes of the whole set"
         )
-    return found
+    return from_classes(name, tree.root, {folder: found[folder] for folder in classes}, classes)
 
 
-def open_imagenet(root: Path, labels: str | Path | None = None) -> ImageSet:
+def open_imagenet(tree: Tree, labels: str | Path | None = None) -> ImageSet:
     """Open the validation set or any subset of it: wnid folders, or flat files plus a file of labels."""
-    flat = [name for name in entries(root)[1] if FLAT.fullmatch(name)]
+    root = tree.root
+    flat = [name for name in tree.listing().images if FLAT.fullmatch(name)]
     if not flat:
         if labels is not None:
             raise FozoError(f"labels= is for flat ILSVRC2012_val files, but {root} has class folders; leave it out")
-        return from_folders("imagenet", root, scan(root), imagenet_wnids())
+        return from_classes("imagenet", root, tree.classes(), imagenet_wnids())
     if labels is None:
         raise FozoError(
-            f"{root} holds {len(flat)} flat validation files, whose names tell no class; pass labels= "
+            f"{root} holds {len(flat)} flat validation files, whose names do not give the class; pass labels= "
             f"with the devkit's ILSVRC2012_validation_ground_truth.txt, a val.txt, or LOC_val_solution.csv"
         )
     truth = read_ground_truth(Path(labels), imagenet_wnids())
@@ -74,28 +73,23 @@ def open_imagenet(root: Path, labels: str | Path | None = None) -> ImageSet:
     index = {wnid: position for position, wnid in enumerate(imagenet_wnids())}
     # Named as in the folder layout, so that lists, shuffles and corruption noise are the same for both.
     samples = sorted(Sample(f"{truth[name]}/{name}", index[truth[name]]) for name in flat)
-    images = ImageSet("imagenet", tuple(samples), imagenet_wnids(), FolderStore({CLEAN: root}, flat=True))
-    return replace(images, size=ready_size(images))
+    return with_size(ImageSet("imagenet", tuple(samples), imagenet_wnids(), FolderStore({CLEAN: root}, flat=True)))
 
 
-def open_imagenet_r(root: Path) -> ImageSet:
-    """Open ImageNet-R: labels 0-199, with the mask of the 200 model outputs they stand for."""
-    wnids = imagenet_r_wnids()
-    images = from_folders("imagenet-r", root, _complete("ImageNet-R", root, wnids), wnids)
-    return replace(images, mask=tuple(imagenet_wnids().index(wnid) for wnid in wnids))
+def open_imagenet_r(tree: Tree) -> ImageSet:
+    """Open ImageNet-R: labels 0-199, with the mask of the 200 model outputs that they mean."""
+    images = _open_whole("imagenet-r", "ImageNet-R", tree, imagenet_r_wnids())
+    return replace(images, mask=tuple(map(imagenet_wnids().index, images.classes)))
 
 
-def open_imagenet_v2(root: Path) -> ImageSet:
+def open_imagenet_v2(tree: Tree) -> ImageSet:
     """Open ImageNet-V2, whose folders 0 ... 999 are the labels; sorted as strings they would be wrong."""
-    numbers = tuple(str(number) for number in range(1000))
-    found = _complete("ImageNet-V2", root, numbers)
-    images = from_folders("imagenet-v2", root, {number: found[number] for number in numbers}, numbers)
+    images = _open_whole("imagenet-v2", "ImageNet-V2", tree, tuple(map(str, range(1000))))
     return replace(images, classes=imagenet_wnids())
 
 
-def open_imagenet_sketch(root: Path) -> ImageSet:
-    """Open ImageNet-Sketch: 1000 wnid folders."""
-    return from_folders("imagenet-sketch", root, _complete("ImageNet-Sketch", root, imagenet_wnids()), imagenet_wnids())
+def open_imagenet_sketch(tree: Tree) -> ImageSet:
+    return _open_whole("imagenet-sketch", "ImageNet-Sketch", tree, imagenet_wnids())
 
 
 def robustbench_list(file: str | Path | None = None) -> tuple[str, ...]:
@@ -109,7 +103,7 @@ def robustbench_list(file: str | Path | None = None) -> tuple[str, ...]:
         package = find_spec("robustbench")
         if package is None or not package.submodule_search_locations:
             raise FozoError(
-                "robustbench is not installed, so its list of 5000 images is not at hand; "
+                "robustbench is not installed, so its list of 5000 images is missing; "
                 "run pip install --no-deps robustbench, or give the file imagenet_test_image_ids.txt"
             )
         file = Path(package.submodule_search_locations[0]) / ROBUSTBENCH

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fozo.data.images import MAX_BYTES, Pixels, header_size, read_image
-from fozo.data.sets.base import Domain, ImageSet, Sample, ready_size
-from fozo.data.sets.folder import is_image, some
+from fozo.data.images import EXTENSIONS, MAX_BYTES, Pixels, header_size, read_image
+from fozo.data.sets.base import Domain, ImageSet, Sample, with_size
+from fozo.data.sets.folder import Tree, some
 from fozo.errors import FozoError
 from fozo.io import open_regular
 
-MOST_CLASSES = 100_000
-"""That are counted up to where nobody names them: four times ImageNet-21k's."""
+MAX_CLASSES = 100_000
+"""Classes of a tar that does not name them: four times ImageNet-21k's."""
 
 
 class Member(NamedTuple):
@@ -40,20 +40,18 @@ class TarStore:
             return file.read(min(member.size, MAX_BYTES + 1)), f"{path} in {member.tar}"
 
     def read(self, path: str, domain: Domain) -> Pixels:
-        """Decode one member."""
         return read_image(*self._bytes(path))
 
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
-        """Read one member's header."""
         return header_size(*self._bytes(path))
 
-    def stamp(self, path: str, domain: Domain) -> int:
-        """Give one member's length."""
-        return self.members[path].size
+    def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
+        """The lengths of the members."""
+        return [self.members[path].size for path in paths]
 
 
 def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, int]) -> None:
-    """Note the image and the label of every key in one tar, in the tar's order."""
+    """Add the image and the label of every key in one tar, in the tar's order."""
     try:
         # "r:" refuses compression: a compressed tar cannot be read at an offset.
         with open_regular(tar, bounded=True) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
@@ -63,7 +61,7 @@ def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, i
                 key = f"{folder}{slash}{stem}"
                 if not entry.isreg() or entry.issparse() or file.startswith("."):
                     continue
-                if is_image(file):
+                if file.lower().endswith(EXTENSIONS):
                     if key in images:
                         raise FozoError(f"the key {key!r} has a second image in {tar}; keys must differ")
                     images[key] = f"{folder}{slash}{file}", Member(tar, entry.offset_data, entry.size)
@@ -79,8 +77,9 @@ def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, i
         raise FozoError(f"{tar} is not a readable uncompressed tar ({error}); unzip or download it again") from error
 
 
-def open_tar(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
+def open_tar(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
     """Open one tar or a folder of tars; the classes are the numbers up to the largest unless given."""
+    root = tree.root
     images: dict[str, tuple[str, Member]] = {}
     labels: dict[str, int] = {}
     for shard in [root] if root.is_file() else sorted(root.glob("*.tar")):
@@ -92,13 +91,12 @@ def open_tar(root: Path, classes: Sequence[str] | None = None) -> ImageSet:
             f"images {len(bare)} have none ({some(bare)}); give a WebDataset-like tar"
         )
     highest = max(labels[key] for key in images)
-    if classes is None and highest >= MOST_CLASSES:
+    if classes is None and highest >= MAX_CLASSES:
         raise FozoError(
-            f"{root} has a label {highest}, of {MOST_CLASSES} classes at most that are counted; name them with classes="
+            f"{root} has a label {highest}, of {MAX_CLASSES} classes at most that are counted; name them with classes="
         )
     names = tuple(map(str, range(highest + 1))) if classes is None else tuple(classes)
     if highest >= len(names):
         raise FozoError(f"{root} has a label {highest}, but there are only {len(names)} classes; complete classes=")
     samples = tuple(Sample(path, labels[key]) for key, (path, _) in images.items())
-    opened = ImageSet("webdataset", samples, names, TarStore(dict(images.values())))
-    return replace(opened, size=ready_size(opened))
+    return with_size(ImageSet("webdataset", samples, names, TarStore(dict(images.values()))))

@@ -2,7 +2,7 @@
 
 Cores are used by several calls at a time, each on one thread, not by several threads in one call: a call's products
 are too small to be worth cutting, and between any two of them all threads would wait for the slowest. The calls share
-one session, so its weights are in memory once. ``benchmarks/edge.py --workers`` measures both ways.
+one session, so its weights are in memory once. Both ways were measured: results/settled.md.
 """
 
 from __future__ import annotations

@@ -14,10 +14,7 @@ import fozo
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 from fozo.types import Floats
-from tests.monitor.conftest import Material
-from tests.monitor.test_monitor import watched
-
-BATCH = 16
+from tests.monitor.conftest import BATCH, Material, watched
 
 
 def told(adapter: fozo.Method[Any], monitor: fozo.Monitor, images: Floats) -> list[object]:
@@ -48,7 +45,7 @@ def saved(material: Material, stream: Floats, tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("cut", [0, 2, 5, 8, 10])
 def test_what_is_said_is_the_same_to_the_bit(material: Material, stream: Floats, tmp_path: Path, cut: int) -> None:
     seconds = count()
-    options: dict[str, Any] = {"clock": lambda: float(next(seconds)), "shadow": 0.3, "guard": "on"}
+    options: dict[str, Any] = {"clock": lambda: float(next(seconds)), "shadow": 0.3}
     adapter, monitor = watched(material, **options)
     told(adapter, monitor, stream[: cut * BATCH])
     before, events = monitor.status, list(monitor.events)
@@ -73,20 +70,20 @@ Damage = Callable[[dict[str, Any], dict[str, Any]], object]
     [
         (lambda header, arrays: header.update(version=99), "of version 99"),
         (lambda header, arrays: header.update(kind="state"), "where 'monitor state' is needed"),
-        (lambda header, arrays: header.update(fingerprint="x"), "the memory of another monitor"),
-        (lambda header, arrays: header.update(clean=[3, 4.0]), "the memory of another monitor"),
-        (lambda header, arrays: header.update(due=2.0), "its counts are none"),
-        (lambda header, arrays: header.update(images=-1), "its counts are none"),
-        (lambda header, arrays: header.update(guarding=1), "its counts are none"),
-        (lambda header, arrays: header.update(told=7), "damaged memory"),
-        (lambda header, arrays: header.update(events=[{"name": "drift"}]), "damaged memory"),
+        (lambda header, arrays: header.update(fingerprint="x"), "of another monitor"),
+        (lambda header, arrays: header.update(clean=[3, 4.0]), "of another monitor"),
+        (lambda header, arrays: header.update(due=2.0), "its counts are not valid"),
+        (lambda header, arrays: header.update(images=-1), "its counts are not valid"),
+        (lambda header, arrays: header.update(guarding=1), "its counts are not valid"),
+        (lambda header, arrays: header.update(told=7), "damaged monitor state"),
+        (lambda header, arrays: header.update(events=[{"name": "drift"}]), "damaged monitor state"),
         (lambda header, arrays: header["drift"].update(seen=1), "fewer images than it remembers"),
         (lambda header, arrays: header["drift"]["drift"].update(drift_detected=False, since=3), "no beginning"),
-        (lambda header, arrays: header["drift"]["drift"].update(distance=1e999), "which is no JSON"),
+        (lambda header, arrays: header["drift"]["drift"].update(distance=1e999), "which is not JSON"),
         (lambda header, arrays: header["faults"].update(faults={"rain": 1}), "other faults"),
-        (lambda header, arrays: header.pop("faults"), "damaged memory"),
+        (lambda header, arrays: header.pop("faults"), "damaged monitor state"),
         (lambda header, arrays: arrays.pop("pairs"), "not a readable fozo file"),
-        (lambda header, arrays: arrays.update(pairs=np.zeros((1000, 7))), "where 128 are remembered"),
+        (lambda header, arrays: arrays.update(pairs=np.zeros((1000, 7))), "the limit is 128"),
         (lambda header, arrays: arrays.update(more=np.zeros(3)), "not a readable fozo file"),
         (lambda header, arrays: arrays.update(features=arrays["features"][1:]), "not a readable fozo file"),
         (lambda header, arrays: arrays.update(previous=np.zeros((9, 9))), "not a readable fozo file"),
@@ -101,10 +98,10 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     save_arrays(tmp_path / "damaged.npz", header, arrays)
     adapter, monitor = watched(material)
     adapter(stream[:BATCH])
-    before = monitor.status, monitor.detector, monitor.faults, monitor.shadow
+    before, state = monitor.status, monitor.state()
     with pytest.raises(FozoError, match=message):
         monitor.restore(tmp_path / "damaged.npz")
-    assert before == (monitor.status, monitor.detector, monitor.faults, monitor.shadow)
+    assert monitor.status is before and monitor.state().header == state.header
 
 
 def test_a_file_that_was_saved_is_small(saved: Path) -> None:

@@ -1,0 +1,118 @@
+"""The comparison with the plain model, and the method that falls back to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.errors import FozoError
+from fozo.monitor.shadow import Comparison, Shadow
+from fozo.types import Floats, Tap
+from tests.monitor.conftest import BATCH, Material, run, watched
+
+
+@pytest.mark.parametrize(
+    ("gain", "hurts", "may_hurt"),
+    [(-0.11, True, True), (-0.09, False, True), (-0.06, False, True), (-0.04, False, False), (0.2, False, False)],
+)
+def test_the_rule_is_two_standard_errors_to_begin_and_one_to_end(gain: float, hurts: bool, may_hurt: bool) -> None:
+    comparison = Comparison(32, 0.5, 1.0, 1.0, gain, error=0.05)
+    assert (comparison.hurts, comparison.may_hurt) == (hurts, may_hurt)
+
+
+def test_without_a_regression_nothing_is_claimed() -> None:
+    comparison = Comparison(32, 0.5, 1.0, 1.0)
+    assert not comparison.hurts and not comparison.may_hurt
+
+
+def test_images_are_chosen_evenly() -> None:
+    shadow = Shadow(0.3)
+    chosen = [len(shadow.choose(5)) for _ in range(20)]
+    assert sum(chosen) == 30 and set(chosen) == {1, 2}
+
+
+def test_the_shadow_is_counted_and_compares(material: Material) -> None:
+    adapter, monitor = watched(material, shadow=0.25)
+    images = material.images(slice(400, 528), "contrast", 4)
+    adapted = run(adapter, images)
+    assert adapter.passes_per_image == 1 and monitor.passes_per_image == 0.25
+    comparison = monitor.status.shadow
+    assert comparison is not None and comparison.pairs >= 16
+    plain = adapter.engine.run(adapter.engine.check(images))[Tap.LOGITS][0]
+    adapted_hits, plain_hits = (x.argmax(axis=1) == material.labels[400:528] for x in (adapted, plain))
+    assert adapted_hits.mean() > plain_hits.mean() + 0.1  # here adaptation helps,
+    assert comparison.gain is not None and comparison.gain > 0 and not comparison.hurts  # and the monitor knows
+
+
+def test_plain_predictions_are_returned_while_adaptation_hurts(material: Material) -> None:
+    inner = material.adapter.clone()
+    honest = type(inner).step
+
+    def spoil(batch: Any) -> Floats:
+        """An adaptation gone wrong: nearly flat predictions, all wrong ones."""
+        return np.asarray(-0.2 * np.asarray(honest(inner, batch)))
+
+    monitor = fozo.Monitor(material.reference, shadow=1.0)
+    guarded = fozo.Guarded(inner, monitor)
+    inner.step = spoil  # type: ignore[method-assign]
+    images = material.images(slice(400, 528))
+    run(guarded, images)
+    assert monitor.status.guarding and monitor.events[-1].name == "guard" and guarded.metrics()["guarding"] == 1
+    assert "adaptation hurts, so the plain model predicts" in monitor.sentence
+    last = images[-BATCH:]
+    plain = inner.engine.run(inner.engine.check(last))[Tap.LOGITS][0]
+    np.testing.assert_array_equal(guarded(last), plain)
+    assert guarded.passes_per_image == 2
+    inner.step = lambda batch: honest(inner, batch)  # type: ignore[method-assign]
+    run(guarded, material.images(slice(600, 792)))
+    assert [event.name for event in monitor.events if event.name.startswith("guard")][-1] == "guard over"
+    guarded.reset()
+    assert monitor.status.images == 0
+
+
+def test_equal_predictions_gain_and_lose_nothing(material: Material) -> None:
+    """Shirts only: Align keeps every prediction, whatever the confidences of two regressions suggest."""
+    monitor = fozo.Monitor(material.reference, shadow=1.0)
+    guarded = fozo.Guarded(material.adapter.clone(), monitor)
+    shirts = material.images(np.flatnonzero(material.labels == 6)[-96:])
+    plain = guarded.engine.run(guarded.engine.check(shirts))[Tap.LOGITS][0]
+    np.testing.assert_array_equal(run(guarded, shirts).argmax(axis=1), plain.argmax(axis=1))
+    comparison = monitor.status.shadow
+    assert comparison is not None and comparison.agreement == 1 and comparison.gain == 0 == comparison.error
+    assert not comparison.hurts and not comparison.may_hurt and not monitor.events
+
+
+def test_a_stream_of_one_class_is_saved_from_a_method_that_collapses_on_it(material: Material) -> None:
+    """FOZO as published takes trousers, seen alone, for drift; nothing is spoilt by hand here."""
+    adapter = fozo.create("fozo", material.adapter.engine, material.adapter.source)
+    reference = fozo.MonitorReference.collect(adapter, material.pixels[:100], material.labels[:100], sample=5)
+    some = np.flatnonzero(material.labels[100:] == 1)[:128] + 100
+    alone = (run(adapter.clone(), material.images(some)).argmax(axis=1) == 1).mean()
+    monitor = fozo.Monitor(reference, shadow=0.25)
+    guarded = fozo.Guarded(adapter, monitor)
+    right = run(guarded, material.images(some)).argmax(axis=1) == 1
+    assert alone < 0.3 and right[-48:].mean() > 0.9
+    assert "guard" in {event.name for event in monitor.events} and guarded.passes_per_image > 2
+
+
+def test_it_is_a_method_whose_state_can_be_saved(material: Material, tmp_path: Any) -> None:
+    images = material.images(slice(400, 448), "fog", 4)
+    guarded = fozo.Guarded(material.adapter.clone(), fozo.Monitor(material.reference))
+    other = guarded.clone()
+    assert other.inner is not guarded.inner and other.monitor is not guarded.monitor
+    expected = run(guarded, images)
+    assert guarded.drift.drift_detected and not other.monitor.drift.drift_detected
+    np.testing.assert_array_equal(run(material.adapter.clone(), images), expected)
+    guarded.save(tmp_path / "state.npz")
+    other.restore(tmp_path / "state.npz")
+    np.testing.assert_array_equal(other(images[:BATCH]), guarded(images[:BATCH]))
+
+
+def test_a_guard_without_comparisons_is_refused(material: Material) -> None:
+    adapter = material.adapter.clone()
+    with pytest.raises(FozoError, match="it needs a monitor with shadow above 0"):
+        fozo.Guarded(adapter, fozo.Monitor(material.reference, shadow=0))
+    assert adapter.observer is None
