@@ -22,7 +22,7 @@ from fozo.data.corruptions import KINDS
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
 from fozo.monitor.accuracy import prediction_features
-from fozo.monitor.reference import Part
+from fozo.monitor.reference import Measurement
 from fozo.types import Array, Floats
 
 
@@ -102,7 +102,7 @@ def accuracy(
         # Without predictions of the adapted model, the plain one's stand in, and are not reported.
         both = [material.logits("fit", domain, engine, methods[mode if counts[mode] else "plain"]) for mode in methods]
         count = len(both[0])
-        parts.append(Part(*domain, indices[:count], features["fit"][domain][:count], *both))
+        parts.append(Measurement(*domain, indices[:count], features["fit"][domain][:count], *both))
     labels = material.labels("fit", np.arange(len(material.clean)))
     whole = {"all": MonitorReference.of(adapter, parts, labels)}
     without = {

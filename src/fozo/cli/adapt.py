@@ -69,7 +69,7 @@ def adapt(
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.io import check_output, read_bytes
-    from fozo.methods.base import NEEDS
+    from fozo.methods.common.info import NEEDS
     from fozo.methods.common.measured import MEASURED
     from fozo.methods.registry import create
     from fozo.public import calibrate

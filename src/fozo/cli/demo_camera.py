@@ -205,7 +205,7 @@ def run_camera(images: int, seed: int) -> Iterator[Step]:
         ours, theirs = adapter(batch.images), plain(batch.images)
         seen += len(batch.labels)
         camera = pixels(batch.images[-1])
-        read = camera if adapter.equalised is None else pixels(adapter.equalised)
+        read = camera if adapter.last_input is None else pixels(adapter.last_input)
         names = [chosen.classes[int(index)] for index in (batch.labels[-1], theirs[-1].argmax(), ours[-1].argmax())]
         original = chosen.read(int(batch.samples[-1]))[..., :1]
         # A demo has no time of day.

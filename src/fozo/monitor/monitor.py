@@ -30,7 +30,6 @@ from fozo.methods.base import Method
 from fozo.methods.common.observer import Observation
 from fozo.monitor.accuracy import Estimate, prediction_features
 from fozo.monitor.drift import RECENT
-from fozo.monitor.event import Event
 from fozo.monitor.faults import SENTENCES, FaultChange
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import MonitorReference
@@ -39,7 +38,7 @@ from fozo.monitor.signatures import Coordinates, Guess
 from fozo.monitor.state import KIND, VERSION, HasShape, MonitorState, StreamState, check_shapes
 from fozo.monitor.status import Status
 from fozo.monitor.thumbnails import thumbnail
-from fozo.monitor.types import Drift
+from fozo.monitor.types import Drift, Event
 from fozo.types import Floats, Tap
 
 if TYPE_CHECKING:
@@ -109,8 +108,8 @@ class Monitor:
     def unwatch(self) -> None:
         """Stop observing; what was reported stays readable."""
         with self._lock:
-            if self._adapter is not None and self._adapter.observer is self:
-                self._adapter.attach(None)
+            if self._adapter is not None:
+                self._adapter.detach(self)
             self._adapter = None
 
     def __enter__(self) -> Self:
@@ -178,6 +177,8 @@ class Monitor:
             try:
                 self._check_state(name, state.header, state.arrays)
                 stream.load_state(state.header, state.arrays)
+            except FozoError:
+                raise
             except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
                 raise FozoError(
                     f"{name} is a damaged monitor state ({type(error).__name__}: {error}); go on without it"
@@ -248,7 +249,7 @@ class Monitor:
             faults = stream.faults.update(self.quality.pixels(images))
             self._update_status()
             if self.thumbnails:
-                seen = {"camera": images[-1], "equalised": observation.equalised}
+                seen = {"camera": images[-1], "equalised": observation.last_input}
                 self._pictures = {k: self.quality.pixels(v[None])[0] for k, v in seen.items() if v is not None}
             self._raise_events(before, faults, now)
 

@@ -214,13 +214,14 @@ class Camera:
             pixels = (frame if frame.shape[0] == self.adapter.engine.spec.channels else np.moveaxis(frame, 2, 0)) / 255
         else:
             pixels = monitor.quality.pixels(frame[None])[0]
-        read = self.adapter.equalised
+        read = self.adapter.last_input
         return _jpeg(pixels), None if read is None else _jpeg(monitor.quality.pixels(read[None])[0])
 
     @property
     def adapter(self) -> Method[Any]:
         """What adapts and is saved: the method, or what it guards."""
-        return self.method.inner if isinstance(self.method, Guarded) else self.method
+        inner = self.method.inner if isinstance(self.method, Guarded) else None
+        return self.method if inner is None else inner
 
     @property
     def passes_per_image(self) -> float:

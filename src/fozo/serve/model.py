@@ -12,7 +12,6 @@ from fozo.core.statistics import SourceStatistics
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.common.siblings import sibling
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.public import adapter as make_adapter
@@ -78,7 +77,7 @@ class ServedModel:
         return Camera("", self._create, stateless=True)
 
     def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:
-        adapter = sibling(self._prototype)
+        adapter = self._prototype.sibling()
         if self.reference is None:
             return adapter, None
         monitor = Monitor(self.reference, shadow=self.config.shadow, on_event=on_event)
