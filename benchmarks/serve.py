@@ -47,7 +47,7 @@ from fozo.io.system import usable_cpus
 from fozo.methods.align.config import AlignConfig
 from fozo.methods.align.retrieval import NAMES, RetrievalConfig
 from fozo.serve.cameras import Camera
-from fozo.serve.store import Store
+from fozo.serve.store import StateFolder
 
 Frames = npt.NDArray[np.uint8]
 CAMERAS = (1, 8, 64)
@@ -207,6 +207,10 @@ def latency(subject: Subject, seconds: float) -> Iterator[list[str]]:
             yield [subject.title, str(cameras), f"{sent:.0f}", *(f"{1000 * found[p]:.1f}" for p in ("p50", "p99"))]
 
 
+def _same(adapter: fozo.Align, on_event: object) -> tuple[fozo.Align, None]:
+    return adapter, None
+
+
 def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterator[list[str]]:
     """Open cameras whose memories are full, and see what the server grows by."""
     for capacity in capacities:
@@ -216,12 +220,13 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
         adapter.load_state({**adapter.state(), **rows, "next": np.array(0)})
         arrays = sum(array.nbytes for array in adapter.state().values())
         with tempfile.TemporaryDirectory() as state:
-            store = Store(Path(state), NAME)
+            store = StateFolder(Path(state), NAME)
             for number in range(HELD[-1]):
-                camera = Camera(f"camera-{number}", adapter, None, store.open(f"camera-{number}"), [])
+                name = f"camera-{number}"
+                camera = Camera(name, partial(_same, adapter), store.open(name))
                 camera.unsaved = 1
                 camera.save()
-                camera.let_go()
+                camera.close()
             options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
             with serving(subject, *options) as server, frames_file(subject) as path:
                 residents = []
