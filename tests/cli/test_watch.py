@@ -145,7 +145,7 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_kept_if_asked_fo
             '{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": 3}\n',
             "not written by fozo watch",
         ),
-        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "no JPEG"),
+        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "JPEG"),
     ],
 )
 def test_what_is_no_events_file_is_refused(call: Call, tmp_path: Path, text: str, message: str) -> None:

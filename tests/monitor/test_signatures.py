@@ -40,5 +40,5 @@ def test_two_kinds_that_do_the_same_are_said_to_be_alike() -> None:
 def test_arrays_that_do_not_go_together_are_refused(material: Material) -> None:
     signatures = material.reference.signatures
     assert signatures is not None
-    with pytest.raises(FozoError, match="do not go together"):
+    with pytest.raises(FozoError, match="do not fit together"):
         signatures.check(3)

@@ -1,8 +1,7 @@
 """Camera faults: a frozen picture, a covered or black one, an over-exposed one, a camera that was turned away.
 
-Each is read from pixels alone, without a model and without calibration, and counts once it has lasted a few frames. The
-last needs what only a fixed camera gives, a scene that stays: in a stream of unrelated images it is never seen, because
-there is no scene to lose.
+Each is read from pixels alone, without a model or calibration, and counts once it has lasted a few frames. The last
+needs the constant scene of a fixed camera: in a stream of unrelated images it is never reported.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from fozo.types import Array, Floats
 GRID = 16
 """Most rows and columns of the thumbnails by which scenes are compared."""
 SAME = 0.02 / 255
-"""Mean difference of two frames below which they are the same frame: a sensor's noise alone makes more."""
+"""Mean difference of two frames below which they are the same frame: a sensor's noise alone is more."""
 BLACK = 0.05
-"""Mean brightness, as a part of full scale, below which there is no picture."""
+"""Mean brightness, as a fraction of full scale, below which a picture is black."""
 FLAT = 0.02
-"""Standard deviation of brightness, as a part of full scale, below which a lens is covered."""
+"""Standard deviation of brightness, as a fraction of full scale, below which a lens is covered."""
 BURNT = 0.5
-"""Part of the pixels that are white where a picture is over-exposed."""
-ALIKE, UNLIKE = 0.8, 0.3
-"""Correlation of thumbnails above which two frames show one scene, and below which they do not."""
+"""Fraction of white pixels above which a picture is over-exposed."""
+SAME_SCENE, OTHER_SCENE = 0.8, 0.3
+"""Correlation of thumbnails above which two frames show one scene, and below which they show two."""
 SETTLE = 16
 """Frames of one scene before it counts as the scene of a fixed camera."""
 SENTENCES = {
@@ -52,13 +51,12 @@ class FaultChange:
 
 
 class FaultDetector:
-    """Looks at frames in order."""
+    """Finds faults in frames that come in order."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all frames."""
         self.seen = 0
         self.faults: dict[str, int] = {}
         """Faults that last, and the image that each began with."""
@@ -68,7 +66,7 @@ class FaultDetector:
         self._settled = 0
 
     def update(self, pixels: Floats) -> list[FaultChange]:
-        """Look at frames ``[B, channels, height, width]`` of pixels in [0, 1]; say which faults began or ended."""
+        """Update by frames ``[B, channels, height, width]`` in [0, 1]; return the faults that began or ended."""
         changes = []
         for frame in pixels:
             self.seen += 1
@@ -104,29 +102,28 @@ class FaultDetector:
         return found
 
     def _turned(self, thumbnail: Array) -> bool:
-        """Say whether a settled scene is gone; a new one that stays becomes the scene."""
+        """Whether a settled scene is gone; before one has settled, each new scene takes its place."""
         if self._scene is None:
             self._scene = thumbnail
             return False
         correlation = float((thumbnail * self._scene).mean())
-        settled = self._settled >= SETTLE
-        if correlation > ALIKE:
+        if correlation > SAME_SCENE:
             self._settled += 1
             self._scene = _standardised(0.95 * self._scene + 0.05 * thumbnail)  # the sun moves
-            return False
-        if not settled:  # no scene yet: begin again with this frame
+        elif self._settled < SETTLE:
             self._scene, self._settled = thumbnail, 0
-            return False
-        return correlation < UNLIKE
+        else:
+            return correlation < OTHER_SCENE
+        return False
 
     def state(self) -> tuple[dict[str, object], dict[str, Array]]:
-        """What is to be kept of the frames: counts, and the last frame and the scene where there are any."""
+        """Counts as JSON; the last frame and the scene as arrays, where there are any."""
         counts: dict[str, object] = {"seen": self.seen, "faults": dict(self.faults), "lasted": dict(self._lasted)}
         pictures = {"previous": self._previous, "scene": self._scene}
         return counts | {"settled": self._settled}, {k: np.asarray(v) for k, v in pictures.items() if v is not None}
 
     def load_state(self, counts: Mapping[str, Any], pictures: Mapping[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Continue from what :meth:`state` returned; raises a ``ValueError`` or the like if damaged."""
         if not counts["faults"].keys() <= LASTING.keys() == counts["lasted"].keys():
             raise ValueError("it names other faults than there are")
         self.seen, self._settled = int(counts["seen"]), int(counts["settled"])
@@ -135,13 +132,9 @@ class FaultDetector:
         previous, self._scene = pictures.get("previous"), pictures.get("scene")
         self._previous = None if previous is None else previous.astype(np.float32)
 
-    def accept(self) -> None:
-        """Take what the camera shows now as its scene."""
-        self._scene, self._settled = None, 0
-
 
 def _thumbnail(gray: Floats) -> Array:
-    """Means over a grid, with mean 0 and deviation 1; what is flat becomes nothing."""
+    """Means over a grid, standardised."""
     rows, columns = (_borders(side) for side in gray.shape)
     sums = np.add.reduceat(np.add.reduceat(gray, rows, axis=0), columns, axis=1)
     sizes = np.outer(np.diff(rows, append=gray.shape[0]), np.diff(columns, append=gray.shape[1]))
@@ -149,12 +142,12 @@ def _thumbnail(gray: Floats) -> Array:
 
 
 def _borders(side: int) -> npt.NDArray[np.int64]:
-    """Where the blocks begin that a side of so many pixels is cut into."""
+    """First pixel of each block of a side."""
     return np.arange(0, side, max(1, -(-side // GRID)))
 
 
 def thumbnail_shape(size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of the thumbnail of an image of a size."""
+    """Shape of the thumbnail of an image."""
     return len(_borders(size[0])), len(_borders(size[1]))
 
 

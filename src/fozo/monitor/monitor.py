@@ -30,7 +30,6 @@ from fozo.methods.base import Method
 from fozo.methods.common.observer import Observation
 from fozo.monitor.accuracy import Estimate, prediction_features
 from fozo.monitor.drift import RECENT
-from fozo.monitor.event import Event
 from fozo.monitor.faults import SENTENCES, FaultChange
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import MonitorReference
@@ -39,7 +38,7 @@ from fozo.monitor.signatures import Coordinates, Guess
 from fozo.monitor.state import KIND, VERSION, HasShape, MonitorState, StreamState, check_shapes
 from fozo.monitor.status import Status
 from fozo.monitor.thumbnails import thumbnail
-from fozo.monitor.types import Drift
+from fozo.monitor.types import Drift, Event
 from fozo.types import Floats, Tap
 
 if TYPE_CHECKING:
@@ -178,6 +177,8 @@ class Monitor:
             try:
                 self._check_state(name, state.header, state.arrays)
                 stream.load_state(state.header, state.arrays)
+            except FozoError:
+                raise
             except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
                 raise FozoError(
                     f"{name} is a damaged monitor state ({type(error).__name__}: {error}); go on without it"

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fozo.monitor.drift import RECENT, CleanImages, DriftDetector
-from fozo.monitor.event import EVENTS, Event
 from fozo.monitor.faults import FaultDetector, thumbnail_shape
 from fozo.monitor.shadow import PAIRS, Shadow
-from fozo.monitor.types import Drift
+from fozo.monitor.types import Drift, Event
 from fozo.types import Array, State
 
 KIND, VERSION = "monitor state", 2
@@ -25,6 +24,8 @@ WINDOW = 64
 MAX_ROWS = 1 << 16
 """Limit of the images that a file may hold: as many as a batch may have."""
 MAX_VALUE = 1e12
+EVENTS = 200
+"""Most recent events that a monitor keeps, in memory and in its file."""
 
 
 class HasShape(Protocol):

@@ -1,18 +1,19 @@
-"""What the monitor reports of drift."""
+"""What the monitor reports: drift and events."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What a monitor says of drift: river's reading, and Alibi Detect's numbers."""
+    """Whether images have drifted: river's names, and Alibi Detect's numbers."""
 
     drift_detected: bool = False
     warning_detected: bool = False
     distance: float = 0.0
-    """Of the images judged from clean ones; 1 is as far as one clean image is from the mean of all, on average."""
+    """Of the images judged from clean ones; 1 is the mean distance of one clean image from the mean of all."""
     threshold: float = 0.0
     """Distance above which it is drift."""
     p_value: float = 1.0
@@ -35,3 +36,20 @@ class Drift:
             "threshold": self.threshold,
             "p_val": self.p_value,
         }
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that an operator should know."""
+
+    name: str
+    """``drift``, ``drift changed``, ``guard``, a camera fault; with `` over`` where it has ended."""
+    image: int
+    """Number of the image it began with, the first of the stream being 1."""
+    time: float
+    """When it was noticed, in seconds since 1970."""
+    text: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What :meth:`Monitor.metrics` returned then."""
+    thumbnails: Mapping[str, str] = field(default_factory=dict)
+    """If enabled, small JPEGs in base64: ``camera``, and ``equalised`` where the model read another image."""
