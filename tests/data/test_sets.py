@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
+from scipy.io import savemat
 
 from fozo.data.corruptions import KINDS
 from fozo.data.sets import CLEAN, Domain, ImageSet, imagenet_wnids, open_images, robustbench_list
@@ -102,10 +103,9 @@ def test_flat_files_are_labelled_like_folders(plant: Plant, tmp_path: Path, form
     if form == "devkit-map":
         (kit / "map_clsloc.txt").write_text("".join(f"{wnid} {n} name\n" for wnid, n in number.items()))
     if form == "devkit-mat":
-        scipy_io = pytest.importorskip("scipy.io")
         leaves = [(number[wnid], wnid) for wnid in wnids]
         synsets = np.array([*leaves, (1001, "n00000001")], dtype=[("ILSVRC2012_ID", object), ("WNID", object)])
-        scipy_io.savemat(kit / "meta.mat", {"synsets": synsets})
+        savemat(kit / "meta.mat", {"synsets": synsets})
     images = open_images(flat, labels=file)
     assert images.samples == foldered.samples
     assert images.fingerprint == foldered.fingerprint

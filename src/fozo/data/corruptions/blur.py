@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
-from fozo.data.corruptions.common import clipped_zoom, library, line_blur, quantise, smooth
+from fozo.data.corruptions.common import clipped_zoom, line_blur, opencv, quantise, smooth
 from fozo.data.images import Pixels
 
 
@@ -17,7 +17,7 @@ def gaussian_blur(image: Pixels, rng: Generator, sigma: float) -> Pixels:
 
 def defocus_blur(image: Pixels, rng: Generator, radius: float, alias: float) -> Pixels:
     """Lens out of focus: the average over a disk."""
-    cv2 = library("cv2")
+    cv2 = opencv()
     reach = 8 if radius <= 8 else radius
     axis = np.arange(-reach, reach + 1)
     disk = (axis[:, None] ** 2 + axis**2 <= radius**2).astype(np.float32)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numpy.random import Generator
 from PIL import Image
 
-from fozo.data.corruptions.common import library, quantise
+from fozo.data.corruptions.common import opencv, quantise
 from fozo.data.images import Pixels
 
 
@@ -46,7 +46,9 @@ def contrast(image: Pixels, rng: Generator, factor: float) -> Pixels:
 
 def elastic_transform(image: Pixels, rng: Generator, *shares: float) -> Pixels:
     """Stretch the image by a random affine map and then by a smooth random field."""
-    cv2, ndimage = library("cv2"), library("scipy.ndimage")
+    from scipy.ndimage import map_coordinates
+
+    cv2 = opencv()
     height, width = image.shape[:2]
     side = min(height, width)
     amplitude, smoothness, shift = (side * share for share in shares)
@@ -59,7 +61,7 @@ def elastic_transform(image: Pixels, rng: Generator, *shares: float) -> Pixels:
     right = amplitude * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
     down = amplitude * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
     places = np.stack([np.arange(height)[:, None] + down, np.arange(width) + right])
-    channels = [ndimage.map_coordinates(warped[..., c], places, order=1, mode="reflect") for c in range(image.shape[2])]
+    channels = [map_coordinates(warped[..., c], places, order=1, mode="reflect") for c in range(image.shape[2])]
     return quantise(np.stack(channels, axis=2))
 
 
@@ -71,7 +73,8 @@ def _smooth_reflect(field: npt.NDArray[np.float64], sigma: float) -> npt.NDArray
     """
     if sigma == 0:
         return field
-    fft = library("scipy.fft")
+    from scipy import fft
+
     response = np.outer(_response(field.shape[0], sigma), _response(field.shape[1], sigma))
     smoothed: npt.NDArray[np.float64] = fft.idctn(fft.dctn(field) * response)
     return smoothed

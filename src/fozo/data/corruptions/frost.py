@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fozo.data.corruptions.common import library, plasma
+from fozo.data.corruptions.common import opencv, plasma
 from fozo.data.images import Pixels, read_image
 
 # The published program lists six files and draws among the first five.
@@ -56,7 +56,7 @@ def textures(shrink: float) -> tuple[Pixels, ...]:
     images = map(draw_texture, range(len(COLOURS))) if folder is None else (read_image(folder / name) for name in FILES)
     if shrink == 1:
         return tuple(images)
-    return tuple(library("cv2").resize(image, (0, 0), fx=shrink, fy=shrink) for image in images)
+    return tuple(opencv().resize(image, (0, 0), fx=shrink, fy=shrink) for image in images)
 
 
 def draw_texture(index: int, size: int = 512) -> Pixels:
@@ -74,7 +74,7 @@ def draw_texture(index: int, size: int = 512) -> Pixels:
 
 def _feathers(size: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Draw many feathers: a bent stem with barbs at about 60 degrees, as ice grows, shorter at the tip."""
-    cv2 = library("cv2")
+    cv2 = opencv()
     canvas = np.zeros((size, size), np.uint8)
     # The brightest last, so that it lies on top.
     for light in np.sort(rng.integers(40, 220, size)):
