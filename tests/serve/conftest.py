@@ -17,7 +17,7 @@ import uvicorn
 import fozo
 from fozo.data import sample
 from fozo.monitor import MonitorReference
-from fozo.serve.app import Server, create_app
+from fozo.serve.app import InferenceServer, create_app
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.run import _listen
 
@@ -45,7 +45,7 @@ def config(state: Path | None = None, reference: Path | None = None, **settings:
 
 
 @contextmanager
-def running(settings: ServeConfig, board: Any = None) -> Iterator[tuple[str, Server]]:
+def running(settings: ServeConfig, board: Any = None) -> Iterator[tuple[str, InferenceServer]]:
     """Run a server in a thread; gives its address and itself."""
     app = create_app(settings, board)
     listener = _listen("127.0.0.1", 0)

@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from fozo.serve.board import CameraBoard
-from fozo.serve.security import Guard
-from fozo.serve.types import Reading
+from fozo.serve.history import Reading
+from fozo.serve.security import AccessPolicy
 
 NOW = 1_700_000_000.0
 
@@ -44,7 +44,7 @@ def serving(board: CameraBoard, *, port: int = 0, token: str | None = None) -> I
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
-    app = Starlette(routes=board.routes, middleware=[Middleware(Guard, token=token)])
+    app = Starlette(routes=board.routes, middleware=[Middleware(AccessPolicy, token=token)])
     config = uvicorn.Config(app, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -22,22 +22,22 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.serve.app import Server
+from fozo.serve.app import InferenceServer
 from fozo.serve.config import ServeConfig
 from fozo.serve.pool import TooBusy
-from fozo.serve.protocol import Output, Request
-from fozo.serve.store import Folder, folder_name
+from fozo.serve.protocol import InferRequest, OutputSpec
+from fozo.serve.store import CameraFolder, folder_name
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
 from tests.serve.test_server import ask, jpeg, own
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LOGITS = (Output("logits", True),)
+LOGITS = (OutputSpec("logits", True),)
 
 
-def request(images: Array, camera: str = "cam", id: str = "", **changes: Any) -> Request:
-    return Request(
-        id, camera, **({"start": False, "end": False} | changes), outputs=LOGITS, told=frozenset(), tensor=images
+def request(images: Array, camera: str = "cam", id: str = "", **changes: Any) -> InferRequest:
+    return InferRequest(
+        id, camera, **({"start": False, "end": False} | changes), outputs=LOGITS, reported=frozenset(), tensor=images
     )
 
 
@@ -50,10 +50,11 @@ def logits(future: Future[tuple[bytes, int | None]]) -> Array:
 @contextmanager
 def pool(settings: ServeConfig) -> Iterator[Any]:
     """A server without HTTP."""
-    server = Server(settings)
+    server = InferenceServer(settings)
     server.start()
+    assert server.pool is not None
     try:
-        yield lambda *given, **named: server.pool.submit(server.models[NAME], request(*given, **named))  # type: ignore[union-attr]
+        yield lambda *given, **named: server.pool.submit(server.models[NAME], request(*given, **named))
     finally:
         server.stop()
 
@@ -86,7 +87,7 @@ def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, referen
     ways: dict[str, dict[str, Any]] = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}
     settings = ways.get(way, {})
     adapter, parts = own(), np.split(foggy(frames(24)), 6)
-    server = Server(config(tmp_path, reference, **settings))
+    server = InferenceServer(config(tmp_path, reference, **settings))
     server.start()
     try:
         for part in parts:
@@ -97,7 +98,7 @@ def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, referen
                 server.pool.submit(server.models[NAME], request(part, "other")).result(30)
             if way == "stopped":
                 server.stop()
-                server = Server(config(tmp_path, reference))
+                server = InferenceServer(config(tmp_path, reference))
                 server.start()
             line = server.pool
             assert line is not None
@@ -139,7 +140,7 @@ def test_what_cannot_be_gone_on_with_is_set_aside(tmp_path: Path) -> None:
 
 def test_one_server_for_a_state(tmp_path: Path) -> None:
     with pool(config(tmp_path)), pytest.raises(fozo.FozoError, match="another server keeps its cameras"):
-        Server(config(tmp_path))
+        InferenceServer(config(tmp_path))
     with running(config(tmp_path, shared=True)) as (url, _), pool(config(tmp_path, shared=True)) as submit:
         logits(submit(frames(1), "theirs"))
         told = httpx.post(
@@ -163,13 +164,13 @@ def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch
     adapter, parts = own(), np.split(foggy(frames(24)), 6)
     failed = list[int]()
 
-    def full(folder: Folder, *given: object) -> None:
+    def full(folder: CameraFolder, *given: object) -> None:
         failed.append(1)
         raise fozo.FozoError("the disk is full")
 
     with pool(config(tmp_path, save_every=4, idle=0.05)) as submit:
         with monkeypatch.context() as patch:
-            patch.setattr(Folder, "save", full)
+            patch.setattr(CameraFolder, "save", full)
             for part in parts[:5]:
                 close(logits(submit(part)), adapter(part))
             until(lambda: len(failed) > 6)
@@ -183,8 +184,8 @@ def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
         logits(submit(frames(4)))
     before = facts(tmp_path, "cam")
     (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
-    folder = Folder(path, "cam")
-    folder.facts()
+    folder = CameraFolder(path, "cam")
+    folder.header()
 
     def killed(file: Path) -> None:
         file.write_bytes(b"half")
@@ -216,7 +217,7 @@ class Held:
 
 
 @contextmanager
-def held(**settings: Any) -> Iterator[tuple[str, Server, Held]]:
+def held(**settings: Any) -> Iterator[tuple[str, InferenceServer, Held]]:
     """A server whose model waits."""
     with running(config(**settings)) as (url, server):
         engine = server.models[NAME].engine
@@ -272,7 +273,7 @@ def test_a_client_that_has_gone_is_not_worked_for() -> None:
         assert line is not None
         host, port = url.split(":")
         picture = _png()
-        head = f"POST /v2/models/{NAME}/infer?sequence_id=%s HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+        head = f"POST /v2/models/{NAME}/infer?sequence_id=%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         clients = []
         for number, name in enumerate(("first", "second")):
             client = socket.create_connection((host, int(port)), timeout=20)

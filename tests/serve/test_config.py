@@ -10,7 +10,7 @@ import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.serve.app import Server
+from fozo.serve.app import InferenceServer
 from fozo.serve.config import ModelConfig, ServeConfig, read_config
 from fozo.serve.metrics import OTHER, Metrics
 from fozo.testing import same
@@ -48,7 +48,7 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
     plain, other = found.models
     assert plain.options == {"retrieval.capacity": 64} and plain.load.threads == 1
     assert plain.load.labels == tuple("abcdefghij") and other.method == "noadapt"
-    server = Server(found)
+    server = InferenceServer(found)
     try:
         assert list(server.models) == ["plain", "other"] and server.models["plain"].spec.label(0) == "a"
         assert server.models["plain"].method == "align" and server.models["other"].method == "noadapt"
@@ -57,8 +57,8 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "an unknown setting": ("ports = 1\n" + TOML, "'ports', which is no setting"),
-    "an unknown setting of a model": (TOML + "stat = 'x'\n", "'stat', which is no setting"),
+    "an unknown setting": ("ports = 1\n" + TOML, "no setting 'ports'"),
+    "an unknown setting of a model": (TOML + "stat = 'x'\n", "no setting 'stat'"),
     "a token in the file": ("token = 'x'\n" + TOML, "token_file"),
     "no models": ("port = 1\n", "models.NAME"),
     "a model that is no table": ("models = 1\n", "models.NAME"),
@@ -67,7 +67,8 @@ WRONG = {
     "no workers": ("workers = 0\n" + TOML, "workers is 0"),
     "another word": (TOML.replace("stateless", "none"), "shared or stateless"),
     "no TOML": ("[", "not readable TOML"),
-    "a model without a file": ("[models.x]\nstats = 'y'\n", "name of a file"),
+    "a model without a file": ("[models.x]\nstats = 'y'\n", "lacks 'model'"),
+    "a number as a file": (TOML.replace('"cameras"', "3"), "name of a file"),
     "half of TLS": ("key = 'x'\n" + TOML, "TLS"),
     "a slash in a name": ('[models."a/b"]\nmodel = "MODEL"\n', "without a slash"),
 }
@@ -92,8 +93,8 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
         (ModelConfig("a", str(MODEL), str(STATS), options={"nothing": 1}, load=load), "nothing"),
     ):
         with pytest.raises(fozo.FozoError, match=words):
-            Server(ServeConfig((given,), state=str(tmp_path / "state")))
-    Server(config(tmp_path / "state")).stop()  # and nobody holds its lock
+            InferenceServer(ServeConfig((given,), state=str(tmp_path / "state")))
+    InferenceServer(config(tmp_path / "state")).stop()  # and nobody holds its lock
 
 
 def test_siblings_share_what_is_derived_and_nothing_else() -> None:
@@ -116,13 +117,13 @@ def test_only_so_many_cameras_have_labels() -> None:
             return {"fallbacks": 1.0}
 
     class Camera:
-        monitor, events, memories, passing, adapter = None, (), 5, False, Adapter()
+        monitor, events, memories, stateless, adapter = None, (), 5, False, Adapter()
         passes_per_image = 2.0
 
         def __init__(self, name: str) -> None:
             self.name = name
 
-    metrics = Metrics(most=2)
+    metrics = Metrics(max_labels=2)
     for name in ("a", "b", "c", "d", "a", 'e"\n'):
         camera: Any = Camera(name)
         metrics.record("m", camera, 3)

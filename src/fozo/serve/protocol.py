@@ -12,8 +12,8 @@ datatype   shape                                     read as
 ``BYTES``  ``[B]``                                   JPEG or PNG files (in JSON: in base64)
 =========  ========================================  ===========================================================
 
-Nothing that a body says is believed before it is held against the body's own length: sizes are multiplied and compared
-first, and pictures are judged by their headers before a pixel is decoded.
+Bodies are not trusted: sizes are multiplied and compared with the body's length before anything is allocated, and
+pictures are checked by their headers before a pixel is decoded.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from fozo.data.images import header_size, read_image
 from fozo.data.inputs import sized_pixels
@@ -37,25 +38,27 @@ from fozo.io import parse_json
 from fozo.types import Spec
 
 IMAGES = "images"
-"""What the input is called."""
+"""Name of the input."""
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
 OUTPUTS = (LOGITS, PROBABILITIES, LABELS)
-"""Given where nothing is asked for by name."""
-WATCHED = (ACCURACY, DRIFT)
-"""Given on request, by a model that has a monitor."""
+"""Returned by default."""
+MONITORED = (ACCURACY, DRIFT)
+"""Returned on request, by a model that has a monitor."""
 PICTURES = ("image/jpeg", "image/png")
 """Content types of a body that is one picture."""
 HEADER_LENGTH = "inference-header-content-length"
-"""Header that says how much of a body is JSON; tensors follow."""
-LONGEST_ID = 256
+"""Header with the length of a body's JSON; tensors follow."""
+SEQUENCE_HEADER = "x-sequence-id"
+"""Header that names the camera where the body does not: proxies can route by it."""
+MAX_ID_LENGTH = 256
 """Characters of a request's id, and of a sequence's."""
-LARGEST_ID = 2**64 - 1
+MAX_SEQUENCE_NUMBER = 2**64 - 1
 TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may have at most."""
+    """Limits of a request."""
 
     images: int = 64
     pixels: int = 1 << 26
@@ -65,7 +68,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputSpec:
     """A tensor that was asked for."""
 
     name: str
@@ -73,22 +76,22 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Request:
-    """A request that could be read. Its images are still as they were sent: :meth:`images` decodes them."""
+class InferRequest:
+    """A request as it was parsed. Its images are still encoded: :meth:`images` decodes them."""
 
     id: str
     camera: str
     """The ``sequence_id`` as text; empty for none."""
     start: bool
     end: bool
-    outputs: tuple[Output, ...]
-    told: frozenset[str]
-    """Of :data:`WATCHED`: what the answer's parameters are to tell."""
+    outputs: tuple[OutputSpec, ...]
+    reported: frozenset[str]
+    """Of :data:`MONITORED`: what the response's parameters report."""
     tensor: npt.NDArray[np.generic] | tuple[bytes, ...]
     """Numbers, or pictures."""
 
     def images(self, spec: Spec, limits: Limits) -> npt.NDArray[np.generic]:
-        """Decode what was sent into what an adapter takes; pictures are brought to the model's size."""
+        """Decode the images for an adapter; pictures are resized to the model's size."""
         if isinstance(self.tensor, np.ndarray):
             return self.tensor
         left = limits.pixels
@@ -101,27 +104,27 @@ class Request:
         return sized_pixels(pictures, spec)
 
 
-def picture_request(body: bytes, query: Mapping[str, str]) -> Request:
-    """Make a request of a body that is one picture; what JSON would say is in the query, and the answer is in JSON."""
-    known = ("id", "sequence_id", "sequence_start", "sequence_end", *WATCHED)
+def picture_request(body: bytes, query: Mapping[str, str]) -> InferRequest:
+    """Make a request of a body that is one picture; its parameters are in the query, and the response is JSON."""
+    known = ("id", "sequence_id", "sequence_start", "sequence_end", *MONITORED)
     parameters: dict[str, object] = {}
     for name, value in query.items():
         if name not in known:
-            raise FozoError(f"the query has {name[:40]!r}, which says nothing here; it may have {', '.join(known)}")
+            raise FozoError(f"the query has {name[:40]!r}, which is unknown; it may have {', '.join(known)}")
         parameters[name] = {"true": True, "false": False}.get(value, value) if name in known[2:] else value
-    return Request(
+    return InferRequest(
         _text(parameters.get("id", ""), "id"),
-        _camera(parameters.get("sequence_id", "")),
+        read_sequence_id(parameters.get("sequence_id", "")),
         _flag(parameters, "sequence_start"),
         _flag(parameters, "sequence_end"),
-        tuple(Output(name, False) for name in OUTPUTS),
-        frozenset(name for name in WATCHED if _flag(parameters, name)),
+        tuple(OutputSpec(name, False) for name in OUTPUTS),
+        frozenset(name for name in MONITORED if _flag(parameters, name)),
         (body,),
     )
 
 
-def read_request(body: bytes, header_length: str | None, limits: Limits) -> Request:
-    """Read a body of JSON, or of JSON and tensors where ``header_length`` says how long the JSON is."""
+def read_request(body: bytes, header_length: str | None, limits: Limits) -> InferRequest:
+    """Parse a body of JSON, or of JSON and tensors where ``header_length`` is the length of the JSON."""
     length = len(body)
     if header_length is not None:
         # isdecimal() is true of other scripts' digits too, which int() reads; but not of signs, spaces and the like.
@@ -132,22 +135,21 @@ def read_request(body: bytes, header_length: str | None, limits: Limits) -> Requ
             )
         length = int(header_length)
     try:
-        facts = parse_json(body[:length])
+        payload = parse_json(body[:length])
     except ValueError as error:
         raise FozoError(f"the request is not readable JSON ({str(error)[:100]}); send an inference request") from error
-    parameters = _table(facts.get("parameters", {}), "parameters")
-    inputs = facts.get("inputs")
+    parameters = _table(payload.get("parameters", {}), "parameters")
+    inputs = payload.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
         raise FozoError(f"the request should have a list of one input, called {IMAGES!r}")
     tensor = _read_tensor(_table(inputs[0], "input"), memoryview(body)[length:], limits)
-    camera = _camera(parameters.get("sequence_id", 0))
-    return Request(
-        _text(facts.get("id", ""), "id"),
-        camera,
+    return InferRequest(
+        _text(payload.get("id", ""), "id"),
+        read_sequence_id(parameters.get("sequence_id", 0)),
         _flag(parameters, "sequence_start"),
         _flag(parameters, "sequence_end"),
-        _read_outputs(facts.get("outputs"), _flag(parameters, "binary_data_output")),
-        frozenset(name for name in WATCHED if _flag(parameters, name)),
+        _read_outputs(payload.get("outputs"), _flag(parameters, "binary_data_output")),
+        frozenset(name for name in MONITORED if _flag(parameters, name)),
         tensor,
     )
 
@@ -166,31 +168,31 @@ def _flag(parameters: Mapping[str, object], name: str) -> bool:
 
 
 def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_ID:
-        raise FozoError(f"the request's {what} should be a text of at most {LONGEST_ID} characters")
+    if not isinstance(value, str) or len(value) > MAX_ID_LENGTH:
+        raise FozoError(f"the request's {what} should be a text of at most {MAX_ID_LENGTH} characters")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise FozoError(f"the request's {what} is no text in UTF-8; send another one") from error
+        raise FozoError(f"the request's {what} is not valid UTF-8; send another one") from error
     return value
 
 
-def _camera(value: object) -> str:
-    """Read a sequence's id: a number or a text, which mean the same camera if they read the same; 0 is none."""
-    if type(value) is int and 0 <= value <= LARGEST_ID:
+def read_sequence_id(value: object) -> str:
+    """Read a sequence's id: 7 and "7" are the same camera; 0 and "" are none."""
+    if type(value) is int and 0 <= value <= MAX_SEQUENCE_NUMBER:
         return str(value) if value else ""
     if isinstance(value, str):
         return _text(value, "sequence_id")
-    raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {LARGEST_ID}")
+    raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {MAX_SEQUENCE_NUMBER}")
 
 
-def _read_outputs(outputs: object, binary: bool) -> tuple[Output, ...]:
+def _read_outputs(outputs: object, binary: bool) -> tuple[OutputSpec, ...]:
     if outputs is None or outputs == []:
-        return tuple(Output(name, binary) for name in OUTPUTS)
-    known = OUTPUTS + WATCHED
+        return tuple(OutputSpec(name, binary) for name in OUTPUTS)
+    known = OUTPUTS + MONITORED
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
-    found: dict[str, Output] = {}
+    found: dict[str, OutputSpec] = {}
     for each in outputs:
         table = _table(each, "output")
         name = table.get("name")
@@ -199,14 +201,14 @@ def _read_outputs(outputs: object, binary: bool) -> tuple[Output, ...]:
                 f"the request asks for the output {str(name)[:40]!r}; ask for {', '.join(known)}, each once"
             )
         parameters = _table(table.get("parameters", {}), "parameters of an output")
-        found[name] = Output(name, _flag(parameters, "binary_data") if "binary_data" in parameters else binary)
+        found[name] = OutputSpec(name, _flag(parameters, "binary_data") if "binary_data" in parameters else binary)
     return tuple(found.values())
 
 
 def _read_tensor(
     table: Mapping[str, Any], rest: memoryview, limits: Limits
 ) -> npt.NDArray[np.generic] | tuple[bytes, ...]:
-    """Read the one input; ``rest`` is what follows the JSON."""
+    """Read the input; ``rest`` is what follows the JSON."""
     if table.get("name") != IMAGES:
         raise FozoError(f"the request's input is called {str(table.get('name'))[:40]!r}; call it {IMAGES!r}")
     datatype, shape = table.get("datatype"), table.get("shape")
@@ -234,7 +236,7 @@ def _read_tensor(
     size = _table(table.get("parameters", {}), "parameters of an input").get("binary_data_size")
     if size is None:
         if len(rest):
-            raise FozoError(f"{len(rest)} bytes follow the JSON, which no input claims by binary_data_size")
+            raise FozoError(f"{len(rest)} bytes follow the JSON, but no input has a binary_data_size; give it")
         return _from_json(table.get("data"), datatype, shape)
     if type(size) is not int or size != len(rest):
         raise FozoError(f"the input's binary_data_size is {str(size)[:20]}, where {len(rest)} bytes follow the JSON")
@@ -287,19 +289,19 @@ def _from_json(data: object, datatype: str, shape: list[int]) -> npt.NDArray[np.
     try:
         array = np.asarray(data)
     except (ValueError, TypeError, OverflowError) as error:
-        raise FozoError("the input's data are no numbers, or lists of differing lengths; send an array") from error
+        raise FozoError("the input's data are not numbers, or lists of differing lengths; send an array") from error
     if array.dtype.kind not in ("iuf" if datatype == "FP32" else "iu") or array.size != math.prod(shape):
         raise FozoError(f"the input's data are not {math.prod(shape)} numbers of {datatype}, as its shape {shape} says")
     if datatype == "UINT8" and (array.min() < 0 or array.max() > 255):
-        raise FozoError("the input's data are beyond 0 to 255, which UINT8 has")
+        raise FozoError("the input's data are not within 0 to 255; UINT8 needs that")
     with np.errstate(over="ignore"):  # infinite ones are refused with the images
         numbers: npt.NDArray[np.generic] = array.astype(TYPES[datatype]).reshape(shape)
     return numbers
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a camera answers: all outputs follow from it."""
+class InferResponse:
+    """A camera's response: all outputs follow from it."""
 
     logits: npt.NDArray[np.floating]
     """``[B, classes]``."""
@@ -314,47 +316,40 @@ ALIBI = ("is_drift", "distance", "threshold", "p_val")
 EXPECTED = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
 
 
-def write_answer(answer: Answer, request: Request, spec: Spec, model: str) -> tuple[bytes, int | None]:
-    """Write the body of an answer, and the length of its JSON if tensors follow it."""
-    described, tensors = [], []
+def write_response(response: InferResponse, request: InferRequest, spec: Spec, model: str) -> tuple[bytes, int | None]:
+    """Write the body of a response, and return the length of its JSON if tensors follow it."""
+    outputs, tensors = [], []
     for output in request.outputs:
-        table, data = _write_tensor(output, answer, spec)
-        described.append(table)
+        table, data = _write_tensor(output, response, spec)
+        outputs.append(table)
         if data is not None:
             tensors.append(data)
-    facts: dict[str, object] = {"model_name": model, "model_version": "1", "outputs": described}
+    payload: dict[str, object] = {"model_name": model, "model_version": "1", "outputs": outputs}
     if request.id:
-        facts["id"] = request.id
-    told: dict[str, object] = {}
-    if DRIFT in request.told:
-        told |= zip(ALIBI, _known(answer.drift, DRIFT, model), strict=True)
-        told["sentence"] = answer.sentence
-    if ACCURACY in request.told:
-        told |= zip(EXPECTED, _known(answer.accuracy, ACCURACY, model), strict=True)
-    if told:
-        facts["parameters"] = told
-    text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+        payload["id"] = request.id
+    reported: dict[str, object] = {}
+    if DRIFT in request.reported:
+        reported |= zip(ALIBI, response.drift or (), strict=True)
+        reported["sentence"] = response.sentence
+    if ACCURACY in request.reported:
+        reported |= zip(EXPECTED, response.accuracy or (), strict=True)
+    if reported:
+        payload["parameters"] = reported
+    text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
     return b"".join([text, *tensors]), len(text) if tensors else None
 
 
-def _known(numbers: tuple[float, ...] | None, what: str, model: str) -> tuple[float, ...]:
-    if numbers is None:
-        raise FozoError(
-            f"{model} has no monitor that tells {what.replace('_', ' ')}; start the server with a --reference"
-        )
-    return numbers
+def check_monitored(request: InferRequest, monitored: Sequence[str], model: str) -> None:
+    """Refuse, before anything is learnt from it, a request for outputs that need a monitor."""
+    for name in MONITORED:
+        if name not in monitored and (name in request.reported or any(name == each.name for each in request.outputs)):
+            raise FozoError(
+                f"{model} has no monitor that reports {name.replace('_', ' ')}; start the server with a --reference"
+            )
 
 
-def check_watched(request: Request, drift: bool, accuracy: bool, model: str) -> None:
-    """Refuse, before anything is learnt from it, a request for what nobody watches."""
-    asked = {output.name for output in request.outputs} | request.told
-    for name, known in ((DRIFT, drift), (ACCURACY, accuracy)):
-        if name in asked and not known:
-            _known(None, name, model)
-
-
-def _write_tensor(output: Output, answer: Answer, spec: Spec) -> tuple[dict[str, object], bytes | None]:
-    name, logits = output.name, np.asarray(answer.logits, dtype="<f4")
+def _write_tensor(output: OutputSpec, response: InferResponse, spec: Spec) -> tuple[dict[str, object], bytes | None]:
+    name, logits = output.name, np.asarray(response.logits, dtype="<f4")
     table: dict[str, object] = {"name": name, "datatype": "FP32"}
     if name == LABELS:
         labels = [spec.label(int(best)) for best in logits.argmax(axis=1)]
@@ -366,10 +361,9 @@ def _write_tensor(output: Output, answer: Answer, spec: Spec) -> tuple[dict[str,
         if name == LOGITS:
             numbers = logits
         elif name == PROBABILITIES:
-            numbers = np.exp(logits - logits.max(axis=1, keepdims=True))
-            numbers /= numbers.sum(axis=1, keepdims=True)
+            numbers = softmax(logits, axis=1)
         else:
-            numbers = np.asarray(answer.drift if name == DRIFT else answer.accuracy, dtype="<f4")
+            numbers = np.asarray(response.drift if name == DRIFT else response.accuracy, dtype="<f4")
         table["shape"] = list(numbers.shape)
         if not output.binary:
             return {**table, "data": [float(number) for number in numbers.ravel().tolist()]}, None
@@ -377,10 +371,12 @@ def _write_tensor(output: Output, answer: Answer, spec: Spec) -> tuple[dict[str,
     return {**table, "parameters": {"binary_data_size": len(data)}}, data
 
 
-def model_metadata(name: str, spec: Spec, platform: str, watched: Sequence[str]) -> dict[str, object]:
-    """Say what a model takes and gives. Of the three datatypes that images may have, the one that all clients know."""
+def model_metadata(name: str, spec: Spec, platform: str, monitored: Sequence[str]) -> dict[str, object]:
+    """Describe a model's inputs and outputs. Of the three datatypes of images, the one that all clients know."""
     shapes = {LOGITS: [-1, spec.classes], PROBABILITIES: [-1, spec.classes], ACCURACY: [3], DRIFT: [4]}
-    outputs = [{"name": each, "datatype": "FP32", "shape": shapes[each]} for each in (LOGITS, PROBABILITIES, *watched)]
+    outputs = [
+        {"name": each, "datatype": "FP32", "shape": shapes[each]} for each in (LOGITS, PROBABILITIES, *monitored)
+    ]
     outputs.append({"name": LABELS, "datatype": "BYTES", "shape": [-1]})
     inputs = [{"name": IMAGES, "datatype": "FP32", "shape": [-1, *spec.image_shape]}]
     return {"name": name, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": outputs}
