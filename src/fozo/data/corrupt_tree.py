@@ -198,9 +198,7 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting, count
     record["frost"] = record["frost"] or old.get("frost")
     strangers = [] if old else sorted(domain.kind for domain in domains if (out / domain.kind).exists())
     if strangers:
-        raise FozoError(
-            f"{out} has a folder {strangers[0]} but no {RECORD}: fozo did not make it; choose another"
-        )
+        raise FozoError(f"{out} has a folder {strangers[0]} but no {RECORD}: fozo did not make it; choose another")
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     # Written first as well, so that an interrupted run is not continued with another seed.
