@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.io import as_dataclass, parse_json
-from fozo.methods.common.state import ArrayLike, check_arrays, read_attributes, write_attributes
+from fozo.methods.common.state import AnyArray, check_arrays, read_attributes, write_attributes
 from fozo.monitor.drift import RECENT, CleanImages, DriftDetector
 from fozo.monitor.faults import FaultDetector
 from fozo.monitor.shadow import Shadow
@@ -75,7 +75,7 @@ class StreamState:
     def load_state(self, state: State) -> None:
         write_attributes(self, self.STATE, (), state)
 
-    def check_arrays(self, arrays: Mapping[str, ArrayLike]) -> None:
+    def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
         check_arrays("this monitor", self.state(), self.VARIABLE_LENGTH, arrays)
 
     @property
