@@ -141,7 +141,9 @@ class InferenceServer:
         if self.pool is None:
             raise HTTPException(503, "the server is not ready yet; try again in a while", RETRY)
         header, most = http.headers.get("content-length", ""), self.config.max_body
-        length = min(int(header), most) if header.isdecimal() and len(header) < 20 else most
+        length = int(header) if header.isdecimal() and len(header) < 20 else most
+        if length > most:
+            raise _too_long(most)
         if self._reserved + length > BODIES * most:
             raise HTTPException(503, "too many large requests are being read; try again in a while", {**RETRY, **CLOSE})
         self._reserved += length
@@ -177,34 +179,30 @@ class InferenceServer:
         if self.pool is None:
             raise TooBusy("the server is being stopped; try again in a while", 503)
         future: asyncio.Future[Body] = asyncio.wrap_future(self.pool.submit(model, request))
-        timeout, disconnected = self.config.timeout, None
+        tasks: list[asyncio.Future[Any]] = [future]
+        timeout = self.config.timeout
         try:
-            await asyncio.wait({future}, timeout=min(DISCONNECT_AFTER, timeout))
+            await asyncio.wait(tasks, timeout=min(DISCONNECT_AFTER, timeout))
             if not future.done():
-                tasks: set[asyncio.Future[Any]] = {future}
                 if http is not None:
-                    disconnected = asyncio.ensure_future(_disconnect(http))
-                    tasks.add(disconnected)
+                    tasks.append(asyncio.ensure_future(_disconnect(http)))
                 await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
                 return future.result()
-            if disconnected is not None and disconnected.done():
+            if tasks[-1].done():
                 raise HTTPException(499, "the client has disconnected")
             raise HTTPException(504, f"there was no response within {timeout:g} s; send it again", RETRY)
         finally:
-            future.cancel()
-            if disconnected is not None:
-                disconnected.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def live(self, http: HTTPRequest) -> Response:
         return Response()
 
     async def ready(self, http: HTTPRequest) -> Response:
+        if "model" in http.path_params:
+            self.model(http)
         return Response(status_code=200 if self.pool is not None else 503)
-
-    async def model_ready(self, http: HTTPRequest) -> Response:
-        self.model(http)
-        return await self.ready(http)
 
     async def server_metadata(self, http: HTTPRequest) -> Response:
         return JSONResponse({"name": "fozo", "version": installed_version(), "extensions": EXTENSIONS})
@@ -238,7 +236,7 @@ class InferenceServer:
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             routes += [
                 Route(path, self.model_metadata),
-                Route(f"{path}/ready", self.model_ready),
+                Route(f"{path}/ready", self.ready),
                 Route(f"{path}/infer", self.infer, methods=["POST"]),
             ]
 
@@ -273,18 +271,16 @@ async def _read_body(http: HTTPRequest, most: int) -> bytes:
     """Read a body, but not more than ``most`` bytes."""
     if http.headers.get("content-encoding", "identity") != "identity":
         raise HTTPException(415, "the body is compressed; send it uncompressed", CLOSE)
-    header = http.headers.get("content-length", "0")
-    parts, length = list[bytes](), int(header) if header.isdecimal() and len(header) < 20 else 0
-    if length <= most:
-        length = 0
-        async for part in http.stream():
-            length += len(part)
-            if length > most:
-                break
-            parts.append(part)
-    if length > most:
-        raise HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
-    return b"".join(parts)
+    body = bytearray()
+    async for part in http.stream():
+        body += part
+        if len(body) > most:
+            raise _too_long(most)
+    return bytes(body)
+
+
+def _too_long(most: int) -> HTTPException:
+    return HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
 
 
 async def _disconnect(http: HTTPRequest) -> None:
@@ -305,10 +301,5 @@ async def _error(http: HTTPRequest, error: Exception) -> Response:
 
 
 def create_app(config: ServeConfig, board: CameraBoard | None = None) -> Starlette:
-    """Make the application: models are loaded now, cameras are saved when it is shut down.
-
-    Args:
-        config: models and limits.
-        board: shows the cameras on a page, and brings its routes.
-    """
+    """Make the application: models are loaded now, cameras are saved at shutdown; ``board`` shows them on a page."""
     return InferenceServer(config, board).build_app()

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fozo.serve.history import CAMERAS_PER_MESSAGE, History, Reading, Viewer
+from fozo.serve.history import CAMERAS_PER_MESSAGE, History, Viewer
 from fozo.serve.page import document, policy
 
 VIEWERS = 16
@@ -47,23 +47,15 @@ class CameraBoard:
     def __init__(self, history: History | None = None, *, viewers: int = VIEWERS) -> None:
         self.history = History() if history is None else history
         self.viewers, self.open, self.closed = viewers, 0, False
-        self._page, self._headers = document(), {"Content-Security-Policy": policy(), **HEADERS}
+        self.record, self.forget = self.history.record, self.history.forget
         self.routes = [Route("/", self._show), Route("/events", self._events), Route("/frames", self._frames)]
-
-    def record(self, reading: Reading) -> None:
-        """Show a reading; takes microseconds, and waits for no viewer."""
-        self.history.record(reading)
-
-    def forget(self, model: str, camera: str) -> None:
-        """Show a camera as silent; it is removed from the page only later, since silence may be news."""
-        self.history.forget(model, camera)
 
     def close(self) -> None:
         """End all streams soon: the server waits for open connections before it can exit."""
         self.closed = True
 
     async def _show(self, request: Request) -> Response:
-        return HTMLResponse(self._page, headers=self._headers)
+        return HTMLResponse(document(), headers={"Content-Security-Policy": policy(), **HEADERS})
 
     async def _events(self, request: Request) -> Response:
         if self.closed or self.open >= self.viewers:

@@ -48,19 +48,17 @@ class Metrics:
         )
         self.memories = Gauge("fozo_memories", "Images that a camera's adapter remembers", camera, registry=made)
 
-    def label(self, model: str, camera: str) -> str:
-        if (model, camera) not in self._named:
-            if len(self._named) >= self._max_labels:
-                return OTHER
-            self._named.add((model, camera))
-        return camera
-
     def record(self, model: str, camera: Camera, images: int) -> None:
         """Count a request of ``images`` images, and update the camera's gauges."""
         if not images:
             self.repeated.labels(model).inc()
             return
-        name = self.label(model, camera.name)
+        name = camera.name
+        if (model, name) not in self._named:
+            if len(self._named) < self._max_labels:
+                self._named.add((model, name))
+            else:
+                name = OTHER
         self.images.labels(model, name).inc(images)
         self.passes.labels(model).inc(images * camera.passes_per_image)
         fallbacks = camera.adapter.metrics().get("fallbacks", 0.0)

@@ -59,19 +59,16 @@ class Pool:
         on_response: called after every request by the thread that answered it, with the number of its images (0 for a
             repeated request).
         on_evict: called when a camera left the memory.
-        clock: the time in seconds.
     """
 
     def __init__(
         self,
         config: ServeConfig,
-        *,
-        on_response: Callable[[ServedModel, Camera, int], None] = lambda model, camera, images: None,
-        on_evict: Callable[[ServedModel, str], None] = lambda model, name: None,
-        clock: Callable[[], float] = time.monotonic,
+        on_response: Callable[[ServedModel, Camera, int], None],
+        on_evict: Callable[[ServedModel, str], None],
     ) -> None:
-        self.config, self._on_response, self._on_evict, self._clock = config, on_response, on_evict, clock
-        self.limits = Limits(images=config.max_images, body=config.max_body)
+        self.config, self._on_response, self._on_evict = config, on_response, on_evict
+        self.limits = Limits(images=config.max_images)
         self._slots: dict[tuple[str, str, int], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
@@ -141,7 +138,7 @@ class Pool:
     def _release(self, slot: _Slot) -> None:
         """Put a camera back: to the end of the line if it has more requests."""
         with self._changed:
-            slot.used = self._clock()
+            slot.used = time.monotonic()
             if slot.jobs:
                 self._ready.append(slot)
                 self._changed.notify()
@@ -242,7 +239,7 @@ class Pool:
     def _evict_idle(self) -> None:
         while not self._stop.wait(min(self.config.idle / 4, 5.0)):
             with self._changed:
-                before = self._clock() - self.config.idle
+                before = time.monotonic() - self.config.idle
                 idle = [s for s in self._slots.values() if s.camera is not None and not s.busy and s.used < before]
                 for slot in idle:
                     slot.busy = True
