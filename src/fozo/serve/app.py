@@ -28,20 +28,11 @@ from starlette.routing import Route
 
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
+from fozo.serve import protocol
 from fozo.serve.metrics import Metrics
 from fozo.serve.model import ServedModel
 from fozo.serve.pool import Body, Pool, TooBusy
-from fozo.serve.protocol import (
-    HEADER_LENGTH,
-    PICTURES,
-    SEQUENCE_HEADER,
-    InferRequest,
-    check_monitored,
-    model_metadata,
-    picture_request,
-    read_request,
-    read_sequence_id,
-)
+from fozo.serve.protocol import HEADER_LENGTH, InferRequest
 from fozo.serve.security import CLOSE, AccessPolicy
 from fozo.serve.store import CameraInUse, claim
 
@@ -53,17 +44,14 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("fozo.serve")
 EXTENSIONS = ["sequence", "sequence(string_id)", "binary_tensor_data"]
 MODEL_VERSION = "1"
-INLINE_JSON = 64 << 10
-"""Bytes of JSON parsed on the event loop; longer JSON is parsed on a thread."""
+INLINE_JSON = 64 << 10  # bytes of JSON parsed on the event loop; longer JSON is parsed on a thread
 DISCONNECT_AFTER = 0.02
 """Seconds after which the server watches for a client that hangs up; most responses are ready by then."""
-BODIES = 8
-"""How many bodies of ``max_body`` bytes may be in memory at a time."""
+BODIES = 8  # how many bodies of `max_body` bytes may be in memory at a time
 RETRY = {"Retry-After": "1"}
 IN_USE = {**RETRY, "Fozo-Camera": "elsewhere"}
 """Headers of the refusal of a camera that another server holds: a proxy may then try the next one."""
-UNKNOWN_MODEL = "unknown"
-"""Label of the metrics of requests for a model that does not exist."""
+UNKNOWN_MODEL = "unknown"  # label of the metrics of requests for a model that does not exist
 
 
 class InferenceServer:
@@ -81,8 +69,7 @@ class InferenceServer:
             raise
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
-        self._reserved = 0
-        """Bytes of bodies that are being read or wait."""
+        self._reserved = 0  # bytes of bodies that are being read or wait
 
     def start(self) -> None:
         self.pool = pool = Pool(self.config, on_response=self._record, on_evict=self._forget)
@@ -149,7 +136,7 @@ class InferenceServer:
         self._reserved += length
         try:
             request = await self._read(http, self.pool)
-            check_monitored(request, model.monitored, model.name)
+            protocol.check_monitored(request, model.monitored, model.name)
             return await self.predict(http, model, request)
         except FozoError as error:
             raise refusal(error) from error
@@ -165,14 +152,14 @@ class InferenceServer:
             raise HTTPException(408, sentence, CLOSE) from error
         kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
         length = http.headers.get(HEADER_LENGTH)
-        if kind in PICTURES:
-            request = picture_request(body, http.query_params)
+        if kind in protocol.PICTURES:
+            request = protocol.picture_request(body, http.query_params)
         elif len(body) <= INLINE_JSON or (length is not None and len(length) < 6):
-            request = read_request(body, length, pool.limits)
+            request = protocol.read_request(body, length, pool.limits)
         else:
-            request = await asyncio.to_thread(read_request, body, length, pool.limits)
-        named = http.headers.get(SEQUENCE_HEADER)
-        return request if request.camera or not named else replace(request, camera=read_sequence_id(named))
+            request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
+        named = http.headers.get(protocol.SEQUENCE_HEADER)
+        return request if request.camera or not named else replace(request, camera=protocol.read_sequence_id(named))
 
     async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         """Queue a request and wait; drop one that was not begun if the client hangs up or time is up."""
@@ -209,7 +196,7 @@ class InferenceServer:
 
     async def model_metadata(self, http: HTTPRequest) -> Response:
         model = self.model(http)
-        return JSONResponse(model_metadata(model.name, model.spec, f"fozo_{model.method}", model.monitored))
+        return JSONResponse(protocol.model_metadata(model.name, model.spec, f"fozo_{model.method}", model.monitored))
 
     async def index(self, http: HTTPRequest) -> Response:
         return JSONResponse(

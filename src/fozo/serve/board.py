@@ -20,14 +20,11 @@ from starlette.types import Receive, Scope, Send
 from fozo.serve.history import CAMERAS_PER_MESSAGE, History, Viewer
 from fozo.serve.page import document, policy
 
-VIEWERS = 16
-"""Pages that may be open at a time."""
-PACE = 0.3
-"""Seconds between two messages to a page: changes in between are sent together."""
+VIEWERS = 16  # pages that may be open at a time
+PACE = 0.3  # seconds between two messages to a page: changes in between are sent together
 HEARTBEAT = 10.0
 """Seconds after which something is sent although nothing changed, so that both sides notice a dead connection."""
-STUCK = 30.0
-"""Seconds after which a page that reads nothing is given up."""
+STUCK = 30.0  # seconds after which a page that reads nothing is given up
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",

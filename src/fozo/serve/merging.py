@@ -23,21 +23,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.types import (
-    NO_KNOBS,
-    Batch,
-    Engine,
-    Knobs,
-    Move,
-    Spec,
-    Tap,
-    Taps,
-    engine_repr,
-)
+from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Spec, Tap, Taps, engine_repr
 
 LOG = logging.getLogger("fozo.serve")
-RETRY_AFTER = 60.0
-"""Seconds after which a batch size at which a merged pass failed is tried again."""
+RETRY_AFTER = 60.0  # seconds after which a batch size at which a merged pass failed is tried again
 
 
 class _Call:

@@ -6,8 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from fozo.serve.cameras import Camera
 
-OTHER = "other"
-"""Label of the cameras beyond the first ``max_labels``."""
+OTHER = "other"  # label of the cameras beyond the first `max_labels`
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 

@@ -46,8 +46,7 @@ class ServedModel:
             self._prototype = make_adapter(self.engine, source, **options)
         self.method = self._prototype.info.name
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
-        self.monitored: tuple[str, ...] = ()
-        """Outputs beside predictions."""
+        self.monitored: tuple[str, ...] = ()  # outputs beside predictions
         if self.reference is not None:
             self.monitored = (ACCURACY, DRIFT) if self.reference.expects_accuracy else (DRIFT,)
         self._create(lambda event: None)  # refuses a reference of another model or method

@@ -24,8 +24,7 @@ from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse
 
 LOG = logging.getLogger("fozo.serve")
-Body = tuple[bytes, int | None]
-"""A response as it is sent, and the length of its JSON if tensors follow it."""
+Body = tuple[bytes, int | None]  # A response as it is sent, and the length of its JSON if tensors follow it
 
 
 class TooBusy(FozoError):
@@ -42,11 +41,9 @@ class _Slot:
 
     model: ServedModel
     name: str
-    key: tuple[str, str, int]
-    """Model, camera, and a number other than 0 for a stateless request."""
+    key: tuple[str, str, int]  # model, camera, and a number other than 0 for a stateless request
     jobs: deque[tuple[InferRequest, Future[Body]]] = field(default_factory=deque)
-    busy: bool = False
-    """Whether a thread works on it, or soon will."""
+    busy: bool = False  # whether a thread works on it, or soon will
     camera: Camera | None = None
     used: float = 0.0
 

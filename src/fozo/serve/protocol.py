@@ -37,24 +37,17 @@ from fozo.errors import FozoError
 from fozo.io import parse_json
 from fozo.types import Spec
 
-IMAGES = "images"
-"""Name of the input."""
+IMAGES = "images"  # name of the input
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
-OUTPUTS = (LOGITS, PROBABILITIES, LABELS)
-"""Returned by default."""
-MONITORED = (ACCURACY, DRIFT)
-"""Returned on request, by a model that has a monitor."""
-PICTURES = ("image/jpeg", "image/png")
-"""Content types of a body that is one picture."""
-HEADER_LENGTH = "inference-header-content-length"
-"""Header with the length of a body's JSON; tensors follow."""
-SEQUENCE_HEADER = "x-sequence-id"
-"""Header that names the camera where the body does not: proxies can route by it."""
+OUTPUTS = (LOGITS, PROBABILITIES, LABELS)  # returned by default
+MONITORED = (ACCURACY, DRIFT)  # returned on request, by a model that has a monitor
+PICTURES = ("image/jpeg", "image/png")  # content types of a body that is one picture
+HEADER_LENGTH = "inference-header-content-length"  # header with the length of a body's JSON; tensors follow
+SEQUENCE_HEADER = "x-sequence-id"  # header that names the camera where the body does not: proxies can route by it
 MAX_ID_LENGTH = 256
 MAX_SEQUENCE_NUMBER = 2**64 - 1
 TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
-Tensor = npt.NDArray[np.generic] | tuple[bytes, ...]
-"""Numbers, or encoded pictures."""
+Tensor = npt.NDArray[np.generic] | tuple[bytes, ...]  # numbers, or encoded pictures
 
 
 @dataclass(frozen=True)
@@ -62,8 +55,7 @@ class Limits:
     """Limits of a request."""
 
     images: int = 64
-    pixels: int = 1 << 26
-    """In all of its images together, before they are resized."""
+    pixels: int = 1 << 26  # in all of its images together, before they are resized
 
 
 @dataclass(frozen=True)
@@ -79,13 +71,11 @@ class InferRequest:
     """A request as it was parsed. Its images are still encoded: :meth:`images` decodes them."""
 
     id: str
-    camera: str
-    """The ``sequence_id`` as text; empty for none."""
+    camera: str  # the `sequence_id` as text; empty for none
     start: bool
     end: bool
     outputs: tuple[OutputSpec, ...]
-    reported: frozenset[str]
-    """Of :data:`MONITORED`: what the response's parameters report."""
+    reported: frozenset[str]  # of :data:`MONITORED`: what the response's parameters report
     tensor: Tensor
 
     def images(self, spec: Spec, limits: Limits) -> npt.NDArray[np.generic]:
@@ -280,12 +270,10 @@ def _from_json(data: object, datatype: str, shape: list[int]) -> Tensor:
 class InferResponse:
     """A camera's response: all outputs follow from it."""
 
-    logits: npt.NDArray[np.floating]
-    """``[B, classes]``."""
+    logits: npt.NDArray[np.floating]  # `[B, classes]`
     drift: tuple[float, float, float, float] | None = None
     """Whether there is drift, distance, threshold, p-value: Alibi Detect's numbers."""
-    accuracy: tuple[float, float, float] | None = None
-    """Expected, and its interval."""
+    accuracy: tuple[float, float, float] | None = None  # expected, and its interval
     sentence: str = ""
 
 

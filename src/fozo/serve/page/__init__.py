@@ -8,8 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 STYLE = ("page.css",)
-SCRIPT = ("rows.js", "order.js", "stream.js")
-"""Parts of one module."""
+SCRIPT = ("rows.js", "order.js", "stream.js")  # parts of one module
 
 
 @cache
