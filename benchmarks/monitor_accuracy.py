@@ -70,7 +70,6 @@ def judge(
 
 
 def summary(found: list[Judged]) -> list[object]:
-    """Errors over all domains."""
     error = np.array([each.expected - each.truth for each in found])
     chance = np.array([each.chance for each in found])
     inside = np.mean([each.low <= each.truth <= each.high for each in found])
@@ -158,20 +157,10 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         f"{STREAMS[0][1]} images."
     )
     heads = [
-        "model",
-        "predictions",
-        "labels at calibration",
-        "kind seen",
-        "images calibrated on, a domain",
-        "images a domain",
-        "mean error",
-        "by chance",
-        "beyond chance",
-        "bias",
-        "largest",
-        "in the 95 % interval",
+        "model", "predictions", "labels at calibration", "kind seen", "images calibrated on, a domain",
+        "images a domain", "mean error", "by chance", "beyond chance", "bias", "largest", "in the 95 % interval",
         "interval",
-    ]
+    ]  # fmt: skip
     yield markdown([*heads, "mean error of average confidence"], rows)
     heads = ["model", "predictions", "severity", "accuracy", "expected", "average confidence", "mean error"]
     yield markdown(heads, details)

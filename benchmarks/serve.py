@@ -77,7 +77,6 @@ class Subject:
 
 
 def pictures(count: int, size: int = 28, channels: int = 1, start: int = 0) -> Frames:
-    """Pictures of the bundled set, enlarged."""
     with np.load(sample.IMAGES) as data:
         small = data["images"][start : start + count]
     large = small.repeat(size // 28, axis=1).repeat(size // 28, axis=2)
@@ -94,7 +93,6 @@ def bundled() -> Subject:
 
 
 def exported(weights: Path, folder: Path) -> Subject:
-    """Export a ViT and calibrate it, into a folder."""
     model, stats = folder / "vit.onnx", folder / "vit.npz"
     subprocess.run([sys.executable, "-m", "fozo", "export", str(weights), "-o", str(model)], check=True)
     engine = fozo.load_engine(model)
@@ -115,7 +113,6 @@ class Server:
         self.port = int(found[1])
 
     def processor(self) -> float:
-        """Seconds of processor time so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
