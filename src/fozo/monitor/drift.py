@@ -98,19 +98,19 @@ class CleanImages:
 
     @property
     def width(self) -> int:
-        """Features of an image."""
         return len(self.whitening.mean)
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays of a file."""
         white, scales = self.whitening, np.array([self.length, self.variance, self.norm])
         return {"mean": white.mean, "std": white.std, "centre": white.centre, "matrix": white.matrix, "scales": scales}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], images: int) -> CleanImages:
-        """Read what :meth:`arrays` returned; raises a ``ValueError`` if damaged."""
         white = Whitening(*(arrays[name] for name in ("mean", "std", "centre", "matrix")))
         length, variance, norm = arrays["scales"].tolist()
+        width = len(white.mean)
+        if (white.std.shape, white.centre.shape, white.matrix.shape) != ((width,), (width,), (width, width)):
+            raise ValueError("its shapes do not fit together")
         if min(length, variance, norm, float(white.std.min())) <= 0 or images < 1:
             raise ValueError("its scales are not positive")
         return cls(images, white, length, variance, norm)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fozo.methods.common.state import read_attributes, write_attributes
-from fozo.types import Array, Floats, State
+from fozo.monitor.types import Stateful
+from fozo.types import Array, Floats
 
 GRID = 16
 """Most rows and columns of the thumbnails by which scenes are compared."""
@@ -49,7 +49,7 @@ class FaultChange:
     """With which image of the stream, the first being 1."""
 
 
-class FaultDetector:
+class FaultDetector(Stateful):
     """Finds faults in frames that come in order."""
 
     STATE = ("frames", "lasted", "began", "previous", "scene", "settled")
@@ -69,12 +69,6 @@ class FaultDetector:
     def faults(self) -> tuple[str, ...]:
         """Faults that last."""
         return tuple(name for name, began in zip(LASTING, self.began, strict=True) if began)
-
-    def state(self) -> State:
-        return read_attributes(self, self.STATE, ())
-
-    def load_state(self, state: State) -> None:
-        write_attributes(self, self.STATE, (), state)
 
     def update(self, pixels: Floats) -> list[FaultChange]:
         """Update by frames ``[B, channels, height, width]`` in [0, 1]; return the faults that began or ended."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fozo.methods.common.state import read_attributes, write_attributes
 from fozo.monitor.accuracy import prediction_features
 from fozo.monitor.regression import Regression
 from fozo.monitor.signatures import Coordinates
-from fozo.types import Array, Floats, State
+from fozo.monitor.types import Stateful
+from fozo.types import Array, Floats
 
 PAIRS = 128
 """Most recent pairs that are compared."""
@@ -49,7 +49,7 @@ class Comparison:
         return self.gain is not None and self.error is not None and self.gain < -self.error
 
 
-class Shadow:
+class Shadow(Stateful):
     """Chooses images for the plain model, and remembers features of both predictions."""
 
     STATE = ("due", "pairs")
@@ -73,12 +73,6 @@ class Shadow:
     def forget(self) -> None:
         """Drop the pairs: they are of another domain."""
         self.pairs = self.pairs[:0]
-
-    def state(self) -> State:
-        return read_attributes(self, self.STATE, ())
-
-    def load_state(self, state: State) -> None:
-        write_attributes(self, self.STATE, (), state)
 
     def compare(
         self, coordinates: Coordinates | None, plain: Regression | None, adapted: Regression | None

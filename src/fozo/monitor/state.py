@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.io import as_dataclass, parse_json
-from fozo.methods.common.state import ArrayLike, check_arrays, read_attributes, write_attributes
+from fozo.methods.common.state import AnyArray, check_arrays
 from fozo.monitor.drift import RECENT, CleanImages, DriftDetector
 from fozo.monitor.faults import FaultDetector
 from fozo.monitor.shadow import Shadow
-from fozo.monitor.types import Event
-from fozo.types import Array, State
+from fozo.monitor.types import Event, Stateful
+from fozo.types import Array
 
 WINDOW = 64
 """Most recent images that quality statistics, diagnosis and expected accuracy refer to."""
@@ -33,7 +33,7 @@ class Log:
     events: tuple[Event, ...]
 
 
-class StreamState:
+class StreamState(Stateful):
     """The detectors of one stream, and features of its most recent images."""
 
     STATE = ("images", "guarding", "features", "predictions", "detector", "faults", "shadow", "log")
@@ -69,13 +69,7 @@ class StreamState:
             self.shadow.forget()
         self.features, self.predictions = self.features[-keep:], self.predictions[-keep:]
 
-    def state(self) -> State:
-        return read_attributes(self, self.STATE, ())
-
-    def load_state(self, state: State) -> None:
-        write_attributes(self, self.STATE, (), state)
-
-    def check_arrays(self, arrays: Mapping[str, ArrayLike]) -> None:
+    def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
         check_arrays("this monitor", self.state(), self.VARIABLE_LENGTH, arrays)
 
     @property
