@@ -166,7 +166,11 @@ def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
 def faults_and_cost(material: Material) -> Iterator[str]:
     """Camera faults seen in unrelated photographs, and what looking at an image costs beside its descriptor."""
     spec, (domain, indices) = material.spec, material.domains("rest")[0]
-    pixels, quality, detector = material.pixels("rest", domain, indices), QualityStatistics(spec), FaultDetector()
+    pixels, quality, detector = (
+        material.pixels("rest", domain, indices),
+        QualityStatistics(spec),
+        FaultDetector(spec.image_size),
+    )
     found, seconds = [], []
     for start in range(0, len(pixels) - BATCH + 1, BATCH):
         images = spec.normalise(pixels[start : start + BATCH])

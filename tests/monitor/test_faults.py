@@ -22,7 +22,7 @@ def frames(count: int, picture: Floats, seed: int = 0, noise: float = 0.01) -> F
 
 
 def faults_of(*parts: Floats) -> list[tuple[str, bool, int]]:
-    detector = FaultDetector()
+    detector = FaultDetector((64, 64))
     found = []
     for part in parts:
         for batch in (part[start : start + 5] for start in range(0, len(part), 5)):

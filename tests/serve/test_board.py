@@ -23,7 +23,7 @@ from fozo.monitor.types import Drift
 from fozo.serve.board import CameraBoard
 from fozo.serve.history import CAMERAS_PER_MESSAGE, FORGOTTEN, SILENT, History, Viewer
 from fozo.serve.page import document, policy
-from tests.serve.helpers import NOW, reading, serving
+from tests.serve.conftest import NOW, reading, serving
 
 
 def told(history: History, viewer: Viewer) -> dict[str, dict[str, Any]]:

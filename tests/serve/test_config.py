@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import fozo
@@ -13,8 +12,7 @@ from fozo.data import sample
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ModelConfig, ServeConfig, read_config
 from fozo.serve.metrics import OTHER, Metrics
-from fozo.testing import same
-from tests.serve.conftest import MODEL, STATS, config, foggy, frames
+from tests.serve.conftest import MODEL, STATS, config
 
 TOML = """
 port = 0
@@ -97,21 +95,7 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
     InferenceServer(config(tmp_path / "state")).stop()  # and nobody holds its lock
 
 
-def test_siblings_share_what_is_derived_and_nothing_else() -> None:
-    """They are as clones: each adapts by itself; what is large and constant is in memory once."""
-    first = fozo.Align(fozo.load_engine(MODEL, threads=1), fozo.SourceStatistics.load(STATS))
-    one, other, clone = first.sibling(), first.sibling(), first.clone()
-    assert one.targets.weights is other.targets.weights and one.targets is not other.targets
-    for part in np.split(foggy(frames(24)), 3):
-        np.testing.assert_array_equal(one(part), clone(part))
-        one.release()
-        assert one.last_input is None
-        other(frames(8))
-    assert same(one.state(), clone.state()) and not same(other.state(), clone.state())
-    assert same(first.state(), one.sibling().state())
-
-
-def test_only_so_many_cameras_have_labels() -> None:
+def test_the_number_of_labels_is_limited() -> None:
     class Adapter:
         def metrics(self) -> dict[str, float]:
             return {"fallbacks": 1.0}

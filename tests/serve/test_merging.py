@@ -91,7 +91,7 @@ def waiting_calls(engine: MergingEngine, hold: threading.Event, batches: Sequenc
         hold.set()
         results = [each.exception(30) or each.result()[Tap.LOGITS] for each in futures]
     hold.clear()
-    assert engine._callers == engine._running == engine._served == 0 and not engine._waiting
+    assert engine._callers == engine._running == 0 and not engine._waiting
     return results
 
 
@@ -212,6 +212,6 @@ def test_every_method_is_served_as_if_alone(bundled: Engine, name: str) -> None:
 
 
 def test_wrong_settings_are_refused(bundled: Engine) -> None:
-    for settings in ({"max_delay": -1.0}, {"max_delay": 2.0}, {"max_batch": 0}, {"passes": 0}):
+    for settings in ({"max_delay": -1.0}, {"max_delay": 2.0}, {"max_batch": 0}):
         with pytest.raises(fozo.FozoError, match="give"):
             MergingEngine(bundled, **settings)

@@ -28,7 +28,7 @@ from fozo.serve.protocol import (
     write_response,
 )
 
-LIMITS = Limits(images=4, pixels=4096, body=100_000)
+LIMITS = Limits(images=4, pixels=4096)
 SPEC = fozo.load_engine(sample.MODELS["float32"], threads=1).spec
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import socket
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -126,22 +125,6 @@ def test_drift_and_expected_accuracy(url: str) -> None:
     assert f'fozo_drift_detected{{model="{NAME}",stream="clear"}} 0.0' in metrics
     assert f'fozo_images_total{{model="{NAME}",stream="fog"}} 16.0' in metrics
     assert 'band="contrast"' in metrics and "fozo_streams" in metrics and "fozo_passes_total" in metrics
-
-
-def test_cameras_do_not_influence_each_other(url: str) -> None:
-    """Two cameras in different weather, at the same time, are as two adapters in two processes."""
-    pixels = frames(32, 100)
-    streams = {"dim": foggy(pixels, 0.8), "plain": pixels, 77: foggy(pixels[::-1], 0.5)}
-
-    def play(camera: str | int) -> list[Array]:
-        return [ask(url, part, sequence_id=camera).as_numpy("logits") for part in np.split(streams[camera], 8)]
-
-    with ThreadPoolExecutor(3) as pool:
-        found = dict(zip(streams, pool.map(play, streams), strict=True))
-    for camera, stream in streams.items():
-        adapter = own()
-        for part, logits in zip(np.split(stream, 8), found[camera], strict=True):
-            np.testing.assert_allclose(logits, adapter(part), rtol=5e-3, atol=5e-3)
 
 
 def test_a_repeated_request_teaches_once(url: str) -> None:

@@ -123,21 +123,17 @@ class Stream:
             )
         if spec.classes and len(images.classes) != spec.classes:  # a black box may not know yet
             raise FozoError(
-                f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}, so "
-                f"labels and outputs would not match; open the set with classes= in the order of the outputs, or name "
-                f"the outputs with labels= when loading the model"
+                f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}; open the "
+                f"set with classes= in the order of the outputs, or name the outputs with labels= when loading it"
             )
         absent = [domain for domain in self._used if domain not in offered]
         if absent:
             kinds = ", ".join(dict.fromkeys(domain.kind for domain in offered))
             levels = ", ".join(str(level) for level in sorted({domain.severity for domain in offered}))
-            raise FozoError(
-                f"the {self.scenario.name} scenario needs {absent[0].name}, which this {images.name} set lacks; it has "
-                f"{kinds} at severities {levels}"
-            )
+            needs = f"the {self.scenario.name} scenario needs {absent[0].name}"
+            raise FozoError(f"{needs}, which this {images.name} set lacks; it has {kinds} at severities {levels}")
 
     def __len__(self) -> int:
-        """Batches."""
         return int(self._starts[-1])
 
     def _order(self, number: int) -> Positions:
@@ -147,7 +143,7 @@ class Stream:
 
     @cached_property
     def _hashes(self) -> tuple[str, str]:
-        """Of the images in the domains that are used, and of the order in which they come."""
+        """Of the images in the used domains, and of their order."""
         images, order = self.source.images, hashlib.sha256()
         for number in range(len(self.segments)):
             order.update(self._order(number).astype("<i8").tobytes())
@@ -228,7 +224,6 @@ class Stream:
                 yield batch, [(segment.domains[d], int(i)) for d, i in zip(domains, samples, strict=True)]
 
     def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:
-        """Load one image into a batch (in a worker)."""
         try:
             pixels = self.source.load(domain, index)
             for channel, table in enumerate(self._table):

@@ -26,7 +26,6 @@ from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError
 from fozo.methods.common import fork
 from fozo.methods.common.info import NEEDS, check_needs
-from fozo.methods.common.journal import Journal
 from fozo.methods.common.observer import AttachedObserver, DriftReading, Observation, Observer
 from fozo.methods.common.options import with_options
 from fozo.methods.common.stateful import C, Stateful
@@ -88,11 +87,11 @@ class Method(Stateful[C]):
         self.prepare()
         self.begin()
         if journal is not None:
-            self.journal, self._recorded = Journal(journal, self.journal_header()), self.variables()
+            self.open_journal(journal)
 
     def _renew(self) -> None:
         """Set what belongs to one object and to no sibling of it."""
-        self.journal: Journal | None = None
+        self.journal = None
         self._recorded: State = {}
         self._entries = 0
         self._frozen = False

@@ -6,11 +6,10 @@ from fozo.monitor.guarded import Guarded
 from fozo.monitor.monitor import Monitor
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.signatures import Guess
-from fozo.monitor.state import MonitorState
 from fozo.monitor.status import Status
 from fozo.monitor.types import Drift, Event
 
 __all__ = [
     "CleanImages", "Drift", "DriftDetector", "Estimate", "Event", "Guarded", "Guess", "Monitor", "MonitorReference",
-    "MonitorState", "Status",
+    "Status",
 ]  # fmt: skip

@@ -20,16 +20,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.monitor.types import Drift
-from fozo.types import Array
+from fozo.types import Array, State
 
 MAX_DEVIATION = 3.0
 """Standard deviations at which a feature is clipped."""
@@ -99,19 +98,19 @@ class CleanImages:
 
     @property
     def width(self) -> int:
-        """Features of an image."""
         return len(self.whitening.mean)
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays of a file."""
         white, scales = self.whitening, np.array([self.length, self.variance, self.norm])
         return {"mean": white.mean, "std": white.std, "centre": white.centre, "matrix": white.matrix, "scales": scales}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], images: int) -> CleanImages:
-        """Read what :meth:`arrays` returned; raises a ``ValueError`` if damaged."""
         white = Whitening(*(arrays[name] for name in ("mean", "std", "centre", "matrix")))
         length, variance, norm = arrays["scales"].tolist()
+        width = len(white.mean)
+        if (white.std.shape, white.centre.shape, white.matrix.shape) != ((width,), (width,), (width, width)):
+            raise ValueError("its shapes do not fit together")
         if min(length, variance, norm, float(white.std.min())) <= 0 or images < 1:
             raise ValueError("its scales are not positive")
         return cls(images, white, length, variance, norm)
@@ -164,33 +163,34 @@ class DriftDetector:
         if not content >= 0:
             raise FozoError(f"content is {content}; give a squared shift from 0 up")
         self.clean, self.rate, self.content = clean, rate, content
-        self.reset()
-
-    def reset(self) -> None:
-        self.rows = np.zeros((0, self.clean.whitening.matrix.shape[1]))
-        self.times = np.zeros(0)
+        self.rows: Array = np.zeros((0, clean.width))
+        self.times: Array = np.zeros(0)
         self.seen = 0
-        self._drifted = np.zeros(self.rows.shape[1])
+        self._drifted: Array = np.zeros(clean.width)
         """Mean of the images of the present drift."""
         self.drift = Drift()
 
-    def state(self) -> tuple[dict[str, object], dict[str, Array]]:
-        """What is remembered of the stream, as JSON and arrays."""
-        header = {"seen": self.seen, "drift": asdict(self.drift)}
-        return header, {"rows": self.rows, "times": self.times, "drifted": self._drifted}
-
-    def load_state(self, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Continue from what :meth:`state` returned; raises a ``ValueError`` or the like if damaged."""
-        self.seen, self.drift = int(header["seen"]), Drift(**header["drift"])
-        self.rows, self.times, self._drifted = arrays["rows"], arrays["times"], arrays["drifted"]
-        if self.seen < len(self.rows):
-            raise ValueError("it has seen fewer images than it remembers")
+    def state(self) -> State:
         drift = self.drift
-        if type(drift.warning_detected) is not bool or drift.drift_detected is not (type(drift.since) is int):
-            raise ValueError("its drift has no beginning, or the beginning has no drift")
-        numbers = drift.distance, drift.threshold, drift.p_value, drift.since_time or 0.0
-        if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
-            raise ValueError("its drift has numbers that are not finite")
+        since = [] if drift.since is None else [drift.since, drift.since_time]
+        values = float(drift.warning_detected), drift.distance, drift.threshold, drift.p_value
+        return {
+            "seen": np.array(self.seen), "rows": self.rows, "times": self.times, "drifted": self._drifted,
+            "drift": np.array(values), "since": np.array(since, dtype=np.float64),
+        }  # fmt: skip
+
+    def load_state(self, state: State) -> None:
+        self.seen = int(state["seen"])
+        self.rows, self.times, self._drifted = (state[name].astype(np.float64) for name in ("rows", "times", "drifted"))
+        warning, distance, threshold, p_value = state["drift"].tolist()
+        since, since_time = None, None
+        if len(state["since"]):
+            since, since_time = state["since"].tolist()
+            since = int(since)
+        if self.seen < len(self.rows) or (since is not None and not 1 <= since <= self.seen):
+            raise ValueError("it has seen fewer images than it remembers")
+        detected = since is not None
+        self.drift = Drift(detected, warning > 0, distance, threshold, p_value, since, since_time)
 
     def update(self, features: Array, time: float = math.nan) -> Drift:
         """Test a batch ``[n, features]`` seen at ``time``."""

@@ -24,7 +24,7 @@ BLOCK = 8
 LEVEL = 1 / 255
 """What 8 bits resolve; added where a logarithm needs a floor."""
 OCTAVES = ("finest detail", "fine detail", "medium detail")
-"""Names of the three finest octaves, from the finest: 2 to 4 pixels a period, 4 to 8, 8 to 16."""
+"""The three finest octaves."""
 
 
 def _percent(change: float) -> str:
@@ -56,28 +56,24 @@ class Statistic:
     meaning: str
 
 
-STATISTICS: tuple[Statistic, ...] = (
-    Statistic("brightness", _stops, 0.15, "mean luminance in linear light, in stops (a stop is a factor of two)"),
-    Statistic("contrast", _percent, 0.05, "standard deviation of luma"),
-    Statistic("saturation", _percent, 0.08, "mean difference between the strongest and the weakest channel"),
-    Statistic("warmth", _points, 0.02, "red less blue, as a part of full scale: above 0 is warmer, below cooler"),
-    Statistic(
-        "green", _points, 0.02, "green less the mean of red and blue, as a part of full scale: below 0 is magenta"
-    ),
-    *(
-        Statistic(name, _percent, 0.08, f"amplitude of luma at {2 << i} to {4 << i} pixels a period")
-        for i, name in enumerate(OCTAVES)
-    ),
-    Statistic("noise", _times, 0.2, "median deviation between neighbouring pixels, as the sigma of gaussian noise"),
-    Statistic(
-        "evenness of noise", _times, 0.1, "median over mean of these deviations: high for even noise, low for specks"
-    ),
-    Statistic("blockiness", _percent, 0.05, "steps of luma at the borders of 8 x 8 blocks over those elsewhere"),
-    Statistic(
-        "sideways detail", _percent, 0.08, "steps of luma across over those down: falls where motion blurs sideways"
-    ),
-    Statistic("burnt highlights", _points, 0.02, "pixels at 98 % of full scale or more"),
-    Statistic("blocked shadows", _points, 0.02, "pixels at 2 % of full scale or less"),
+STATISTICS = tuple(
+    Statistic(*row)
+    for row in (
+        ("brightness", _stops, 0.15, "mean luminance in linear light, in stops (a stop is a factor of two)"),
+        ("contrast", _percent, 0.05, "standard deviation of luma"),
+        ("saturation", _percent, 0.08, "mean difference between the strongest and the weakest channel"),
+        ("warmth", _points, 0.02, "red less blue, as a part of full scale: above 0 is warmer, below cooler"),
+        ("green", _points, 0.02, "green less the mean of red and blue, as a part of full scale: below 0 is magenta"),
+        ("finest detail", _percent, 0.08, "amplitude of luma at 2 to 4 pixels a period"),
+        ("fine detail", _percent, 0.08, "amplitude of luma at 4 to 8 pixels a period"),
+        ("medium detail", _percent, 0.08, "amplitude of luma at 8 to 16 pixels a period"),
+        ("noise", _times, 0.2, "median deviation between neighbouring pixels, as the sigma of gaussian noise"),
+        ("evenness of noise", _times, 0.1, "median over mean of these deviations: high for even noise, low for specks"),
+        ("blockiness", _percent, 0.05, "steps of luma at the borders of 8 x 8 blocks over those elsewhere"),
+        ("sideways detail", _percent, 0.08, "steps of luma across over those down: falls where motion blurs sideways"),
+        ("burnt highlights", _points, 0.02, "pixels at 98 % of full scale or more"),
+        ("blocked shadows", _points, 0.02, "pixels at 2 % of full scale or less"),
+    )
 )
 """In the order of the columns of :class:`QualityStatistics`."""
 NAMES = tuple(each.name for each in STATISTICS)

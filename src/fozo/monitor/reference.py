@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -23,13 +22,13 @@ from fozo.data.images import Pixels
 from fozo.data.sets.base import ImageSet
 from fozo.data.sources import prepare
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_arrays, save_arrays
+from fozo.io import load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor.drift import CleanImages
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.monitor.regression import Evidence, Regression
 from fozo.monitor.signatures import SEVERITIES, Signatures
-from fozo.types import Array, Floats, Spec, Tap
+from fozo.types import Array, Floats, Spec, State, Tap
 
 SAMPLE = 64
 """Images that are corrupted for each kind and severity by default; each takes other ones, so that all get a turn."""
@@ -145,7 +144,7 @@ class MonitorReference:
 
     @property
     def expects_accuracy(self) -> bool:
-        """Whether it gives an accuracy, rather than a fraction of that on clean images, or nothing."""
+        """Whether it gives an accuracy, not only one relative to clean images."""
         return self.adapted is not None and not self.unlabelled
 
     def check(self, adapter: Method[Any]) -> None:
@@ -172,7 +171,7 @@ class MonitorReference:
         if self.signatures is not None:
             header |= {"kinds": self.signatures.kinds, "sample": self.signatures.images}
         parts = {"clean": self.clean, "signatures": self.signatures, "adapted": self.adapted, "plain": self.plain}
-        arrays: dict[str, npt.NDArray[np.generic]] = {}
+        arrays: State = {}
         for name, part in parts.items():
             if part is not None:
                 arrays |= {f"{name}.{key}": array for key, array in part.arrays().items()}
@@ -182,18 +181,19 @@ class MonitorReference:
     def load(cls, path: str | os.PathLike[str]) -> MonitorReference:
         """Read what :meth:`save` wrote; values that no images can have given are refused."""
         name = os.fspath(path)
+        header, arrays = load_arrays(path, cls.KIND)
+        version = header.get("version")
+        if version != cls.VERSION or header.get("looks") != list(NAMES):
+            raise FozoError(f"{name} holds a monitor reference of another version ({version!r}); collect it again")
         try:
-            header, arrays = load_arrays(path, cls.KIND, partial(cls._check_file, name))
             return cls._from_file(header, arrays)
-        except FozoError:
-            raise
         except (KeyError, TypeError, ValueError) as error:
             raise FozoError(
                 f"{name} holds a damaged monitor reference ({type(error).__name__}: {error}); collect it again"
             ) from error
 
     @classmethod
-    def _from_file(cls, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np.generic]]) -> MonitorReference:
+    def _from_file(cls, header: Mapping[str, Any], arrays: State) -> MonitorReference:
         parts: dict[str, dict[str, Array]] = {"clean": {}, "signatures": {}, "adapted": {}, "plain": {}}
         for name, array in arrays.items():
             part, _, key = name.partition(".")
@@ -203,9 +203,8 @@ class MonitorReference:
         clean = CleanImages.from_arrays(parts["clean"], int(header["images"]))
         signatures = None
         if parts["signatures"]:
-            signatures = Signatures(
-                tuple(map(str, header["kinds"])), **parts["signatures"], images=int(header["sample"])
-            )
+            kinds = tuple(map(str, header["kinds"]))
+            signatures = Signatures(kinds, **parts["signatures"], images=int(header["sample"]))
             signatures.check(clean.width)
         adapted, plain = (
             Regression.from_arrays(parts[name], clean.width) if parts[name] else None for name in ("adapted", "plain")
@@ -213,22 +212,8 @@ class MonitorReference:
         fingerprint, model, method = (str(header[name]) for name in ("fingerprint", "model", "method"))
         return cls(fingerprint, model, method, clean, signatures, adapted, plain, bool(header["unlabelled"]))
 
-    @classmethod
-    def _check_file(cls, path: str, header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
-        """Refuse another version, and shapes that do not fit together, before an array is read."""
-        version = header.get("version")
-        if version != cls.VERSION or header.get("looks") != list(NAMES):
-            raise FozoError(f"{path} holds a monitor reference of another version ({version!r}); collect it again")
-        (width,) = specs["clean.mean"].shape
-        shapes = {"std": (width,), "centre": (width,), "matrix": (width, width), "scales": (3,)}
-        for key, shape in shapes.items():
-            spec = specs[f"clean.{key}"]
-            if spec.shape != shape or spec.dtype.kind != "f":
-                raise ValueError(f"clean.{key} is {spec.dtype} of shape {list(spec.shape)}")
-
 
 def _read(images: ImageSet, spec: Spec, progress: Progress) -> Pixels:
-    """Read a set of images at the model's size."""
     found = []
     for index in range(len(images)):
         found.append(prepare(images, images.read(index), spec.image_size, spec.channels))

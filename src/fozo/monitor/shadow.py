@@ -8,7 +8,6 @@ regressions' errors that both do not share.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from fozo.monitor.accuracy import prediction_features
 from fozo.monitor.regression import Regression
 from fozo.monitor.signatures import Coordinates
+from fozo.monitor.types import Stateful
 from fozo.types import Array, Floats
 
 PAIRS = 128
@@ -49,45 +49,38 @@ class Comparison:
         return self.gain is not None and self.error is not None and self.gain < -self.error
 
 
-class Shadow:
+class Shadow(Stateful):
     """Chooses images for the plain model, and remembers features of both predictions."""
 
+    STATE = ("due", "pairs")
+
     def __init__(self, rate: float) -> None:
-        self.rate, self._due = rate, 0.0
-        self._pairs: deque[Array] = deque(maxlen=PAIRS)
-        """Rows of 7: features of the plain prediction, of the adapted one, and whether they are equal."""
+        self.rate, self.due = rate, 0.0
+        self.pairs: Array = np.zeros((0, 7))
 
     def choose(self, count: int) -> npt.NDArray[np.int64]:
         """Which of the next ``count`` images the plain model predicts too: evenly spaced."""
-        steps = np.floor(self._due + self.rate * np.arange(count + 1))
-        self._due = (self._due + self.rate * count) % 1.0
+        steps = np.floor(self.due + self.rate * np.arange(count + 1))
+        self.due = (self.due + self.rate * count) % 1.0
         return np.flatnonzero(np.diff(steps) > 0)
 
     def add(self, plain: Floats, adapted: Floats) -> None:
-        """Remember pairs of logits ``[n, classes]``."""
+        """Remember pairs of logits ``[n, classes]``: features of both, and whether they name the same class."""
         same = plain.argmax(axis=1) == adapted.argmax(axis=1)
-        self._pairs.extend(np.column_stack([prediction_features(plain), prediction_features(adapted), same]))
-
-    def state(self) -> tuple[float, Array]:
-        """How much of the next image is due, and the pairs as rows ``[n, 7]``."""
-        return self._due, np.array(self._pairs).reshape(-1, 7)
-
-    def load_state(self, due: float, rows: Array) -> None:
-        self._due = due
-        self._pairs.extend(rows)
+        pairs = np.column_stack([prediction_features(plain), prediction_features(adapted), same])
+        self.pairs = np.concatenate([self.pairs, pairs])[-PAIRS:]
 
     def forget(self) -> None:
         """Drop the pairs: they are of another domain."""
-        self._pairs.clear()
+        self.pairs = self.pairs[:0]
 
     def compare(
         self, coordinates: Coordinates | None, plain: Regression | None, adapted: Regression | None
     ) -> Comparison | None:
         """Compare the pairs; ``coordinates`` are those of the recent images."""
-        if len(self._pairs) < MIN_PAIRS:
+        if len(self.pairs) < MIN_PAIRS:
             return None
-        rows = np.array(self._pairs)
-        p, a, same = rows[:, :3], rows[:, 3:6], rows[:, 6] > 0
+        p, a, same = self.pairs[:, :3], self.pairs[:, 3:6], self.pairs[:, 6] > 0
         agreement = float(same.mean())
         gain = error = None
         if coordinates is not None and plain is not None and adapted is not None:
@@ -98,4 +91,4 @@ class Shadow:
             unshared = np.sqrt(max(1 - plain.correlation(adapted), 0.0))
             errors = np.hypot(plain.mean(p, coordinates)[1], adapted.mean(a, coordinates)[1])
             error = float(np.hypot(gains.std() / np.sqrt(len(gains)), unshared * errors * (1 - agreement)))
-        return Comparison(len(rows), agreement, float(p[:, 2].mean()), float(a[:, 2].mean()), gain, error)
+        return Comparison(len(p), agreement, float(p[:, 2].mean()), float(a[:, 2].mean()), gain, error)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fozo.errors import FozoError
 from fozo.types import Array
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -49,7 +48,6 @@ class Guess:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The nearest corruption and those that cannot be distinguished from it."""
         return (self.kind, *self.ambiguous_with)
 
     def __str__(self) -> str:
@@ -95,18 +93,15 @@ class Signatures:
         return cls(kinds, mean, std, matrix, points, min(len(value) for value in rows.values()))
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays of a file."""
         return {"mean": self.mean, "std": self.std, "matrix": self.matrix, "points": self.points}
 
     def check(self, features: int) -> None:
-        """Refuse arrays that do not fit together."""
         shapes = (self.mean.shape, self.std.shape, self.matrix.shape, self.points.shape)
         expected = ((features,), (features,), (features, features), (len(self.kinds), len(SEVERITIES), features))
         if shapes != expected or self.images < 1 or not (self.std > 0).all():
-            raise FozoError(f"signatures of shapes {shapes} do not fit together; collect the reference again")
+            raise ValueError(f"signatures of shapes {shapes} do not fit together")
 
     def whiten(self, features: Array) -> Array:
-        """Whiten ``[n, features]``."""
         return np.asarray(_standardised(features, self.mean, self.std) @ self.matrix)
 
     def coordinates(self, features: Array) -> Coordinates:

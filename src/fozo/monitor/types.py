@@ -1,9 +1,25 @@
-"""What the monitor reports: drift and events."""
+"""What the monitor reports, drift and events; and state by declared attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+from fozo.methods.common.state import read_attributes, write_attributes
+from fozo.types import State
+
+
+class Stateful:
+    """Something whose state is the attributes that ``STATE`` names, as a method's is."""
+
+    STATE: ClassVar[tuple[str, ...]]
+
+    def state(self) -> State:
+        return read_attributes(self, self.STATE, ())
+
+    def load_state(self, state: State) -> None:
+        write_attributes(self, self.STATE, (), state)
 
 
 @dataclass(frozen=True)
@@ -25,17 +41,12 @@ class Drift:
 
     @property
     def is_drift(self) -> bool:
-        """The same as ``drift_detected``."""
         return self.drift_detected
 
     def as_dict(self) -> dict[str, float | int | None]:
         """Alibi Detect's names: ``is_drift``, ``distance``, ``threshold``, ``p_val``."""
-        return {
-            "is_drift": int(self.drift_detected),
-            "distance": self.distance,
-            "threshold": self.threshold,
-            "p_val": self.p_value,
-        }
+        distance, threshold, p_value = self.distance, self.threshold, self.p_value
+        return {"is_drift": int(self.drift_detected), "distance": distance, "threshold": threshold, "p_val": p_value}
 
 
 @dataclass(frozen=True)

@@ -28,20 +28,11 @@ from starlette.routing import Route
 
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
+from fozo.serve import protocol
 from fozo.serve.metrics import Metrics
 from fozo.serve.model import ServedModel
 from fozo.serve.pool import Body, Pool, TooBusy
-from fozo.serve.protocol import (
-    HEADER_LENGTH,
-    PICTURES,
-    SEQUENCE_HEADER,
-    InferRequest,
-    check_monitored,
-    model_metadata,
-    picture_request,
-    read_request,
-    read_sequence_id,
-)
+from fozo.serve.protocol import HEADER_LENGTH, InferRequest
 from fozo.serve.security import CLOSE, AccessPolicy
 from fozo.serve.store import CameraInUse, claim
 
@@ -53,17 +44,14 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("fozo.serve")
 EXTENSIONS = ["sequence", "sequence(string_id)", "binary_tensor_data"]
 MODEL_VERSION = "1"
-INLINE_JSON = 64 << 10
-"""Bytes of JSON parsed on the event loop; longer JSON is parsed on a thread."""
+INLINE_JSON = 64 << 10  # bytes of JSON parsed on the event loop; longer JSON is parsed on a thread
 DISCONNECT_AFTER = 0.02
 """Seconds after which the server watches for a client that hangs up; most responses are ready by then."""
-BODIES = 8
-"""How many bodies of ``max_body`` bytes may be in memory at a time."""
+BODIES = 8  # how many bodies of `max_body` bytes may be in memory at a time
 RETRY = {"Retry-After": "1"}
 IN_USE = {**RETRY, "Fozo-Camera": "elsewhere"}
 """Headers of the refusal of a camera that another server holds: a proxy may then try the next one."""
-UNKNOWN_MODEL = "unknown"
-"""Label of the metrics of requests for a model that does not exist."""
+UNKNOWN_MODEL = "unknown"  # label of the metrics of requests for a model that does not exist
 
 
 class InferenceServer:
@@ -81,8 +69,7 @@ class InferenceServer:
             raise
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
-        self._reserved = 0
-        """Bytes of bodies that are being read or wait."""
+        self._reserved = 0  # bytes of bodies that are being read or wait
 
     def start(self) -> None:
         self.pool = pool = Pool(self.config, on_response=self._record, on_evict=self._forget)
@@ -141,13 +128,15 @@ class InferenceServer:
         if self.pool is None:
             raise HTTPException(503, "the server is not ready yet; try again in a while", RETRY)
         header, most = http.headers.get("content-length", ""), self.config.max_body
-        length = min(int(header), most) if header.isdecimal() and len(header) < 20 else most
+        length = int(header) if header.isdecimal() and len(header) < 20 else most
+        if length > most:
+            raise _too_long(most)
         if self._reserved + length > BODIES * most:
             raise HTTPException(503, "too many large requests are being read; try again in a while", {**RETRY, **CLOSE})
         self._reserved += length
         try:
             request = await self._read(http, self.pool)
-            check_monitored(request, model.monitored, model.name)
+            protocol.check_monitored(request, model.monitored, model.name)
             return await self.predict(http, model, request)
         except FozoError as error:
             raise refusal(error) from error
@@ -163,55 +152,51 @@ class InferenceServer:
             raise HTTPException(408, sentence, CLOSE) from error
         kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
         length = http.headers.get(HEADER_LENGTH)
-        if kind in PICTURES:
-            request = picture_request(body, http.query_params)
+        if kind in protocol.PICTURES:
+            request = protocol.picture_request(body, http.query_params)
         elif len(body) <= INLINE_JSON or (length is not None and len(length) < 6):
-            request = read_request(body, length, pool.limits)
+            request = protocol.read_request(body, length, pool.limits)
         else:
-            request = await asyncio.to_thread(read_request, body, length, pool.limits)
-        named = http.headers.get(SEQUENCE_HEADER)
-        return request if request.camera or not named else replace(request, camera=read_sequence_id(named))
+            request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
+        named = http.headers.get(protocol.SEQUENCE_HEADER)
+        return request if request.camera or not named else replace(request, camera=protocol.read_sequence_id(named))
 
     async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         """Queue a request and wait; drop one that was not begun if the client hangs up or time is up."""
         if self.pool is None:
             raise TooBusy("the server is being stopped; try again in a while", 503)
         future: asyncio.Future[Body] = asyncio.wrap_future(self.pool.submit(model, request))
-        timeout, disconnected = self.config.timeout, None
+        tasks: list[asyncio.Future[Any]] = [future]
+        timeout = self.config.timeout
         try:
-            await asyncio.wait({future}, timeout=min(DISCONNECT_AFTER, timeout))
+            await asyncio.wait(tasks, timeout=min(DISCONNECT_AFTER, timeout))
             if not future.done():
-                tasks: set[asyncio.Future[Any]] = {future}
                 if http is not None:
-                    disconnected = asyncio.ensure_future(_disconnect(http))
-                    tasks.add(disconnected)
+                    tasks.append(asyncio.ensure_future(_disconnect(http)))
                 await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
                 return future.result()
-            if disconnected is not None and disconnected.done():
+            if tasks[-1].done():
                 raise HTTPException(499, "the client has disconnected")
             raise HTTPException(504, f"there was no response within {timeout:g} s; send it again", RETRY)
         finally:
-            future.cancel()
-            if disconnected is not None:
-                disconnected.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def live(self, http: HTTPRequest) -> Response:
         return Response()
 
     async def ready(self, http: HTTPRequest) -> Response:
+        if "model" in http.path_params:
+            self.model(http)
         return Response(status_code=200 if self.pool is not None else 503)
-
-    async def model_ready(self, http: HTTPRequest) -> Response:
-        self.model(http)
-        return await self.ready(http)
 
     async def server_metadata(self, http: HTTPRequest) -> Response:
         return JSONResponse({"name": "fozo", "version": installed_version(), "extensions": EXTENSIONS})
 
     async def model_metadata(self, http: HTTPRequest) -> Response:
         model = self.model(http)
-        return JSONResponse(model_metadata(model.name, model.spec, f"fozo_{model.method}", model.monitored))
+        return JSONResponse(protocol.model_metadata(model.name, model.spec, f"fozo_{model.method}", model.monitored))
 
     async def index(self, http: HTTPRequest) -> Response:
         return JSONResponse(
@@ -238,7 +223,7 @@ class InferenceServer:
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             routes += [
                 Route(path, self.model_metadata),
-                Route(f"{path}/ready", self.model_ready),
+                Route(f"{path}/ready", self.ready),
                 Route(f"{path}/infer", self.infer, methods=["POST"]),
             ]
 
@@ -273,18 +258,16 @@ async def _read_body(http: HTTPRequest, most: int) -> bytes:
     """Read a body, but not more than ``most`` bytes."""
     if http.headers.get("content-encoding", "identity") != "identity":
         raise HTTPException(415, "the body is compressed; send it uncompressed", CLOSE)
-    header = http.headers.get("content-length", "0")
-    parts, length = list[bytes](), int(header) if header.isdecimal() and len(header) < 20 else 0
-    if length <= most:
-        length = 0
-        async for part in http.stream():
-            length += len(part)
-            if length > most:
-                break
-            parts.append(part)
-    if length > most:
-        raise HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
-    return b"".join(parts)
+    body = bytearray()
+    async for part in http.stream():
+        body += part
+        if len(body) > most:
+            raise _too_long(most)
+    return bytes(body)
+
+
+def _too_long(most: int) -> HTTPException:
+    return HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
 
 
 async def _disconnect(http: HTTPRequest) -> None:
@@ -305,10 +288,5 @@ async def _error(http: HTTPRequest, error: Exception) -> Response:
 
 
 def create_app(config: ServeConfig, board: CameraBoard | None = None) -> Starlette:
-    """Make the application: models are loaded now, cameras are saved when it is shut down.
-
-    Args:
-        config: models and limits.
-        board: shows the cameras on a page, and brings its routes.
-    """
+    """Make the application: models are loaded now, cameras are saved at shutdown; ``board`` shows them on a page."""
     return InferenceServer(config, board).build_app()

@@ -17,17 +17,14 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fozo.serve.history import CAMERAS_PER_MESSAGE, History, Reading, Viewer
+from fozo.serve.history import CAMERAS_PER_MESSAGE, History, Viewer
 from fozo.serve.page import document, policy
 
-VIEWERS = 16
-"""Pages that may be open at a time."""
-PACE = 0.3
-"""Seconds between two messages to a page: changes in between are sent together."""
+VIEWERS = 16  # pages that may be open at a time
+PACE = 0.3  # seconds between two messages to a page: changes in between are sent together
 HEARTBEAT = 10.0
 """Seconds after which something is sent although nothing changed, so that both sides notice a dead connection."""
-STUCK = 30.0
-"""Seconds after which a page that reads nothing is given up."""
+STUCK = 30.0  # seconds after which a page that reads nothing is given up
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -47,23 +44,15 @@ class CameraBoard:
     def __init__(self, history: History | None = None, *, viewers: int = VIEWERS) -> None:
         self.history = History() if history is None else history
         self.viewers, self.open, self.closed = viewers, 0, False
-        self._page, self._headers = document(), {"Content-Security-Policy": policy(), **HEADERS}
+        self.record, self.forget = self.history.record, self.history.forget
         self.routes = [Route("/", self._show), Route("/events", self._events), Route("/frames", self._frames)]
-
-    def record(self, reading: Reading) -> None:
-        """Show a reading; takes microseconds, and waits for no viewer."""
-        self.history.record(reading)
-
-    def forget(self, model: str, camera: str) -> None:
-        """Show a camera as silent; it is removed from the page only later, since silence may be news."""
-        self.history.forget(model, camera)
 
     def close(self) -> None:
         """End all streams soon: the server waits for open connections before it can exit."""
         self.closed = True
 
     async def _show(self, request: Request) -> Response:
-        return HTMLResponse(self._page, headers=self._headers)
+        return HTMLResponse(document(), headers={"Content-Security-Policy": policy(), **HEADERS})
 
     async def _events(self, request: Request) -> Response:
         if self.closed or self.open >= self.viewers:

@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
 KIND = "answers"
-FRAME_INTERVAL = 1.0
-"""Seconds between two thumbnails of a camera on the page."""
-UNKNOWN_ACCURACY = 0.5, 0.0, 1.0
-"""The expected accuracy where there is no estimate: of images that cannot be pictures."""
+FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
+UNKNOWN_ACCURACY = 0.5, 0.0, 1.0  # the expected accuracy where there is no estimate: of images that cannot be pictures
 
 
 def digest(request: InferRequest) -> str:
@@ -119,8 +117,7 @@ class Camera:
         stateless: bool = False,
     ) -> None:
         self.name, self.folder, self.thumbnails, self.stateless = name, folder, thumbnails, stateless
-        self.events: list[Event] = []
-        """Those of the latest request."""
+        self.events: list[Event] = []  # those of the latest request
         self.images, self.unsaved = 0, 0
         self._create, self._responses = create, ResponseCache()
         self._frame: npt.NDArray[Any] | None = None

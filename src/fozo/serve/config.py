@@ -30,20 +30,13 @@ class ModelConfig:
     """One model."""
 
     name: str
-    model: str
-    """What :func:`fozo.load_engine` takes."""
-    stats: str | None = None
-    """What ``fozo calibrate`` wrote."""
-    reference: str | None = None
-    """What ``fozo calibrate --monitor`` wrote; without it there is no monitor."""
-    method: str | None = None
-    """Of :func:`fozo.list_methods`; by default the recommended one."""
-    options: Mapping[str, Value] = field(default_factory=dict)
-    """Of the method."""
-    shadow: float = 0.02
-    """Fraction of the images that the plain model predicts too, where there is a monitor."""
-    guard: bool = False
-    """Whether the plain model predicts while the monitor says that adaptation hurts."""
+    model: str  # what :func:`fozo.load_engine` takes
+    stats: str | None = None  # what `fozo calibrate` wrote
+    reference: str | None = None  # what `fozo calibrate --monitor` wrote; without it there is no monitor
+    method: str | None = None  # of :func:`fozo.list_methods`; by default the recommended one
+    options: Mapping[str, Value] = field(default_factory=dict)  # of the method
+    shadow: float = 0.02  # fraction of the images that the plain model predicts too, where there is a monitor
+    guard: bool = False  # whether the plain model predicts while the monitor says that adaptation hurts
     load: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:
@@ -56,48 +49,29 @@ class ServeConfig:
     """A server."""
 
     models: tuple[ModelConfig, ...]
-    state: str | None = None
-    """Folder where cameras are kept; without one they are lost with the process."""
-    shared: bool = False
-    """Whether other servers keep cameras in the same folder: each camera is then locked by itself."""
+    state: str | None = None  # folder where cameras are kept; without one they are lost with the process
+    shared: bool = False  # whether other servers keep cameras in the same folder: each camera is then locked by itself
     host: str = "127.0.0.1"
     port: int = 8000
-    workers: int = 8
-    """Requests that are worked on at a time."""
-    anonymous: str = "shared"
-    """Requests without a sequence_id: one ``shared`` memory, or none: ``stateless``."""
-    save_every: int = 100
-    """Images of a camera after which it is saved."""
-    idle: float = 300.0
-    """Seconds without a request after which a camera is saved and leaves the memory."""
-    max_cameras: int = 256
-    """Cameras in memory, of all models; beyond, the one that was idle for longest leaves it."""
-    max_known: int = 10_000
-    """Cameras of a model that are kept on disk; new ones are refused beyond."""
-    max_queue: int = 256
-    """Requests that wait, of all cameras."""
-    max_camera_queue: int = 16
-    """Requests of one camera that wait."""
-    timeout: float = 30.0
-    """Seconds after which a request is given up."""
-    max_images: int = 64
-    """Images in a request."""
-    max_body: int = 64 << 20
-    """Bytes of a request."""
-    max_delay: float = 0.002
-    """Seconds that a pass waits for images of other cameras."""
-    max_batch: int = 32
-    """Images in a pass, beyond which none are added."""
-    max_labels: int = 100
-    """Cameras with their own metrics; the rest are called ``other``."""
-    thumbnails: bool = False
-    """Whether the page shows the latest frame of each camera, which may show people."""
-    token: str | None = None
-    """What clients have to send as a bearer token."""
+    workers: int = 8  # requests that are worked on at a time
+    anonymous: str = "shared"  # requests without a sequence_id: one `shared` memory, or none: `stateless`
+    save_every: int = 100  # images of a camera after which it is saved
+    idle: float = 300.0  # seconds without a request after which a camera is saved and leaves the memory
+    max_cameras: int = 256  # cameras in memory, of all models; beyond, the one that was idle for longest leaves it
+    max_known: int = 10_000  # cameras of a model that are kept on disk; new ones are refused beyond
+    max_queue: int = 256  # requests that wait, of all cameras
+    max_camera_queue: int = 16  # requests of one camera that wait
+    timeout: float = 30.0  # seconds after which a request is given up
+    max_images: int = 64  # images in a request
+    max_body: int = 64 << 20  # bytes of a request
+    max_delay: float = 0.002  # seconds that a pass waits for images of other cameras
+    max_batch: int = 32  # images in a pass, beyond which none are added
+    max_labels: int = 100  # cameras with their own metrics; the rest are called `other`
+    thumbnails: bool = False  # whether the page shows the latest frame of each camera, which may show people
+    token: str | None = None  # what clients have to send as a bearer token
     allowed_hosts: tuple[str, ...] = ()
     """Names that the server answers to beside ``host``, ``localhost`` and addresses; ``*`` for any."""
-    certificate: str | None = None
-    """File of the TLS certificate, with its ``key``."""
+    certificate: str | None = None  # file of the TLS certificate, with its `key`
     key: str | None = None
 
     def __post_init__(self) -> None:

@@ -16,23 +16,15 @@ from typing import Any, NamedTuple
 from fozo.monitor import Event
 from fozo.monitor.faults import SENTENCES
 
-POINTS = 120
-"""Points of drift and accuracy that are kept of a camera."""
-SPACING = 5.0
-"""Seconds between two points, at least: 120 are ten minutes of a camera that sends many frames a second."""
-EVENTS = 50
-"""Events that are kept of a camera."""
-CAMERAS = 512
-"""Cameras that are kept."""
-SILENT = 60.0
-"""Seconds without an image after which a camera makes room for a new one, where there is none left."""
-FORGOTTEN = 3600.0
-"""Seconds without an image after which a camera that has left the server's memory is dropped."""
-CAMERAS_PER_MESSAGE = 16
-"""So that a large page does not block the event loop."""
+POINTS = 120  # points of drift and accuracy that are kept of a camera
+SPACING = 5.0  # seconds between two points, at least: 120 are ten minutes of a camera that sends many frames a second
+EVENTS = 50  # events that are kept of a camera
+CAMERAS = 512  # cameras that are kept
+SILENT = 60.0  # seconds without an image after which a camera makes room for a new one, where there is none left
+FORGOTTEN = 3600.0  # seconds without an image after which a camera that has left the server's memory is dropped
+CAMERAS_PER_MESSAGE = 16  # so that a large page does not block the event loop
 
-Key = tuple[str, str]
-"""Model and camera."""
+Key = tuple[str, str]  # model and camera
 
 
 @dataclass(frozen=True)
@@ -40,29 +32,20 @@ class Reading:
     """What is known of a camera after one of its requests."""
 
     model: str
-    camera: str
-    """Its ``sequence_id``; empty for requests without one, which share a memory."""
-    time: float
-    """In seconds since 1970."""
-    images: int
-    """Images seen so far."""
-    drift: float | None = None
-    """Distance from clean images; ``None`` without a monitor, as are the next ones."""
-    threshold: float | None = None
-    """Distance above which it is drift."""
+    camera: str  # its `sequence_id`; empty for requests without one, which share a memory
+    time: float  # in seconds since 1970
+    images: int  # images seen so far
+    drift: float | None = None  # distance from clean images; `None` without a monitor, as are the next ones
+    threshold: float | None = None  # distance above which it is drift
     drifted: bool = False
     warning: bool = False
-    accuracy: float | None = None
-    """Expected accuracy of the predictions, from 0 to 1, with its interval."""
+    accuracy: float | None = None  # expected accuracy of the predictions, from 0 to 1, with its interval
     accuracy_low: float | None = None
     accuracy_high: float | None = None
     sentence: str = ""
-    events: tuple[Event, ...] = ()
-    """Those that the request raised."""
-    before: bytes | None = None
-    """Small JPEG of the last frame as the camera sent it; only with thumbnails."""
-    after: bytes | None = None
-    """The same as the model read it, where an equaliser changed it."""
+    events: tuple[Event, ...] = ()  # those that the request raised
+    before: bytes | None = None  # small JPEG of the last frame as the camera sent it; only with thumbnails
+    after: bytes | None = None  # the same as the model read it, where an equaliser changed it
 
     @property
     def state(self) -> str:
@@ -97,12 +80,9 @@ class Point(NamedTuple):
 class Viewer:
     """An open page: what was sent to it."""
 
-    version: int = -1
-    """Of the history, when all of it had been sent."""
-    removed_at: int = -1
-    """Version of the history when cameras were last removed from the page."""
-    sent: dict[Key, int] = field(default_factory=dict)
-    """Version of each camera."""
+    version: int = -1  # of the history, when all of it had been sent
+    removed_at: int = -1  # version of the history when cameras were last removed from the page
+    sent: dict[Key, int] = field(default_factory=dict)  # version of each camera
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:
@@ -119,8 +99,7 @@ class CameraHistory:
         self.events: deque[tuple[int, Event]] = deque(maxlen=events)
         self.before: bytes | None = None
         self.after: bytes | None = None
-        self.evicted = False
-        """Whether it has left the server's memory."""
+        self.evicted = False  # whether it has left the server's memory
         self.reading: Reading
 
     def add(self, reading: Reading, version: int, spacing: float) -> None:
@@ -178,10 +157,8 @@ class History:
         self, *, cameras: int = CAMERAS, points: int = POINTS, events: int = EVENTS, spacing: float = SPACING
     ) -> None:
         self.cameras, self.points, self.events, self.spacing = cameras, points, events, spacing
-        self.version = 0
-        """Grows with every change."""
-        self.full = False
-        """Whether a camera was left out because there is no room for it."""
+        self.version = 0  # grows with every change
+        self.full = False  # whether a camera was left out because there is no room for it
         self._removed_at = 0
         self._lock = threading.Lock()
         self._cameras: OrderedDict[Key, CameraHistory] = OrderedDict()

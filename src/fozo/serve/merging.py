@@ -23,21 +23,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.types import (
-    NO_KNOBS,
-    Batch,
-    Engine,
-    Knobs,
-    Move,
-    Spec,
-    Tap,
-    Taps,
-    engine_repr,
-)
+from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Spec, Tap, Taps, engine_repr
 
 LOG = logging.getLogger("fozo.serve")
-RETRY_AFTER = 60.0
-"""Seconds after which a batch size at which a merged pass failed is tried again."""
+RETRY_AFTER = 60.0  # seconds after which a batch size at which a merged pass failed is tried again
 
 
 class _Call:
@@ -65,22 +54,21 @@ class MergingEngine:
         engine: what runs the model.
         max_delay: seconds that a call may wait for others.
         max_batch: images in a merged pass at most; a single call may have more.
-        passes: how many passes may be under way at a time.
     """
 
-    def __init__(self, engine: Engine, *, max_delay: float = 0.002, max_batch: int = 32, passes: int = 1) -> None:
+    def __init__(self, engine: Engine, *, max_delay: float = 0.002, max_batch: int = 32) -> None:
         if not 0 <= max_delay <= 1:
             raise FozoError(f"max_delay is {max_delay}; give seconds from 0 to 1")
-        if max_batch < 1 or passes < 1:
-            raise FozoError(f"max_batch is {max_batch} and passes {passes}; give whole numbers from 1 up")
-        self.engine, self.max_delay, self.max_batch, self.passes = engine, max_delay, max_batch, passes
+        if max_batch < 1:
+            raise FozoError(f"max_batch is {max_batch}; give a whole number from 1 up")
+        self.engine, self.max_delay, self.max_batch = engine, max_delay, max_batch
         # Other abilities (gradients, walking through blocks) are for one caller at a time.
         self.abilities = engine.abilities & {"tokens"}
         self.device, self.threads = engine.device, engine.threads
         self.check, self.head = engine.check, engine.head
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
-        self._callers = self._running = self._served = 0
+        self._callers, self._running = 0, False
         self._inside = threading.local()
         self._limit, self._limited_until = max_batch, 0.0
         """Images in a merged pass for now, and until when: fewer than ``max_batch`` after one has failed."""
@@ -127,7 +115,7 @@ class MergingEngine:
         finally:
             with self._lock:
                 self._callers -= unannounced
-                if call in self._waiting:  # Ctrl-C, say
+                if call in self._waiting:  # after Ctrl-C
                     self._waiting.remove(call)
                 self._wake()
         if call.error is not None:
@@ -136,28 +124,27 @@ class MergingEngine:
 
     def _wake(self) -> None:
         """Let the thread of the oldest call look whether a pass should begin. Needs the lock."""
-        if self._waiting and self._running < self.passes:
+        if self._waiting and not self._running:
             self._waiting[0].woken.set()
 
     def _next(self, call: _Call) -> tuple[list[_Call], float | None]:
         """Return the calls that this thread is to run now, or how long it may sleep. Needs the lock."""
-        if self._running >= self.passes or call not in self._waiting:
+        if self._running or call not in self._waiting:
             return [], None  # the running thread will wake it
         first, now = self._waiting[0], time.monotonic()
         if now >= self._limited_until:
             self._limit = self.max_batch
-        group, images = list[_Call](), 0
+        group, others, images = list[_Call](), list[_Call](), 0
         for each in self._waiting:
             if each is first or (each.fits(first) and images + len(each.batch) <= self._limit):
                 group.append(each)
                 images += len(each.batch)
-        all_waiting = len(self._waiting) + self._served >= self._callers
-        left = first.deadline - now
+            else:
+                others.append(each)
+        all_waiting, left = len(self._waiting) >= self._callers, first.deadline - now
         if not (all_waiting or images >= self._limit or not first.mergeable or left <= 0):
             return [], left if call is first else None
-        self._waiting = [each for each in self._waiting if each not in group]
-        self._running += 1
-        self._served += len(group)
+        self._waiting, self._running = others, True
         return group, None
 
     def _run(self, group: list[_Call]) -> None:
@@ -168,7 +155,12 @@ class MergingEngine:
                     self._run_merged(group)
                     return
                 except Exception as error:
-                    self._fail(sum(len(call.batch) for call in group), error)
+                    images = sum(len(call.batch) for call in group)
+                    self._limit, self._limited_until = images // 2, time.monotonic() + RETRY_AFTER
+                    LOG.error(
+                        "a pass of %d images of several cameras failed; they run one by one, and for %g s passes have "
+                        "at most %d", images, RETRY_AFTER, images // 2, exc_info=error,
+                    )  # fmt: skip
             for call in group:
                 try:
                     call.result = self.engine.run(call.batch, call.knobs, call.taps)
@@ -176,29 +168,18 @@ class MergingEngine:
                     call.error = error
         finally:
             with self._lock:
-                self._running -= 1
-                self._served -= len(group)
+                self._running = False
                 for call in group:
                     call.done = True
                     call.woken.set()
                 self._wake()
-
-    def _fail(self, images: int, error: Exception) -> None:
-        """Log a failed merged pass with its traceback, and merge fewer images for a while."""
-        with self._lock:
-            self._limit, self._limited_until = images // 2, time.monotonic() + RETRY_AFTER
-        LOG.error(
-            "a pass of %d images of several cameras failed; they run one by one, and for %g s passes have at most %d",
-            images, RETRY_AFTER, images // 2, exc_info=error,
-        )  # fmt: skip
 
     def _run_merged(self, group: list[_Call]) -> None:
         counts = [len(call.batch) for call in group]
         images = np.concatenate([call.batch.images for call in group])
         knobs = merge_knobs([call.knobs for call in group], counts)
         result = self.engine.run(group[0].batch.with_images(images), knobs, group[0].taps)
-        ends = np.cumsum(counts)
-        for call, count, end in zip(group, counts, ends, strict=True):
+        for call, count, end in zip(group, counts, np.cumsum(counts), strict=True):
             call.result = {tap: array[:, end - count : end] for tap, array in result.items()}
 
 

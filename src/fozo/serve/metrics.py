@@ -6,8 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from fozo.serve.cameras import Camera
 
-OTHER = "other"
-"""Label of the cameras beyond the first ``max_labels``."""
+OTHER = "other"  # label of the cameras beyond the first `max_labels`
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 
@@ -48,19 +47,17 @@ class Metrics:
         )
         self.memories = Gauge("fozo_memories", "Images that a camera's adapter remembers", camera, registry=made)
 
-    def label(self, model: str, camera: str) -> str:
-        if (model, camera) not in self._named:
-            if len(self._named) >= self._max_labels:
-                return OTHER
-            self._named.add((model, camera))
-        return camera
-
     def record(self, model: str, camera: Camera, images: int) -> None:
         """Count a request of ``images`` images, and update the camera's gauges."""
         if not images:
             self.repeated.labels(model).inc()
             return
-        name = self.label(model, camera.name)
+        name = camera.name
+        if (model, name) not in self._named:
+            if len(self._named) < self._max_labels:
+                self._named.add((model, name))
+            else:
+                name = OTHER
         self.images.labels(model, name).inc(images)
         self.passes.labels(model).inc(images * camera.passes_per_image)
         fallbacks = camera.adapter.metrics().get("fallbacks", 0.0)

@@ -46,15 +46,11 @@ class ServedModel:
             self._prototype = make_adapter(self.engine, source, **options)
         self.method = self._prototype.info.name
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
+        self.monitored: tuple[str, ...] = ()  # outputs beside predictions
+        if self.reference is not None:
+            self.monitored = (ACCURACY, DRIFT) if self.reference.expects_accuracy else (DRIFT,)
         self._create(lambda event: None)  # refuses a reference of another model or method
         self.folder = None if server.state is None else StateFolder(Path(server.state), self.name)
-
-    @property
-    def monitored(self) -> tuple[str, ...]:
-        """Outputs beside predictions."""
-        if self.reference is None:
-            return ()
-        return (ACCURACY, DRIFT) if self.reference.expects_accuracy else (DRIFT,)
 
     def open(self, name: str) -> Camera:
         """Bring a camera to memory: from its folder, or new."""

@@ -24,8 +24,7 @@ from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse
 
 LOG = logging.getLogger("fozo.serve")
-Body = tuple[bytes, int | None]
-"""A response as it is sent, and the length of its JSON if tensors follow it."""
+Body = tuple[bytes, int | None]  # A response as it is sent, and the length of its JSON if tensors follow it
 
 
 class TooBusy(FozoError):
@@ -42,11 +41,9 @@ class _Slot:
 
     model: ServedModel
     name: str
-    key: tuple[str, str, int]
-    """Model, camera, and a number other than 0 for a stateless request."""
+    key: tuple[str, str, int]  # model, camera, and a number other than 0 for a stateless request
     jobs: deque[tuple[InferRequest, Future[Body]]] = field(default_factory=deque)
-    busy: bool = False
-    """Whether a thread works on it, or soon will."""
+    busy: bool = False  # whether a thread works on it, or soon will
     camera: Camera | None = None
     used: float = 0.0
 
@@ -59,19 +56,16 @@ class Pool:
         on_response: called after every request by the thread that answered it, with the number of its images (0 for a
             repeated request).
         on_evict: called when a camera left the memory.
-        clock: the time in seconds.
     """
 
     def __init__(
         self,
         config: ServeConfig,
-        *,
-        on_response: Callable[[ServedModel, Camera, int], None] = lambda model, camera, images: None,
-        on_evict: Callable[[ServedModel, str], None] = lambda model, name: None,
-        clock: Callable[[], float] = time.monotonic,
+        on_response: Callable[[ServedModel, Camera, int], None],
+        on_evict: Callable[[ServedModel, str], None],
     ) -> None:
-        self.config, self._on_response, self._on_evict, self._clock = config, on_response, on_evict, clock
-        self.limits = Limits(images=config.max_images, body=config.max_body)
+        self.config, self._on_response, self._on_evict = config, on_response, on_evict
+        self.limits = Limits(images=config.max_images)
         self._slots: dict[tuple[str, str, int], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
@@ -141,7 +135,7 @@ class Pool:
     def _release(self, slot: _Slot) -> None:
         """Put a camera back: to the end of the line if it has more requests."""
         with self._changed:
-            slot.used = self._clock()
+            slot.used = time.monotonic()
             if slot.jobs:
                 self._ready.append(slot)
                 self._changed.notify()
@@ -242,7 +236,7 @@ class Pool:
     def _evict_idle(self) -> None:
         while not self._stop.wait(min(self.config.idle / 4, 5.0)):
             with self._changed:
-                before = self._clock() - self.config.idle
+                before = time.monotonic() - self.config.idle
                 idle = [s for s in self._slots.values() if s.camera is not None and not s.busy and s.used < before]
                 for slot in idle:
                     slot.busy = True

@@ -37,23 +37,17 @@ from fozo.errors import FozoError
 from fozo.io import parse_json
 from fozo.types import Spec
 
-IMAGES = "images"
-"""Name of the input."""
+IMAGES = "images"  # name of the input
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
-OUTPUTS = (LOGITS, PROBABILITIES, LABELS)
-"""Returned by default."""
-MONITORED = (ACCURACY, DRIFT)
-"""Returned on request, by a model that has a monitor."""
-PICTURES = ("image/jpeg", "image/png")
-"""Content types of a body that is one picture."""
-HEADER_LENGTH = "inference-header-content-length"
-"""Header with the length of a body's JSON; tensors follow."""
-SEQUENCE_HEADER = "x-sequence-id"
-"""Header that names the camera where the body does not: proxies can route by it."""
+OUTPUTS = (LOGITS, PROBABILITIES, LABELS)  # returned by default
+MONITORED = (ACCURACY, DRIFT)  # returned on request, by a model that has a monitor
+PICTURES = ("image/jpeg", "image/png")  # content types of a body that is one picture
+HEADER_LENGTH = "inference-header-content-length"  # header with the length of a body's JSON; tensors follow
+SEQUENCE_HEADER = "x-sequence-id"  # header that names the camera where the body does not: proxies can route by it
 MAX_ID_LENGTH = 256
-"""Characters of a request's id, and of a sequence's."""
 MAX_SEQUENCE_NUMBER = 2**64 - 1
 TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
+Tensor = npt.NDArray[np.generic] | tuple[bytes, ...]  # numbers, or encoded pictures
 
 
 @dataclass(frozen=True)
@@ -61,10 +55,7 @@ class Limits:
     """Limits of a request."""
 
     images: int = 64
-    pixels: int = 1 << 26
-    """In all of its images together, before they are resized."""
-    body: int = 64 << 20
-    """Bytes."""
+    pixels: int = 1 << 26  # in all of its images together, before they are resized
 
 
 @dataclass(frozen=True)
@@ -80,15 +71,12 @@ class InferRequest:
     """A request as it was parsed. Its images are still encoded: :meth:`images` decodes them."""
 
     id: str
-    camera: str
-    """The ``sequence_id`` as text; empty for none."""
+    camera: str  # the `sequence_id` as text; empty for none
     start: bool
     end: bool
     outputs: tuple[OutputSpec, ...]
-    reported: frozenset[str]
-    """Of :data:`MONITORED`: what the response's parameters report."""
-    tensor: npt.NDArray[np.generic] | tuple[bytes, ...]
-    """Numbers, or pictures."""
+    reported: frozenset[str]  # of :data:`MONITORED`: what the response's parameters report
+    tensor: Tensor
 
     def images(self, spec: Spec, limits: Limits) -> npt.NDArray[np.generic]:
         """Decode the images for an adapter; pictures are resized to the model's size."""
@@ -112,15 +100,7 @@ def picture_request(body: bytes, query: Mapping[str, str]) -> InferRequest:
         if name not in known:
             raise FozoError(f"the query has {name[:40]!r}, which is unknown; it may have {', '.join(known)}")
         parameters[name] = {"true": True, "false": False}.get(value, value) if name in known[2:] else value
-    return InferRequest(
-        _text(parameters.get("id", ""), "id"),
-        read_sequence_id(parameters.get("sequence_id", "")),
-        _flag(parameters, "sequence_start"),
-        _flag(parameters, "sequence_end"),
-        tuple(OutputSpec(name, False) for name in OUTPUTS),
-        frozenset(name for name in MONITORED if _flag(parameters, name)),
-        (body,),
-    )
+    return _request(parameters.get("id", ""), parameters, _read_outputs(None, False), (body,))
 
 
 def read_request(body: bytes, header_length: str | None, limits: Limits) -> InferRequest:
@@ -143,15 +123,17 @@ def read_request(body: bytes, header_length: str | None, limits: Limits) -> Infe
     if not isinstance(inputs, list) or len(inputs) != 1:
         raise FozoError(f"the request should have a list of one input, called {IMAGES!r}")
     tensor = _read_tensor(_table(inputs[0], "input"), memoryview(body)[length:], limits)
-    return InferRequest(
-        _text(payload.get("id", ""), "id"),
-        read_sequence_id(parameters.get("sequence_id", 0)),
-        _flag(parameters, "sequence_start"),
-        _flag(parameters, "sequence_end"),
-        _read_outputs(payload.get("outputs"), _flag(parameters, "binary_data_output")),
-        frozenset(name for name in MONITORED if _flag(parameters, name)),
-        tensor,
-    )
+    outputs = _read_outputs(payload.get("outputs"), _flag(parameters, "binary_data_output"))
+    return _request(payload.get("id", ""), parameters, outputs, tensor)
+
+
+def _request(
+    id: object, parameters: Mapping[str, object], outputs: tuple[OutputSpec, ...], tensor: Tensor
+) -> InferRequest:
+    camera = read_sequence_id(parameters.get("sequence_id", ""))
+    start, end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
+    reported = frozenset([name for name in MONITORED if _flag(parameters, name)])
+    return InferRequest(_text(id, "id"), camera, start, end, outputs, reported, tensor)
 
 
 def _table(value: object, what: str) -> dict[str, Any]:
@@ -188,7 +170,7 @@ def read_sequence_id(value: object) -> str:
 
 def _read_outputs(outputs: object, binary: bool) -> tuple[OutputSpec, ...]:
     if outputs is None or outputs == []:
-        return tuple(OutputSpec(name, binary) for name in OUTPUTS)
+        return tuple([OutputSpec(name, binary) for name in OUTPUTS])
     known = OUTPUTS + MONITORED
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
@@ -205,9 +187,7 @@ def _read_outputs(outputs: object, binary: bool) -> tuple[OutputSpec, ...]:
     return tuple(found.values())
 
 
-def _read_tensor(
-    table: Mapping[str, Any], rest: memoryview, limits: Limits
-) -> npt.NDArray[np.generic] | tuple[bytes, ...]:
+def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> Tensor:
     """Read the input; ``rest`` is what follows the JSON."""
     if table.get("name") != IMAGES:
         raise FozoError(f"the request's input is called {str(table.get('name'))[:40]!r}; call it {IMAGES!r}")
@@ -223,16 +203,15 @@ def _read_tensor(
             f"the input's shape should be a list of one to four whole numbers from 1 up, of {limits.pixels} pixels at "
             f"most"
         )
-    single = datatype != "BYTES" and len(shape) == 3
-    images = 1 if single else shape[0]
+    images = 1 if datatype != "BYTES" and len(shape) == 3 else shape[0]
     if images > limits.images:
-        raise FozoError(
-            f"the request has {images} images, where {limits.images} are taken at most; send fewer at a time"
-        )
+        raise FozoError(f"the request has {images} images, but at most {limits.images} are taken; send fewer at a time")
     if datatype != "BYTES" and (len(shape) < 3 or math.prod(shape) > 4 * limits.pixels):
         raise FozoError(
             f"the input's shape is {shape}; images have three or four sides, and {limits.pixels} pixels in all at most"
         )
+    if datatype == "BYTES" and len(shape) != 1 and shape[1:] != [1]:
+        raise FozoError(f"the BYTES tensor has shape {shape}; give [pictures]")
     size = _table(table.get("parameters", {}), "parameters of an input").get("binary_data_size")
     if size is None:
         if len(rest):
@@ -240,12 +219,8 @@ def _read_tensor(
         return _from_json(table.get("data"), datatype, shape)
     if type(size) is not int or size != len(rest):
         raise FozoError(f"the input's binary_data_size is {str(size)[:20]}, where {len(rest)} bytes follow the JSON")
-    return _from_bytes(rest, datatype, shape)
-
-
-def _from_bytes(rest: memoryview, datatype: str, shape: list[int]) -> npt.NDArray[np.generic] | tuple[bytes, ...]:
     if datatype == "BYTES":
-        return _elements(rest, shape)
+        return _elements(rest, images)
     dtype = TYPES[datatype]
     if len(rest) != math.prod(shape) * dtype.itemsize:
         raise FozoError(f"the input has {len(rest)} bytes, where {datatype} of shape {shape} has another number")
@@ -253,34 +228,26 @@ def _from_bytes(rest: memoryview, datatype: str, shape: list[int]) -> npt.NDArra
     return array if array.flags.aligned else array.copy()
 
 
-def _elements(rest: memoryview, shape: list[int]) -> tuple[bytes, ...]:
+def _elements(rest: memoryview, count: int) -> tuple[bytes, ...]:
     """Read a ``BYTES`` tensor: of each element its length in four bytes, then itself."""
-    found, place, count = list[bytes](), 0, _pictures(shape)
-    while place < len(rest) and len(found) < count:
-        if place + 4 > len(rest):
+    found, start = list[bytes](), 0
+    while start + 4 <= len(rest) and len(found) < count:
+        (length,) = struct.unpack_from("<I", rest, start)
+        start += 4
+        if length > len(rest) - start:
             break
-        (length,) = struct.unpack_from("<I", rest, place)
-        place += 4
-        if length > len(rest) - place:
-            break
-        found.append(bytes(rest[place : place + length]))
-        place += length
-    if len(found) != count or place != len(rest):
+        found.append(bytes(rest[start : start + length]))
+        start += length
+    if len(found) != count or start != len(rest):
         raise FozoError(f"the BYTES tensor does not hold the {count} elements that its shape says")
     return tuple(found)
 
 
-def _pictures(shape: list[int]) -> int:
-    if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
-        raise FozoError(f"the BYTES tensor has shape {shape}; give [pictures]")
-    return shape[0]
-
-
-def _from_json(data: object, datatype: str, shape: list[int]) -> npt.NDArray[np.generic] | tuple[bytes, ...]:
+def _from_json(data: object, datatype: str, shape: list[int]) -> Tensor:
     if not isinstance(data, list):
         raise FozoError("the input has neither data nor binary_data_size; give one of them")
     if datatype == "BYTES":
-        if len(data) != _pictures(shape) or not all(isinstance(text, str) for text in data):
+        if len(data) != shape[0] or not all(isinstance(text, str) for text in data):
             raise FozoError(f"the BYTES tensor of shape {shape} should have as many texts, each a picture in base64")
         try:
             return tuple(base64.b64decode(text, validate=True) for text in data)
@@ -303,12 +270,10 @@ def _from_json(data: object, datatype: str, shape: list[int]) -> npt.NDArray[np.
 class InferResponse:
     """A camera's response: all outputs follow from it."""
 
-    logits: npt.NDArray[np.floating]
-    """``[B, classes]``."""
+    logits: npt.NDArray[np.floating]  # `[B, classes]`
     drift: tuple[float, float, float, float] | None = None
     """Whether there is drift, distance, threshold, p-value: Alibi Detect's numbers."""
-    accuracy: tuple[float, float, float] | None = None
-    """Expected, and its interval."""
+    accuracy: tuple[float, float, float] | None = None  # expected, and its interval
     sentence: str = ""
 
 
@@ -341,8 +306,8 @@ def write_response(response: InferResponse, request: InferRequest, spec: Spec, m
 
 def check_monitored(request: InferRequest, monitored: Sequence[str], model: str) -> None:
     """Refuse, before anything is learnt from it, a request for outputs that need a monitor."""
-    for name in MONITORED:
-        if name not in monitored and (name in request.reported or any(name == each.name for each in request.outputs)):
+    for name in request.reported.union([output.name for output in request.outputs]):
+        if name in MONITORED and name not in monitored:
             raise FozoError(
                 f"{model} has no monitor that reports {name.replace('_', ' ')}; start the server with a --reference"
             )
@@ -366,7 +331,7 @@ def _write_tensor(output: OutputSpec, response: InferResponse, spec: Spec) -> tu
             numbers = np.asarray(response.drift if name == DRIFT else response.accuracy, dtype="<f4")
         table["shape"] = list(numbers.shape)
         if not output.binary:
-            return {**table, "data": [float(number) for number in numbers.ravel().tolist()]}, None
+            return {**table, "data": numbers.ravel().tolist()}, None
         data = np.ascontiguousarray(numbers, dtype="<f4").tobytes()
     return {**table, "parameters": {"binary_data_size": len(data)}}, data
 
@@ -374,9 +339,8 @@ def _write_tensor(output: OutputSpec, response: InferResponse, spec: Spec) -> tu
 def model_metadata(name: str, spec: Spec, platform: str, monitored: Sequence[str]) -> dict[str, object]:
     """Describe a model's inputs and outputs. Of the three datatypes of images, the one that all clients know."""
     shapes = {LOGITS: [-1, spec.classes], PROBABILITIES: [-1, spec.classes], ACCURACY: [3], DRIFT: [4]}
-    outputs = [
-        {"name": each, "datatype": "FP32", "shape": shapes[each]} for each in (LOGITS, PROBABILITIES, *monitored)
-    ]
+    numbers = (LOGITS, PROBABILITIES, *monitored)
+    outputs = [{"name": each, "datatype": "FP32", "shape": shapes[each]} for each in numbers]
     outputs.append({"name": LABELS, "datatype": "BYTES", "shape": [-1]})
     inputs = [{"name": IMAGES, "datatype": "FP32", "shape": [-1, *spec.image_shape]}]
     return {"name": name, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": outputs}

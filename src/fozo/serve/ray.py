@@ -50,11 +50,9 @@ if TYPE_CHECKING:
     from fozo.serve.model import ServedModel
     from fozo.serve.protocol import InferRequest
 
-SHUTDOWN_TIMEOUT = 60.0
-"""Seconds that a replica may take to save its cameras when it is stopped."""
+SHUTDOWN_TIMEOUT = 60.0  # seconds that a replica may take to save its cameras when it is stopped
 BROADCAST_TIMEOUT = 10.0
-ANONYMOUS = " "
-"""Key of requests without a sequence_id, which share a memory."""
+ANONYMOUS = " "  # key of requests without a sequence_id, which share a memory
 
 
 class CameraRouter(RequestRouter):

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from fozo.serve.board import CameraBoard
     from fozo.serve.config import ServeConfig
 
-KEEP_ALIVE = 75
-"""Seconds that a connection may be idle: for cameras that send a frame a minute."""
-PATIENCE = 30
-"""Seconds that connections may take to end at shutdown."""
+KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send a frame a minute
+PATIENCE = 30  # seconds that connections may take to end at shutdown
 
 
 class _UvicornServer(uvicorn.Server):

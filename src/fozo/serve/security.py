@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-CLOSE = {"Connection": "close"}
-"""Nothing more is read from a client that was refused."""
+CLOSE = {"Connection": "close"}  # nothing more is read from a client that was refused
 PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 """Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
 

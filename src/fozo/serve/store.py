@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 KIND, VERSION = "camera", 1
 HEADER_FILE = "camera.json"
-REFUSED = ".refused"
-"""Suffix of the folder of a camera whose state could not be restored."""
+REFUSED = ".refused"  # suffix of the folder of a camera whose state could not be restored
 
 
 class CameraInUse(FozoError):

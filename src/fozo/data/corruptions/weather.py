@@ -16,7 +16,7 @@ MUD = np.array([63, 42, 20], np.float32) / 255
 
 def snow(image: Pixels, rng: Generator, *constants: float) -> Pixels:
     """Whiten the scene and add streaks of falling flakes, once as drawn and once turned by 180 degrees."""
-    mean, scale, zoom, threshold, radius, sigma, kept = constants
+    mean, scale, zoom, threshold, radius, sigma, share = constants
     clean = image.astype(np.float32) / 255
     flakes = clipped_zoom(rng.normal(mean, scale, size=image.shape[:2]).astype(np.float32), zoom)
     flakes[flakes < threshold] = 0
@@ -24,7 +24,7 @@ def snow(image: Pixels, rng: Generator, *constants: float) -> Pixels:
     gray = clean @ np.array([0.299, 0.587, 0.114], np.float32)
     white = np.maximum(clean, gray[..., None] * 1.5 + 0.5)
     streaks += streaks[::-1, ::-1].copy()
-    return quantise(kept * clean + (1 - kept) * white + streaks[..., None])
+    return quantise(share * clean + (1 - share) * white + streaks[..., None])
 
 
 def frost(image: Pixels, rng: Generator, weight: float, strength: float, shrink: float) -> Pixels:

@@ -173,15 +173,13 @@ def _row_changes(old: npt.NDArray[np.generic], new: npt.NDArray[np.generic]) -> 
 
 
 def _with_changes(old: npt.NDArray[np.generic], change: Mapping[str, Any]) -> npt.NDArray[np.generic]:
-    shape, at = tuple(change["shape"]), change["at"]
-    wanted = (*shape[:1], *old.shape[1:])
-    if shape != wanted or len(at) > max(1, *shape[:1]):
+    shape, at, before = tuple(change["shape"]), change["at"], np.atleast_1d(old)
+    if shape[1:] != old.shape[1:] or not all(rows <= len(before) + len(at) for rows in shape[:1]):
         raise FozoError(f"it changes {len(at)} rows of {list(old.shape)} to {list(shape)}; restore it from a backup")
     rows = np.zeros(shape or (1,), dtype=old.dtype)
-    kept = np.atleast_1d(old)[: len(rows)]
+    kept = before[: len(rows)]
     rows[: len(kept)] = kept
     part = rows[at]
-    unpacker = zlib.decompressobj()
-    data = unpacker.decompress(base64.b64decode(change["data"], validate=True), part.nbytes + 1)
+    data = zlib.decompressobj().decompress(base64.b64decode(change["data"], validate=True), part.nbytes + 1)
     rows[at] = np.frombuffer(data, dtype=old.dtype).reshape(part.shape)
     return rows.reshape(shape)

@@ -49,6 +49,9 @@ class Stateful(ABC, Generic[C]):
     A number named here and in ``STATE`` may be ``None``.
     """
 
+    UNJOURNALED: ClassVar[tuple[str, ...]] = ()
+    """Variables that journal entries leave out, so that a replay begins them again."""
+
     engine: Engine
     config: C
     seed: int
@@ -99,6 +102,11 @@ class Stateful(ABC, Generic[C]):
     def journal_header(self) -> dict[str, object]:
         """Return what has to be the same for a journal to be continued or replayed."""
         return {"model": self.engine.spec.name, **self.owner()}
+
+    def open_journal(self, path: str | os.PathLike[str]) -> None:
+        """Append what each batch changes to a file from now on, as ``journal=`` does from the first batch on."""
+        with self.lock:
+            self.journal, self._recorded = Journal(path, self.journal_header()), self.variables()
 
     def append_to(self, journal: Journal, index: int) -> None:
         journal.append(index, self.record())

@@ -91,6 +91,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
 
     EXTRAS: ClassVar = ("start", "noise")
     STATE: ClassVar = ("spsa",)
+    UNJOURNALED: ClassVar = ("shift", "window")
     VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "average": "averages"}
     PRESETS: ClassVar = {
         "official": FOZOConfig(),
