@@ -79,7 +79,6 @@ def prepare(a: argparse.Namespace) -> None:
 
 
 def run(a: argparse.Namespace) -> Result:
-    """Run one method over the stream."""
     stream, labels = np.load(a.work / STREAM, mmap_mode="r"), np.load(a.work / LABELS)
     name, options = rows()[a.run]
     engine = fozo.load_engine(a.weights)
@@ -108,7 +107,6 @@ def run(a: argparse.Namespace) -> Result:
 
 
 def table(results: dict[str, Result], a: argparse.Namespace) -> str:
-    """The page."""
     plain = results["NoAdapt"]
     domains = " | ".join(kind.replace("_", " ") for kind in DOMAINS)
     error = 100 * (0.25 / (len(DOMAINS) * a.per_domain)) ** 0.5
@@ -145,8 +143,8 @@ def table(results: dict[str, Result], a: argparse.Namespace) -> str:
         f"NoAdapt takes {1000 * plain['seconds']:.0f} ms an image and {plain['peak']:.0f} MiB, of which most is Python "
         f"and PyTorch. A top-1 is uncertain by up to {error:.1f} points (one standard error); differences between "
         "methods are surer than that, because all see the same images. Some 90 MiB of FOA's memory were pycma's, "
-        "which it no longer uses. Align's parameters are the numbers that the moves of an image consist of; they are computed, not "
-        "searched or learned.",
+        "which it no longer uses. Align's parameters are the numbers that the moves of an image consist of; they are "
+        "computed, not searched or learned.",
         "",
     ]
     return "\n".join(lines)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from fozo.bench.plan import Experiment, Recipe, Setting, StreamPlan, load_recipe
-from fozo.bench.report.page import Chapter, page, write_report
+from fozo.bench.report.page import page, write_report
 from fozo.bench.report.tables import table_of
 from fozo.bench.store import RESULT, Store, collect
 from fozo.errors import FozoError
 from fozo.io import decode, encode, read_json, write_json
 from tests.bench.invented import MODEL, finish, invent
 
-ROWS = (Experiment("plain", "noadapt"), Experiment("ours", "align", {"doubt": 0.4}))
+ROWS = (Experiment("plain", "noadapt"), Experiment("ours", "align", {"content_error": 0.4}))
 RECIPE = Recipe("mine", "Mine", ROWS)
 
 
@@ -46,7 +46,7 @@ def test_runs_that_differ_in_calibration_are_never_averaged(tmp_path: Path) -> N
 def test_an_option_that_changed_since_makes_the_older_run_stale(tmp_path: Path) -> None:
     store = invent(tmp_path, RECIPE, batches=2, seeds=(0, 1))
     assert store.stale() == [] and len(collect(tmp_path)[0].of("ours")) == 2
-    changed = replace(RECIPE, rows=(ROWS[0], replace(ROWS[1], options={"doubt": 2.0})))
+    changed = replace(RECIPE, rows=(ROWS[0], replace(ROWS[1], options={"content_error": 2.0})))
     setting = Setting(MODEL, 64, 5, stored=False)
     store.ask(changed, setting, (0,))
     (group,) = collect(tmp_path)
@@ -56,7 +56,7 @@ def test_an_option_that_changed_since_makes_the_older_run_stale(tmp_path: Path) 
     finish(store, changed.experiments(setting)[1], batches=2)
     (group,) = collect(tmp_path)
     (ours,) = group.of("ours")
-    assert ours.experiment.options == {"doubt": 2.0} and store.stale() == stale
+    assert ours.experiment.options == {"content_error": 2.0} and store.stale() == stale
     written, named = write_report(tmp_path, tmp_path / "report.html")
     assert sorted(named) == [str(path.relative_to(tmp_path)) for path in stale]
     assert all(name in written[0].read_text() for name in named) and "Not shown: 2 runs" in written[0].read_text()
@@ -146,7 +146,7 @@ def test_every_damage_to_a_run_is_one_sentence(tmp_path: Path, name: str) -> Non
         path.write_bytes(b"".join(map(encode, rest)) if name.endswith("l") else json.dumps(changed).encode())
         try:
             groups = collect(tmp_path)
-            page([Chapter.of(group) for group in groups], list(map(str, store.stale())))
+            page(groups, list(map(str, store.stale())))
         except FozoError:
             refused += 1
     assert refused > 10

@@ -33,6 +33,7 @@ from fozo.data.corruptions.digital import elastic_transform
 from fozo.data.corruptions.weather import fog, frost, snow, spatter
 from fozo.data.images import resize_crop
 from fozo.errors import FozoError
+from tests.helpers import REPO
 
 pytest.importorskip("cv2")
 ndimage = pytest.importorskip("scipy.ndimage")
@@ -212,8 +213,14 @@ def test_gray_is_the_gray_of_three_equal_channels() -> None:
 
 def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(FozoError, match=r"needs cv2; run: pip install 'fozo\[bench\]'"):
+    with pytest.raises(FozoError, match=r"needs OpenCV; run: pip install 'fozo\[bench\]'"):
         corrupt(photograph(32), "defocus_blur", 1, 0)
+
+
+def test_only_opencv_comes_from_an_extra() -> None:
+    """SciPy is a base dependency: no reader and no corruption sends users to an extra for it."""
+    sources = (REPO / "src" / "fozo" / "data").rglob("*.py")
+    assert [path.name for path in sources if "fozo[" in path.read_text(encoding="utf-8")] == ["common.py"]
 
 
 def test_importing_the_module_loads_no_heavy_library() -> None:

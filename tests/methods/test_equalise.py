@@ -82,7 +82,7 @@ def test_contrast_is_given_back_and_clean_images_are_left_alone(
     broken[3] = 900.0  # brighter than anything that is described, and yet not refused where no mean is known
     with pytest.warns(Warning, match="no usual normalisation"):
         method(broken)
-    assert method.metrics()["unlearnt"] == 1 and np.array_equal(seen[-1][3], broken[3])
+    assert method.metrics()["skipped"] == 1 and np.array_equal(seen[-1][3], broken[3])
 
 
 def test_pixels_stay_what_a_camera_gives_where_the_normalisation_is_known() -> None:

@@ -108,8 +108,8 @@ def test_another_models_or_configs_state_is_refused(name: str, tmp_path: Path) -
     with pytest.raises(fozo.FozoError, match="method"):
         create(other).restore(tmp_path / "state.npz")
     if name == "align":
-        with pytest.raises(fozo.FozoError, match=r"doubt=0\.4"):
-            fozo.Align(engine(), source(), doubt=2.0).restore(tmp_path / "state.npz")
+        with pytest.raises(fozo.FozoError, match=r"content_error=0\.4"):
+            fozo.Align(engine(), source(), content_error=2.0).restore(tmp_path / "state.npz")
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -55,12 +55,15 @@ def test_a_monitor_that_fails_does_not_break_predictions(material: Material, cap
         def metrics(self) -> dict[str, float]:
             return {}
 
+        def reset(self) -> None:
+            raise NotImplementedError
+
     images = material.images(slice(400, 416))
     expected = material.adapter.clone()(images)
     adapter.attach(Broken())
     np.testing.assert_array_equal(adapter(images), expected)
     assert "the monitor of align failed" in caplog.text
-    adapter.attach(None)
+    adapter.detach()
     with pytest.raises(FozoError, match="align has no monitor"):
         adapter.drift  # noqa: B018 - the attribute is what is asked about
 
@@ -79,7 +82,7 @@ def test_watching_begins_and_ends_where_it_is_told_to(material: Material) -> Non
     adapter, images = material.adapter.clone(), material.images(slice(400, 416))
     with fozo.Monitor(material.reference).watch(adapter) as monitor:
         assert monitor.watch(adapter) is monitor  # once is enough
-        with pytest.raises(FozoError, match="align has a monitor already"):
+        with pytest.raises(FozoError, match="align is watched by a Monitor already"):
             fozo.Monitor(material.reference).watch(adapter)
         with pytest.raises(FozoError, match="watches another adapter already"):
             monitor.watch(material.adapter.clone())

@@ -21,16 +21,16 @@ from fozo.monitor import Event, Status
 from fozo.monitor.faults import SENTENCES
 from fozo.monitor.types import Drift
 from fozo.serve.board import CameraBoard
-from fozo.serve.history import GONE, PART, SILENT, History, Viewer, state_of
+from fozo.serve.history import CAMERAS_PER_MESSAGE, FORGOTTEN, SILENT, History, Viewer
 from fozo.serve.page import document, policy
-from tests.serve.helpers import NOW, reading, serving
+from tests.serve.conftest import NOW, reading, serving
 
 
 def told(history: History, viewer: Viewer) -> dict[str, dict[str, Any]]:
     """All that is new to a viewer, by camera."""
     lines: dict[str, dict[str, Any]] = {}
     while (message := history.changes(viewer)) is not None:
-        assert len(message["cameras"]) <= PART
+        assert len(message["cameras"]) <= CAMERAS_PER_MESSAGE
         assert not lines.keys() & {line["camera"] for line in message["cameras"]}
         lines |= {line["camera"]: line for line in json.loads(json.dumps(message))["cameras"]}
     return lines
@@ -54,7 +54,7 @@ def names(history: History) -> list[str]:
     ],
 )
 def test_the_state_is_a_word(changes: dict[str, Any], state: str) -> None:
-    assert state_of(reading(**changes)) == state
+    assert reading(**changes).state == state
 
 
 def test_points_and_events_are_bounded() -> None:
@@ -82,7 +82,7 @@ def test_a_point_keeps_the_worst_of_its_time_and_the_line_says_the_newest() -> N
 
 def test_a_viewer_is_told_all_at_first_and_then_what_is_new() -> None:
     history, slow = History(spacing=1.0), Viewer()
-    count = 2 * PART + 3
+    count = 2 * CAMERAS_PER_MESSAGE + 3
     for second in range(3):
         for number in range(count):
             history.record(reading(f"cam-{number}", NOW + second))
@@ -112,15 +112,19 @@ def test_a_camera_that_leaves_the_memory_stays_on_the_page_for_a_while() -> None
     assert (line["gone"], line["fresh"], len(line["points"])) == (False, False, 1)
 
     history.forget("model", "b")
-    history.record(reading("a", NOW + GONE))
+    history.record(reading("a", NOW + FORGOTTEN))
     message = history.changes(viewer)
     assert message is not None
     assert message["all"] == [("model", "a")]  # a page that looks on takes b away
-    assert viewer.told.keys() == {("model", "a")}
-    history.record(reading("b", NOW + GONE + 1))
+    assert viewer.sent.keys() == {("model", "a")}
+    history.record(reading("b", NOW + FORGOTTEN + 1))
     line = told(history, viewer)["b"]
     assert line["fresh"]
-    assert [point[0] for point in line["points"]] == [NOW + GONE + 1]
+    assert [point[0] for point in line["points"]] == [NOW + FORGOTTEN + 1]
+
+    history.forget("model", "a")
+    history.record(reading("a", NOW + 3 * FORGOTTEN))  # it returns itself, after it was due to be removed
+    assert told(history, viewer)["a"]["fresh"]
 
 
 def test_a_new_camera_takes_the_place_of_a_silent_one_only() -> None:
@@ -220,12 +224,15 @@ def open_stream(port: int) -> Iterator[Stream]:
 
 def test_a_stream_begins_with_all_and_a_burst_is_one_message() -> None:
     board = CameraBoard()
-    for number in range(PART + 1):
+    for number in range(CAMERAS_PER_MESSAGE + 1):
         board.record(reading(f"cam-{number}"))
     with serving(board) as port, open_stream(port) as stream:
         assert (stream.status, "text/event-stream" in stream.headers) == (200, True)
         parts = [stream.next(), stream.next()]
-        assert [part and (part[0], len(part[1]["cameras"])) for part in parts] == [("snapshot", PART), ("snapshot", 1)]
+        assert [part and (part[0], len(part[1]["cameras"])) for part in parts] == [
+            ("snapshot", CAMERAS_PER_MESSAGE),
+            ("snapshot", 1),
+        ]
         burst = 2000
         for number in range(burst):
             board.record(reading("cam-3", NOW + number / 1000, images=number))

@@ -18,17 +18,17 @@ import fozo
 from fozo.data import sample
 from fozo.errors import FozoError
 from fozo.serve.protocol import (
-    Answer,
+    InferRequest,
+    InferResponse,
     Limits,
-    Request,
-    check_watched,
+    check_monitored,
     model_metadata,
     picture_request,
     read_request,
-    write_answer,
+    write_response,
 )
 
-LIMITS = Limits(images=4, pixels=4096, body=100_000)
+LIMITS = Limits(images=4, pixels=4096)
 SPEC = fozo.load_engine(sample.MODELS["float32"], threads=1).spec
 
 
@@ -43,7 +43,7 @@ def binary(shape: list[int], data: bytes, datatype: str = "UINT8", **facts: Any)
     return text + data, str(len(text))
 
 
-def array_of(request: Request) -> np.ndarray[Any, Any]:
+def array_of(request: InferRequest) -> np.ndarray[Any, Any]:
     assert isinstance(request.tensor, np.ndarray)
     return request.tensor
 
@@ -65,7 +65,7 @@ def test_parameters() -> None:
     read = read_request(body([1, 1, 1], [0], id="a", parameters=parameters, outputs=outputs), None, LIMITS)
     assert (read.id, read.camera, read.start, read.end) == ("a", str(2**64 - 1), True, False)
     assert [(each.name, each.binary) for each in read.outputs] == [("drift", True), ("labels", False)]
-    assert read.told == {"drift"}
+    assert read.reported == {"drift"}
     for none in (0, ""):
         assert read_request(body([1, 1, 1], [0], parameters={"sequence_id": none}), None, LIMITS).camera == ""
     seven = [read_request(body([1, 1, 1], [0], parameters={"sequence_id": id}), None, LIMITS).camera for id in (7, "7")]
@@ -91,7 +91,7 @@ def test_pictures() -> None:
             SPEC, LIMITS
         )
     one = picture_request(files[0], {"sequence_id": "cam", "sequence_end": "true", "expected_accuracy": "true"})
-    assert (one.camera, one.end) == ("cam", True) and one.told == {"expected_accuracy"}
+    assert (one.camera, one.end) == ("cam", True) and one.reported == {"expected_accuracy"}
     for query in ({"sequence_end": "yes"}, {"nothing": "1"}, {"id": "x" * 257}):
         with pytest.raises(FozoError):
             picture_request(files[0], query)
@@ -219,10 +219,10 @@ def test_nor_do_bytes(whole: bytes, length: str | None) -> None:
 )
 def test_answers_are_read_as_they_were_written(rows: int, binaries: list[bool], names: list[str]) -> None:
     logits = np.random.default_rng(rows).standard_normal((rows, 10)).astype(np.float32)
-    answer = Answer(logits, (1.0, 2.5, 1.5, 0.125), (0.75, 0.5, 1.0), "a sentence")
+    answer = InferResponse(logits, (1.0, 2.5, 1.5, 0.125), (0.75, 0.5, 1.0), "a sentence")
     outputs = [{"name": n, "parameters": {"binary_data": b}} for n, b in zip(names, binaries, strict=True)]
     request = read_request(body(PIXEL, [0], outputs=outputs, id="i"), None, LIMITS)
-    data, length = write_answer(answer, request, SPEC, "m")
+    data, length = write_response(answer, request, SPEC, "m")
     assert (length is None) == (not any(binaries))
     facts, rest = json.loads(data[:length]), data[length:] if length is not None else b""
     assert [each["name"] for each in facts["outputs"]] == names and facts["id"] == "i"
@@ -244,12 +244,12 @@ def test_answers_are_read_as_they_were_written(rows: int, binaries: list[bool], 
 
 def test_what_nobody_watches_cannot_be_asked_for() -> None:
     request = read_request(body(PIXEL, [0], outputs=[{"name": "drift"}]), None, LIMITS)
-    check_watched(request, True, False, "m")
+    check_monitored(request, ("drift",), "m")
     with pytest.raises(FozoError, match="no monitor"):
-        check_watched(request, False, False, "m")
+        check_monitored(request, (), "m")
     request = read_request(body(PIXEL, [0], parameters={"expected_accuracy": True}), None, LIMITS)
     with pytest.raises(FozoError, match="expected accuracy"):
-        check_watched(request, True, False, "m")
+        check_monitored(request, ("drift",), "m")
     assert [each["name"] for each in model_metadata("m", SPEC, "p", ())["outputs"]] == [  # type: ignore[attr-defined]
         "logits", "probabilities", "labels",
     ]  # fmt: skip

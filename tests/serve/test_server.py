@@ -6,7 +6,6 @@ import io
 import json
 import socket
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 import fozo
-from fozo.serve.types import Reading
+from fozo.serve.history import Reading
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -63,7 +62,7 @@ def test_the_protocol_tells_what_is_there(url: str) -> None:
             "logits", "probabilities", "labels", "drift", "expected_accuracy",
         }  # fmt: skip
         assert client.get_model_repository_index() == [{"name": NAME, "version": "1", "state": "READY", "reason": ""}]
-        with pytest.raises(InferenceServerException, match="when the server is started"):
+        with pytest.raises(InferenceServerException, match="when the server starts"):
             client.load_model(NAME)
         with pytest.raises(InferenceServerException, match="no version"):
             client.get_model_metadata(NAME, "2")
@@ -128,22 +127,6 @@ def test_drift_and_expected_accuracy(url: str) -> None:
     assert 'band="contrast"' in metrics and "fozo_streams" in metrics and "fozo_passes_total" in metrics
 
 
-def test_cameras_do_not_influence_each_other(url: str) -> None:
-    """Two cameras in different weather, at the same time, are as two adapters in two processes."""
-    pixels = frames(32, 100)
-    streams = {"dim": foggy(pixels, 0.8), "plain": pixels, 77: foggy(pixels[::-1], 0.5)}
-
-    def play(camera: str | int) -> list[Array]:
-        return [ask(url, part, sequence_id=camera).as_numpy("logits") for part in np.split(streams[camera], 8)]
-
-    with ThreadPoolExecutor(3) as pool:
-        found = dict(zip(streams, pool.map(play, streams), strict=True))
-    for camera, stream in streams.items():
-        adapter = own()
-        for part, logits in zip(np.split(stream, 8), found[camera], strict=True):
-            np.testing.assert_allclose(logits, adapter(part), rtol=5e-3, atol=5e-3)
-
-
 def test_a_repeated_request_teaches_once(url: str) -> None:
     adapter, pixels = own(), foggy(frames(12, 200))
     for part in np.split(pixels, 3):
@@ -180,6 +163,12 @@ REFUSED = {
     "a header longer than the body": (b"{}", {"Inference-Header-Content-Length": "3"}, 400, "length of the JSON"),
     "no picture": (b"\xff\xd8\xff nothing", {"Content-Type": "image/jpeg"}, 400, "picture 0"),
     "a foreign page": (b"{}", {"Origin": "http://evil.example"}, 403, "other sites"),
+    "a page after DNS rebinding": (
+        b"{}",
+        {"Origin": "http://evil.example", "Host": "evil.example"},
+        421,
+        "allowed_hosts",
+    ),
 }
 
 
@@ -220,6 +209,34 @@ def test_the_token(tmp_path: Path) -> None:
         assert httpx.get(metrics, auth=("anybody", "gehe im")).status_code == 200
 
 
+def test_the_names_a_server_answers_to() -> None:
+    """Addresses, localhost and the names it was given: any other name may be an attacker's that resolves to it."""
+    with running(config(allowed_hosts=("Gate.example",))) as (url, _):
+        port = url.rpartition(":")[2]
+        for host in ("localhost", f"localhost:{port}", "cam.localhost", "gate.example:80", "10.0.0.7", f"[::1]:{port}"):
+            headers = {"Host": host, "Origin": f"http://{host}"}
+            assert httpx.get(f"http://{url}/v2/health/live", headers=headers).status_code == 200, host
+        for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "gate.example.evil", "a b"):
+            assert httpx.get(f"http://{url}/v2/health/live", headers={"Host": host}).status_code == 421, host
+    with running(config(allowed_hosts=("*",))) as (url, _):
+        assert httpx.get(f"http://{url}/v2/health/live", headers={"Host": "any.example"}).status_code == 200
+
+
+def test_a_header_names_the_camera_where_the_body_does_not(tmp_path: Path) -> None:
+    """So that a proxy can route by it; a body's own sequence_id counts first."""
+    with running(config(tmp_path)) as (url, _):
+        path, headers = (
+            f"http://{url}/v2/models/{NAME}/infer",
+            {"Content-Type": "image/png", "X-Sequence-Id": "by-header"},
+        )
+        for query in ({}, {"sequence_id": "by-body"}):
+            assert httpx.post(path, params=query, content=jpeg(frames(1)[0], "PNG"), headers=headers).status_code == 200
+        too_long = httpx.post(path, content=b"x", headers={**headers, "X-Sequence-Id": "x" * 257})
+        assert too_long.status_code == 400 and "256" in too_long.json()["error"]
+        metrics = httpx.get(f"http://{url}/metrics").text
+        assert all(f'stream="{name}"}} 1.0' in metrics for name in ("by-header", "by-body"))
+
+
 def test_a_body_may_be_so_long() -> None:
     with running(config(max_body=10_000)) as (url, _):
         path = f"http://{url}/v2/models/{NAME}/infer"
@@ -239,12 +256,12 @@ def test_a_body_that_does_not_come_is_given_up() -> None:
     """A client that says a length and then nothing; and so many of them that there is no room for more."""
     with running(config(max_body=1000, timeout=1.0)) as (url, server):
         host, port = url.split(":")
-        head = f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode()
+        head = f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode()
         clients = [socket.create_connection((host, int(port)), timeout=20) for _ in range(9)]
         for client in clients:
             client.sendall(head)
         told = sorted(client.recv(1000).split(b" ")[1] for client in clients)
-        assert told == [b"408"] * 8 + [b"503"] and server._bytes == 0
+        assert told == [b"408"] * 8 + [b"503"] and server._reserved == 0
         for client in clients:
             client.close()
 

@@ -71,7 +71,7 @@ def run_experiment(
         stream = Stream(shown, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
         method = resources.method(experiment, engine, images, show)
         facts = {
-            **experiment.facts(),
+            **experiment.identity(),
             "label": experiment.name,
             "threads": threads,
             "weights": engine.spec.fingerprint,

@@ -196,14 +196,14 @@ class Store:
         """Write down that these seeds of a recipe are wanted in this setting, beside what was asked before."""
         file = self.folder / RECIPE
         before = self._asked(read_json(file)) if file.exists() else []
-        named = replace(setting, model=str(recipe.experiments(setting)[0].facts()["model"]))
+        named = replace(setting, model=str(recipe.experiments(setting)[0].identity()["model"]))
         # Settings that come to the same, such as the recipe's own number of images named or not, are one.
         asked = {tuple(e.hash for e in recipe.experiments(each)): (each, given) for each, given in before}
         same = tuple(e.hash for e in recipe.experiments(named))
         known, given = asked.get(same, (named, []))
         asked[same] = (known, list(dict.fromkeys([*given, *seeds])))
         listed = [{**asdict(each), "seeds": given} for each, given in asked.values()]
-        write_json(file, {"name": recipe.name, **recipe.facts(), "asked": listed})
+        write_json(file, {"name": recipe.name, **recipe.to_dict(), "asked": listed})
 
     def _asked(self, facts: Mapping[str, Any]) -> list[tuple[Setting, list[int]]]:
         with said_of(self.folder / RECIPE):
@@ -247,7 +247,7 @@ def describe(experiments: Sequence[Experiment]) -> str:
     corrupted = [plan for plan in plans if plan.kinds != ("clean",)]
     counts = " or ".join(map(str, sorted({plan.images for plan in plans if plan.images is not None})))
     groups = sorted({plan.classes for plan in plans if plan.classes})
-    parts = [str(experiments[0].facts()["model"]), f"{counts} images a domain" if counts else "all images"]
+    parts = [str(experiments[0].identity()["model"]), f"{counts} images a domain" if counts else "all images"]
     if groups:  # a group may have fewer images
         parts[-1] += " at most" if counts else ""
         parts.append(f"{len(groups)} groups of classes" if groups[1:] else f"classes: {groups[0]}")

@@ -1,4 +1,4 @@
-"""Look an image set over before hours are spent on it: what it is, and which files are broken."""
+"""Check an image set: what it is, and which files are broken."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,15 +16,15 @@ from fozo.data.sets.base import Domain, mixed_sizes
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 
-SAMPLE = 256
-"""Images decoded in full by a quick check, spread evenly over the set."""
-SHOWN = 20
+DECODED = 256
+"""Images decoded by a quick check, evenly spaced over the set."""
+LISTED = 20
+"""Broken images that a report names."""
 CHUNK = 512
 """Images handed to the threads at a time, so that millions of images are not millions of waiting jobs."""
 
 
-@dataclass(frozen=True)
-class Broken:
+class Broken(NamedTuple):
     """An image that cannot be used."""
 
     image: str
@@ -42,15 +43,14 @@ class Report:
     broken: tuple[Broken, ...]
 
     def rows(self) -> list[tuple[str, str]]:
-        """Put the report in words, one fact a row."""
+        """The report as a table of names and values."""
         images = self.images
         total = len(images) * len(images.domains)
         rows = [("path", str(self.path)), ("layout", images.name)]
+        domains = f"{len(images.domains)} domain{'s' * (len(images.domains) > 1)}"
         if images.corrupted:
-            domains = f"{len(images.domains)} domains" if len(images.domains) > 1 else "1 domain"
-            rows += [("kinds", _kinds(images.domains)), ("images", f"{len(images)} in each of {domains}")]
-        else:
-            rows += [("images", str(len(images)))]
+            rows += [("kinds", _kinds(images.domains))]
+        rows += [("images", f"{len(images)} in each of {domains}" if images.corrupted else str(len(images)))]
         rows += [("classes", f"{len(np.unique(images.labels))} with images, of {len(images.classes)}")]
         common = [f"{width}x{height} ({count})" for (height, width), count in self.sizes.most_common(3)]
         others = len(self.sizes) - len(common)
@@ -58,9 +58,9 @@ class Report:
         partly = f"headers of all {total} images, {self.decoded} images decoded"
         rows += [("read", f"all {total} images decoded" if self.decoded == total else partly)]
         rows += [("broken", str(len(self.broken)))]
-        rows += [(f"  {broken.image}", broken.reason) for broken in self.broken[:SHOWN]]
-        if len(self.broken) > SHOWN:
-            rows += [("  ...", f"and {len(self.broken) - SHOWN} more")]
+        rows += [(f"  {broken.image}", broken.reason) for broken in self.broken[:LISTED]]
+        if len(self.broken) > LISTED:
+            rows += [("  ...", f"and {len(self.broken) - LISTED} more")]
         return rows
 
 
@@ -92,7 +92,7 @@ def check_image_set(
     """
     images = open_images(path, layout, labels=labels)
     total = len(images) * len(images.domains)
-    decoded = frozenset(range(total) if full else np.linspace(0, total - 1, SAMPLE).astype(int).tolist())
+    decoded = frozenset(range(total) if full else np.linspace(0, total - 1, DECODED).astype(int).tolist())
     sizes: Counter[tuple[int, int]] = Counter()
     broken = []
 

@@ -59,8 +59,9 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     Tensors are shared with ``weights`` wherever nothing has to be folded.
     """
     state = {name: tensor.detach() for name, tensor in weights.items()}
+    names = "\n".join(state)
     for fragment, reason in REFUSED.items():
-        if any(fragment in name for name in state):
+        if fragment in names:
             raise FozoError(f"{hints.name} {reason}; {BLACK_BOX}")
     for name, sides in DIMENSIONS.items():
         shape = state[name].shape if name in state else (1,) * sides
@@ -200,7 +201,7 @@ def state_from_file(path: Path) -> Weights:
     for key in ("state_dict", "model"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
             loaded = loaded[key]
-    if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+    if not isinstance(loaded, Mapping) or [t for t in loaded.values() if not isinstance(t, Tensor)]:
         raise FozoError(f"{path} holds no state dict; save model.state_dict()")
     for name, tensor in loaded.items():
         plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized

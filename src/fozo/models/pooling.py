@@ -40,7 +40,7 @@ def _infer(state: dict[str, Tensor]) -> str:
     """Tell what the weights alone can tell: a head on the mean of normed patches has the form of one on CLS."""
     if "head_dist.weight" in state:
         return "cls+distilled"
-    if any(name.startswith("attn_pool.") for name in state):
+    if "\nattn_pool." in "\n" + "\n".join(state):
         return "attention"
     if "fc_norm.weight" in state:
         return "normed mean"

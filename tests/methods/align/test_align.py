@@ -120,7 +120,7 @@ def test_the_cls_token_ends_nearer_to_its_clean_average_in_the_first_half(
 
 
 @pytest.mark.parametrize("size", [1, 20])
-def test_while_a_stream_looks_clean_its_predictions_are_the_plain_models(
+def test_while_a_stream_clean_weight_its_predictions_are_the_plain_models(
     engine: fozo.Engine, source: SourceStatistics, size: int
 ) -> None:
     watched = Watched(engine)
@@ -139,13 +139,13 @@ def test_clean_images_are_learnt_as_the_cameras_reference_and_corrupted_ones_are
     for clean, shifted in zip(BATCHES, SHIFTED, strict=True):
         camera(clean)
         drifted(shifted)
-    assert camera.reference.images == pytest.approx(80, rel=0.01)
-    assert camera.reference.residual.any() and camera.reference.offset.any()
-    assert drifted.reference.images < 1e-6
-    learnt = camera.reference.residual
+    assert camera.baseline.images == pytest.approx(80, rel=0.01)
+    assert camera.baseline.residual.any() and camera.baseline.offset.any()
+    assert drifted.baseline.images < 1e-6
+    learnt = camera.baseline.residual
     for shifted in SHIFTED:  # nor does drift spoil what the camera has shown before
         camera(shifted)
-    np.testing.assert_allclose(camera.reference.residual, learnt, atol=1e-6)
+    np.testing.assert_allclose(camera.baseline.residual, learnt, atol=1e-6)
 
 
 def test_the_reference_is_the_average_residual_of_the_clean_images(
@@ -163,19 +163,19 @@ def test_the_reference_is_the_average_residual_of_the_clean_images(
     updates = method.targets.decode(method.targets.read(taps, knobs))
     residuals = method.targets.residuals(updates, offsets)
     # Up to the half precision of what is remembered.
-    np.testing.assert_allclose(method.reference.offset, offsets.mean(axis=0), atol=1e-3)
-    np.testing.assert_allclose(method.reference.residual, residuals.mean(axis=0), atol=1e-2)
+    np.testing.assert_allclose(method.baseline.offset, offsets.mean(axis=0), atol=1e-3)
+    np.testing.assert_allclose(method.baseline.residual, residuals.mean(axis=0), atol=1e-2)
 
 
 def test_without_a_reference_of_its_own_nothing_is_learnt_of_the_camera(
     engine: fozo.Engine, source: SourceStatistics
 ) -> None:
-    method = fozo.Align(engine, source, own_reference=False)
+    method = fozo.Align(engine, source, camera_baseline=False)
     for batch in BATCHES:
         method(batch)
     state = method.state()
-    assert state["reference_images"] == 0
-    assert not state["reference_offset"].any() and not state["reference_residual"].any()
+    assert state["baseline_images"] == 0
+    assert not state["baseline_offset"].any() and not state["baseline_residual"].any()
 
 
 def test_the_reference_is_part_of_the_state_and_nonsense_is_refused(
@@ -185,17 +185,17 @@ def test_the_reference_is_part_of_the_state_and_nonsense_is_refused(
     method(BATCHES[0])
     method.save(tmp_path / "state.npz")
     resumed.restore(tmp_path / "state.npz")
-    assert resumed.reference.images == method.reference.images > 15
-    np.testing.assert_array_equal(resumed.reference.offset, method.reference.offset)
-    np.testing.assert_array_equal(resumed.reference.residual, method.reference.residual)
+    assert resumed.baseline.images == method.baseline.images > 15
+    np.testing.assert_array_equal(resumed.baseline.offset, method.baseline.offset)
+    np.testing.assert_array_equal(resumed.baseline.residual, method.baseline.residual)
     np.testing.assert_array_equal(resumed(BATCHES[1]), method(BATCHES[1]))
     before = method.state()
     for images in (-1.0, 1e6):
-        with pytest.raises(FozoError, match="the state's reference rests on"):
-            method.load_state({**before, "reference_images": np.array(images)})
+        with pytest.raises(FozoError, match="the state's baseline rests on"):
+            method.load_state({**before, "baseline_images": np.array(images)})
         assert same(method.state(), before)
     method.reset()
-    assert method.reference.images == 0 and not method.reference.residual.any()
+    assert method.baseline.images == 0 and not method.baseline.residual.any()
 
 
 def test_another_domain_is_not_moved_by_the_memories_of_this_one(engine: fozo.Engine, source: SourceStatistics) -> None:
@@ -370,9 +370,9 @@ def test_auto_passes_twice_where_a_domain_begins_and_keeps_its_budget(
         ({"std_strength": float("nan")}, "std_strength is nan"),
         ({"equaliser_strength": "all"}, "equaliser_strength is 'all'; give a value like 0.7"),
         ({"cls_strength": -0.1}, "cls_strength is -0.1"),
-        ({"doubt": -1}, "doubt is -1"),
-        ({"doubt": float("inf")}, "doubt is inf"),
-        ({"own_reference": 1}, "own_reference is 1; give a value like True"),
+        ({"content_error": -1}, "content_error is -1"),
+        ({"content_error": float("inf")}, "content_error is inf"),
+        ({"camera_baseline": 1}, "camera_baseline is 1; give a value like True"),
         ({"group_size": 0}, "group_size must be above 0, not 0"),
         ({"budget": 0.5}, "budget is 0.5"),
         ({"retrieval.capacity": 0}, "capacity must be above 0, not 0"),

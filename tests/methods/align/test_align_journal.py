@@ -17,8 +17,8 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import encode, read_log
 from fozo.methods.align.config import AlignConfig
-from fozo.methods.align.lesson import Lesson
 from fozo.methods.align.retrieval import DomainEstimate, RetrievalConfig, Stored
+from fozo.methods.align.update import Update
 from fozo.testing import same
 from tests.helpers import random_images, random_vit
 
@@ -89,7 +89,7 @@ def test_resets_failures_and_healing_are_on_record(
     method(STREAM[4])
     state = method.state()
     with monkeypatch.context() as patch:
-        patch.setattr(method, "_record", lambda: 1 / 0)
+        patch.setattr(method, "record", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             method(STREAM[5])
     assert same(method.state(), state)
@@ -99,7 +99,7 @@ def test_resets_failures_and_healing_are_on_record(
             engine, "run", lambda batch, *how: {k: v + (np.nan if how else 0) for k, v in run(batch, *how).items()}
         )
         method(STREAM[5])
-        assert method.metrics()["healed"] == 3
+        assert method.metrics()["fallbacks"] == 3
     method(STREAM[3])
     replayed = fozo.Align(engine, source)
     replayed.replay(path)
@@ -134,18 +134,18 @@ def test_bytes_of_an_image(engine: fozo.Engine, source: SourceStatistics, tmp_pa
         method(batch)
     size = max(len(line) for line in path.read_bytes().splitlines()[1:]) / 20
     layers, width, contents = method.form
-    treatments = 3 * 2 * 8 * method.descriptor_std.size / 20  # of three groups, an estimate each
-    beside = 4 * (layers + contents) + 8 * (method.descriptor_std.size + 4) + treatments
+    corrections = 3 * 2 * 8 * method.descriptor_std.size / 20  # of three groups, an estimate each
+    beside = 4 * (layers + contents) + 8 * (method.descriptor_std.size + 4) + corrections
     assert size < 4 / 3 * (layers * width + beside) + 60
 
 
-def forge(lessons: object = None, **changes: object) -> Callable[[Line], Line]:
+def forge(updates: object = None, **changes: object) -> Callable[[Line], Line]:
     def change(line: Line) -> Line:
-        if lessons is not None:
+        if updates is not None:
             line = {
                 **line,
-                "lessons": lessons,
-                "treatments": [False] * len(lessons if isinstance(lessons, list) else []),
+                "updates": updates,
+                "corrections": [False] * len(updates if isinstance(updates, list) else []),
             }
         return {**line, **changes}
 
@@ -159,25 +159,25 @@ def packed(data: bytes, images: object = 1) -> list[Line]:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (forge(credit=None), "tells no lessons, or no credit"),
-        (forge(credit=1e9), "tells no lessons, or no credit"),
-        (forge(lessons=5), "tells no lessons, or no credit"),
-        (forge(lessons=[5]), r"cannot be read \(no lesson\)"),
-        (forge(lessons=[{}]), r"cannot be read \('images'\)"),
-        (forge(lessons=packed(b"")), "data of another length"),
-        (forge(lessons=packed(b"\0" * 50_000_000)), "data of another length"),
-        (forge(lessons=packed(b"", images=10**12)), "no number of images"),
-        (forge(lessons=packed(b"", images=True)), "no number of images"),
-        (forge(lessons=[{"images": 1, "data": "?"}]), "cannot be read"),
-        (forge(lessons=[]), "leads elsewhere"),
-        (forge(treatments=[]), "tells no treatments"),
-        (forge(treatments=None), "tells no treatments"),
-        (forge(left=-1), "tells no treatments"),
-        (forge(left=True), "tells no treatments"),
-        (forge(treatments=["?"] * 3), "an estimate of the journal cannot be read"),
-        (forge(treatments=[base64.b64encode(b"\0" * 7).decode()] * 3), "an estimate of the journal cannot be read"),
+        (forge(credit=None), "no memory updates, or no credit"),
+        (forge(credit=1e9), "no memory updates, or no credit"),
+        (forge(updates=5), "no memory updates, or no credit"),
+        (forge(updates=[5]), r"cannot be read \(no update\)"),
+        (forge(updates=[{}]), r"cannot be read \('images'\)"),
+        (forge(updates=packed(b"")), "data of another length"),
+        (forge(updates=packed(b"\0" * 50_000_000)), "data of another length"),
+        (forge(updates=packed(b"", images=10**12)), "no number of images"),
+        (forge(updates=packed(b"", images=True)), "no number of images"),
+        (forge(updates=[{"images": 1, "data": "?"}]), "cannot be read"),
+        (forge(updates=[]), "leads elsewhere"),
+        (forge(corrections=[]), "no corrections"),
+        (forge(corrections=None), "no corrections"),
+        (forge(left=-1), "no corrections"),
+        (forge(left=True), "no corrections"),
+        (forge(corrections=["?"] * 3), "an estimate of the journal cannot be read"),
+        (forge(corrections=[base64.b64encode(b"\0" * 7).decode()] * 3), "an estimate of the journal cannot be read"),
         (
-            forge(treatments=[base64.b64encode(np.zeros(200).tobytes()).decode()] * 3),
+            forge(corrections=[base64.b64encode(np.zeros(200).tobytes()).decode()] * 3),
             "an estimate of the journal cannot be read",
         ),
         (forge(led_to=5), "leads elsewhere"),
@@ -197,23 +197,23 @@ def test_a_forged_line_is_one_sentence_and_changes_nothing(
     assert same(method.state(), before)
 
 
-def test_numbers_of_a_lesson_have_to_be_finite_and_variances_positive() -> None:
+def test_numbers_of_a_update_have_to_be_finite_and_variances_positive() -> None:
     form = (3, 5, 2)
     values = Stored.of(np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32), np.ones((2, 2)))
-    good = Lesson(DomainEstimate(*np.ones((3, 2, 4))), values, np.ones(2))
-    read = Lesson.decode(good.encode(), 4, form)
+    good = Update(DomainEstimate(*np.ones((3, 2, 4))), values, np.ones(2))
+    read = Update.decode(good.encode(), 4, form)
     for name in ("codes", "scales", "contents"):
         np.testing.assert_array_equal(getattr(read.stored, name), getattr(values, name))
     np.testing.assert_array_equal(read.domains.variance, good.domains.variance)
     np.testing.assert_array_equal(read.clean, good.clean)
     nothing = Stored.of(np.ones((0, 3, 5), np.float32), np.ones((0, 2)))
-    empty = Lesson(DomainEstimate(*np.ones((3, 0, 4))), nothing, np.ones(0))
-    assert len(Lesson.decode(empty.encode(), 4, form)) == 0
+    empty = Update(DomainEstimate(*np.ones((3, 0, 4))), nothing, np.ones(0))
+    assert len(Update.decode(empty.encode(), 4, form)) == 0
     for which, value in ((1, 0.0), (0, np.nan), (2, np.inf)):
         parts = np.ones((3, 2, 4))
         parts[which, 1, 2] = value
         with pytest.raises(FozoError, match="not finite"):
-            Lesson.decode(Lesson(DomainEstimate(*parts), good.stored, good.clean).encode(), 4, form)
+            Update.decode(Update(DomainEstimate(*parts), good.stored, good.clean).encode(), 4, form)
 
 
 def test_a_forked_child_does_not_write_its_parents_journal(
@@ -229,7 +229,7 @@ def test_a_forked_child_does_not_write_its_parents_journal(
     method(STREAM[1])
 
 
-def test_a_treatment_kept_over_batches_is_replayed_and_saved_too(
+def test_a_correction_kept_over_batches_is_replayed_and_saved_too(
     engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
 ) -> None:
     """Single images are treated alike for a while; whoever takes over in between goes on with the same numbers."""
@@ -240,7 +240,7 @@ def test_a_treatment_kept_over_batches_is_replayed_and_saved_too(
         method(drifted[i : i + 1])
         kept += method.planned == [True]
     assert 20 < kept < 50
-    assert method.treatment is not None and method.treatment.left > 0
+    assert method.correction is not None and method.correction.left > 0
     replayed, restored = fozo.Align(engine, source), fozo.Align(engine, source)
     replayed.replay(path)
     method.save(tmp_path / "state.npz")

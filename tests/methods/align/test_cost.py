@@ -62,7 +62,7 @@ def test_groups_grow_with_the_evidence_and_every_image_is_run_once(
     assert counted.calls == [8, 8, 8]  # another domain
 
 
-def test_a_treatment_is_kept_while_images_are_of_its_domain_and_few_against_its_evidence(
+def test_a_correction_is_kept_while_images_are_of_its_domain_and_few_against_its_evidence(
     engine: fozo.Engine, source: SourceStatistics
 ) -> None:
     method = fozo.Align(engine, source)
@@ -112,7 +112,7 @@ def test_a_batch_of_a_known_domain_is_one_call_and_a_few_copies(size: int) -> No
     row = sum(array[:1].nbytes for array in method.memory._arrays())
     beside = peak(lambda: method(batch)) - peak(lambda: plain(batch))
     # What is worked out from the taps, rows that come and rows that go, and the spectra of eight images; where the
-    # treatment is not kept, an average over memories, which does not grow with the batch.
+    # correction is not kept, an average over memories, which does not grow with the batch.
     average = 0 if method.planned == [True] else 4 * AVERAGED
     assert beside < size * (4 * taps + 2 * row) + 8 * 4 * pictures[0].nbytes + average
 
@@ -125,11 +125,11 @@ def test_the_memory_is_never_copied_to_add_to_it_to_undo_it_or_to_average_it() -
     eight = Stored.of(np.ones((8, 30, 768), np.float32), np.ones((8, 64)))
     for _ in range(64):
         memory.add(domains, eight)
-    memory.settle()
+    memory.commit()
     row = 30 * 768 + 4 * (30 + 64) + 3 * 8 * 45
     assert len(memory) == 512
     assert peak(lambda: memory.add(domains, eight)) < 1.2 * 8 * row + 20_000
-    assert peak(lambda: memory.back(0)) < 20_000
+    assert peak(lambda: memory.rollback(0)) < 20_000
     assert peak(lambda: memory.average(memory.retrieve(domains))) < 3_000_000
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.methods.align.retrieval import CONTENT_VARIANCE, DomainEstimate, Memory, RetrievalConfig, Stored
+from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Stored
 from fozo.testing import same
 
 FEATURES = 21
@@ -142,7 +143,7 @@ def test_what_was_added_since_a_mark_can_be_taken_back() -> None:
         for _ in range(2):
             memory.add(CONFIG.estimate(descriptors(0.0, size, seed=number), NONE), stored(number, size))
         after = memory.state()
-        memory.back(mark)
+        memory.rollback(mark)
         assert same(memory.state(), before)
         for _ in range(2):
             memory.add(CONFIG.estimate(descriptors(0.0, size, seed=number), NONE), stored(number, size))
@@ -181,7 +182,7 @@ def test_without_memories_estimates_stay_as_they_are() -> None:
 def test_clean_images_look_clean_and_those_of_far_domains_do_not(size: int) -> None:
     for domain, least, most in ((0.0, 0.999, 1), (4.0, 0, 1e-3), (-4.0, 0, 1e-3)):
         domains = CONFIG.estimate(descriptors(domain, size, seed=3), descriptors(domain, 15, seed=4))
-        found = CONFIG.looks_clean(domains, slice(0, 1))
+        found = CONFIG.clean_weight(domains, slice(0, 1))
         assert found.shape == (size,) and (least <= found).all() and (found <= most).all()
 
 
@@ -189,7 +190,7 @@ def test_narrow_content_may_look_a_little_different_and_still_clean() -> None:
     """However sharp the estimate: what it may differ by is a matter of content, not of chance."""
     centre = np.sqrt(CONTENT_VARIANCE)
     found = [
-        CONFIG.looks_clean(
+        CONFIG.clean_weight(
             DomainEstimate(*(np.full((1, FEATURES), value) for value in (off * centre, 1e-6, 0.0))), slice(0, 1)
         )
         for off in (0.0, 0.9, 1.5, 3.0)
@@ -197,11 +198,11 @@ def test_narrow_content_may_look_a_little_different_and_still_clean() -> None:
     assert found[0] == found[1] == 1 > found[2] > found[3] and found[3] < 1e-3
 
 
-def test_an_exposure_that_is_off_is_seen_although_all_else_looks_clean() -> None:
+def test_an_exposure_that_is_off_is_seen_although_all_else_clean_weight() -> None:
     """It moves one feature of many: the average over all of them would not tell."""
     mean = np.zeros((2, FEATURES))
     mean[0, 0] = mean[1, 1] = 2.0
-    exposed, other = CONFIG.looks_clean(DomainEstimate(mean, np.full_like(mean, 0.02), mean), slice(0, 1))
+    exposed, other = CONFIG.clean_weight(DomainEstimate(mean, np.full_like(mean, 0.02), mean), slice(0, 1))
     assert exposed < 1e-2 and other == 1
 
 

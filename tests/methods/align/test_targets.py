@@ -7,18 +7,18 @@ import pytest
 
 from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.alignment import TokenStatistics, moved_cls
-from fozo.methods.align.targets import NAMES, REFERENCE_IMAGES, Reference, Targets
+from fozo.methods.align.targets import BASELINE_IMAGES, NAMES, CameraBaseline, Targets
 from fozo.types import Affine, Array, Floats
 from tests.helpers import invented_source
 
 DEPTH, DIM, KINDS = 4, 50, 3
-DOUBT = 0.4
+CONTENT_ERROR = 0.4
 HEAD = Affine(np.concatenate([np.eye(KINDS), -np.eye(KINDS)], axis=1), np.zeros(2 * KINDS))
 LAW = np.random.default_rng(0).standard_normal((KINDS, DEPTH, DIM))
 """How tokens follow from content, for each of the three statistics alike."""
 BIRDS, FISH = np.eye(KINDS)[:2]
 """Two contents that have nothing in common."""
-EMPTY = Reference(0.0, np.zeros(KINDS), np.zeros(TokenStatistics.width(DEPTH, DIM)))
+EMPTY = CameraBaseline(0.0, np.zeros(KINDS), np.zeros(TokenStatistics.width(DEPTH, DIM)))
 
 
 def calibrated(law: Array = LAW) -> SourceStatistics:
@@ -31,8 +31,8 @@ def calibrated(law: Array = LAW) -> SourceStatistics:
     return invented_source(shown, values)
 
 
-def targets(doubt: float = DOUBT, source: SourceStatistics | None = None) -> Targets:
-    return Targets(source or SOURCE, HEAD, DEPTH, 1.0, doubt)
+def targets(content_error: float = CONTENT_ERROR, source: SourceStatistics | None = None) -> Targets:
+    return Targets(source or SOURCE, HEAD, DEPTH, 1.0, content_error)
 
 
 SOURCE, INDIFFERENT = calibrated(), calibrated(0 * LAW)
@@ -118,7 +118,7 @@ def test_narrow_content_has_a_target_of_its_own() -> None:
         assert np.square(found - average - law).mean() < 0.01 * np.square(law).mean() and (correction > 0.5).all()
     # The tokens of birds that look like any image: all of the correction is missing, but a part of it is doubtful.
     for part in parts(believed):
-        np.testing.assert_allclose(part, 1 - DOUBT, atol=0.01)
+        np.testing.assert_allclose(part, 1 - CONTENT_ERROR, atol=0.01)
     _, believed = made.find(at(made, calm), content, images, EMPTY)
     assert all((part == 0).all() for part in parts(believed))
 
@@ -126,8 +126,8 @@ def test_narrow_content_has_a_target_of_its_own() -> None:
 def test_doubt_says_how_far_the_correction_for_content_is_taken_for_sure() -> None:
     images, content = np.array([1000.0]), 2 * BIRDS[None]
     found = []
-    for doubt in (0.0, 0.4, 1.0, 5.0):
-        made = targets(doubt)
+    for content_error in (0.0, 0.4, 1.0, 5.0):
+        made = targets(content_error)
         found.append(made.find(at(made, made.average), content, images, EMPTY)[1].mean.mean())
     assert found[0] > 0.99 and found[0] > found[1] > found[2] and found[2:] == [0, 0]
 
@@ -156,46 +156,49 @@ def batch(size: int, seed: int, width: int = 5) -> tuple[Array, Array, Array]:
 
 
 def test_the_reference_is_a_weighted_average_of_the_images_it_learnt() -> None:
-    reference = Reference(0.0, np.zeros(KINDS), np.zeros(5))
+    baseline = CameraBaseline(0.0, np.zeros(KINDS), np.zeros(5))
     batches = [batch(size, seed) for seed, size in enumerate((1, 8, 8, 3))]
     for offsets, residuals, weights in batches:
-        reference = reference.learn(offsets, residuals, weights)
+        baseline = baseline.learn(offsets, residuals, weights)
     offsets, residuals, weights = (np.concatenate(column) for column in zip(*batches, strict=True))
-    assert reference.images == pytest.approx(weights.sum())
-    np.testing.assert_allclose(reference.offset, np.average(offsets, axis=0, weights=weights))
-    np.testing.assert_allclose(reference.residual, np.average(residuals, axis=0, weights=weights))
+    assert baseline.images == pytest.approx(weights.sum())
+    np.testing.assert_allclose(baseline.offset, np.average(offsets, axis=0, weights=weights))
+    np.testing.assert_allclose(baseline.residual, np.average(residuals, axis=0, weights=weights))
 
 
 def test_images_without_weight_teach_nothing() -> None:
-    for reference in (Reference(0.0, np.zeros(KINDS), np.zeros(5)), Reference(REFERENCE_IMAGES, BIRDS, np.ones(5))):
+    for baseline in (
+        CameraBaseline(0.0, np.zeros(KINDS), np.zeros(5)),
+        CameraBaseline(BASELINE_IMAGES, BIRDS, np.ones(5)),
+    ):
         offsets, residuals, weights = batch(8, seed=0)
-        again = reference.learn(offsets, residuals, 0 * weights)
-        assert again.images == reference.images
-        np.testing.assert_array_equal(again.offset, reference.offset)
-        np.testing.assert_array_equal(again.residual, reference.residual)
+        again = baseline.learn(offsets, residuals, 0 * weights)
+        assert again.images == baseline.images
+        np.testing.assert_array_equal(again.offset, baseline.offset)
+        np.testing.assert_array_equal(again.residual, baseline.residual)
         # Among others they do not count either.
         some, alone = weights * (np.arange(8) < 3), slice(0, 3)
-        mixed = reference.learn(offsets, residuals, some)
-        expected = reference.learn(offsets[alone], residuals[alone], weights[alone])
+        mixed = baseline.learn(offsets, residuals, some)
+        expected = baseline.learn(offsets[alone], residuals[alone], weights[alone])
         np.testing.assert_allclose(mixed.residual, expected.residual)
         assert mixed.images == pytest.approx(expected.images)
 
 
 def test_the_reference_forgets_slowly_beyond_its_number_of_images() -> None:
     """A full one gives an eighth of its weight to 64 images, and its number stays."""
-    reference = Reference(REFERENCE_IMAGES, np.zeros(KINDS), np.zeros(5))
+    baseline = CameraBaseline(BASELINE_IMAGES, np.zeros(KINDS), np.zeros(5))
     for i in range(1, 4):
-        reference = reference.learn(np.ones((64, KINDS)), np.ones((64, 5)), np.ones(64))
-        assert reference.images == REFERENCE_IMAGES
-        np.testing.assert_allclose(reference.residual, 1 - (1 - 64 / REFERENCE_IMAGES) ** i)
-    np.testing.assert_allclose(reference.offset, reference.residual[0])
+        baseline = baseline.learn(np.ones((64, KINDS)), np.ones((64, 5)), np.ones(64))
+        assert baseline.images == BASELINE_IMAGES
+        np.testing.assert_allclose(baseline.residual, 1 - (1 - 64 / BASELINE_IMAGES) ** i)
+    np.testing.assert_allclose(baseline.offset, baseline.residual[0])
 
 
 def test_more_images_at_once_than_the_reference_counts_are_averaged_and_not_overshot() -> None:
-    reference = Reference(100.0, np.zeros(KINDS), np.zeros(5))
-    size = int(REFERENCE_IMAGES) + 300
-    learnt = reference.learn(np.ones((size, KINDS)), np.ones((size, 5)), np.ones(size))
-    assert learnt.images == REFERENCE_IMAGES
+    baseline = CameraBaseline(100.0, np.zeros(KINDS), np.zeros(5))
+    size = int(BASELINE_IMAGES) + 300
+    learnt = baseline.learn(np.ones((size, KINDS)), np.ones((size, 5)), np.ones(size))
+    assert learnt.images == BASELINE_IMAGES
     np.testing.assert_allclose(learnt.offset, 1)
     np.testing.assert_allclose(learnt.residual, 1)
 
@@ -210,47 +213,47 @@ def test_a_reference_counts_as_far_as_it_agrees_in_content(content: Array, part:
     made, images = targets(), np.array([50.0])
     updates = at(made, made.average)
     without, _ = made.find(updates, content[None], images, EMPTY)
-    with_it, _ = made.find(updates, content[None], images, Reference(REFERENCE_IMAGES, BIRDS, residual(0.7)))
+    with_it, _ = made.find(updates, content[None], images, CameraBaseline(BASELINE_IMAGES, BIRDS, residual(0.7)))
     moved = with_it.flat() - without.flat()
     np.testing.assert_allclose(moved, part * 0.7, atol=0.02 * part)
 
 
 def test_domains_are_judged_one_by_one() -> None:
-    made, reference = targets(), Reference(REFERENCE_IMAGES, BIRDS, residual(0.7))
+    made, baseline = targets(), CameraBaseline(BASELINE_IMAGES, BIRDS, residual(0.7))
     content, images = np.stack([BIRDS, FISH, -BIRDS]), np.array([4.0, 16.0, 64.0])
     tokens = made.average.each(lambda part: np.repeat(part, 3, axis=0))
     updates = at(made, tokens, 0.5)
-    target, believed = made.find(updates, content, images, reference)
+    target, believed = made.find(updates, content, images, baseline)
     for i in range(3):
         one = slice(i, i + 1)
-        alone = made.find(updates.each(lambda part, one=one: part[one]), content[one], images[one], reference)
+        alone = made.find(updates.each(lambda part, one=one: part[one]), content[one], images[one], baseline)
         np.testing.assert_allclose(target.flat()[one], alone[0].flat())
         np.testing.assert_allclose(believed.flat()[one], alone[1].flat(), atol=1e-12)
 
 
 def test_a_reference_of_few_images_is_trusted_little() -> None:
-    """It is a measurement of what ``doubt`` expects to be wrong, and so few images measure badly."""
+    """It is a measurement of what ``content_error`` expects to be wrong, and so few images measure badly."""
     made, images = targets(), np.array([50.0])
     moved = []
-    for count in (0.0, 0.01, 1.0, 8.0, REFERENCE_IMAGES):
-        target, _ = made.find(at(made, made.average), BIRDS[None], images, Reference(count, BIRDS, residual(0.7)))
+    for count in (0.0, 0.01, 1.0, 8.0, BASELINE_IMAGES):
+        target, _ = made.find(at(made, made.average), BIRDS[None], images, CameraBaseline(count, BIRDS, residual(0.7)))
         moved.append(
             float((target.flat() - made.find(at(made, made.average), BIRDS[None], images, EMPTY)[0].flat()).mean())
         )
     assert moved[0] == pytest.approx(0, abs=1e-6) and moved[1] < 0.1 * 0.7
     assert sorted(moved) == moved and moved[-1] == pytest.approx(0.7, rel=0.02)
-    sure = targets(doubt=0.0)  # if content says all, the camera has nothing to add
+    sure = targets(content_error=0.0)  # if content says all, the camera has nothing to add
     target, _ = sure.find(
-        at(sure, sure.average), BIRDS[None], images, Reference(REFERENCE_IMAGES, BIRDS, residual(0.7))
+        at(sure, sure.average), BIRDS[None], images, CameraBaseline(BASELINE_IMAGES, BIRDS, residual(0.7))
     )
     np.testing.assert_allclose(target.flat(), sure.find(at(sure, sure.average), BIRDS[None], images, EMPTY)[0].flat())
 
 
-def test_a_camera_of_average_content_has_no_reference() -> None:
+def test_a_camera_of_average_content_has_no_baseline() -> None:
     """Without narrow content there is no error of the regression to mend: what differs then is drift."""
     made, images, content = targets(), np.array([50.0]), 2 * BIRDS[None]
     for doubtful in (content, np.zeros((1, KINDS))):
-        average = Reference(REFERENCE_IMAGES, np.zeros(KINDS), residual(0.7))
+        average = CameraBaseline(BASELINE_IMAGES, np.zeros(KINDS), residual(0.7))
         found, expected = (made.find(at(made, made.average, 0.3), doubtful, images, each) for each in (average, EMPTY))
         for one, two in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one.flat(), two.flat())
@@ -262,7 +265,7 @@ def test_a_reference_removes_the_doubt_where_it_agrees() -> None:
     deviating = at(made, made.find(at(made, made.average), content, images, EMPTY)[0], 0.5)
     guess = made.find(deviating, content, images, EMPTY)[1]
     for own, agrees in ((2 * BIRDS, True), (2 * FISH, False)):
-        known = made.find(deviating, content, images, Reference(REFERENCE_IMAGES, own, residual(0.0)))[1]
+        known = made.find(deviating, content, images, CameraBaseline(BASELINE_IMAGES, own, residual(0.0)))[1]
         for one, two in zip(parts(known), parts(guess), strict=True):
             if agrees:
                 assert (two < 0.6).all() and (one > 0.9).all()
@@ -271,7 +274,7 @@ def test_a_reference_removes_the_doubt_where_it_agrees() -> None:
 
 
 def test_nothing_is_known_of_a_camera_at_first() -> None:
-    empty = targets().no_reference(DIM)
+    empty = targets().no_baseline(DIM)
     assert (
         empty.images == 0 and empty.offset.shape == EMPTY.offset.shape and empty.residual.shape == EMPTY.residual.shape
     )

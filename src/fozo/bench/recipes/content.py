@@ -22,8 +22,8 @@ VARIANTS: Methods = {
     "NoAdapt": ("noadapt", {}),
     "Align": ("align", {}),
     "content ignored": ("align", {"content_strength": 0.0}),
-    "content not doubted": ("align", {"doubt": 0.0}),
-    "no reference of its own": ("align", {"own_reference": False}),
+    "content not doubted": ("align", {"content_error": 0.0}),
+    "no reference of its own": ("align", {"camera_baseline": False}),
 }
 
 RECIPE = Recipe(

@@ -62,9 +62,9 @@ a quarter of their rates as at the published ones, at which they collapse on lon
 MANY: Methods = {
     "NoAdapt": ("noadapt", {}),
     "Align": ("align", {}),
-    "FOA, 28 passes": ("foa", {"passes": 28}),
-    "ZOA, 28 passes": ("zoa", {"passes": 28}),
-    "FOZO, 28 passes": ("fozo", {"passes": 28}),
+    "FOA, {passes} passes": ("foa", {"passes": 28}),
+    "ZOA, {passes} passes": ("zoa", {"passes": 28}),
+    "FOZO, {passes} passes": ("fozo", {"passes": 28}),
     "CAZO": ("cazo", {}),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
 import numpy as np
@@ -13,12 +12,13 @@ from fozo.errors import FozoError
 from fozo.types import Floats
 
 
-def library(name: str) -> ModuleType:
-    """Import an optional library, or say which extra brings it."""
+def opencv() -> ModuleType:
+    """Import OpenCV, or say which extra brings it."""
     try:
-        return importlib.import_module(name)
+        import cv2
     except ImportError as error:
-        raise FozoError(f"this corruption needs {name}; run: pip install 'fozo[bench]'") from error
+        raise FozoError("this corruption needs OpenCV; run: pip install 'fozo[bench]'") from error
+    return cv2
 
 
 def quantise(image: Floats) -> Pixels:
@@ -28,8 +28,10 @@ def quantise(image: Floats) -> Pixels:
 
 def smooth(image: Floats, sigma: float) -> Floats:
     """Blur the first two axes by a Gaussian cut at 4 sigma, edges repeated (scikit-image's defaults)."""
+    from scipy.ndimage import gaussian_filter
+
     sigmas = (sigma, sigma) + (0,) * (image.ndim - 2)
-    blurred: Floats = library("scipy.ndimage").gaussian_filter(image, sigmas, mode="nearest", truncate=4)
+    blurred: Floats = gaussian_filter(image, sigmas, mode="nearest", truncate=4)
     return blurred
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fozo.errors import FozoError
 from fozo.methods.align.retrieval import RetrievalConfig
-from fozo.methods.base import positive
+from fozo.methods.common.options import positive
 
 AUTO = "auto"
 MOST_PASSES = 1000
@@ -37,10 +37,10 @@ class AlignConfig:
     """Part of the way that weak bands of the image's spatial frequencies are amplified to their clean energy."""
     content_strength: float = 1.0
     """Part of the way that targets follow the content of the stream; with 0 they are those of the average image."""
-    doubt: float = 0.4
+    content_error: float = 0.4
     """Squared error expected of content-conditioned targets, as a part of the squared correction for content."""
-    own_reference: bool = True
-    """Whether the stream's own images are learnt as this camera's reference while they look clean."""
+    camera_baseline: bool = True
+    """Whether the stream's own images are learnt as this camera's baseline while they look clean."""
     group_size: int = 8
     """Images that go through the model together, and see the same memories (a micro-batch); more, up to 64, once the
     memory is rich for all of them."""
@@ -57,8 +57,8 @@ class AlignConfig:
         for name in ("mean_strength", "std_strength", "cls_strength", "equaliser_strength", "content_strength"):
             if not 0 <= getattr(self, name) <= 1:
                 raise FozoError(f"align: {name} is {getattr(self, name)}; give a part from 0 (none) to 1 (all the way)")
-        if not 0 <= self.doubt < np.inf:
-            raise FozoError(f"align: doubt is {self.doubt}; give a number from 0 (content says all) up")
+        if not 0 <= self.content_error < np.inf:
+            raise FozoError(f"align: content_error is {self.content_error}; give a number from 0 (content says all) up")
         if not self.budget >= 1:
             raise FozoError(f"align: budget is {self.budget}; give an average number of passes from 1 up")
         positive("align", group_size=self.group_size)

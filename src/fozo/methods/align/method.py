@@ -12,34 +12,35 @@ really added to them, which matters most where little else is remembered. ``pass
 there, within a budget, and one everywhere else.
 
 Nothing is remembered that is not finite and plausible: of each batch, ``metrics()`` counts the images that were
-predicted but not learnt from (``unlearnt``). Should adaptation ever break predictions all the same, those of the plain
-model are returned and the memory is begun anew (``healed``).
+predicted but not learnt from (``skipped``). Should adaptation ever break predictions all the same, those of the plain
+model are returned and the memory is begun anew (``fallbacks``).
 """
 
 from __future__ import annotations
 
-import os
+import copy
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from fozo.core.descriptor import Single, spectra
-from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.methods.align.alignment import TokenStatistics, joined, plan
 from fozo.methods.align.config import BUCKET, BURST, AlignConfig
+from fozo.methods.align.correction import Correction, correction_of, correction_state
 from fozo.methods.align.equaliser import band_gains, energy_deficit, equalise
-from fozo.methods.align.lesson import Lesson
 from fozo.methods.align.retrieval import DomainEstimate, Memory, Retrieved, Stored
-from fozo.methods.align.targets import Reference, Targets
-from fozo.methods.align.treatment import Treatment, treatment_of, treatment_state
+from fozo.methods.align.targets import CameraBaseline, Targets
+from fozo.methods.align.update import Update
 from fozo.methods.base import Method
-from fozo.methods.common.journal import Journal, read_journal
 from fozo.methods.registry import register
-from fozo.types import NO_KNOBS, Array, Batch, Engine, Floats, Knobs, State, Tap
+from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 RICH = 32.0
 """Where every image has retrieved so many effective samples, those of its own batch would hardly add to them."""
@@ -57,37 +58,19 @@ TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
     needs={"source", "tokens"},
 )  # fmt: skip
 class Align(Method[AlignConfig]):
-    """Images equalised and tokens aligned with clean ones of the same content, by domain.
-
-    Beside what every :class:`fozo.Method` takes:
-
-    Args:
-        journal: file to append what each batch taught to; see :meth:`replay`.
-    """
+    """Images equalised and tokens aligned with clean ones of the same content, by domain."""
 
     PRESETS: ClassVar = {"default": AlignConfig()}
-    LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor", "codes", "scales", "contents"), "images")
-
-    def __init__(
-        self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
-        config: AlignConfig | None = None,
-        *,
-        preset: str | None = None,
-        seed: int = 0,
-        journal: str | os.PathLike[str] | None = None,
-        **options: object,
-    ) -> None:
-        self.journal: Journal | None = None
-        super().__init__(engine, source, config, preset=preset, seed=seed, **options)
-        if journal is not None:
-            self.journal = Journal(journal, self._header())
+    VARIABLE_LENGTH: ClassVar = dict.fromkeys(
+        ("mean", "variance", "descriptor", "codes", "scales", "contents"), "images"
+    )
 
     def prepare(self) -> None:
         """Read the targets from the source statistics."""
         source, spec = self.source, self.engine.spec
-        self.targets = Targets(source, self.engine.head(), spec.depth, self.config.content_strength, self.config.doubt)
+        self.targets = Targets(
+            source, self.engine.head(), spec.depth, self.config.content_strength, self.config.content_error
+        )
         self.width = TokenStatistics.width(spec.depth, spec.dim)
         self.descriptor_std = np.maximum(source.descriptor.std, 1e-6)
         self.spectra = spectra(*spec.image_shape)
@@ -101,12 +84,11 @@ class Align(Method[AlignConfig]):
         self.credit, self.batches = BURST, 0
         self.planned: list[DomainEstimate | bool] = []
         self.passes_per_image = 1.0
-        self._rewind()
 
     def _forget(self) -> None:
         self.memory = self._empty()
-        self.reference = self.targets.no_reference(self.engine.spec.dim)
-        self.treatment: Treatment | None = None
+        self.baseline = self.targets.no_baseline(self.engine.spec.dim)
+        self.correction: Correction | None = None
 
     def _empty(self) -> Memory:
         return Memory(self.descriptor_std.size, self.form, self.config.retrieval)
@@ -115,9 +97,9 @@ class Align(Method[AlignConfig]):
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         room, threads = self._space(len(batch)), self.engine.threads
         coefficients, descriptors = self.spectra.transform(batch.images, room, threads)
-        self.described = descriptors
+        self.descriptors = descriptors
         sound = self.spectra.sound(descriptors)
-        self.lessons: list[Lesson | None] = []
+        self.updates: list[Update | None] = []
         self.planned = []
         self.passes_per_image = 1.0
         if sound.all():
@@ -129,12 +111,10 @@ class Align(Method[AlignConfig]):
             if sound.any():
                 some = batch.with_images(batch.images[sound])
                 logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
-            self.equalised = None  # it may be of another image than the last
-        learnt = [len(lesson) for lesson in self.lessons if lesson is not None]
-        unlearnt, healed = len(batch) - sum(learnt), len(self.lessons) - len(learnt)
-        self.report(**self._metrics, unlearnt=float(unlearnt), healed=float(healed))
-        if self.journal is not None:
-            self.journal.append(self.batches, self._record())  # if it cannot be recorded, the transaction undoes all
+            self.last_input = None  # it may be of another image than the last
+        learnt = [len(update) for update in self.updates if update is not None]
+        skipped, fallbacks = len(batch) - sum(learnt), len(self.updates) - len(learnt)
+        self.report(**self._metrics, skipped=float(skipped), fallbacks=float(fallbacks))
         self.batches += 1
         return logits
 
@@ -150,10 +130,10 @@ class Align(Method[AlignConfig]):
         domains = self.config.retrieval.estimate(descriptors, self.memory.latest(self.config.retrieval.context))
         logits, spent, samples, start = list[Floats](), 0, 0.0, 0
         while start < len(batch):
-            some, treatment = self._next(domains, start)
-            samples = float(treatment.samples.mean())
+            some, correction = self._next(domains, start)
+            samples = float(correction.samples.mean())
             passes, self.credit = self.config.spend(some.stop - start, samples, self.credit)
-            group, passes = self._group(batch.part(some), coefficients[some], domains.part(some), treatment, passes)
+            group, passes = self._group(batch.part(some), coefficients[some], domains.part(some), correction, passes)
             logits.append(group)
             spent += passes * len(group)
             start = some.stop
@@ -163,8 +143,8 @@ class Align(Method[AlignConfig]):
         self.report(shift=shift, effective_sample_size=samples)
         return logits[0] if len(logits) == 1 else np.concatenate(logits)
 
-    def _next(self, domains: DomainEstimate, start: int) -> tuple[slice, Treatment]:
-        """Choose the images that go through the model next, and decide their treatment.
+    def _next(self, domains: DomainEstimate, start: int) -> tuple[slice, Correction]:
+        """Choose the images that go through the model next, and decide their correction.
 
         Early images of a domain teach the next ones, so groups are small. Where the memory is rich for all, they are
         large.
@@ -172,27 +152,27 @@ class Align(Method[AlignConfig]):
         count = len(domains.mean)
         few = slice(start, min(start + self.config.group_size, count))
         many = slice(start, min(start + max(LARGEST_GROUP, self.config.group_size), count))
-        if self.treatment is not None and self.treatment.serves(domains.part(many)):
+        if self.correction is not None and self.correction.serves(domains.part(many)):
             self.planned.append(True)
-            return many, self.treatment
-        own = domains.part(few).alike()
+            return many, self.correction
+        own = domains.part(few).same_domain()
         retrieved = self.memory.retrieve(own)
         if few != many and retrieved.effective_sample_size.min() >= RICH:
-            all_of_them = domains.part(many).alike()
+            all_of_them = domains.part(many).same_domain()
             theirs = self.memory.retrieve(all_of_them)
             if theirs.effective_sample_size.min() >= RICH:
                 few, own, retrieved = many, all_of_them, theirs
         return few, self._treat(own, retrieved)
 
-    def _treat(self, domains: DomainEstimate, retrieved: Retrieved) -> Treatment:
+    def _treat(self, domains: DomainEstimate, retrieved: Retrieved) -> Correction:
         """Decide what is done to images of ``domains``, and keep it for more of them if there is but one."""
         posterior = self.config.retrieval.posterior(domains, retrieved)
-        drifted = 1 - self.config.retrieval.looks_clean(posterior, self.spectra.brightness)
+        drifted = 1 - self.config.retrieval.clean_weight(posterior, self.spectra.brightness)
         deficit = drifted[:, None, None] * energy_deficit(self.spectra, posterior, self.descriptor_std)
         knobs = self._plan(retrieved, drifted)
-        made = Treatment(drifted, deficit, knobs, retrieved.effective_sample_size, domains)
-        self.treatment = made.kept() if self.config.passes == 1 else None
-        self.planned.append(domains if self.treatment is not None else False)
+        made = Correction(drifted, deficit, knobs, retrieved.effective_sample_size, domains)
+        self.correction = made.kept() if self.config.passes == 1 else None
+        self.planned.append(domains if self.correction is not None else False)
         return made
 
     def _plain(self, batch: Batch) -> Floats:
@@ -207,54 +187,54 @@ class Align(Method[AlignConfig]):
         # What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
         logits = self._plain(batch)
         self._forget()
-        self.lessons.append(None)
+        self.updates.append(None)
         return logits
 
     def _group(
-        self, batch: Batch, coefficients: Single, domains: DomainEstimate, treatment: Treatment, passes: int
+        self, batch: Batch, coefficients: Single, domains: DomainEstimate, correction: Correction, passes: int
     ) -> tuple[Floats, int]:
         """Move, predict and remember a few images. Return logits and passes made."""
-        before, knobs = self.memory.mark(), treatment.knobs
-        plain, batch = batch, self._equalised(batch, coefficients, treatment.deficit)
-        self.equalised = None if batch is plain else batch.images[-1]
+        before, knobs = self.memory.mark(), correction.knobs
+        plain, batch = batch, self._equalised(batch, coefficients, correction.deficit)
+        self.last_input = None if batch is plain else batch.images[-1]
         for again in range(passes):
             if again:
-                knobs = self._plan(self.memory.retrieve(domains.alike()), treatment.drifted)
+                knobs = self._plan(self.memory.retrieve(domains.same_domain()), correction.drifted)
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
                 return self._heal(plain), again + 2
-            lesson = self._lesson(domains, self.targets.read(taps, knobs), logits, 1 - treatment.drifted)
-            self.memory.back(before)  # what the pass before saw of these images is out of date
-            self.memory.add(lesson.domains, lesson.stored)
-        self._learn_reference(lesson)
-        self.lessons.append(lesson)
-        if self.treatment is not None:
-            self.treatment = self.treatment.used(len(batch))
+            update = self._update(domains, self.targets.read(taps, knobs), logits, 1 - correction.drifted)
+            self.memory.rollback(before)  # what the pass before saw of these images is out of date
+            self.memory.add(update.domains, update.stored)
+        self._learn_baseline(update)
+        self.updates.append(update)
+        if self.correction is not None:
+            self.correction = self.correction.used(len(batch))
         return logits, passes
 
-    def _lesson(self, domains: DomainEstimate, vectors: Single, logits: Floats, clean: Array) -> Lesson:
+    def _update(self, domains: DomainEstimate, vectors: Single, logits: Floats, clean: Array) -> Update:
         """Say what is to be remembered of images; nothing of those whose tokens are beyond belief."""
         clean = clean.repeat(len(logits) // len(clean))
         contents = self.targets.offsets(logits)
         if not self.targets.ordinary(vectors):
             sound = self.targets.plausible(vectors)
             domains, vectors, contents, clean = domains.part(sound), vectors[sound], contents[sound], clean[sound]
-        return Lesson(domains, Stored.of(vectors, contents), clean)
+        return Update(domains, Stored.of(vectors, contents), clean)
 
-    def _learn_reference(self, lesson: Lesson) -> None:
-        """Take images as the camera's reference as far as they look clean."""
-        weight = float(lesson.clean.sum())
-        if self.config.own_reference and weight > NEGLIGIBLE:
+    def _learn_baseline(self, update: Update) -> None:
+        """Take images as the camera's baseline as far as they look clean."""
+        weight = float(update.clean.sum())
+        if self.config.camera_baseline and weight > NEGLIGIBLE:
             # All is linear in what is remembered, so the average image has the average residual.
-            vectors, contents = lesson.stored.average(lesson.clean[None] / weight)
+            vectors, contents = update.stored.average(update.clean[None] / weight)
             offset = contents.astype(np.float64)
             residual = self.targets.residuals(self.targets.decode(vectors), offset)
-            self.reference = self.reference.learn(offset, residual, np.array([weight]))
+            self.baseline = self.baseline.learn(offset, residual, np.array([weight]))
 
     def _equalised(self, batch: Batch, coefficients: Single, deficit: Array) -> Batch:
         """Give images back the detail that their domains lack."""
-        if self._gains is None or self._gains[0] is not deficit:  # a treatment that is kept has them already
+        if self._gains is None or self._gains[0] is not deficit:  # a correction that is kept has them already
             strength = self.config.equaliser_strength
             if not strength or not deficit.any():
                 return batch
@@ -281,7 +261,7 @@ class Align(Method[AlignConfig]):
         vectors, contents = self.memory.average(retrieved)
         updates = self.targets.decode(vectors)
         target, believed = self.targets.find(
-            updates, contents.astype(np.float64), retrieved.effective_sample_size, self.reference
+            updates, contents.astype(np.float64), retrieved.effective_sample_size, self.baseline
         )
         part = drifted[:, None, None]
         strengths = TokenStatistics(
@@ -298,102 +278,98 @@ class Align(Method[AlignConfig]):
 
     def checkpoint(self) -> Callable[[], None]:
         """Mark where the memory is, instead of copying it."""
-        memory, before = self.memory, (self.reference, self.treatment, self.credit, self.batches)
-        memory.settle()
+        memory, before = self.memory, (self.baseline, self.correction, self.credit, self.batches)
+        memory.commit()
 
         def undo() -> None:
-            memory.back(0)
+            memory.rollback(0)
             self.memory = memory
-            self.reference, self.treatment, self.credit, self.batches = before
-            self._rewind()
+            self.baseline, self.correction, self.credit, self.batches = before
 
         return undo
 
     def variables(self) -> State:
-        """The memory, the camera's reference, and the token bucket of ``auto``."""
+        """The memory, the camera's baseline, and the token bucket of ``auto``."""
         return {
             **self.memory.state(),
-            **self._treatment_state(),
-            **self.reference.state(),
+            **self._correction_state(),
+            **self.baseline.state(),
             "credit": np.array(self.credit),
             "batches": np.array(self.batches),
         }
 
-    def _treatment_state(self) -> State:
+    def _correction_state(self) -> State:
         spec, bands = self.engine.spec, (self.spectra.channels, self.spectra.bands)
-        return treatment_state(self.treatment, spec.depth, spec.dim, self.descriptor_std.size, bands)
+        return correction_state(self.correction, spec.depth, spec.dim, self.descriptor_std.size, bands)
 
     def assign(self, variables: State) -> None:
         """Continue from a memory."""
-        reference = Reference.of_state(variables)
-        memory, treatment = self._empty(), treatment_of(variables, NEGLIGIBLE)
+        baseline = CameraBaseline.of_state(variables)
+        memory, correction = self._empty(), correction_of(variables, NEGLIGIBLE)
         memory.load(variables)
-        self.memory, self.treatment, self.reference = memory, treatment, reference
+        self.memory, self.correction, self.baseline = memory, correction, baseline
         self.credit, self.batches = float(variables["credit"]), int(variables["batches"])
-        self._rewind()
 
-    def _rewind(self) -> None:
-        """Let the journal, where there is one, note that the run went back."""
-        if self.journal is not None:
-            self.journal.rewind(self.batches)
+    def sibling(self) -> Self:
+        made = super().sibling()
+        made.targets = copy.copy(self.targets)  # which keep what they computed last
+        made._gains, made._room = None, self._room[:0].copy()
+        return made
 
-    def _header(self) -> dict[str, object]:
+    def release(self) -> None:
+        super().release()
+        with self.lock:
+            self._gains, self._room = None, self._room[:0].copy()
+
+    @property
+    def journal_index(self) -> int:
+        return self.batches
+
+    def journal_header(self) -> dict[str, object]:
         """Say whose a journal is. What is learnt depends on the clean statistics too, so they are told by checksum."""
         facts = (self.targets.average, self.targets.scale, self.targets.weights)
         crc = zlib.crc32(b"".join(part.flat().tobytes() for part in facts))
-        return {**self._owner(), "model": self.engine.spec.name, "source": crc}
+        return {**super().journal_header(), "source": crc}
 
-    def _record(self) -> dict[str, object]:
-        """Make a journal's line of the latest batch: of each group its lesson, and where its treatment comes from.
+    def record(self) -> dict[str, object]:
+        """Make a journal's line of the latest batch: of each group its update, and where its correction comes from.
 
-        That is an estimate of its domain, where the treatment was made for it and kept, else whether one was kept from
+        That is an estimate of its domain, where the correction was made for it and kept, else whether one was kept from
         before.
         """
-        lessons = [None if lesson is None else lesson.encode() for lesson in self.lessons]
-        treatments = [each if isinstance(each, bool) else each.encode() for each in self.planned]
-        left = 0 if self.treatment is None else self.treatment.left
-        facts = {"lessons": lessons, "treatments": treatments, "left": left, "credit": self.credit}
+        updates = [None if update is None else update.encode() for update in self.updates]
+        corrections = [each if isinstance(each, bool) else each.encode() for each in self.planned]
+        left = 0 if self.correction is None else self.correction.left
+        facts = {"updates": updates, "corrections": corrections, "left": left, "credit": self.credit}
         return {**facts, "led_to": self._checksum()}
 
     def _checksum(self) -> int:
-        """CRC-32 of what is learnt beyond the memory, which is told by the lessons themselves."""
-        learnt = (self.reference.offset, self.reference.residual, *self._treatment_state().values())
+        """CRC-32 of what is learnt beyond the memory, which is told by the updates themselves."""
+        learnt = (self.baseline.offset, self.baseline.residual, *self._correction_state().values())
         return zlib.crc32(b"".join(array.tobytes() for array in learnt))
 
-    def replay(self, journal: str | os.PathLike[str], batches: int | None = None) -> None:
-        """Continue from where a journal leads, exactly, without any image: after all its batches, or the first few.
-
-        That is how an adaptation is continued after a crash, audited, and undone to any batch. The journal has to be of
-        the same model, statistics and config. If it is refused, nothing is changed.
-        """
-        file, other = read_journal(journal), self.clone()
-        file.check(self._header())
-        for line in file.lines(batches):
-            other._follow(line, f"batch {line['index']} of the journal {file.path}")
-        self.load_state(other.state())
-
-    def _follow(self, line: Mapping[str, object], what: str) -> None:
+    def follow(self, line: Mapping[str, object]) -> None:
         """Learn again what a line of a journal says."""
-        lessons, treatments = line.get("lessons"), line.get("treatments")
+        updates, corrections = line.get("updates"), line.get("corrections")
         credit, left = line.get("credit"), line.get("left")
-        if not isinstance(lessons, list) or type(credit) is not float or not 0 <= credit <= BUCKET:
-            raise FozoError(f"{what} tells no lessons, or no credit; use a copy from before")
-        if not isinstance(treatments, list) or len(treatments) != len(lessons) or type(left) is not int or left < 0:
-            raise FozoError(f"{what} tells no treatments; use a copy from before")
-        for each, origin in zip(lessons, treatments, strict=True):
+        if not isinstance(updates, list) or type(credit) is not float or not 0 <= credit <= BUCKET:
+            raise FozoError("it has no memory updates, or no credit; restore it from a backup")
+        if not isinstance(corrections, list) or len(corrections) != len(updates) or type(left) is not int or left < 0:
+            raise FozoError("it has no corrections; restore it from a backup")
+        for each, origin in zip(updates, corrections, strict=True):
             if isinstance(origin, str):
                 domains = DomainEstimate.decode(origin, self.descriptor_std.size)
                 self._treat(domains, self.memory.retrieve(domains))
             elif origin is not True:
-                self.treatment = None
+                self.correction = None
             if each is None:
                 self._forget()
             else:
-                lesson = Lesson.decode(each, self.descriptor_std.size, self.form)
-                self.memory.add(lesson.domains, lesson.stored)
-                self._learn_reference(lesson)
-        self.memory.settle()
-        self.treatment = None if self.treatment is None or not left else replace(self.treatment, left=left)
+                update = Update.decode(each, self.descriptor_std.size, self.form)
+                self.memory.add(update.domains, update.stored)
+                self._learn_baseline(update)
+        self.memory.commit()
+        self.correction = None if self.correction is None or not left else replace(self.correction, left=left)
         self.credit, self.batches = credit, self.batches + 1
         if line.get("led_to") != self._checksum():
-            raise FozoError(f"replaying {what} leads elsewhere; use the NumPy version of the original run")
+            raise FozoError("it leads elsewhere; use the NumPy version of the original run")

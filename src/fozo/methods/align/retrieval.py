@@ -23,13 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.methods.base import positive
+from fozo.methods.common.options import positive
 from fozo.types import Array, Floats, State
-
-CONTENT_VARIANCE = 0.25
-"""How far, squared, the average descriptor of clean images of one kind of thing may be from that of all. The groups of
-classes that Align was tuned on stay below it, and far above it under the extra corruptions at severity 3."""
 
 Codes = npt.NDArray[np.int8]
 Single = npt.NDArray[np.float32]
@@ -121,7 +118,7 @@ class DomainEstimate:
         """One row if all images share one estimate, else all of them."""
         return self.part(slice(0, 1)) if len(self.mean) > 1 and (self.mean == self.mean[0]).all() else self
 
-    def alike(self) -> DomainEstimate:
+    def same_domain(self) -> DomainEstimate:
         """One row if all images are of one domain, as far as their estimates tell, else all of them.
 
         That is as :meth:`RetrievalConfig.weights` judges: estimates of one domain differ by 1 on average. Such rows
@@ -180,7 +177,7 @@ class RetrievalConfig:
         mean = variance * (domains.mean / domains.variance + evidence * retrieved.descriptor)
         return DomainEstimate(mean, variance, domains.descriptor)
 
-    def looks_clean(self, domains: DomainEstimate, brightness: slice) -> Array:
+    def clean_weight(self, domains: DomainEstimate, brightness: slice) -> Array:
         """Weigh each of ``domains`` by how well it agrees with clean images: ``[n]``, 1 at most.
 
         As for two domains in :meth:`weights`, but narrow content may shift the descriptors of clean images a little.
@@ -236,7 +233,7 @@ class Retrieved:
 class Memory:
     """The most recent images in a ring: their domain estimates, and what is to be averaged.
 
-    Rows are written in place. :meth:`mark` and :meth:`back` undo that, at the price of the rows overwritten since.
+    Rows are written in place. :meth:`mark` and :meth:`rollback` undo that, at the price of the rows overwritten since.
     """
 
     def __init__(self, features: int, form: tuple[int, int, int], config: RetrievalConfig) -> None:
@@ -331,16 +328,16 @@ class Memory:
         self._count, self._next = min(self._count + count, capacity), (self._next + count) % capacity
 
     def mark(self) -> int:
-        """Say where :meth:`back` is to return to."""
+        """Say where :meth:`rollback` is to return to."""
         return len(self._undo)
 
-    def back(self, mark: int) -> None:
+    def rollback(self, mark: int) -> None:
         """Undo all that was added since a mark."""
         while len(self._undo) > mark:
             self._count, self._next, places, old = self._undo.pop()
             for array, rows in zip(self._arrays(), old, strict=True):
                 array[places] = rows
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """What was added so far is not to be undone any more."""
         self._undo.clear()

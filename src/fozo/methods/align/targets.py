@@ -5,9 +5,9 @@ Three sources, each of which knows something that the one before does not:
 * **Calibration**: the average clean image.
 * **Content** (:mod:`fozo.core.content`): with d the average content of the domain's images less that of calibration,
   clean images of that content differ from the average one by W d. The regression cannot know everything about narrow
-  content: a squared error of ``doubt`` times that of its own correction is expected, in each layer.
+  content: a squared error of ``content_error`` times that of its own correction is expected, in each layer.
 * **The camera's own clean images**: while the images of a stream look clean by their descriptors, what their tokens
-  differ by from the two above is no drift. It is averaged as this camera's reference, and counts as far as it agrees in
+  differ by from the two above is no drift. It is averaged as this camera's baseline, and counts as far as it agrees in
   content with the images at hand.
 
 What is left of the deviation from the target is drift *or* error. Of a mean squared deviation D in a layer (in units of
@@ -31,8 +31,8 @@ from fozo.types import Affine, Array, Floats, Knobs, State, Taps
 
 Single = npt.NDArray[np.float32]
 NAMES = ("patch_mean", "patch_log_variance", "cls")
-REFERENCE_IMAGES = 512.0
-"""The camera's reference is an average over about this many of its latest clean-looking images."""
+BASELINE_IMAGES = 512.0
+"""The camera's baseline is an average over about this many of its latest clean-looking images."""
 PLAUSIBLE = 1e4
 """Clean standard deviations that block updates may be away from their average: a black, white or checkered image, or
 pure noise, is below a hundred."""
@@ -41,7 +41,7 @@ SURELY = PLAUSIBLE / 2
 
 
 @dataclass(frozen=True)
-class Reference:
+class CameraBaseline:
     """The camera's own clean images: how many, their content, and how their tokens differ from the targets."""
 
     images: float
@@ -50,32 +50,32 @@ class Reference:
     residual: Array
     """Average difference, flat: ``[width]``."""
 
-    def learn(self, offsets: Array, residuals: Floats, weights: Array) -> Reference:
+    def learn(self, offsets: Array, residuals: Floats, weights: Array) -> CameraBaseline:
         """Take in images by weight: content offsets ``[B, k]``, residuals ``[B, width]``, weights ``[B]``."""
         added = float(weights.sum())
         if added <= 0:
             return self
-        images = min(self.images, max(REFERENCE_IMAGES - added, 0.0)) + added
+        images = min(self.images, max(BASELINE_IMAGES - added, 0.0)) + added
         part, shares = added / images, weights / added
         offset = self.offset + part * (np.einsum("n,nk->k", shares, offsets) - self.offset)
         residual = self.residual + part * (np.einsum("n,nw->w", shares, residuals) - self.residual)
-        return Reference(min(images, REFERENCE_IMAGES), offset, residual)
+        return CameraBaseline(min(images, BASELINE_IMAGES), offset, residual)
 
     def state(self) -> State:
         """Write it as named arrays."""
         return {
-            "reference_images": np.array(self.images),
-            "reference_offset": self.offset,
-            "reference_residual": self.residual,
+            "baseline_images": np.array(self.images),
+            "baseline_offset": self.offset,
+            "baseline_residual": self.residual,
         }
 
     @classmethod
-    def of_state(cls, state: State) -> Reference:
+    def of_state(cls, state: State) -> CameraBaseline:
         """Read what :meth:`state` wrote."""
-        images, offset, residual = (state[f"reference_{name}"].astype(np.float64) for name in cls.__annotations__)
-        if not 0 <= images <= REFERENCE_IMAGES:
+        images, offset, residual = (state[f"baseline_{name}"].astype(np.float64) for name in cls.__annotations__)
+        if not 0 <= images <= BASELINE_IMAGES:
             raise FozoError(
-                f"the state's reference rests on {float(images):g} images, of {REFERENCE_IMAGES:g} at most; save the "
+                f"the state's baseline rests on {float(images):g} images, of {BASELINE_IMAGES:g} at most; save the "
                 f"state again"
             )
         return cls(float(images), offset, residual)
@@ -84,9 +84,11 @@ class Reference:
 class Targets:
     """Targets of one model, and how far deviations from them are believed."""
 
-    def __init__(self, source: SourceStatistics, head: Affine, depth: int, content: float, doubt: float) -> None:
-        """``content`` is the part of the correction for content that is made, ``doubt`` the error expected of it."""
-        self.depth, self.content, self.doubt = depth, content, doubt
+    def __init__(
+        self, source: SourceStatistics, head: Affine, depth: int, content: float, content_error: float
+    ) -> None:
+        """``content``: part of the correction for content that is made; ``content_error``: error expected of it."""
+        self.depth, self.content, self.content_error = depth, content, content_error
         self.regression = source.regression()
         self.vectors = source.content.basis.vectors(head)
         self._centred = self.vectors - self.regression.mean
@@ -113,15 +115,15 @@ class Targets:
         self._centre, self._unit = updates.layers().astype(np.float32), self._scale.astype(np.float32)
         self._balance = (1 / np.repeat(np.maximum(cut, 1), cut)).astype(np.float32)
         self._reader: tuple[Knobs, BlockUpdates] | None = None
-        self._known: tuple[Reference | None, Array, Array] = (None, np.zeros(0), np.zeros(0))
+        self._known: tuple[CameraBaseline | None, Array, Array] = (None, np.zeros(0), np.zeros(0))
 
     def offsets(self, logits: Floats) -> Array:
         """Content of images less that of calibration, ``[B, k]``."""
         return contents(logits, self._centred)
 
-    def no_reference(self, dim: int) -> Reference:
+    def no_baseline(self, dim: int) -> CameraBaseline:
         """Nothing is known of the camera yet."""
-        return Reference(0.0, np.zeros(self.vectors.shape[1]), np.zeros(TokenStatistics.width(self.depth, dim)))
+        return CameraBaseline(0.0, np.zeros(self.vectors.shape[1]), np.zeros(TokenStatistics.width(self.depth, dim)))
 
     def shift(self, offsets: Array) -> TokenStatistics:
         """How clean images of content ``offsets`` differ from the average clean image: ``[n, ...]``."""
@@ -132,7 +134,7 @@ class Targets:
 
     def read(self, taps: Taps, knobs: Knobs) -> Single:
         """Read block updates ``[n, layers, d]`` from a pass, in units of clean images, so that all are of one size."""
-        if self._reader is None or self._reader[0] is not knobs:  # those of a treatment that is kept stay the same
+        if self._reader is None or self._reader[0] is not knobs:  # those of a correction that is kept stay the same
             self._reader = knobs, BlockUpdates(knobs, self._centre, self._unit, self.depth)
         return self._reader[1](taps)
 
@@ -160,7 +162,7 @@ class Targets:
         return within
 
     def find(
-        self, updates: TokenStatistics, offsets: Array, images: Array, reference: Reference
+        self, updates: TokenStatistics, offsets: Array, images: Array, baseline: CameraBaseline
     ) -> tuple[TokenStatistics, TokenStatistics]:
         """Return targets ``[n, ...]`` for domains, and how far deviations from them are believed ``[n, layers, 1]``.
 
@@ -168,13 +170,13 @@ class Targets:
             updates: what the blocks add to images of the domains on average, ``[n, ...]``.
             offsets: their average content, ``[n, k]``.
             images: how many images these averages rest on, ``[n]``.
-            reference: of the camera.
+            baseline: of the camera.
         """
         count = np.maximum(images, 1e-50)[:, None, None]
-        trusted, residual = self._trusted(reference)
-        along, alike = _agreement(offsets, reference.offset)
+        trusted, residual = self._trusted(baseline)
+        along, alike = _agreement(offsets, baseline.offset)
         target = self._shift(self.content * offsets)
-        error = self.doubt * self._squared(target) * (1 - alike * trusted) + self._chance / count
+        error = self.content_error * self._squared(target) * (1 - alike * trusted) + self._chance / count
         target += self._average
         target += along * residual
         deviation = self._squared(TokenStatistics.unmoved(updates).layers() - target)
@@ -186,20 +188,20 @@ class Targets:
         ratio = values / self._scale
         return cast("Array", np.einsum("nld,nld->nl", ratio, ratio)[:, :, None] / values.shape[2])
 
-    def _trusted(self, reference: Reference) -> tuple[Array, Array]:
-        """How far the reference is trusted in each layer ``[1, layers, 1]``, and that part of its residual."""
-        if self._known[0] is not reference:
-            # The reference is a measurement of an error whose variance is expected to be that of `doubt`.
-            wide = self.doubt * self._squared(self._shift(reference.offset[None]))
-            trusted = wide / (wide + self._chance / max(reference.images, 1e-9))
-            self._known = reference, trusted, trusted * reference.residual.reshape(self._average.shape)
+    def _trusted(self, baseline: CameraBaseline) -> tuple[Array, Array]:
+        """How far the baseline is trusted in each layer ``[1, layers, 1]``, and that part of its residual."""
+        if self._known[0] is not baseline:
+            # The baseline is a measurement of an error whose variance is expected to be that of `content_error`.
+            wide = self.content_error * self._squared(self._shift(baseline.offset[None]))
+            trusted = wide / (wide + self._chance / max(baseline.images, 1e-9))
+            self._known = baseline, trusted, trusted * baseline.residual.reshape(self._average.shape)
         return self._known[1:]
 
 
-def _agreement(offsets: Array, reference: Array) -> tuple[Array, Array]:
-    """How far along the reference's content others are (0 to 1), and the squared cosine: ``[n, 1, 1]`` each."""
-    dot = np.maximum(np.einsum("nk,k->n", offsets, reference), 0)
-    length, own = np.square(offsets).sum(axis=1), np.square(reference).sum()
+def _agreement(offsets: Array, baseline: Array) -> tuple[Array, Array]:
+    """How far along the baseline's content others are (0 to 1), and the squared cosine: ``[n, 1, 1]`` each."""
+    dot = np.maximum(np.einsum("nk,k->n", offsets, baseline), 0)
+    length, own = np.square(offsets).sum(axis=1), np.square(baseline).sum()
     along = np.minimum(dot / max(own, 1e-300), 1)
     cosine = dot**2 / np.maximum(length * own, 1e-300)
     return along[:, None, None], cosine[:, None, None]

@@ -1,6 +1,6 @@
-"""Lessons: what a group of images teaches Align, in the precision in which it is remembered, and as text for a journal.
+"""Updates: what a group of images teaches Align, in the precision in which it is remembered, and as text for a journal.
 
-All that a batch changes follows from its lessons, so a journal of them is replayed exactly, without model or images.
+All that a batch changes follows from its updates, so a journal of them is replayed exactly, without model or images.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fozo.methods.align.retrieval import DomainEstimate, Stored
 from fozo.types import Array
 
 MAX_IMAGES = 1 << 16
-"""Images of one lesson, at most: a forged line could claim anything."""
+"""Images of one update, at most: a forged line could claim anything."""
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Update:
     """Of n images: their domains, what is remembered of each, and how clean they look ``[n]``."""
 
     domains: DomainEstimate
@@ -41,11 +41,11 @@ class Lesson:
         return {"images": len(self), "data": base64.b64encode(zlib.compress(data)).decode()}
 
     @classmethod
-    def decode(cls, facts: object, features: int, form: tuple[int, int, int]) -> Lesson:
+    def decode(cls, facts: object, features: int, form: tuple[int, int, int]) -> Update:
         """Read what :meth:`encode` made, for descriptors of so many features and memories of this form."""
         try:
             if not isinstance(facts, dict):
-                raise ValueError("no lesson")
+                raise ValueError("no update")
             images, text = facts["images"], facts["data"]
             if type(images) is not int or not 0 <= images <= MAX_IMAGES or type(text) is not str:
                 raise ValueError("no number of images, or no data")
@@ -61,7 +61,7 @@ class Lesson:
             codes = np.frombuffer(data, np.int8, offset=8 * doubles + 4 * singles).reshape(images, layers, width)
             mean, variance, descriptor = wide[: -images or None].reshape(3, images, features)
             scales, shown = single[: images * layers], single[images * layers :]
-            lesson = cls(
+            update = cls(
                 DomainEstimate(mean, variance, descriptor),
                 Stored(codes, scales.reshape(images, layers), shown.reshape(images, contents)),
                 wide[len(wide) - images :],
@@ -69,5 +69,5 @@ class Lesson:
             if not (np.isfinite(wide).all() and np.isfinite(single).all() and (variance > 0).all()):
                 raise ValueError("numbers that are not finite")
         except (KeyError, ValueError, zlib.error) as error:
-            raise FozoError(f"a lesson of the journal cannot be read ({error}); use a copy from before") from error
-        return lesson
+            raise FozoError(f"a update of the journal cannot be read ({error}); use a copy from before") from error
+        return update
