@@ -292,7 +292,6 @@ def grid(methods: Methods, streams: Mapping[str, StreamPlan]) -> tuple[Experimen
 
 
 def names() -> list[str]:
-    """List the recipes that come with fozo."""
     found = (module.name for module in pkgutil.iter_modules(recipes.__path__))
     return sorted(name for name in found if not name.startswith("_"))
 

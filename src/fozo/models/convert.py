@@ -44,7 +44,7 @@ DIMENSIONS = {
 """Dimensions of the tensors that an architecture is read off."""
 
 BLACK_BOX = "use it as a black box: fozo.adapter(lambda images: model(images), clean)"
-"""What can be done with a model that is no plain ViT."""
+"""What to do with a model that is not a plain ViT."""
 
 REFUSED = {
     ".q_norm.": "normalises queries and keys, which fozo's ViT does not",
@@ -169,7 +169,6 @@ def _native_grid(rows: int, prefixes: tuple[int, ...], patch_size: tuple[int, in
 
 
 def _fold_layer_scale(state: Weights, depth: int) -> None:
-    """Multiply layer scales into the projections before them."""
     for i in range(depth):
         for scale, layer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
             gamma = state.get(f"blocks.{i}.{scale}")
@@ -186,7 +185,7 @@ def _fold_layer_scale(state: Weights, depth: int) -> None:
 
 def state_from_file(path: Path) -> Weights:
     """Read a state dict without ever unpickling code: safetensors, or ``torch.load(weights_only=True)``."""
-    open_regular(path).close()  # which refuses FIFOs, devices and folders
+    open_regular(path).close()  # refuses FIFOs, devices and folders
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -222,17 +221,14 @@ ACTIVATIONS = {
 
 
 def looks_like_timm(model: nn.Module) -> bool:
-    """Whether a model has the parts of timm's VisionTransformer."""
     return all(hasattr(model, part) for part in ("patch_embed", "cls_token", "blocks", "norm", "head"))
 
 
 def looks_like_transformers(model: nn.Module) -> bool:
-    """Whether a model has the parts of a transformers image classifier."""
     return hasattr(getattr(model, "config", None), "model_type")
 
 
 def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
-    """Convert a timm VisionTransformer."""
     block: Any = next(iter(model.get_submodule("blocks").children()), None)
     kinds = {type(block).__name__ for block in model.get_submodule("blocks").children()}
     if kinds != {"Block"}:
