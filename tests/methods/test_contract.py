@@ -16,11 +16,12 @@ import fozo
 from fozo.data import sample
 from fozo.engines.blackbox import black_box
 from fozo.engines.load import Model
+from fozo.methods import registry
 from fozo.methods.base import Method
 from fozo.methods.common import fork
 from fozo.methods.common.observer import Observation
 from fozo.methods.noadapt import NoAdapt
-from fozo.testing import same
+from fozo.testing import check_method, same
 from tests.helpers import random_images
 from tests.methods.test_every_method import create
 
@@ -212,3 +213,14 @@ def test_arguments_are_typed_as_the_docstring_offers_them(tmp_path: Path) -> Non
         ]
 
     assert all(method.engine.spec.classes == 10 for method in make(SAMPLE, SAMPLE.with_suffix(".statistics.npz")))
+
+
+def test_the_examples_of_the_documentation_keep_every_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    own, combined = (block.partition("```")[0] for block in text.split("```python\n")[1:3])
+    names: dict[str, Any] = {}
+    exec(own, names)
+    check_method(lambda: names["Balance"](create("noadapt").engine))
+    exec(combined, names)
+    assert names["adapter"].inner.info.name == "foa"

@@ -30,7 +30,7 @@ class FOAConfig:
 
     passes: int = 28
     """Forward passes for each batch: from 3 on the last is the incumbent, the best candidate of the batch before; with
-    2 there is none, because pycma cannot do with a population of one."""
+    2 there is none, because CMA-ES needs a population of two."""
     prompts: int = 3
     weight: float = 0.4
     """lambda of Eq. 5; the authors use 0.2 for ImageNet-R."""
@@ -38,7 +38,6 @@ class FOAConfig:
     """Images over which the statistics of a batch of one are taken: itself and those just before it."""
 
     def __post_init__(self) -> None:
-        """Refuse a population of none."""
         if self.passes < 2:
             raise FozoError(f"foa takes at least 2 passes, not {self.passes}")
 
@@ -60,16 +59,13 @@ class FOA(MatchingMethod[FOAConfig]):
     PRESETS: ClassVar = {"paper": FOAConfig()}
     EXTRAS: ClassVar = ("start", "draws")
     STATE: ClassVar = ("search",)
-    VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "cma": "numbers", "cma.form": "bytes"}
 
     def prepare(self) -> None:
-        """Make the fitness, and draw the first prompts."""
         self.objective = Objective(weight=self.config.weight)
         self.start = first_prompts(self.engine.spec, self.config.prompts, self.seed, self.extras["start"])
-        self.passes_per_image = float(self.config.passes)
+        self.passes_per_image, self.parameters = float(self.config.passes), self.start.size
 
     def begin(self) -> None:
-        """Set up everything that adaptation changes."""
         passes = self.config.passes
         self.search = CMAES(
             self.start,
@@ -80,13 +76,7 @@ class FOA(MatchingMethod[FOAConfig]):
         )
         self.begin_matching(self.config.window)
 
-    @property
-    def parameters(self) -> int:
-        """How many numbers are adapted."""
-        return self.start.size
-
     def step(self, batch: Batch) -> Floats:
-        """Evaluate a population and learn from its ranking."""
         candidates = self.search.ask().astype(np.float32)
         taps = self.engine.run(batch, Knobs(prompts=candidates), (Tap.FEATURES, Tap.POOLED))
         features, pooled = taps[Tap.FEATURES], taps[Tap.POOLED]
@@ -113,7 +103,3 @@ class FOA(MatchingMethod[FOAConfig]):
         pooled = self.engine.run(batch, Knobs(prompts=prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
         self.passes_per_image = 1.0
         return self.engine.head()(self.shifted(pooled))
-
-    def identity(self) -> dict[str, object]:
-        """Add the version of pycma, whose private numbers a state holds."""
-        return super().identity() | {"pycma": self.search.library}

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.io import as_dataclass, parse_json
-from fozo.methods.common.state import ArrayLike, check_arrays
+from fozo.methods.common.state import AnyArray, check_arrays
 from fozo.monitor.drift import RECENT, CleanImages, DriftDetector
 from fozo.monitor.faults import FaultDetector
 from fozo.monitor.shadow import Shadow
@@ -22,7 +22,7 @@ from fozo.types import Array
 WINDOW = 64
 """Most recent images that quality statistics, diagnosis and expected accuracy refer to."""
 EVENTS = 200
-"""Most recent events that are kept."""
+"""Most recent events that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class StreamState(Stateful):
             self.shadow.forget()
         self.features, self.predictions = self.features[-keep:], self.predictions[-keep:]
 
-    def check_arrays(self, arrays: Mapping[str, ArrayLike]) -> None:
+    def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
         check_arrays("this monitor", self.state(), self.VARIABLE_LENGTH, arrays)
 
     @property

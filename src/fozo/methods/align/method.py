@@ -71,7 +71,7 @@ class Align(Method[AlignConfig]):
         self.targets = Targets(
             source, self.engine.head(), spec.depth, self.config.content_strength, self.config.content_error
         )
-        self.width = TokenStatistics.width(spec.depth, spec.dim)
+        self.width = self.parameters = TokenStatistics.width(spec.depth, spec.dim)  # the moves of one image
         self.descriptor_std = np.maximum(source.descriptor.std, 1e-6)
         self.spectra = spectra(*spec.image_shape)
         self.form = (self.width // spec.dim, spec.dim, self.targets.vectors.shape[1])
@@ -270,11 +270,6 @@ class Align(Method[AlignConfig]):
             (self.config.cls_strength if self.engine.spec.class_token else 0.0) * part * believed.cls,
         )
         return plan(updates, target, strengths)
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers the moves of one image consist of."""
-        return self.width
 
     def checkpoint(self) -> Callable[[], None]:
         """Mark where the memory is, instead of copying it."""

@@ -37,7 +37,6 @@ class JournalFile:
     kept: list[int]
 
     def __len__(self) -> int:
-        """Count the batches in force."""
         return len(self.kept)
 
     def lines(self, batches: int | None = None) -> Iterator[dict[str, Any]]:
@@ -68,7 +67,6 @@ class JournalFile:
         return count
 
     def check(self, header: Mapping[str, object]) -> None:
-        """Refuse a journal of another model, method or config."""
         differing = [key for key in header if self.header.get(key) != header[key]]
         if differing:
             raise FozoError(
@@ -125,7 +123,6 @@ class Journal:
             read_journal(self.path)
 
     def append(self, index: int, entry: Mapping[str, object]) -> None:
-        """Record what batch ``index`` changed."""
         if self._process != os.getpid():  # a lock is inherited: both would write
             raise FozoError(f"the journal {self.path} is the parent process's; give the adapters of a child their own")
         if index > self.batches:

@@ -17,7 +17,7 @@ from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.journal import Journal, apply_changes, changes, read_journal
 from fozo.methods.common.options import plain
 from fozo.methods.common.state import (
-    ArrayLike,
+    AnyArray,
     check_arrays,
     check_finite,
     load_state,
@@ -153,8 +153,7 @@ class Stateful(ABC, Generic[C]):
                 self._metrics = {}
             self._rewind()
 
-    def check_arrays(self, arrays: Mapping[str, ArrayLike]) -> None:
-        """Refuse names, shapes and precisions that no state of this method has; arrays or their headers will do."""
+    def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
         check_arrays(self.info.name, self.variables(), self.variable_length(), arrays)
 
     def identity(self) -> dict[str, object]:
@@ -187,7 +186,7 @@ class Stateful(ABC, Generic[C]):
         file, other = read_journal(journal), self.sibling()
         file.check(self.journal_header())
         followed = file.replay(other.follow, batches)
-        with self.lock:
+        with self.lock, self.transaction():
             self._entries = followed
             self.load_state(other.state())
             self._recorded = {} if self.journal is None else self.variables()
