@@ -10,7 +10,6 @@ import asyncio
 import base64
 import json
 from contextlib import suppress
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -34,12 +33,7 @@ HEADERS = {
 
 
 class CameraBoard:
-    """The page and the data that it shows. Readings are recorded from worker threads.
-
-    Args:
-        history: what is kept of each camera.
-        viewers: pages that may be open at a time.
-    """
+    """The page and the data that it shows, for at most ``viewers`` pages. Worker threads record the readings."""
 
     def __init__(self, history: History | None = None, *, viewers: int = VIEWERS) -> None:
         self.history = History() if history is None else history
@@ -112,8 +106,7 @@ class EventStream(Response):
 
 
 async def _send(send: Send, body: bytes, more: bool = True) -> None:
-    message: dict[str, Any] = {"type": "http.response.body", "body": body, "more_body": more}
-    await asyncio.wait_for(send(message), STUCK)
+    await asyncio.wait_for(send({"type": "http.response.body", "body": body, "more_body": more}), STUCK)
 
 
 async def _disconnect(receive: Receive) -> None:
