@@ -58,11 +58,9 @@ class GraphBatch:
     images: Float32
 
     def __len__(self) -> int:
-        """Count the images."""
         return len(self.images)
 
     def part(self, images: slice) -> GraphBatch:
-        """Give some of the images."""
         return GraphBatch(self.images[images])
 
     def with_images(self, images: Floats) -> GraphBatch:
@@ -126,7 +124,6 @@ class GraphEngine(ABC):
         self._head = Affine(weight, bias)
 
     def __repr__(self) -> str:
-        """Say in one line what runs where."""
         return engine_repr(self)
 
     @abstractmethod
@@ -134,7 +131,6 @@ class GraphEngine(ABC):
         """Run the graph once."""
 
     def head(self) -> Affine:
-        """Give the head."""
         return self._head
 
     def adjust(
