@@ -110,7 +110,7 @@ class Equalise(Wrapper[EqualiseConfig]):
     def _in_range(self, images: Floats) -> Floats:
         """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
         inputs = self.source.inputs
-        told = self.engine.spec.normalisation or (None if inputs is None else inputs.told())
+        told = self.engine.spec.normalisation or (None if inputs is None else inputs.inferred())
         if told is None:
             return images
         mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in told)
