@@ -17,7 +17,6 @@ from fozo.methods.equalise import Equalise
 from fozo.public import calibrate
 from fozo.testing import check_method
 from fozo.types import Floats
-from tests.helpers import random_images, random_vit
 
 RNG = np.random.default_rng(3)
 HEAD = RNG.standard_normal((3 * 16 * 16, 5)).astype(np.float32)
@@ -184,9 +183,3 @@ def test_statistics_of_a_black_box_need_no_pass_and_keep_images_only(tmp_path: P
         Equalise(black_box(classify, image_size=16, name="other"), whole)
     with pytest.raises(fozo.FozoError, match="at least two clean images, not 0"):
         calibrate(engine, [])
-
-
-def test_it_also_runs_on_a_model_with_tokens() -> None:
-    vit = fozo.load_engine(random_vit())
-    method = fozo.create("equalise", vit, calibrate(vit, [random_images(16)]), strength=0.0)
-    np.testing.assert_array_equal(method(random_images(4)), fozo.NoAdapt(vit)(random_images(4)))

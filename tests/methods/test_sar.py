@@ -80,8 +80,3 @@ def test_the_rate_doubles_for_single_images() -> None:
 def test_refuses_what_makes_no_sense(bad: dict[str, Any]) -> None:
     with pytest.raises(fozo.FozoError):
         fozo.create("sar", engine(), None, **bad)
-
-
-def test_refuses_an_unknown_preset() -> None:
-    with pytest.raises(fozo.FozoError, match="paper, official, foa"):
-        fozo.create("sar", engine(), preset="best")
