@@ -1,4 +1,4 @@
-"""One contract for every registered method: whoever adds one gets these tests for nothing."""
+"""One contract for every registered method: a new one is tested by these without more code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers import random_images, random_vit
 METHODS = sorted(fozo.list_methods())
 SUBSET = [5, 1, 3]
 
-# Options that make a method adapt to every batch of the random model, whose predictions are never sure.
+# Options that make a method adapt to every batch of the random model, whose predictions always have a high entropy.
 EAGER: dict[str, dict[str, Any]] = {
     "tent": {"rate": 0.05},
     "sar": {"rate": 0.05, "e_margin": 2.0, "reset_threshold": 0.0},

@@ -51,7 +51,7 @@ def test_the_default_does_not_step_without_a_sure_prediction() -> None:
     trace = load("sar_official_edge_continual")
     options = {"rate": trace.hp["lr"], "e_margin": 0.3}
     default = fozo.create("sar", engine(), **options)
-    empty = 10  # a batch of this trace in which no prediction is sure
+    empty = 10  # a batch of this trace in which no prediction is reliable
     for t in range(empty):
         default(trace.batch(t))
     before = default.state()["norms"]
