@@ -57,7 +57,6 @@ def bad_images(spec: Spec) -> dict[str, npt.NDArray[Any]]:
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Expect a :class:`FozoError`."""
     try:
         yield
     except FozoError as error:
@@ -245,7 +244,6 @@ def _check_siblings_and_journals(factory: Factory, batches: Sequence[Images]) ->
 
 
 def _check_threads(factory: Factory, batches: Sequence[Images]) -> None:
-    """Call one method from several threads: the results must be those of some serial order."""
     method, order, answers = factory(), list[int](), dict[int, Floats]()
     step = method.step
 
@@ -345,12 +343,8 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
     shape = (1, 1, spec.depth, spec.dim)
     identity = Move(np.ones(shape), np.zeros(shape))
     plain = engine.run(batch)[Tap.LOGITS]
-    _close(
-        engine.run(batch, Knobs(cls=identity, patches=identity))[Tap.LOGITS],
-        plain,
-        tolerance,
-        "a move that moves nothing",
-    )
+    unmoved = engine.run(batch, Knobs(cls=identity, patches=identity))[Tap.LOGITS]
+    _close(unmoved, plain, tolerance, "a move that moves nothing")
     prompts = 0.1 * numbers.standard_normal((3, 2, spec.dim))
     together = engine.run(batch, Knobs(prompts=prompts))[Tap.LOGITS]
     for k in range(3):
@@ -367,9 +361,7 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
         first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
         assert np.allclose(moved[Tap.PATCH_MEAN][:, :, 0], first), "taps are to be read before the move"
         moves = name == "patches" or spec.class_token
-        assert np.allclose(moved[Tap.LOGITS], plain) != moves, (
-            f"the {name} move does nothing, or there is no such token"
-        )
+        assert np.allclose(moved[Tap.LOGITS], plain) != moves, f"the {name} move does nothing, or there is no token"
     wrong = np.ones((1, 1, spec.depth, spec.dim + 1))
     for knobs in (Knobs(prompts=prompts[0]), Knobs(prompts=prompts[..., 1:]), Knobs(cls=Move(wrong, wrong))):
         with refused("a knob of the wrong shape"):
