@@ -111,7 +111,7 @@ def test_a_model_without_labels_takes_the_order_and_says_so(
     images = plant(tmp_path, "bee", "ant")
     with caplog.at_level(logging.INFO, "fozo"):
         assert match_classes(images, make_spec(2)) is images
-    assert "tiny does not name its classes; the 2 folders count in sorted order" in caplog.text
+    assert "tiny does not name its classes; the 2 folders are in sorted order" in caplog.text
 
 
 def test_streams_match_before_they_check(tmp_path: Path, make_spec: MakeSpec) -> None:

@@ -22,7 +22,7 @@ from fozo.serve.ray import application, weight
 from fozo.serve.store import folder_name
 from tests.ray_process import two_nodes
 from tests.serve.conftest import NAME, config, foggy, frames
-from tests.serve.test_server import Array, own
+from tests.serve.test_server import Array, new_adapter
 
 PATH = f"/v2/models/{NAME}/infer"
 
@@ -119,7 +119,7 @@ def test_cameras_continue_where_a_replica_was_killed(client: httpx.Client, state
     """
     cameras = [f"c{i}" for i in range(6)]
     streams = {camera: foggy(frames(12, 20 * i), 0.1 * i) for i, camera in enumerate(cameras)}
-    adapters = {camera: own() for camera in cameras}
+    adapters = {camera: new_adapter() for camera in cameras}
     assert len({owner(camera) for camera in cameras}) == 2
 
     def turn(i: int) -> None:
@@ -145,7 +145,7 @@ def test_cameras_continue_where_a_replica_was_killed(client: httpx.Client, state
 def test_rays_routing_alone_is_no_guarantee_but_the_locks_are(client: httpx.Client) -> None:
     """Ray sends a request wherever its header says, to two replicas in turn: the camera moves, and nothing is lost."""
     keys = [next(f"key-{i}" for i in range(100) if owner(f"key-{i}") == replica) for replica in replicas()]
-    stream, adapter = frames(8, 300), own()
+    stream, adapter = frames(8, 300), new_adapter()
     for i in range(8):
         found = ask(client, stream[i : i + 1], "moved", f"moved-{i}", serve_multiplexed_model_id=keys[i % 2])
         np.testing.assert_array_equal(found, np.asarray(adapter(stream[i : i + 1]), dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Cameras come and go, servers too: memories stay, in order, and nobody else's."""
+"""Cameras come and go, servers too: memories stay, in order, and separate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fozo.serve.protocol import InferRequest, OutputSpec
 from fozo.serve.store import CameraFolder, CameraInUse, folder_name
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
-from tests.serve.test_server import ask, jpeg, own
+from tests.serve.test_server import ask, jpeg, new_adapter
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LOGITS = (OutputSpec("logits", True),)
@@ -78,7 +78,7 @@ def test_requests_of_a_camera_keep_their_order(tmp_path: Path) -> None:
         futures = [(c, i, submit(streams[c][i : i + 1], c)) for i in range(10) for c in streams]
         found = {(c, i): logits(future) for c, i, future in futures}
     for camera, stream in streams.items():
-        adapter = own()
+        adapter = new_adapter()
         for i in range(10):
             close(found[camera, i], adapter(stream[i : i + 1]))
 
@@ -88,7 +88,7 @@ def test_a_camera_that_returns_continues(tmp_path: Path, way: str, reference: Pa
     """Whatever made it leave the memory, it is found again, as if it had never left."""
     ways: dict[str, dict[str, Any]] = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}
     settings = ways.get(way, {})
-    adapter, parts = own(), np.split(foggy(frames(24)), 6)
+    adapter, parts = new_adapter(), np.split(foggy(frames(24)), 6)
     server = InferenceServer(config(tmp_path, reference, **settings))
     server.start()
     try:
@@ -127,7 +127,7 @@ def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
-    """A damaged state, or one of another model, is kept for a person to look at; the camera begins anew."""
+    """A damaged state, or one of another model, is kept for a person to look at; the camera starts again."""
     with pool(config(tmp_path)) as submit:
         first = logits(submit(frames(4)))
         logits(submit(foggy(frames(8))))
@@ -145,18 +145,18 @@ def test_one_server_for_a_state(tmp_path: Path) -> None:
         InferenceServer(config(tmp_path))
     with running(config(tmp_path, shared=True)) as (url, _), pool(config(tmp_path, shared=True)) as submit:
         logits(submit(frames(1), "theirs"))
-        told = httpx.post(
+        reply = httpx.post(
             f"http://{url}/v2/models/{NAME}/infer", params={"sequence_id": "theirs"}, content=b"x",
             headers={"Content-Type": "image/png"},
         )  # fmt: skip
-        assert told.status_code == 503 and "Retry-After" in told.headers and "another server" in told.json()["error"]
+        assert reply.status_code == 503 and "Retry-After" in reply.headers and "another server" in reply.json()["error"]
         assert ask(url, frames(1), sequence_id="ours").as_numpy("logits").shape == (1, 10)
 
 
 def test_two_servers_on_one_folder_are_safe_under_any_routing(tmp_path: Path) -> None:
     """Requests go to either at random: a camera is in one of them at a time, and goes on where the other saved it."""
     choices, settings = random.Random(0), config(tmp_path, shared=True, workers=2)
-    refused, cameras = 0, {f"c{i}": (own(), foggy(frames(12, 20 * i), 0.2 * i)) for i in range(2)}
+    refused, cameras = 0, {f"c{i}": (new_adapter(), foggy(frames(12, 20 * i), 0.2 * i)) for i in range(2)}
     with pool(settings) as one, pool(settings) as other:
         for i, (camera, (adapter, stream)) in itertools.product(range(12), cameras.items()):
             part, end = stream[i : i + 1], choices.random() < 0.4  # where it ends, the other server may have it next
@@ -190,7 +190,7 @@ def test_the_number_of_cameras_is_limited(tmp_path: Path) -> None:
 
 def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves that fail are logged; predictions go on, and the next save has it all."""
-    adapter, parts = own(), np.split(foggy(frames(24)), 6)
+    adapter, parts = new_adapter(), np.split(foggy(frames(24)), 6)
     failed = list[int]()
 
     def full(folder: CameraFolder, *given: object) -> None:
@@ -224,7 +224,7 @@ def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
         folder.save({"images": 99}, {"adapter": killed})
     folder.close()
     assert header(tmp_path, "cam") == before
-    adapter = own()
+    adapter = new_adapter()
     adapter(frames(4))
     with pool(config(tmp_path)) as submit:
         close(logits(submit(foggy(frames(4)))), adapter(foggy(frames(4))))
@@ -287,8 +287,8 @@ def test_full_queues_are_refused(tmp_path: Path) -> None:
 def test_a_request_that_waits_too_long_is_refused(tmp_path: Path) -> None:
     with held(workers=1, timeout=0.2) as (url, _, _):
         path = f"http://{url}/v2/models/{NAME}/infer"
-        told = httpx.post(path, content=_png(), headers={"Content-Type": "image/png"})
-        assert told.status_code == 504 and "within 0.2 s" in told.json()["error"]
+        reply = httpx.post(path, content=_png(), headers={"Content-Type": "image/png"})
+        assert reply.status_code == 504 and "within 0.2 s" in reply.json()["error"]
 
 
 def _png() -> bytes:
@@ -350,7 +350,7 @@ def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> Non
         server.wait(20)
     kept = header(tmp_path, "cam")["images"]
     assert kept == 16
-    adapter = own()
+    adapter = new_adapter()
     for i in range(kept):
         adapter(pixels[i : i + 1])
     with process(tmp_path, "--save-every", "8") as (server, url):
@@ -363,7 +363,7 @@ def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> Non
         server.send_signal(signal.SIGTERM)
         assert server.wait(20) == 0
     assert header(tmp_path, "cam")["images"] == 30
-    other = own()
+    other = new_adapter()
     (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
     other.restore(path)
     close(np.asarray(other(pixels[30:])), adapter(pixels[30:]))

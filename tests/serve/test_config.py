@@ -1,4 +1,4 @@
-"""Settings, by file and command: what is said is done, and what nobody knows is refused."""
+"""Settings, by file and command: settings take effect, and unknown ones are refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WRONG = {
     "an unknown setting of a model": (TOML + "stat = 'x'\n", "no setting 'stat'"),
     "a token in the file": ("token = 'x'\n" + TOML, "token_file"),
     "no models": ("port = 1\n", "models.NAME"),
-    "a model that is no table": ("models = 1\n", "models.NAME"),
+    "a model that is not a table": ("models = 1\n", "models.NAME"),
     "a text as a number": (TOML.replace("port = 0", "port = '0'"), "port"),
     "a port that is none": (TOML.replace("port = 0", "port = 70000"), "65535"),
     "no workers": ("workers = 0\n" + TOML, "workers is 0"),
@@ -73,11 +73,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, what: str) -> None:
+def test_errors_in_a_file_are_sentences(tmp_path: Path, what: str) -> None:
     text, words = WRONG[what]
-    with pytest.raises(fozo.FozoError) as told:
+    with pytest.raises(fozo.FozoError) as caught:
         read_config(write(tmp_path, text))
-    assert words in str(told.value) and "\n" not in str(told.value)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
     ):
         with pytest.raises(fozo.FozoError, match=words):
             InferenceServer(ServeConfig((given,), state=str(tmp_path / "state")))
-    InferenceServer(config(tmp_path / "state")).stop()  # and nobody holds its lock
+    InferenceServer(config(tmp_path / "state")).stop()  # and its lock is free
 
 
 def test_the_number_of_labels_is_limited() -> None:

@@ -72,7 +72,7 @@ def row(browser: Browser, camera: str, selector: str) -> str:
     return found
 
 
-def test_it_is_live_and_asks_nobody_else(browser: Browser, board: CameraBoard) -> None:
+def test_it_is_live_and_sends_requests_to_its_server_only(browser: Browser, board: CameraBoard) -> None:
     with serving(board) as port:
         own = f"http://127.0.0.1:{port}/"
         browser.open(own)

@@ -43,7 +43,7 @@ def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
     if path.is_dir():
         return _folder(path, follow)
     if follow:
-        raise FozoError(f"{source} is no folder; only a folder can be followed")
+        raise FozoError(f"{source} is not a folder; only a folder can be followed")
     if not source.isdecimal() and not path.is_file():
         raise FozoError(f"there is no folder or video {source}; give one of these, or the number of a camera")
     return _video(source)

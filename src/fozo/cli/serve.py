@@ -20,7 +20,7 @@ def serve(
     ] = None,
     stats: Annotated[Path | None, typer.Option(help="What fozo calibrate wrote.")] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="What fozo calibrate --monitor wrote: drift and expected accuracy are told.")
+        Path | None, typer.Option(help="What fozo calibrate --monitor wrote: reports drift and expected accuracy.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="What clients call the model; by default its file's name.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with models and settings: docs/serving.md.")] = None,

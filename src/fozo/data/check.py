@@ -44,13 +44,14 @@ class Report:
 
     def rows(self) -> list[tuple[str, str]]:
         """The report as a table of names and values."""
-        images = self.images
-        total = len(images) * len(images.domains)
+        images, domains = self.images, len(self.images.domains)
+        total = len(images) * domains
         rows = [("path", str(self.path)), ("layout", images.name)]
-        domains = f"{len(images.domains)} domain{'s' * (len(images.domains) > 1)}"
+        count = str(len(images))
         if images.corrupted:
             rows += [("kinds", _kinds(images.domains))]
-        rows += [("images", f"{len(images)} in each of {domains}" if images.corrupted else str(len(images)))]
+            count += f" in each of {domains} domain{'s' * (domains > 1)}"
+        rows += [("images", count)]
         rows += [("classes", f"{len(np.unique(images.labels))} with images, of {len(images.classes)}")]
         common = [f"{width}x{height} ({count})" for (height, width), count in self.sizes.most_common(3)]
         others = len(self.sizes) - len(common)
@@ -81,12 +82,10 @@ def check_image_set(
     full: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
-    """Read the header of every image, and decode a sample of them, or all.
+    """Read the header of every image, and decode a sample of them.
 
     Args:
-        path: what to look at.
-        layout: as in :func:`~fozo.data.sets.open_images`.
-        labels: likewise.
+        path: opened by :func:`~fozo.data.sets.open_images`, with ``layout`` and ``labels``.
         full: decode every image: the only way to find all truncated files.
         progress: called with the images done so far and their number.
     """

@@ -48,9 +48,7 @@ def match_classes(images: ImageSet, spec: Spec) -> ImageSet:
     labels = spec.labels
     if labels is None:
         if images.name == "folder":
-            LOG.info(
-                "%s does not name its classes; the %d folders count in sorted order", spec.name, len(images.classes)
-            )
+            LOG.info("%s does not name its classes; the %d folders are in sorted order", spec.name, len(images.classes))
         return images
     if images.classes == labels or _is_imagenet(images, labels, spec):
         return images

@@ -89,13 +89,10 @@ def corrupt_tree(
         images: folder that holds a folder for each class.
         out: folder for the result, made if needed. More kinds and severities may be added to it later, but
             not with another size or seed.
-        kinds: names of corruptions.
-        severities: from 1 to 5.
         size: side of the images that are written.
         seed: changes every random draw.
         crops: as in :func:`~fozo.data.sets.open_images`.
-        workers: processes; by default one for each processor that this one may use. More than one needs an
-            importable main module, as always with ``multiprocessing``.
+        workers: processes; by default one for each processor that this one may use.
         progress: called with the number of images done and their total.
     """
     for kind in kinds:
@@ -129,9 +126,7 @@ def corrupt_tree(
                 total += outcome
                 progress(done, len(found))
     except BrokenProcessPool as error:
-        raise FozoError(
-            "a worker process died, perhaps for lack of memory; run again with fewer workers: finished files are kept"
-        ) from error
+        raise FozoError("a worker process died, perhaps for lack of memory; run again with fewer workers") from error
     write_json(out / RECORD, {**record, "unreadable": len(total.unreadable)})
     return total
 
@@ -203,9 +198,7 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting, count
     record["frost"] = record["frost"] or old.get("frost")
     strangers = [] if old else sorted(domain.kind for domain in domains if (out / domain.kind).exists())
     if strangers:
-        raise FozoError(
-            f"{out} has a folder {strangers[0]} but no {RECORD}, so fozo did not make it; choose another folder"
-        )
+        raise FozoError(f"{out} has a folder {strangers[0]} but no {RECORD}: fozo did not make it; choose another")
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     # Written first as well, so that an interrupted run is not continued with another seed.

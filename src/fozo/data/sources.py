@@ -39,11 +39,9 @@ class DomainSource(Protocol):
 def prepare(images: ImageSet, pixels: Pixels, size: Size, channels: int = 3) -> Pixels:
     """Bring an image to the model's size and channels; streams and corrupted trees share this rule.
 
-    The set decides, not the image. Among photographs of many sizes every one gets ImageNet's Resize and CenterCrop,
-    also one that happens to have the model's size: that is how published accuracies were measured. In a set of
-    ready-made crops those of the model's size stay untouched. Stored corrupted images of another size (ImageNet-C
-    for a 384 px model, CIFAR-C) are resized whole, for they were cropped when they were made. Models of one channel
-    see the luminance.
+    Photographs of many sizes get ImageNet's Resize and CenterCrop, also one that happens to have the model's size: so
+    published accuracies were measured. Ready-made crops of the model's size stay as they are. Stored corrupted images
+    of another size are resized whole: they were cropped when they were made. Models of one channel see the luminance.
     """
     if images.size is None:
         pixels = resize_crop(pixels, size)
@@ -93,9 +91,8 @@ class StoredImages:
 class Corrupting:
     """Clean images, corrupted as they are read: first cropped to the model's size, as ImageNet-C was.
 
-    The noise depends on (image name, kind, severity, seed) and nothing else, so it is the same in every
-    scenario, batch size and thread. ``fozo corrupt`` writes what this class gives in colour, so a tree holds the same
-    pixels, up to the JPEG coding that files go through and these do not.
+    The noise depends on (image name, kind, severity, seed) and nothing else. ``fozo corrupt`` writes the same pixels,
+    in colour and as JPEG.
     """
 
     images: ImageSet

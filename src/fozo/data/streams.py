@@ -4,8 +4,7 @@
     for batch in stream.batches():
         logits = method(batch.images)
 
-Every method sees the identical batches, in this process or another, from the first batch or from the middle:
-what batch i holds is a function of the image list, the scenario and the seed alone.
+Batch i is a function of the image list, the scenario and the seed alone, in every process.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.data.classes import match_classes
+from fozo.data.images import unreadable
 from fozo.data.scenarios import SCENARIOS, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, StoredImages
@@ -177,8 +177,7 @@ class Stream:
     def batches(self, start: int = 0) -> Generator[LabelledBatch, None, None]:
         """Yield the batches from number ``start`` on; those before are skipped without reading an image.
 
-        Decoding runs ahead in threads. An image that cannot be read raises here, at its own batch. Closing
-        the iterator, or leaving it to the garbage collector, ends the threads.
+        Decoding runs ahead in threads, which closing the iterator ends. An unreadable image raises at its own batch.
         """
         if not 0 <= start <= len(self):
             raise FozoError(f"the stream has {len(self)} batches; start={start} is not from 0 to {len(self)}")
@@ -224,14 +223,7 @@ class Stream:
                 yield batch, [(segment.domains[d], int(i)) for d, i in zip(domains, samples, strict=True)]
 
     def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:
-        try:
+        with unreadable(f"cannot load {self.source.images.samples[index].path} under {domain.name}", "leave it out"):
             pixels = self.source.load(domain, index)
             for channel, table in enumerate(self._table):
                 np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
-        except FozoError:
-            raise
-        except Exception as error:
-            path = self.source.images.samples[index].path
-            raise FozoError(
-                f"cannot load {path} under {domain.name} ({type(error).__name__}: {error}); leave it out"
-            ) from error

@@ -59,14 +59,11 @@ class InferenceServer:
 
     def __init__(self, config: ServeConfig, board: CameraBoard | None = None) -> None:
         self.config, self.board = config, board
-        self._claim = ExitStack()
-        if config.state is not None and not config.shared:
-            self._claim.enter_context(claim(Path(config.state)))
-        try:
+        with ExitStack() as stack:
+            if config.state is not None and not config.shared:
+                stack.enter_context(claim(Path(config.state)))
             self.models = {model.name: ServedModel(model, config) for model in config.models}
-        except BaseException:
-            self._claim.close()
-            raise
+            self._claim = stack.pop_all()
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
         self._reserved = 0  # bytes of bodies that are being read or wait
@@ -111,11 +108,8 @@ class InferenceServer:
             name = model.name
             data, length = await self._infer(http, model)
             code = 200
-        except HTTPException as error:
-            code = error.status_code
-            raise
-        except ClientDisconnect:
-            code = 499
+        except (HTTPException, ClientDisconnect) as error:
+            code = error.status_code if isinstance(error, HTTPException) else 499
             raise
         finally:
             self.metrics.requests.labels(name, str(code)).inc()

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import json
 from contextlib import suppress
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -112,8 +111,7 @@ class EventStream(Response):
 
 
 async def _send(send: Send, body: bytes, more: bool = True) -> None:
-    message: dict[str, Any] = {"type": "http.response.body", "body": body, "more_body": more}
-    await asyncio.wait_for(send(message), STUCK)
+    await asyncio.wait_for(send({"type": "http.response.body", "body": body, "more_body": more}), STUCK)
 
 
 async def _disconnect(receive: Receive) -> None:

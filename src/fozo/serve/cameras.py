@@ -27,7 +27,6 @@ from fozo.monitor import Event, Guarded, Monitor
 from fozo.monitor.thumbnails import thumbnail
 from fozo.serve.history import Reading
 from fozo.serve.protocol import InferRequest, InferResponse, Limits
-from fozo.types import Floats
 
 if TYPE_CHECKING:
     from fozo.serve.store import CameraFolder
@@ -52,30 +51,19 @@ def digest(request: InferRequest) -> str:
     return found.hexdigest()
 
 
-def _jpeg(pixels: Floats) -> bytes:
-    return base64.b64decode(thumbnail(pixels))
-
-
-class ResponseCache:
+class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
     """The latest responses by the ids and digests of their requests."""
-
-    def __init__(self) -> None:
-        self._responses: OrderedDict[tuple[str, str], InferResponse] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: tuple[str, str]) -> InferResponse | None:
-        return self._responses.get(key)
 
     def add(self, key: tuple[str, str], response: InferResponse) -> None:
         """Keep a response, and drop the oldest ones beyond the limits."""
-        self._responses[key] = response
-        self._bytes += response.logits.nbytes
-        while len(self._responses) > 1 and (len(self._responses) > RESPONSES or self._bytes > RESPONSE_BYTES):
-            self._bytes -= self._responses.popitem(last=False)[1].logits.nbytes
+        self[key] = response
+        total = sum([one.logits.nbytes for one in self.values()])
+        while len(self) > 1 and (len(self) > RESPONSES or total > RESPONSE_BYTES):
+            total -= self.popitem(last=False)[1].logits.nbytes
 
     def save(self, path: Path) -> None:
-        rows = [[*key, len(one.logits), one.drift, one.accuracy, one.sentence] for key, one in self._responses.items()]
-        logits = [one.logits for one in self._responses.values()] or [np.zeros((0, 0), np.float32)]
+        rows = [[*key, len(one.logits), one.drift, one.accuracy, one.sentence] for key, one in self.items()]
+        logits = [one.logits for one in self.values()] or [np.zeros((0, 0), np.float32)]
         save_arrays(path, {"kind": KIND, "answers": rows}, {"logits": np.concatenate(logits)})
 
     @classmethod
@@ -146,15 +134,9 @@ class Camera:
     def answer(
         self, request: InferRequest, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> tuple[InferResponse, bool]:
-        """Predict a request's images and learn from them; a repeated request gets its first response.
+        """Predict a request's images and learn from them: the response, and whether it is new or a repetition.
 
-        Args:
-            request: what was sent.
-            limits: of its pictures.
-            working: entered while the adapter works: :meth:`fozo.serve.merging.MergingEngine.caller`.
-
-        Returns:
-            The response, and whether it is new.
+        ``working`` is entered while the adapter works: :meth:`fozo.serve.merging.MergingEngine.caller`.
         """
         key = (request.id, digest(request)) if request.id else None
         if key is not None and (known := self._responses.get(key)) is not None:
@@ -211,8 +193,10 @@ class Camera:
             pixels = (frame if frame.shape[0] == self.adapter.engine.spec.channels else np.moveaxis(frame, 2, 0)) / 255
         else:
             pixels = monitor.quality.pixels(frame[None])[0]
-        read = self.adapter.last_input
-        return _jpeg(pixels), None if read is None else _jpeg(monitor.quality.pixels(read[None])[0])
+        before, read = base64.b64decode(thumbnail(pixels)), self.adapter.last_input
+        if read is None:
+            return before, None
+        return before, base64.b64decode(thumbnail(monitor.quality.pixels(read[None])[0]))
 
     @property
     def adapter(self) -> Method[Any]:

@@ -46,9 +46,8 @@ class ServedModel:
             self._prototype = make_adapter(self.engine, source, **options)
         self.method = self._prototype.info.name
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
-        self.monitored: tuple[str, ...] = ()  # outputs beside predictions
-        if self.reference is not None:
-            self.monitored = (ACCURACY, DRIFT) if self.reference.expects_accuracy else (DRIFT,)
+        accuracy = self.reference is not None and self.reference.expects_accuracy
+        self.monitored = ((ACCURACY,) if accuracy else ()) + (() if self.reference is None else (DRIFT,))
         self._create(lambda event: None)  # refuses a reference of another model or method
         self.folder = None if server.state is None else StateFolder(Path(server.state), self.name)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from fozo.io import disk_errors, locked, read_json, remove_temporary_files, writ
 from fozo.types import LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 KIND, VERSION = "camera", 1
 HEADER_FILE = "camera.json"
@@ -124,13 +124,14 @@ class StateFolder:
         return folder
 
 
-def claim(state: Path) -> ExitStack:
-    """Lock a whole state folder for this process, until what is returned is closed."""
-    held = ExitStack()
-    try:
-        held.enter_context(locked(state))
-    except FozoError as error:
-        if not state.is_dir():
-            raise
-        raise FozoError(f"another server keeps its cameras in {state}; stop it, or give another --state") from error
-    return held
+@contextmanager
+def claim(state: Path) -> Iterator[None]:
+    """Lock a whole state folder for this process."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(state))
+        except FozoError as error:
+            if not state.is_dir():
+                raise
+            raise FozoError(f"another server keeps its cameras in {state}; stop it, or give another --state") from error
+        yield

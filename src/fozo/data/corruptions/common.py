@@ -62,9 +62,8 @@ def clipped_zoom(image: npt.NDArray[np.float32], factor: float) -> npt.NDArray[n
 def line_blur(image: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
     """Blur along a line as ImageMagick's ``MotionBlurImage`` does.
 
-    Its kernel is one half of a Gaussian: ``2 ceil(radius) + 1`` taps at 0, 1, 2, ... pixels in the
-    direction of ``angle`` (degrees, clockwise on the screen from the x axis), each at the nearest pixel,
-    edges repeated.
+    Its kernel is one half of a Gaussian: ``2 ceil(radius) + 1`` taps at 0, 1, 2, ... pixels in the direction of
+    ``angle`` (degrees, clockwise from the x axis), each at the nearest pixel, edges repeated.
     """
     taps = np.arange(2 * int(np.ceil(radius)) + 1)
     weights = np.exp(-(taps**2) / (2 * sigma**2))
@@ -86,9 +85,8 @@ def line_blur(image: Pixels, radius: float, sigma: float, angle: float) -> Pixel
 def plasma(size: int, decay: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Draw a diamond-square fractal on a torus of ``size`` (a power of two), scaled to [0, 1].
 
-    Each level halves the grid and gives every new point the mean of its four neighbours plus uniform noise.
-    The noise's range is the *square* of a roughness that starts at 100 and is divided by ``decay`` at each
-    level.
+    Each level halves the grid and gives every new point the mean of its four neighbours plus uniform noise. Its range
+    is the *square* of a roughness that starts at 100 and is divided by ``decay`` at each level.
     """
     field = np.zeros((1, 1))
     roughness = 100.0

@@ -135,10 +135,9 @@ class ImageSet:
         named = {sample.path: sample for sample in self.samples}
         missing = [path for path in paths if path not in named]
         if missing:
-            raise FozoError(
-                f"{len(missing)} of the {len(paths)} listed images are not in this {self.name} set, "
-                f"first {missing[0]!r} (the set has names like {self.samples[0].path!r}); give the whole set"
-            )
+            names = f"first {missing[0]!r} (the set has names like {self.samples[0].path!r})"
+            listed = f"{len(missing)} of the {len(paths)} listed images are not in this {self.name} set"
+            raise FozoError(f"{listed}, {names}; give the whole set")
         twice = [path for path, times in Counter(paths).items() if times > 1]
         if twice:
             raise FozoError(f"the list names {twice[0]!r} more than once; list every image once")
@@ -173,7 +172,6 @@ def with_size(images: ImageSet) -> ImageSet:
 
 
 def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
-    """Read the sizes of a few images, evenly spaced over samples and domains."""
     found = {}
     count = len(images.samples)
     for flat in np.unique(np.linspace(0, count * len(images.domains) - 1, PROBES).astype(int)).tolist():
@@ -196,11 +194,8 @@ def choose(found: Sequence[Domain], kinds: Names, severities: Sequence[int] | No
         if absent:
             has = ", ".join(map(str, sorted(set(present))))
             raise FozoError(f"there is no {what} {absent[0]!r} in this set; it has {has}")
-    return tuple(
-        domain
-        for domain in found
-        if (kinds is None or domain.kind in kinds) and (severities is None or domain.severity in severities)
-    )
+    some_kinds = [domain for domain in found if kinds is None or domain.kind in kinds]
+    return tuple(domain for domain in some_kinds if severities is None or domain.severity in severities)
 
 
 def check_labels(root: Path, labels: npt.NDArray[np.int64], classes: Sequence[str]) -> None:
@@ -212,7 +207,6 @@ def check_labels(root: Path, labels: npt.NDArray[np.int64], classes: Sequence[st
 
 
 def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, ...]) -> FozoError:
-    """The error of an image that differs in size from the ready-made crops of its set."""
     height, width = images.size or (0, 0)
     or_else = "" if images.corrupted else ", or open the set with crops=False to resize and crop every image"
     return FozoError(
