@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fftpack import dctn, idctn
+from scipy.fft import dctn, idctn
 
 from fozo.types import Array, Threads
 
