@@ -100,7 +100,7 @@ def adapted(engine: Engine, stream: Floats) -> fozo.Align:
     for start in range(0, FIRST, GROUP):
         method(stream[start : start + GROUP])
     state, capacity = method.state(), method.config.retrieval.capacity
-    for name in method.LENGTHS:
+    for name in method.variable_length():
         state[name] = np.resize(state[name], (capacity, *state[name].shape[1:]))
     state["next"] = np.zeros_like(state["next"])
     method.load_state(state)

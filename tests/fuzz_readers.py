@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 import fozo
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
-from fozo.bench.report.page import Chapter, page
+from fozo.bench.report.page import page
 from fozo.bench.report.timeline import page as timeline_page
 from fozo.bench.report.timeline import read_events
 from fozo.bench.store import Store, collect
@@ -269,9 +269,9 @@ def journal(folder: Path) -> Reader:
 
 
 @reader
-def own_log(folder: Path) -> Reader:
+def folder_run_log(folder: Path) -> Reader:
     header = {"kind": "fozo adapt", "version": 1, "model": "vit", "labelled": True}
-    batch = BatchLine(0, 4, 90, 7, 0.5, 0.6, 1.0, 3, {"shift": 1.5})
+    batch = BatchLine(0, 4, 90, 0.5, 0.6, 1.0, 3, {"shift": 1.5})
     facts = [header, *(asdict(replace(batch, index=i, end=90 * (i + 1))) for i in range(3)), {"finished": True}]
     texts = [encode(each)[9:-1] for each in facts]
 
@@ -320,7 +320,7 @@ def report(folder: Path) -> Reader:
         target = list(good)[place]
         target.write_bytes(data[1:] if target in names else lines(data[1:].split(b"\n")))
         groups = collect(folder / "runs")
-        page([Chapter.of(group) for group in groups], list(map(str, store.stale())))
+        page(groups, list(map(str, store.stale())))
 
     return Reader(read, [[text] for text in texts], joined, "result")
 

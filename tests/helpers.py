@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from fozo.types import NO_KNOBS, Array, Engine, Floats, Images, Knobs, Move, Tap
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("FOZO_SHARED", REPO.parent / "shared"))
+HALF: dict[str, Any] = {"mean": 0.5, "std": 0.5}
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
@@ -49,6 +51,16 @@ def random_vit(architecture: Architecture = SMALL, seed: int = 0) -> ViT:
 def random_images(count: int, seed: int = 0, architecture: Architecture = SMALL) -> np.ndarray:
     shape = (count, architecture.channels, *architecture.image_size)
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def pixels(count: int = 12, seed: int = 0, size: tuple[int, int] = (16, 16)) -> np.ndarray:
+    """Images as a camera gives them: uint8, height, width, RGB."""
+    return np.random.default_rng(seed).integers(0, 256, (count, *size, 3), dtype=np.uint8)
+
+
+def normalised(images: np.ndarray, mean: Any = 0.5, std: Any = 0.5) -> np.ndarray:
+    """The model's input, as torchvision's ToTensor and Normalize make it."""
+    return np.moveaxis((images.astype(np.float32) / 255 - np.float32(mean)) / np.float32(std), 3, 1)
 
 
 def run(engine: Engine, images: Images, knobs: Knobs = NO_KNOBS) -> Taps:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from fozo.engines.load import LoadOptions, load_engine
     from fozo.errors import FozoError
     from fozo.methods.align import Align
-    from fozo.methods.base import Method, MethodInfo
+    from fozo.methods.base import Method
+    from fozo.methods.common.info import MethodInfo
     from fozo.methods.fozo import FOZO, replay
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
@@ -32,7 +33,8 @@ _HOMES = {
     "engines.load": ("LoadOptions", "load_engine"),
     "errors": ("FozoError",),
     "methods.align": ("Align",),
-    "methods.base": ("Method", "MethodInfo"),
+    "methods.base": ("Method",),
+    "methods.common.info": ("MethodInfo",),
     "methods.fozo": ("FOZO", "replay"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),

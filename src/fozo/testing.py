@@ -25,7 +25,8 @@ import numpy.typing as npt
 from fozo.core.moments import TokenMoments
 from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
-from fozo.methods.base import NEEDS, Method
+from fozo.methods.base import Method
+from fozo.methods.common.info import NEEDS
 from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, State, Tap
 
 Images = npt.NDArray[np.float32]

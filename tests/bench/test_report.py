@@ -21,12 +21,16 @@ from PIL import Image
 from fozo.bench.gains import by_batch, by_image, gains, over_base
 from fozo.bench.measures import BatchRecord, score
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan, load_recipe, names
+from fozo.bench.report import timeline
 from fozo.bench.report.charts import Row, Series, Span, forest, line_chart, ticks
 from fozo.bench.report.colours import COLOURS, PALETTE, assign, css
 from fozo.bench.report.conclusions import conclusions
-from fozo.bench.report.page import _table, write_report
+from fozo.bench.report.page import Chapter, write_report
+from fozo.bench.report.render import render
 from fozo.bench.report.tables import Cell, Table, table_of, words
 from fozo.bench.store import Group, collect
+from fozo.cli.folder_page import folder_page
+from fozo.cli.folder_run import BatchLine, FolderRun
 from fozo.data.corruptions import KINDS
 from fozo.io import Log, read_log
 from tests.bench.invented import invent
@@ -140,7 +144,7 @@ def test_other_forms_hold_the_same_numbers(page: Path, runs: Path) -> None:
 
 
 def test_settings_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
-    recipe = Recipe("mine", "Mine & <yours>", (Experiment("a <b>", "fozo"), Experiment("b", "noadapt")))
+    recipe = Recipe("mine", "Mine & yours", (Experiment("a", "fozo"), Experiment("b", "noadapt")))
     invent(tmp_path, recipe, batches=2)
     invent(tmp_path, recipe, batches=2, severity=3)
     groups = collect(tmp_path)
@@ -148,7 +152,27 @@ def test_settings_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
     (html, *_), stale = write_report(tmp_path, tmp_path / "report.html")
     text = html.read_text()
     assert stale == [] and "Not shown" not in text
-    assert "Mine &amp; &lt;yours&gt;" in text and "a &lt;b&gt;" in text and "<yours>" not in text
+
+
+def test_names_cannot_inject_markup(tmp_path: Path) -> None:
+    hostile = "<script>alert('x')</script>\"'&"
+    rows = tuple(Experiment(f"{hostile}{i}", "fozo", {"passes": 2 + 2 * i}) for i in range(4))
+    invent(tmp_path, Recipe("mine", hostile, rows, note=hostile), batches=2)
+    lines = [
+        {"type": "reading", "image": 1, "time": 1.0, "sentence": hostile, "expected_accuracy": 0.5},
+        {"type": "event", "image": 1, "time": 1.0, "name": hostile, "text": hostile},
+    ]
+    header = {"kind": "fozo adapt", hostile: hostile}
+    batch = BatchLine(0, 4, 90, 0.5, 0.6, 1.0)
+    pages = {
+        "report": write_report(tmp_path, tmp_path / "report.html")[0][0].read_text(),
+        "timeline": timeline.page(hostile, lines),
+        "folder": folder_page(FolderRun(Path(hostile), header, [batch], True)),
+    }
+    for name, text in pages.items():
+        checker = Checker()
+        checker.feed(text)
+        assert checker.open == [] and "script" not in checker.count and text.count("&lt;script&gt;") >= 2, name
 
 
 def test_rows_may_have_other_domains_than_their_neighbours(tmp_path: Path) -> None:
@@ -304,9 +328,11 @@ def test_the_conclusion_follows_the_numbers(tmp_path: Path) -> None:
     group = collect(tmp_path)[0]
     said = conclusions(group, over_base(group))[AVERAGE]
     assert said.startswith("FOZO is best with ") and "points ahead of" in said
-    assert re.search(r"Points against NoAdapt: above: FOZO \+\d+\.\d; level with: twin [+-]?\d\.\d\.", said), said
+    assert re.search(
+        r"NoAdapt: significantly above: FOZO \+\d+\.\d; not significantly different: twin [+-]?\d\.\d\.", said
+    ), said
     text = write_report(tmp_path, tmp_path / "report.html")[0][0].read_text()
-    assert escape(said) in text and "tie</small>" in text and 'class="point tie"' in text
+    assert said.replace("'", "&#39;") in text and "n.s.</small>" in text and 'class="point hollow"' in text
     assert text.count('<td class="up"') >= 3  # both corruptions and the average of FOZO
 
 
@@ -318,21 +344,22 @@ def test_a_chart_that_would_be_empty_is_none(tmp_path: Path) -> None:
     assert "How fast" not in text and text.count("<svg") == 2 and "NaN" not in text
 
 
-def test_ties_are_bold_in_every_row() -> None:
+def test_all_rows_that_share_the_highest_number_are_bold() -> None:
     rows = tuple((name, (Cell(value, digits=1),)) for name, value in {"a": 50.04, "b": 50.02, "c": 49.0}.items())
-    group = Group(load_recipe("quick"), "", ())
-    assert _table(group, Table("t", "T", "", ("Avg",), rows)).count("ours best") == 2
+    chapter = Chapter("id", Group(load_recipe("quick"), "", ()), {}, Table("t", "T", "", ("Avg",), rows), {})
+    page = render("report", title="", chapters=[chapter], pictures=(), stale=())
+    assert chapter.best == ["50.0"] and page.count("ours best") == 2
 
 
 def test_a_row_says_where_its_interval_lies() -> None:
     rows = [
         Row("up", 3.0, 1.0, 5.0, [2.0, 4.0], 1),
-        Row("tie", 0.5, -1.0, 2.0, [], 2),
+        Row("small", 0.5, -1.0, 2.0, [], 2),
         Row("alone", 1.0, None, None, [], 3),
     ]
     html = forest("Gains", rows, "points")
-    assert html.count('class="point"') == 1 and html.count('class="point tie"') == 2
-    assert "+3.0 <small>(+1.0 to +5.0)</small>" in html and "(-1.0 to +2.0) tie" in html and html.count("mark") == 2
+    assert html.count('class="point"') == 1 and html.count('class="point hollow"') == 2
+    assert "+3.0 <small>(+1.0 to +5.0)</small>" in html and "(-1.0 to +2.0) n.s." in html and html.count("mark") == 2
 
 
 def test_a_mark_far_away_does_not_set_the_axis() -> None:
@@ -377,5 +404,5 @@ def test_pictures_are_shown_only_where_images_are_given(runs: Path, tmp_path: Pa
     recipe = Recipe("mine", "Mine", (Experiment("a", "noadapt", {}, StreamPlan(kinds=("fog", "contrast"))),))
     invent(tmp_path / "runs", recipe, batches=2)
     text = write_report(tmp_path / "runs", tmp_path / "report.html", tmp_path / "images")[0][0].read_text()
-    assert text.count("data:image/jpeg;base64,") == 3 and "What the camera saw, at severity 5" in text
+    assert text.count("data:image/jpeg;base64,") == 3 and "Corrupted images, at severity 5" in text
     assert 'alt="Contrast"' in text

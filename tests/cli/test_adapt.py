@@ -237,7 +237,7 @@ def test_only_the_same_run_is_continued(
     ):
         code, _, errors = call(*command, *change, "--resume")
         assert code == 2 and what in errors and out.read_bytes() == kept, errors
-    out.write_bytes(kept.replace(b"0.1", b"0.2", 1))
+    out.write_bytes(kept[:-9])
     code, _, errors = call(*command, "--resume")
     assert code == 2 and "was changed since" in errors
     out.write_bytes(kept)
@@ -302,15 +302,14 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
         "index": 0,
         "images": 4,
         "end": 90,
-        "crc": 1,
         "entropy": 0.5,
         "confidence": 0.5,
         "passes": 1.0,
     }
     path = tmp_path / "p.csv.log"
     cases: list[tuple[list[dict[str, object]], str]] = [
-        ([], "no log of fozo adapt"),
-        ([{"kind": "fozo journal"}], "no log of fozo adapt"),
+        ([], "not a log of fozo adapt"),
+        ([{"kind": "fozo journal"}], "not a log of fozo adapt"),
         ([header, {**line, "index": 1}], "damaged in line 2"),
         ([header, {**line, "correct": 5}], "damaged in line 2"),
         ([header, {"finished": True}, line], "damaged in line 3"),
@@ -321,7 +320,7 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
         path.write_bytes(b"".join(map(encode, lines)))
         with pytest.raises(FozoError, match=sentence):
             folder_run.read_folder_run(path)
-    path.write_bytes(encode(header) + encode(line))
+    path.write_bytes(encode(header) + encode({**line, "crc": 1}))  # as fozo 0.1 wrote it
     assert folder_run.read_folder_run(path).images == 4
 
 

@@ -137,11 +137,14 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_kept_if_asked_fo
     ("text", "message"),
     [
         ("", "holds no reading"),
-        ("no json\n", "line 1 of .* is none of fozo watch's"),
-        ('{"type": "reading"}\n', "names no image or no time"),
-        ('{"type": "event", "image": 1, "time": 1}\n', "no name or no text"),
-        ('{"type": "else"}\n', "no reading and no event"),
-        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": 3}\n', "none of fozo watch's"),
+        ("no json\n", "line 1 of .* was not written by fozo watch"),
+        ('{"type": "reading"}\n', "lacks the image or the time"),
+        ('{"type": "event", "image": 1, "time": 1}\n', "lacks a name or a text"),
+        ('{"type": "else"}\n', "neither a reading nor an event"),
+        (
+            '{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": 3}\n',
+            "not written by fozo watch",
+        ),
         ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "no JPEG"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_bug_in_a_constructor_is_not_taken_for_a_wrong_option(
 
 
 def test_what_only_some_methods_take_is_refused_by_the_others(engine: fozo.Engine) -> None:
-    for name in ("journal", "fisher", "noise"):
+    for name in ("fisher", "noise"):
         with pytest.raises(FozoError, match=f"noadapt has no option '{name}'"):
             create("noadapt", engine, **{name: None})  # type: ignore[arg-type]
 

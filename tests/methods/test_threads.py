@@ -14,7 +14,8 @@ import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.methods.base import Method, MethodInfo
+from fozo.methods.base import Method
+from fozo.methods.common.info import MethodInfo
 from fozo.testing import same
 from fozo.types import Batch, Floats, State
 from tests.helpers import random_images, random_vit
@@ -33,6 +34,7 @@ class Chain(Method[NoConfig]):
 
     info = MethodInfo("chain", "tells the order", "0", "a sum", "none")
     PRESETS: ClassVar = {"default": NoConfig()}
+    STATE: ClassVar = ("count", "value")
 
     def begin(self) -> None:
         self.count, self.value = 0, 0.0
@@ -46,12 +48,6 @@ class Chain(Method[NoConfig]):
         self.value = value * 1.5 + float(batch.images[0, 0, 0, 0])
         self.report(count=float(self.count))
         return np.full((len(batch), self.engine.spec.classes), self.value)
-
-    def variables(self) -> State:
-        return {"count": np.array(self.count), "value": np.array(self.value)}
-
-    def assign(self, variables: State) -> None:
-        self.count, self.value = int(variables["count"]), float(variables["value"])
 
 
 def in_threads(work: Callable[[int], object], count: int = THREADS) -> None:

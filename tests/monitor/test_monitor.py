@@ -55,12 +55,15 @@ def test_a_monitor_that_fails_does_not_break_predictions(material: Material, cap
         def metrics(self) -> dict[str, float]:
             return {}
 
+        def reset(self) -> None:
+            raise NotImplementedError
+
     images = material.images(slice(400, 416))
     expected = material.adapter.clone()(images)
     adapter.attach(Broken())
     np.testing.assert_array_equal(adapter(images), expected)
     assert "the monitor of align failed" in caplog.text
-    adapter.attach(None)
+    adapter.detach()
     with pytest.raises(FozoError, match="align has no monitor"):
         adapter.drift  # noqa: B018 - the attribute is what is asked about
 

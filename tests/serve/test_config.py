@@ -10,7 +10,6 @@ import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.methods.common.siblings import rest, sibling
 from fozo.serve.app import Server
 from fozo.serve.config import ModelConfig, ServeConfig, read_config
 from fozo.serve.metrics import OTHER, Metrics
@@ -100,15 +99,15 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
 def test_siblings_share_what_is_derived_and_nothing_else() -> None:
     """They are as clones: each adapts by itself; what is large and constant is in memory once."""
     first = fozo.Align(fozo.load_engine(MODEL, threads=1), fozo.SourceStatistics.load(STATS))
-    one, other, clone = sibling(first), sibling(first), first.clone()
+    one, other, clone = first.sibling(), first.sibling(), first.clone()
     assert one.targets.weights is other.targets.weights and one.targets is not other.targets
     for part in np.split(foggy(frames(24)), 3):
         np.testing.assert_array_equal(one(part), clone(part))
-        rest(one)
-        assert one._room.size == 0 and one.equalised is None
+        one.release()
+        assert one.last_input is None
         other(frames(8))
     assert same(one.state(), clone.state()) and not same(other.state(), clone.state())
-    assert same(first.state(), sibling(one).state())
+    assert same(first.state(), one.sibling().state())
 
 
 def test_only_so_many_cameras_have_labels() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MAX_STATISTICS = 1 << 30
-"""Bytes of a file of statistics, to be told from another by its hash."""
+"""Bytes of a file of statistics, at most."""
 
 
 def method_names() -> list[str]:
@@ -69,7 +69,7 @@ def adapt(
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.io import check_output, read_bytes
-    from fozo.methods.base import NEEDS
+    from fozo.methods.common.info import NEEDS
     from fozo.methods.common.measured import MEASURED
     from fozo.methods.registry import create
     from fozo.public import calibrate
@@ -93,7 +93,7 @@ def adapt(
     engine = load_model(model, load)
     method = method or ("align" if "tokens" in engine.abilities else "equalise")
     named = label_by_folder(found, engine.spec)
-    facts: dict[str, object] = {
+    identity: dict[str, object] = {
         "model": engine.spec.name,
         "weights": engine.spec.fingerprint,
         "mean": list(engine.spec.mean or ()),
@@ -112,11 +112,11 @@ def adapt(
                 yield batch.images
 
         if calm is not None and wanted:
-            facts["calibrated_on"] = calm.fingerprint
+            identity["calibrated_on"] = calm.fingerprint
         if "source" in wanted:
             options["source"] = calibrate(engine, clean_batches()) if stats is None else SourceStatistics.load(stats)
         if stats is not None and "source" in wanted:
-            facts["calibrated_on"] = hashlib.sha256(read_bytes(stats, MAX_STATISTICS)).hexdigest()[:16]
+            identity["calibrated_on"] = hashlib.sha256(read_bytes(stats, MAX_STATISTICS)).hexdigest()[:16]
         options |= {need: MEASURED[need].measure(engine, clean_batches()) for need in sorted(wanted & MEASURED.keys())}
         made = create(method, engine, **options)
         done = 0
@@ -129,7 +129,7 @@ def adapt(
 
         try:
             run = adapt_folder(
-                made, named or found, out, batches, {**facts, **made.identity()},
+                made, named or found, out, batches, {**identity, **made.identity()},
                 labelled=named is not None, resume=resume, state=state,
             )  # fmt: skip
         except KeyboardInterrupt:
@@ -139,4 +139,4 @@ def adapt(
                 file=sys.stderr,
             )
             raise
-    print("; ".join(filter(None, [f"{out}: predictions of {run.images} images by {method}", run.said()])))
+    print("; ".join(filter(None, [f"{out}: predictions of {run.images} images by {method}", run.summary])))

@@ -84,7 +84,7 @@ def bench(
     for experiment in chosen:
         row = method_class(experiment.method)
         own = {
-            name: value for name, value in experiment.options.items() if name not in ("preset", "journal", *row.TAKES)
+            name: value for name, value in experiment.options.items() if name not in ("preset", "journal", *row.EXTRAS)
         }
         row.configure(cast("str | None", experiment.options.get("preset")), own)  # refused now, not when its turn comes
         data = experiment.stream.data

@@ -1,13 +1,13 @@
-"""The film of ``fozo demo``: a camera goes bad and recovers, and a monitor says what happens while it happens.
+"""First part of ``fozo demo``: a camera goes bad and recovers, and a monitor reports it without labels.
 
-The plain model and Align see the same images; the monitor watches Align and knows no label. All that the labels tell
-(who is right) is for the spectators.
+The plain model and Align see the same images; the monitor watches Align. Labels are used for the accuracies alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -28,135 +28,167 @@ from fozo.monitor.sentences import clock
 from fozo.types import Floats
 
 SCRIPT = ("clean", "fog", "contrast", "motion_blur", "gaussian_noise", "clean")
-"""What happens to the camera; all of it can be done by NumPy, SciPy and Pillow."""
+"""What happens to the camera."""
 SEVERITY = 3
 IMAGES = 256
 """Of each scene, at most."""
 BATCH = 16
 LATEST = 64
-"""Images that a live accuracy is of: as many as the monitor's estimate."""
+"""Images of a running accuracy: as many as of the monitor's estimate."""
+HEADINGS = ("plain", "adapted", "expected", "noticed after", "images")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One image: as it was, as the camera saw it, as the model read it; what it shows, and what it was taken for."""
+    """One image, its true class, and what both models predicted."""
 
     clean: Pixels
     camera: Pixels
     read: Pixels
+    """After Align's equaliser."""
     truth: str
     plain: str
     adapted: str
 
 
 @dataclass(frozen=True)
-class Frame:
+class Step:
     """What is known after a batch."""
 
     scene: int
-    """Its place in :data:`SCRIPT`."""
+    """Index into :data:`SCRIPT`."""
     images: int
     """Seen so far."""
     plain: BatchRecord
     adapted: BatchRecord
     status: Status
-    """What the monitor says."""
     events: tuple[Event, ...]
-    """What it has just told."""
+    """What the monitor reported at this batch."""
     picture: Picture
     """The last image of the batch."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What came of one scene."""
+    """The batches of one scene."""
 
     domain: str
     first: int
     """Number of its first image, from 1."""
-    frames: Sequence[Frame]
+    steps: Sequence[Step]
 
     @property
     def images(self) -> int:
-        """How many it has."""
-        return sum(frame.plain.images for frame in self.frames)
+        return sum(step.plain.images for step in self.steps)
 
-    def share(self, who: str) -> float:
+    def accuracy(self, model: str) -> float:
         """Accuracy of ``plain`` or ``adapted``, in percent."""
-        right: int = sum(getattr(frame, who).correct for frame in self.frames)
-        return 100 * right / self.images
+        correct: int = sum(getattr(step, model).correct for step in self.steps)
+        return 100 * correct / self.images
 
     @property
-    def noticed(self) -> tuple[int, str] | None:
-        """After how many of its images the monitor told of it, and in which words."""
-        for frame in self.frames:
-            for event in frame.events:
-                if event.name.startswith("drift"):
-                    return frame.images - self.first + 1, event.text
-        return None
+    def delay(self) -> int | None:
+        """Images of the scene after which the monitor reported drift; ``None`` if it did not."""
+        found = (step.images for step in self.steps for event in step.events if event.name.startswith("drift"))
+        first = next(found, None)
+        return None if first is None else first - self.first + 1
 
     @property
     def windows(self) -> list[tuple[Estimate, float]]:
         """Expected accuracies and the true ones of the same images: of 64 at a time, the rest at the end."""
-        found, part = [], list[Frame]()
-        for frame in self.frames:
-            part.append(frame)
+        found, part = [], list[Step]()
+        for step in self.steps:
+            part.append(step)
             count = sum(each.adapted.images for each in part)
-            if count >= LATEST or frame is self.frames[-1]:
-                right = sum(each.adapted.correct for each in part)
-                if frame.status.accuracy is not None:
-                    found.append((frame.status.accuracy, right / count))
+            if count >= LATEST or step is self.steps[-1]:
+                if step.status.accuracy is not None:
+                    found.append((step.status.accuracy, sum(each.adapted.correct for each in part) / count))
                 part = []
         return found
 
-
-@dataclass
-class Film:
-    """All frames so far."""
-
-    frames: list[Frame] = field(default_factory=list)
-
     @property
+    def cells(self) -> tuple[str, ...]:
+        """A row of a table, under :data:`HEADINGS`."""
+        values = [estimate.value for estimate, _ in self.windows]
+        expected = f"{100 * sum(values) / len(values):.1f}" if values else "-"
+        delay = "-" if self.delay is None else str(self.delay)
+        return f"{self.accuracy('plain'):.1f}", f"{self.accuracy('adapted'):.1f}", expected, delay, str(self.images)
+
+
+@dataclass(frozen=True)
+class CameraRun:
+    """All batches of the script."""
+
+    steps: Sequence[Step]
+
+    @cached_property
     def scenes(self) -> list[Scene]:
-        """The frames by scene."""
         found, first = [], 1
-        for number, frames in groupby(self.frames, key=lambda frame: frame.scene):
-            scene = Scene(SCRIPT[number], first, list(frames))
+        for number, steps in groupby(self.steps, key=lambda step: step.scene):
+            scene = Scene(SCRIPT[number], first, list(steps))
             found.append(scene)
             first += scene.images
         return found
 
-    def live(self, who: str, last: int | None = None) -> float:
-        """Accuracy of ``plain`` or ``adapted`` over the latest images up to frame ``last``, in percent."""
-        seen = right = 0
-        for frame in reversed(self.frames[: len(self.frames) if last is None else last + 1]):
-            record: BatchRecord = getattr(frame, who)
-            seen, right = seen + record.images, right + record.correct
-            if seen >= LATEST:
-                break
-        return 100 * right / seen
+    @property
+    def events(self) -> list[tuple[int, Event]]:
+        """All events, each with the number of images after which it was reported."""
+        return [(step.images, event) for step in self.steps for event in step.events]
+
+    def running_accuracy(self, model: str) -> list[float]:
+        """Accuracy of ``plain`` or ``adapted`` over the latest images, after each batch, in percent."""
+        found = []
+        for last in range(len(self.steps)):
+            seen = correct = 0
+            for step in reversed(self.steps[: last + 1]):
+                record: BatchRecord = getattr(step, model)
+                seen, correct = seen + record.images, correct + record.correct
+                if seen >= LATEST:
+                    break
+            found.append(100 * correct / seen)
+        return found
 
     @property
     def gain(self) -> Gain:
         """What adaptation gained while the camera was bad, in points."""
-        bad = [frame for frame in self.frames if SCRIPT[frame.scene] != "clean"]
-        return by_image([[frame.adapted for frame in bad]], [[frame.plain for frame in bad]]).mean
+        bad = [step for step in self.steps if SCRIPT[step.scene] != "clean"]
+        return by_image([[step.adapted for step in bad]], [[step.plain for step in bad]]).mean
 
     @property
-    def error(self) -> tuple[float, int, int]:
-        """Mean error of the expected accuracy in points; how many windows lie within their intervals, of how many."""
+    def summary(self) -> str:
+        """What was seen, from the figures alone."""
+        bad = [scene for scene in self.scenes if scene.domain != "clean"]
+        images, gain = sum(scene.images for scene in bad), self.gain
+        plain, adapted = (
+            sum(scene.accuracy(model) * scene.images for scene in bad) / images for model in ("plain", "adapted")
+        )
+        against, interval = "beside", ""
+        if gain.within is not None:
+            more = "more" if gain.side > 0 else "less"
+            different = f"{abs(gain.value):.1f} points {more} than"
+            against = different if gain.side else "not significantly different from"
+            interval = f" (95 % interval of the difference: {signed(gain.within.low)} to {signed(gain.within.high)})"
+        delays = [scene.delay for scene in bad if scene.delay is not None]
+        late = f", after {max(delays)} images at most" if delays else ""
         pairs = [pair for scene in self.scenes for pair in scene.windows]
+        error = 100 * float(np.mean([abs(expected.value - truth) for expected, truth in pairs]))
         within = sum(expected.low <= truth <= expected.high for expected, truth in pairs)
-        return 100 * float(np.mean([abs(e.value - truth) for e, truth in pairs])), within, len(pairs)
+        return (
+            f"While the camera was bad ({images:,} images) the adapted model got {adapted:.1f} % right, "
+            f"{against} the plain one's {plain:.1f} %{interval}. "
+            f"The monitor reported {len(delays)} of {len(bad)} changes for the worse{late}. Without labels it expected "
+            f"the accuracy with a mean error of {error:.1f} points; the truth lay within its 95 % interval "
+            f"{within} of {len(pairs)} times."
+        )
 
 
-def shoot(images: int, seed: int, show: Callable[[Film], None]) -> Film:
-    """Make the film; ``show`` is called after each frame."""
+def run_camera(images: int, seed: int) -> Iterator[Step]:
+    """Go through the script with ``images`` of each scene, 256 at most."""
     engine = load_engine(sample.MODELS["float32"], threads=usable_cpus())
     adapter, plain = Align(engine, sample.source(sample.MODELS["float32"])), NoAdapt(engine)
-    told: list[Event] = []
+    events: list[Event] = []
     reference = MonitorReference.load(sample.MONITOR)
-    monitor = Monitor(reference, shadow=0, on_event=told.append, clock=lambda: 0.0).watch(adapter)
+    monitor = Monitor(reference, shadow=0, on_event=events.append, clock=lambda: 0.0).watch(adapter)
     chosen = open_images(sample.IMAGES).take(min(images, IMAGES))
     stream = Stream(chosen, engine.spec, Continual(kinds=SCRIPT, severity=SEVERITY), batch_size=BATCH, seed=seed)
 
@@ -167,45 +199,17 @@ def shoot(images: int, seed: int, show: Callable[[Film], None]) -> Film:
     def record(logits: Floats, batch: LabelledBatch) -> BatchRecord:
         return score(logits, batch.labels, index=batch.index, domain=batch.domain, samples=batch.samples)
 
-    film, seen = Film(), 0
+    seen = 0
     for batch in stream.batches():
         scene = seen // len(chosen)
         ours, theirs = adapter(batch.images), plain(batch.images)
         seen += len(batch.labels)
         camera = pixels(batch.images[-1])
-        read = camera if adapter.equalised is None else pixels(adapter.equalised)
-        names = [chosen.classes[int(place)] for place in (batch.labels[-1], theirs[-1].argmax(), ours[-1].argmax())]
+        read = camera if adapter.last_input is None else pixels(adapter.last_input)
+        names = [chosen.classes[int(index)] for index in (batch.labels[-1], theirs[-1].argmax(), ours[-1].argmax())]
         original = chosen.read(int(batch.samples[-1]))[..., :1]
-        events = tuple(Event(e.name, e.image, e.time, untimed(e.text), e.metrics) for e in told)
-        told.clear()
-        both = record(theirs, batch), record(ours, batch)
-        film.frames.append(Frame(scene, seen, *both, monitor.status, events, Picture(original, camera, read, *names)))
-        show(film)
-    return film
-
-
-def untimed(text: str) -> str:
-    """Leave the time of day out of a sentence: a film has none."""
-    return text.replace(f" ({clock(0.0)})", "")
-
-
-def summary(film: Film) -> str:
-    """Say what was seen, from the figures alone."""
-    bad = [scene for scene in film.scenes if scene.domain != "clean"]
-    images = sum(scene.images for scene in bad)
-    plain, adapted = (sum(scene.share(who) * scene.images for scene in bad) / images for who in ("plain", "adapted"))
-    gain, (error, held, windows) = film.gain, film.error
-    words, sure = "beside", ""
-    if gain.within is not None:
-        more = "more" if gain.side > 0 else "less"
-        words = f"{abs(gain.value):.1f} points {more} than" if gain.side else "level with"
-        sure = f" (95 % interval of the difference: {signed(gain.within.low)} to {signed(gain.within.high)})"
-    delays = [scene.noticed[0] for scene in bad if scene.noticed is not None]
-    late = f", after {max(delays)} images at most" if delays else ""
-    return (
-        f"While the camera was bad ({images:,} images) the adapted model got {adapted:.1f} % right, "
-        f"{words} the plain one's {plain:.1f} %{sure}. "
-        f"The monitor told of {len(delays)} of {len(bad)} changes for the worse{late}. Without labels it expected the "
-        f"accuracy with a mean error of {error:.1f} points; {held} of {windows} times the truth lay within its 95 % "
-        f"interval."
-    )
+        # A demo has no time of day.
+        reported = tuple(replace(event, text=event.text.replace(f" ({clock(0.0)})", "")) for event in events)
+        events.clear()
+        picture = Picture(original, camera, read, *names)
+        yield Step(scene, seen, record(theirs, batch), record(ours, batch), monitor.status, reported, picture)

@@ -1,10 +1,9 @@
-"""One's own images through a method: predictions as a table, and a log of what each batch showed.
+"""A method on a folder of images, for ``fozo adapt``: predictions as CSV, and a log of every batch.
 
-``fozo adapt`` writes ``predictions.csv`` and, beside it, ``predictions.csv.log``, a :class:`fozo.io.Log`: a header that
-says what is run, then a line for each batch, then one that says that all is done. Each batch's predictions and its line
-are on file before the next batch begins. Every few seconds the method's state is saved too
-(``.predictions.csv.state-000012.npz``), after both are synced; so a run that was killed at any moment goes on from
-there, and ends with the bytes of an unbroken one. ``fozo report`` makes a page of the log.
+``predictions.csv.log`` is a :class:`fozo.io.Log`: a header that says what is run, a line for each batch, and a last
+line once all is done; ``fozo report`` makes a page of it. Both files have a batch before the next one begins. Every few
+seconds the method's state is saved (``.predictions.csv.state-000012.npz``), after both are synced. A killed run
+continues from the latest state, and its rows are those of an unbroken run.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import csv
 import io
 import math
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from fozo.bench.checkpoints import SAVE_SECONDS, Checkpoints
 from fozo.core.objective import entropies
@@ -30,11 +29,10 @@ from fozo.data.streams import LabelledBatch
 from fozo.errors import FozoError
 from fozo.io import MAX_LINE, Log, as_dataclass, decode, disk_errors, open_output, open_regular, read_log
 from fozo.io import remove_temporary_files as sweep
-from fozo.methods.common.journal import TORN_HEADER
 from fozo.methods.registry import AnyMethod
 from fozo.types import Array, Floats, Spec
 
-LARGEST = 1e30
+MAX_METRIC = 1e30
 """No metric comes near it; beyond, sums of a few would not be finite."""
 KIND, VERSION, LOG = "fozo adapt", 1, ".log"
 TOP = 5
@@ -44,14 +42,12 @@ Z = 1.959964
 
 @dataclass(frozen=True)
 class BatchLine:
-    """What one batch of one's own images showed. Everything is a function of model, images and seed: no times."""
+    """What one batch gave. Everything is a function of model, images and seed: no times."""
 
     index: int
     images: int
     end: int
     """Length of the table of predictions once this batch is in it, in bytes."""
-    crc: int
-    """CRC-32 of the table up to there."""
     entropy: float
     """Mean entropy of the predictions, in nats."""
     confidence: float
@@ -60,13 +56,12 @@ class BatchLine:
     correct: int | None = None
     """Right predictions, where the folders name the classes."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the method reports of itself: Align's shift, mostly."""
+    """What the method reports, such as Align's shift."""
 
     @property
     def plausible(self) -> bool:
-        """Whether a batch can have given these numbers."""
         counts = 0 < self.images < 1 << 31 and 0 <= (self.correct or 0) <= self.images and 0 < self.end < 1 << 62
-        return counts and 0 <= self.confidence <= 1.000001 and all(abs(v) < LARGEST for v in self.metrics.values())
+        return counts and 0 <= self.confidence <= 1.000001 and all(abs(v) < MAX_METRIC for v in self.metrics.values())
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,6 @@ class FolderRun:
 
     @property
     def images(self) -> int:
-        """Images predicted so far."""
         return sum(line.images for line in self.batches)
 
     @property
@@ -89,8 +83,9 @@ class FolderRun:
         counts = [line.correct for line in self.batches if line.correct is not None]
         return sum(counts) if self.batches and len(counts) == len(self.batches) else None
 
-    def said(self) -> str:
-        """Put in words how many were right, and how far the images were from the clean ones."""
+    @property
+    def summary(self) -> str:
+        """Accuracy where it is known, and how far the images were from the clean ones."""
         parts = []
         if self.correct is not None:
             low, high = wilson(self.correct, self.images)
@@ -103,19 +98,20 @@ class FolderRun:
 
 
 def wilson(hits: int, count: int) -> tuple[float, float]:
-    """Give Wilson's 95 % interval of a share, in percent: it holds for few images and for shares near 0 and 100."""
-    share, spread = hits / count, Z * Z / count
-    middle = share + spread / 2
-    half = Z * ((share * (1 - share) + spread / 4) / count) ** 0.5
-    return 100 * (middle - half) / (1 + spread), 100 * (middle + half) / (1 + spread)
+    """Give Wilson's 95 % score interval of a proportion, in percent: valid for few images and near 0 and 100."""
+    share, z2 = hits / count, Z * Z / count
+    centre = share + z2 / 2
+    half = Z * ((share * (1 - share) + z2 / 4) / count) ** 0.5
+    return 100 * (centre - half) / (1 + z2), 100 * (centre + half) / (1 + z2)
 
 
 def read_folder_run(path: Path) -> FolderRun:
     """Read a log of ``fozo adapt``."""
-    with open_regular(path) as stream:
-        header = decode(stream.readline(MAX_LINE))
-    if header is None or header.get("kind") != KIND or header.get("version") != VERSION:
-        raise FozoError(f"{path} is no log of fozo adapt, or of another version; give the .log beside the predictions")
+    header = _header(path)
+    if header.get("kind") != KIND or header.get("version") != VERSION:
+        raise FozoError(
+            f"{path} is not a log of fozo adapt, or of another version; give the .log beside the predictions"
+        )
     batches: list[BatchLine] = []
     finished = False
     for number, line in enumerate(read_log(path)):
@@ -124,6 +120,7 @@ def read_folder_run(path: Path) -> FolderRun:
         if line.get("finished") is True and not finished:
             finished = True
             continue
+        line.pop("crc", None)  # fozo 0.1 wrote one
         found = as_dataclass(BatchLine, line, f"line {number + 1} of {path}")
         follows = found.index == len(batches) and found.end > (batches[-1].end if batches else 0)
         if finished or not follows or not found.plausible:
@@ -132,16 +129,9 @@ def read_folder_run(path: Path) -> FolderRun:
     return FolderRun(path, header, batches, finished)
 
 
-def _open_log(path: Path) -> Log:
-    """Open the log, unless the file is something else, which a torn header is not."""
-    if path.exists():
-        with open_regular(path) as stream:
-            first = stream.readline(MAX_LINE)
-        facts = decode(first)
-        torn = not first.endswith(b"\n") and TORN_HEADER.fullmatch(first)
-        if not torn and (facts is None or facts.get("kind") != KIND):
-            raise FozoError(f"{path} is in the way: it is no log of fozo adapt; move it, or choose another --out")
-    return Log(path)
+def _header(path: Path) -> dict[str, Any]:
+    with open_regular(path) as stream:
+        return decode(stream.readline(MAX_LINE)) or {}
 
 
 def adapt_folder(
@@ -149,74 +139,76 @@ def adapt_folder(
     images: ImageSet,
     out: Path,
     batches: Callable[[int], Iterator[LabelledBatch]],
-    facts: Mapping[str, object],
+    identity: Mapping[str, object],
     *,
     labelled: bool = False,
     resume: bool = False,
     state: Path | None = None,
     save_seconds: float | None = None,
 ) -> FolderRun:
-    """Adapt to images in order; write predictions and log as it goes.
+    """Adapt to images in order; write predictions and log batch by batch.
 
     Args:
         method: predicts; it is new.
         images: what the batches are of.
         out: the table of predictions.
         batches: gives the batches from a number on.
-        facts: what has to be the same for a run to be continued (plain values).
+        identity: what has to be the same for a run to be continued (plain values).
         labelled: whether the labels of the batches are true.
-        resume: go on with what an interrupted run left; where there is nothing, begin.
+        resume: continue an interrupted run; where there is none, begin.
         state: continue from this file where it exists, and save there once all is done.
         save_seconds: least time between two savings of the state.
     """
-    spec = method.engine.spec
-    header = {"kind": KIND, "version": VERSION, **facts, "labelled": labelled, "state": state and str(state)}
-    head = f".{out.name}.state-"
+    header = {"kind": KIND, "version": VERSION, **identity, "labelled": labelled, "state": state and str(state)}
+    log_path, head = Path(f"{out}{LOG}"), f".{out.name}.state-"
+    if log_path.exists() and log_path.stat().st_size and _header(log_path).get("kind") != KIND:
+        raise FozoError(f"{log_path} is in the way: it is not a log of fozo adapt; move it, or choose another --out")
     states = Checkpoints(out.parent, f"{head}*.npz", SAVE_SECONDS if save_seconds is None else save_seconds)
-    with closing(_open_log(Path(f"{out}{LOG}"))) as log:
+    with closing(Log(log_path)) as log:
         sweep(out.parent, f".{head}")
-        done, end, crc = 0, 0, 0
+        done, end = 0, 0
         if resume and len(log):
-            run = _same(read_folder_run(log.path), header, out)
+            run = read_folder_run(log.path)
+            _check_same(run.header, header, out)
             if run.finished:
                 return run
             done = states.restore(method, len(run.batches))
             if done:
-                end, crc = _check_table(out, run.batches[done - 1])
+                end = run.batches[done - 1].end
+                _check_table(out, end)
         if not done:
             if state is not None and state.exists():
                 method.restore(state)  # refused before anything is emptied
-            log.truncate(0)  # first: whoever finds no header begins anew
+            log.truncate(0)  # first: without a header the next run begins again
             states.clear()
         with open_output(out, keep=end) as file:
-            table = _Table(file, out, end, crc)
             if done:
                 log.truncate(done + 1)
             else:
                 log.append(header)
             for batch in batches(done):
-                logits = _logits(method(batch.images), len(batch.samples), spec)
-                odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-                probabilities = odds / odds.sum(axis=1, keepdims=True)
+                logits = _logits(method(batch.images), len(batch.samples), method.engine.spec)
+                probabilities = softmax(logits, axis=1)
                 paths = [images.samples[int(index)].path for index in batch.samples]
-                rows = _rows(spec, paths, probabilities)
-                table.add([_heads(rows[0]), *rows] if batch.index == 0 else rows)
-                correct = int((logits.argmax(axis=1) == batch.labels).sum()) if labelled else None
-                entropy, confidence = float(entropies(logits).mean()), float(probabilities.max(axis=1).mean())
-                passes = float(method.passes_per_image)
-                told = {name: float(value) for name, value in method.metrics().items() if math.isfinite(value)}
+                rows = _rows(method.engine.spec, paths, probabilities)
+                end = _append(file, out, end, [_heads(rows[0]), *rows] if batch.index == 0 else rows)
                 line = BatchLine(
-                    batch.index, len(paths), table.end, table.crc, entropy, confidence, passes, correct, told
+                    index=batch.index,
+                    images=len(paths),
+                    end=end,
+                    entropy=float(entropies(logits).mean()),
+                    confidence=float(probabilities.max(axis=1).mean()),
+                    passes=float(method.passes_per_image),
+                    correct=int((logits.argmax(axis=1) == batch.labels).sum()) if labelled else None,
+                    metrics={k: float(value) for k, value in method.metrics().items() if math.isfinite(value)},
                 )
                 log.append(asdict(line))
                 if states.due():
-                    table.sync()
-                    log.sync()
+                    _sync(file, out, log)
                     states.save(method, batch.index + 1)
-            table.sync()
-            log.sync()
+            _sync(file, out, log)
         if state is not None:
-            # A state of its own first: should this be the last thing done, the run is not begun again from its end.
+            # A checkpoint first: if a kill follows, the run is not begun again from the state at its end.
             states.save(method, len(log) - 1)
             with disk_errors(state):
                 method.save(state)
@@ -225,45 +217,40 @@ def adapt_folder(
         return read_folder_run(log.path)
 
 
-def _same(run: FolderRun, header: Mapping[str, object], out: Path) -> FolderRun:
-    """Refuse to go on with anything but what was begun."""
-    for key in {**run.header, **header}:
-        theirs, now = run.header.get(key), header.get(key)
-        if theirs != now:
+def _check_same(before: Mapping[str, object], now: Mapping[str, object], out: Path) -> None:
+    """Refuse to continue with anything but what was begun."""
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key):
             raise FozoError(
-                f"{out} was begun with another {key} ({theirs!r:.80}, now {now!r:.80}); give the same command again, "
-                f"or leave out --resume to begin anew"
+                f"{out} was begun with another {key} ({before.get(key)!r:.80}, now {now.get(key)!r:.80}); give the "
+                f"same command again, or leave out --resume to begin again"
             )
-    return run
 
 
-def _check_table(out: Path, last: BatchLine) -> tuple[int, int]:
-    """Refuse a table that was changed up to a batch's end; give its length and CRC there."""
-    crc, left = 0, last.end
+def _check_table(out: Path, end: int) -> None:
+    """Refuse a table that has no line ending where the log says that a batch ends."""
     with open_regular(out) as file:
-        while left and (block := file.read(min(left, 1 << 20))):
-            crc, left = zlib.crc32(block, crc), left - len(block)
-    if left or crc != last.crc:
-        raise FozoError(f"{out} was changed since it was written; leave out --resume to begin anew")
-    return last.end, crc
+        file.seek(end - 1)
+        if file.read(1) != b"\n":
+            raise FozoError(f"{out} was changed since it was written; leave out --resume to begin again")
 
 
 def _logits(answer: object, count: int, spec: Spec) -> Array:
-    """Refuse what a model that is no classifier returns."""
+    """Refuse the output of a model that is not a classifier."""
     if not isinstance(answer, np.ndarray) or answer.ndim != 2 or len(answer) != count:
         raise FozoError(
-            f"{spec.name} returns no logits [images, classes], which fozo adapt writes; call fozo.adapter in Python"
+            f"{spec.name} does not return logits [images, classes], which fozo adapt needs; call fozo.adapter in Python"
         )
     return answer.astype(np.float64)
 
 
 def _heads(row: Sequence[object]) -> list[str]:
-    places = range(1, len(row) // 2 + 1)
-    return ["image", *(f"{what}{place}" for place in places for what in ("class", "probability"))]
+    ranks = range(1, len(row) // 2 + 1)
+    return ["image", *(f"{what}{rank}" for rank in ranks for what in ("class", "probability"))]
 
 
 def _rows(spec: Spec, paths: Sequence[str], probabilities: Floats) -> list[list[object]]:
-    """Name each image's likeliest classes, with their probabilities."""
+    """Name each image's most probable classes, with their probabilities."""
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP]
     rows: list[list[object]] = []
     for path, classes, row in zip(paths, best, probabilities, strict=True):
@@ -272,30 +259,26 @@ def _rows(spec: Spec, paths: Sequence[str], probabilities: Floats) -> list[list[
     return rows
 
 
-class _Table:
-    """A CSV file that grows by whole lines.
+def _append(file: io.FileIO, path: Path, end: int, rows: Sequence[Sequence[object]]) -> int:
+    """Append lines to the table, all or, where the disk is full, none; return its new length in bytes.
 
-    It is in UTF-8, but the name of an image that is not has there the bytes that it has on the disk.
+    The table is UTF-8, but a file name that is not has there the bytes that it has on the disk.
     """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    data = text.getvalue().encode("utf-8", "surrogateescape")
+    with disk_errors(path):
+        try:
+            if file.write(data) != len(data):
+                raise OSError(0, "no space left on the disk")
+        except BaseException:
+            os.ftruncate(file.fileno(), end)
+            raise
+    return end + len(data)
 
-    def __init__(self, file: io.FileIO, path: Path, end: int, crc: int) -> None:
-        self.file, self.path, self.end, self.crc = file, path, end, crc
 
-    def add(self, rows: Sequence[Sequence[object]]) -> None:
-        """Append lines, all or, where the disk is full, none."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        data = text.getvalue().encode("utf-8", "surrogateescape")
-        with disk_errors(self.path):
-            try:
-                if self.file.write(data) != len(data):
-                    raise OSError(0, "no space left on the disk")
-            except BaseException:
-                os.ftruncate(self.file.fileno(), self.end)
-                raise
-        self.end, self.crc = self.end + len(data), zlib.crc32(data, self.crc)
-
-    def sync(self) -> None:
-        """Make what was written survive a power cut."""
-        with disk_errors(self.path):
-            os.fsync(self.file.fileno())
+def _sync(file: io.FileIO, path: Path, log: Log) -> None:
+    """Make what was written survive a power cut."""
+    with disk_errors(path):
+        os.fsync(file.fileno())
+    log.sync()

@@ -80,9 +80,13 @@ class SPSA:
         values = checked_losses(losses, 2 * self.samples)
         gradients = (values[0::2] - values[1::2]) / (2 * self.pace.epsilon)
         watched = float(values.min() if self.watch == "best" else values.mean())
-        epsilon, self.pace = self.pace.epsilon, self.schedule.next(self.pace, watched)
-        self.last = Step(self.index, tuple(gradients.tolist()), epsilon, self.pace.rate, watched)
-        self.point = advance(self.point, self.last, self.noise)
+        rate = self.schedule.next(self.pace, watched).rate
+        self.follow(Step(self.index, tuple(gradients.tolist()), self.pace.epsilon, rate, watched))
+
+    def follow(self, step: Step) -> None:
+        """Take a step that was estimated now, or that a journal recorded."""
+        self.pace, self.last = self.schedule.next(self.pace, step.loss), step
+        self.point = advance(self.point, step, self.noise)
         self.index += 1
 
     def state(self) -> State:

@@ -1,4 +1,4 @@
-"""What people call images, as the one form that a model reads: one door for batches, one for clean images.
+"""Inputs: whatever users give as a batch or as clean images becomes the normalised arrays that a model reads.
 
 A batch (:func:`as_batch`), given to a method:
 
@@ -8,6 +8,7 @@ given                                          read as
 float array or tensor ``[B, C, H, W]``         normalised images, in any precision
 ``[C, H, W]`` of these                         a batch of one: the logits are ``[1, classes]``
 ``uint8`` ``[B, H, W, C]`` or ``[B, C, H, W]``  RGB pixels, normalised with the model's mean and std; one image likewise
+``uint8`` ``[H, W]``                           gray pixels, likewise, where the model has one channel
 PIL image                                      its RGB pixels, likewise
 list of any of these                           a batch of them
 ``(images, labels)``                           the images
@@ -15,8 +16,8 @@ list of any of these                           a batch of them
 =============================================  =========================================================================
 
 Pixels of another size than the model's are resized and cropped as streams do it (ImageNet's Resize and CenterCrop,
-:func:`fozo.data.images.resize_crop`); floats of another size are refused. What comes back is of the kind that was
-given: tensors for tensors, on their device, and NumPy for all else.
+:func:`fozo.data.images.resize_crop`); floats of another size are refused. Results have the type of the images: tensors
+for tensors, on their device, and NumPy for all else.
 
 Clean images (:func:`batches`), given to calibration: a ``DataLoader``, a ``Dataset`` or any other iterable of batches
 or of single images, an array of all, an :class:`~fozo.data.sets.base.ImageSet`, a folder, a tar.
@@ -29,7 +30,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,36 +39,37 @@ from fozo.core.normalisation import InputRange
 from fozo.errors import FozoError
 from fozo.types import Floats, Images, ImagesT, Spec
 
+if TYPE_CHECKING:
+    from fozo.data.sets import ImageSet
+
 BATCH = 64
-"""Images that are put together where they come one by one."""
+"""Images of a batch, where they come one by one."""
+BYTES = ("uint8", "torch.uint8")
+"""Types of pixels that are still to be normalised."""
 KEYS = ("pixel_values", "images", "image")
-"""Where dictionaries of images have them: transformers', and those of many datasets."""
+"""Keys of the images in a dictionary: transformers', and those of many datasets."""
 
 
 def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Images:
     """Turn what a user gives as a batch into float images; whether the model can read them, its engine checks.
 
-    Where the model does not tell its mean and std, pixels are normalised as the ``clean`` images were, where that is
+    Where the mean and std of the model are unknown, pixels are normalised as the ``clean`` images were, where that is
     known.
     """
-    given = _unwrapped(images)
-    if is_array(given):
-        array = given
-    elif _is_picture(given):
-        array = _stacked([given], spec)
-    elif isinstance(given, (str, bytes, os.PathLike)) or not isinstance(given, Sequence):
-        raise _refusal(given, spec)
-    else:
-        array = _stacked(given, spec)
-    array = array[None] if array.ndim == 3 else array
-    if not _is_bytes(array):
-        return cast("Images", array)
-    told = None if clean is None or spec.normalisation is not None else clean.told()
-    return _from_pixels(array, spec if told is None else replace(spec, mean=told[0], std=told[1]))
+    array: Any = images
+    if not isinstance(array, np.ndarray):  # the usual case: no further function is entered for it
+        array = _unwrapped(array)
+        if not is_array(array):
+            array = _stacked(array, spec)
+    if str(array.dtype) in BYTES:
+        if clean is not None and spec.normalisation is None and (told := clean.told()) is not None:
+            spec = replace(spec, mean=told[0], std=told[1])
+        return _from_pixels(array, spec)
+    return cast("Images", array[None] if array.ndim == 3 else array)
 
 
 def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
-    """Give ``array`` back as what the user handed in: a torch tensor on the same device, or NumPy."""
+    """Convert ``array`` to the type of ``images``: a torch tensor on the same device, or NumPy."""
     if isinstance(images, np.ndarray):
         return cast("ImagesT", array)
     torch = sys.modules["torch"]
@@ -77,19 +79,21 @@ def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
 
 def batches(source: object, spec: Spec) -> Iterator[Images]:
     """Turn what a user gives as clean images into batches of float images."""
+    from fozo.data.sets import ImageSet, open_images, open_unlabelled
+
     if isinstance(source, (str, os.PathLike)):
-        source = _opened(Path(source))
-    if isinstance(source, Mapping) or _is_labelled(source):
+        path = Path(source)
+        source = open_unlabelled(path) if path.is_dir() else open_images(path)
+    axes = list(map(_axes, source)) if isinstance(source, (list, tuple)) else []
+    if isinstance(source, Mapping) or (len(axes) > 1 and axes[0] == 4 and 4 not in axes[1:]):
         source = _unwrapped(source)
     if is_array(source):
         if source.ndim < 4:
-            raise FozoError(f"one array of shape {list(source.shape)} is no collection of images; give [N, C, H, W]")
+            raise FozoError(f"one array of shape {list(source.shape)} is not a set of images; give [N, C, H, W]")
         return (as_batch(source[start : start + BATCH], spec) for start in range(0, len(source), BATCH))
-    from fozo.data.sets.base import ImageSet
-
     if isinstance(source, ImageSet):
         return _read(source, spec)
-    if isinstance(source, Mapping) or _is_picture(source) or not _is_iterable(source):
+    if isinstance(source, Mapping) or _axes(source) or not _is_iterable(source):
         raise FozoError(
             f"cannot calibrate on {_describe(source)}; give a DataLoader, a folder of images, or an iterable of batches"
         )
@@ -101,13 +105,13 @@ def _gathered(source: Iterable[object], spec: Spec) -> Iterator[Images]:
     single: list[object] = []
     for item in source:
         item = _unwrapped(item)
-        if _is_picture(item) or (is_array(item) and item.ndim == 3):
-            single.append(item)
-            if len(single) == BATCH:
-                yield as_batch(single, spec)
-                single = []
-        else:
+        if _axes(item) != 3:
             yield as_batch(item, spec)
+            continue
+        single.append(item)
+        if len(single) == BATCH:
+            yield as_batch(single, spec)
+            single = []
     if single:
         yield as_batch(single, spec)
 
@@ -123,23 +127,29 @@ def _is_picture(value: object) -> bool:
     return pillow is not None and isinstance(value, pillow.Image)
 
 
-def _is_bytes(array: Any) -> bool:  # noqa: ANN401 - NumPy's or torch's
-    return str(array.dtype) in ("uint8", "torch.uint8")
+def _axes(value: object) -> int:
+    """The number of axes of an array, 3 for a PIL image, 0 for what is neither."""
+    return value.ndim if is_array(value) else 3 * _is_picture(value)
 
 
 def _is_iterable(value: object) -> TypeGuard[Iterable[object]]:
     return hasattr(value, "__iter__") or hasattr(value, "__getitem__")
 
 
-def _is_labelled(value: object) -> bool:
-    """Whether it is ``(images, labels)`` of many images."""
-    if not isinstance(value, (list, tuple)) or len(value) < 2 or not is_array(value[0]) or value[0].ndim != 4:
-        return False
-    return not any(is_array(other) and other.ndim == 4 for other in value[1:])
-
-
 def _unwrapped(value: object) -> object:
-    """Take the images out of ``(images, labels)`` and out of dictionaries."""
+    """Take the images out of dictionaries and of ``(images, labels)``.
+
+    ==========================================  ======================================================================
+    value                                       images
+    ==========================================  ======================================================================
+    ``{"pixel_values": x, ...}``, see KEYS      those of ``x``
+    ``[{"image": x}, {"image": y}]``            ``[x, y]``
+    ``[x]``, x of four axes                     ``x``
+    ``(x, labels, ...)``, x of four axes        ``x``; refused where another item has four axes too: several batches
+    ``(x, label, ...)``, x one image            ``x``, if no other item is a PIL image or an array of two axes or more
+    all else: an array, a list of images        as it is
+    ==========================================  ======================================================================
+    """
     if isinstance(value, Mapping):
         keys = [key for key in KEYS if key in value]
         if not keys:
@@ -148,24 +158,24 @@ def _unwrapped(value: object) -> object:
         return _unwrapped(value[keys[0]])
     if not isinstance(value, (list, tuple)) or not value:
         return value
-    first, *rest = value
-    if isinstance(first, Mapping):
+    if isinstance(value[0], Mapping):
         return [_unwrapped(item) for item in value]
-    if is_array(first) and first.ndim == 4:
-        if rest and not _is_labelled(value):
-            raise FozoError(f"a list of {len(value)} batches was given where one is read; give them one at a time")
-        return first
-    one = _is_picture(first) or (is_array(first) and first.ndim == 3)
-    labelled = rest and not any(_is_picture(other) or (is_array(other) and other.ndim >= 2) for other in rest)
-    return first if one and labelled else value
+    first, *rest = map(_axes, value)
+    if first == 4 and 4 in rest:
+        raise FozoError(f"a list of {len(value)} batches was given where one is read; give them one at a time")
+    return value[0] if first == 4 or (first == 3 and rest and max(rest) < 2) else value
 
 
-def _stacked(images: Sequence[Any], spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch's
-    """Make one array of a list of images."""
+def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch's
+    """Make one array of a PIL image or of a list of images."""
+    if _is_picture(images):
+        images = [images]
+    if isinstance(images, (str, bytes, os.PathLike)) or not isinstance(images, Sequence):
+        raise _refusal(images, spec)
     if not len(images):
         raise FozoError("the batch has no images; give at least one")
-    if any(_is_picture(image) for image in images):
-        if not all(_is_picture(image) for image in images):
+    if any(map(_is_picture, images)):
+        if not all(map(_is_picture, images)):
             raise _refusal(images, spec)
         from fozo.data.images import picture_pixels
 
@@ -177,8 +187,9 @@ def _stacked(images: Sequence[Any], spec: Spec) -> Any:  # noqa: ANN401 - NumPy'
             raise _refusal(images, spec) from error
     if not all(is_array(image) and type(image) is type(images[0]) for image in images):
         raise _refusal(images, spec)
-    if all(map(_is_bytes, images)) and all(image.ndim == 3 for image in images):
-        pixels = sized_pixels([_channels_last(_to_numpy(image)[None], spec)[0] for image in images], spec)
+    if all(str(image.dtype) in BYTES and image.ndim < 4 for image in images):
+        each = (_channels_last(_to_numpy(image), spec) for image in images)
+        pixels = sized_pixels([image for batch in each for image in batch], spec)
         return pixels if isinstance(images[0], np.ndarray) else sys.modules["torch"].from_numpy(pixels)
     shapes = {tuple(image.shape): i for i, image in reversed(list(enumerate(images)))}
     if len(shapes) > 1:
@@ -204,15 +215,22 @@ def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's o
 
 
 def _channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.uint8]:
-    """Bring ``uint8`` images ``[B, ...]`` to ``[B, height, width, channels]``."""
-    if pixels.ndim == 4 and pixels.shape[3] == spec.channels:
+    """Bring ``uint8`` images to ``[B, height, width, channels]``; gray ones need no axis for it."""
+    channels, shape = spec.channels, pixels.shape
+    if channels == 1 and (len(shape) == 2 or shape[1:] == spec.image_size):
+        pixels = pixels.reshape(-1, *shape[-2:], 1)  # [height, width], or [B, height, width] of the model's size
+    elif len(shape) == 3:
+        pixels = pixels[None]
+    if pixels.ndim == 4 and pixels.shape[3] == channels:
         return pixels
-    if pixels.ndim == 4 and pixels.shape[1] == spec.channels:
+    if pixels.ndim == 4 and pixels.shape[1] == channels:
         return np.moveaxis(pixels, 1, 3)
     raise FozoError(
-        f"{spec.name} reads images of {spec.channels} channels, but the uint8 images have shape "
-        f"{list(pixels.shape[1:])}; give [height, width, {spec.channels}]"
-        + (": convert gray, RGBA and other images to RGB" if spec.channels == 3 else "")
+        f"{spec.name} reads images of {channels} channel{'s' * (channels != 1)}, but the uint8 images have shape "
+        f"{list(shape[-3:])}; give [height, width, {channels}]"
+        + {1: ", or [height, width]: convert other images to gray", 3: ": convert other images to RGB"}.get(
+            channels, ""
+        )
     )
 
 
@@ -239,19 +257,8 @@ def _to_numpy(array: Any) -> Any:  # noqa: ANN401 - NumPy's or torch's
     return array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
 
 
-def _opened(path: Path) -> object:
-    """List the images of a folder, whatever its sub-folders mean, or those of a file that holds some."""
-    if path.is_dir():
-        from fozo.data.sets.folder import open_unlabelled
-
-        return open_unlabelled(path)
-    from fozo.data.sets import open_images
-
-    return open_images(path)
-
-
-def _read(images: Any, spec: Spec) -> Iterator[Images]:  # noqa: ANN401 - an ImageSet
-    """Read clean images in order; no labels are looked at, so any classes will do."""
+def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
+    """Read clean images in order; labels are ignored, so any classes will do."""
     from fozo.data.scenarios import Continual
     from fozo.data.streams import Stream
 
@@ -271,11 +278,10 @@ def _describe(value: object) -> str:
 
 
 def _refusal(images: object, spec: Spec) -> FozoError:
-    kinds = isinstance(images, (list, tuple)) and any(isinstance(image, (str, bytes, os.PathLike)) for image in images)
-    paths = isinstance(images, (str, bytes, os.PathLike)) or kinds
-    remedy = (
-        "open files first, with PIL.Image.open say" if paths else f"give [B, {', '.join(map(str, spec.image_shape))}]"
-    )
-    ragged = isinstance(images, (list, tuple)) and all(isinstance(image, (list, tuple)) for image in images)
-    what = "lists of differing lengths" if ragged else _describe(images)
-    return FozoError(f"{what} is no batch of images for {spec.name}; {remedy}, or a list of PIL images or arrays")
+    items = images if isinstance(images, (list, tuple)) else (images,)
+    paths = any(isinstance(item, (str, bytes, os.PathLike)) for item in items)
+    shape = ", ".join(map(str, spec.image_shape))
+    remedy = "open files first, for example with PIL.Image.open" if paths else f"give [B, {shape}]"
+    ragged = all(isinstance(item, (list, tuple)) for item in items)
+    what = "a list of lists of differing lengths" if ragged else _describe(images)
+    return FozoError(f"{what} is not a batch of images for {spec.name}; {remedy}, or a list of PIL images or arrays")

@@ -233,7 +233,10 @@ def _from_timm(name: str) -> torch.nn.Module:
     try:
         timm = importlib.import_module("timm")
     except (ImportError, RuntimeError) as error:
-        raise FozoError(f"cannot import timm ({error}); install it with pip install 'fozo[timm]'") from error
+        remedy = "install it with pip install 'fozo[timm]'"
+        if "torchvision" in str(error):  # which timm imports: a CPU build of torch cannot load a CUDA build of it
+            remedy = "torchvision is of another build than torch; install both from one index, pytorch.org's say"
+        raise FozoError(f"cannot import timm ({error}); {remedy}") from error
     try:
         module: torch.nn.Module = timm.create_model(name, pretrained=True).eval()
     except (RuntimeError, OSError) as error:

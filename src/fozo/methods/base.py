@@ -1,89 +1,42 @@
 """What a user holds: ``method(images)`` adapts to a batch and predicts it.
 
-A method is a frozen config, an engine, and what adaptation changes. The base class does for all of them, once: the
-check of the images, a lock, a transaction (if anything raises, everything is as it was), presets and options, states
-that can be saved, restored and refused, and exact resets. A subclass implements :meth:`Method.begin`,
-:meth:`Method.step`, :meth:`Method.variables` and :meth:`Method.assign`, and reads like its paper.
-:func:`fozo.testing.check_method` says whether it kept its promises.
+A method is a frozen config, an engine, and what adaptation changes (:attr:`Method.STATE`). The base class does the rest
+once for all methods: the check of the images, a lock, a transaction (if anything raises, everything is as it was),
+presets and options, states, journals, freezing and exact resets. A subclass implements :meth:`Method.begin` and
+:meth:`Method.step`, declares its state, and reads like its paper. :func:`fozo.testing.check_method` checks the result.
 """
 
 from __future__ import annotations
 
-import logging
+import copy
 import os
 import threading
-import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, overload
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 import numpy as np
 
 from fozo.core.normalisation import Watch
 from fozo.core.statistics import SourceStatistics
 from fozo.data.inputs import as_batch, to_type_of
+from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_arrays, save_arrays
-from fozo.methods.common.fork import LOCKS
-from fozo.methods.common.observer import DriftReading, Observation, Observer
-from fozo.methods.common.options import plain, with_options
-from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, State
+from fozo.methods.common import fork
+from fozo.methods.common.info import NEEDS, check_needs
+from fozo.methods.common.journal import Journal
+from fozo.methods.common.observer import AttachedObserver, DriftReading, Observation, Observer
+from fozo.methods.common.options import with_options
+from fozo.methods.common.stateful import C, Stateful
+from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, State, Tap
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
     from typing_extensions import Self
 
-C = TypeVar("C", bound="DataclassInstance")
-LOG = logging.getLogger(__name__)
 
-NEEDS = {
-    "source": "source statistics; make them with fozo.calibrate",
-    "fisher": "the Fisher information of clean images",
-    "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
-    "covariances": "the token covariances of clean images; make them with fozo.methods.pea.measure_covariances",
-    "torch": "to change a copy of the model: use a torch engine",
-    "blocks": "to move all tokens between blocks: use a torch engine",
-    "gradient": "gradients: use a torch engine in full precision, because rounding has none",
-}
-"""What a method may need, in words."""
-STATE_VERSION = 4
-LARGEST = 1e30
-"""No number that adaptation leads to comes near it; beyond, products of two would not be finite."""
-
-
-class HasArraySpec(Protocol):
-    """An array, or what a file's header says of one."""
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """Its precision."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-
-
-@dataclass(frozen=True)
-class MethodInfo:
-    """What a user should know of a method before choosing it."""
-
-    name: str
-    summary: str
-    passes: str
-    """Forward passes for each image."""
-    adapts: str
-    paper: str
-    needs: frozenset[str] = frozenset()
-    """Of :data:`NEEDS`: abilities of the engine, and what has to be measured on clean images first."""
-    draws: bool = False
-    """Whether it draws random numbers, so that its seed matters."""
-
-
-class Method(ABC, Generic[C]):
+class Method(Stateful[C]):
     """Adapts to normalised images and predicts them.
 
     Args:
@@ -92,24 +45,19 @@ class Method(ABC, Generic[C]):
         config: all that can be chosen; or else a preset and the fields that should differ from it.
         preset: name of a config of ``PRESETS``; the first by default.
         seed: of what the method draws, if it draws anything.
-        options: fields of the config, those of nested configs with a dot (``"schedule.decay"``), and what it ``TAKES``.
+        journal: file to append what each batch changed to; see :meth:`replay`.
+        options: fields of the config, those of nested configs with a dot (``"schedule.decay"``), and its ``EXTRAS``.
     """
 
-    info: ClassVar[MethodInfo]
     PRESETS: ClassVar[Mapping[str, Any]]
     """Named configs; the first is the default."""
-    TAKES: ClassVar[tuple[str, ...]] = ()
-    """What it takes beside its config, by keyword: objects that no config file can hold (noise, Fisher information)."""
-    LENGTHS: ClassVar[Mapping[str, str]] = {}
-    """Variables that may have any number of rows, and what that number is called: equal names mean equal numbers."""
+    EXTRAS: ClassVar[tuple[str, ...]] = ()
+    """Keyword arguments that a config file cannot hold (noise, Fisher information); read from ``self.extras``."""
 
-    passes_per_image: float = 1.0
-    """Forward passes that the latest batch cost, as an average over its images."""
-    described: Array | None = None
-    """Descriptors of the latest batch, where the step has measured them: who watches need not do it again."""
-    equalised: Floats | None = None
-    """The last image of the latest batch as the model read it, where the step has changed it; good until the next."""
-    observer: Observer | None = None
+    descriptors: Array | None = None
+    """Descriptors of the latest batch, where the step has measured them, so that an observer need not."""
+    last_input: Floats | None = None
+    """The last image of the latest batch as the model read it, where the step has changed it."""
 
     def __init__(
         self,
@@ -119,41 +67,47 @@ class Method(ABC, Generic[C]):
         *,
         preset: str | None = None,
         seed: int = 0,
+        journal: str | os.PathLike[str] | None = None,
         **options: object,
     ) -> None:
-        engine = load_engine(engine)
+        self.engine = load_engine(engine)
         if isinstance(source, (str, os.PathLike)):
             source = SourceStatistics.load(source)
         if not isinstance(source, (SourceStatistics, type(None))):
             raise FozoError(f"{self.info.name} takes {NEEDS['source']}(model, images), not a {type(source).__name__}")
-        self.given: dict[str, Any] = {name: options.pop(name, None) for name in self.TAKES}
+        self.extras: dict[str, Any] = {name: options.pop(name, None) for name in self.EXTRAS}
         if config is None:
             config = self.configure(preset, options)
         elif preset is not None or options:
             raise FozoError(f"{self.info.name} was given config= and {preset or next(iter(options))}; give one of them")
-        lacking = {"tokens", "gradient", "torch", "blocks"} - engine.abilities | (
-            {"source"} if source is None else set()
-        )
-        for need in ("source", "tokens", "gradient", "torch", "blocks"):  # gradient before torch: the better advice
-            if need in self.info.needs & lacking:
-                raise FozoError(f"{self.info.name} needs {NEEDS[need]}")
-        if source is not None:
-            source.check(engine.spec.fingerprint, engine.spec.name, engine.spec)
-        self.engine, self.config, self.seed = engine, config, seed
-        self._source = source
-        self._watch = Watch()
-        self._metrics: dict[str, float] = {}
-        self._lock = threading.RLock()
-        LOCKS.append(weakref.ref(self._lock, LOCKS.remove))
+        check_needs(self.info, self.engine, source)
+        self.config, self.seed = config, seed
+        self.statistics = source
+        """Those of clean data, or ``None``."""
+        self._renew()
         self.prepare()
         self.begin()
+        if journal is not None:
+            self.journal, self._recorded = Journal(journal, self.journal_header()), self.variables()
+
+    def _renew(self) -> None:
+        """Set what belongs to one object and to no sibling of it."""
+        self.journal: Journal | None = None
+        self._recorded: State = {}
+        self._entries = 0
+        self._frozen = False
+        self._observed: AttachedObserver | None = None
+        self._watch = Watch()
+        self._metrics: dict[str, float] = {}
+        self.lock = threading.RLock()
+        fork.protect(self)
 
     @property
     def source(self) -> SourceStatistics:
-        """The statistics of clean data."""
-        if self._source is None:
+        """The statistics of clean data, for methods that need them."""
+        if self.statistics is None:
             raise FozoError(f"{self.info.name} was made without source statistics")
-        return self._source
+        return self.statistics
 
     @classmethod
     def configure(cls, preset: str | None, options: Mapping[str, object]) -> C:
@@ -162,6 +116,49 @@ class Method(ABC, Generic[C]):
         if name not in cls.PRESETS:
             raise FozoError(f"{cls.info.name} has no preset {name!r}; choose from {', '.join(cls.PRESETS)}")
         return cast("C", with_options(cls.info.name, "", cls.PRESETS[name], options))
+
+    # What a method implements.
+
+    def prepare(self) -> None:
+        """Derive from engine, source and config what steps only read; siblings share it."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Set up everything that adaptation changes, as new."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> Floats | Answer:
+        """Adapt to a checked batch and return its logits ``[B, classes]``, or what a black box returned instead."""
+
+    def predict(self, batch: Batch) -> Floats | Answer:
+        """Predict with what was learnt, and learn nothing. By default a step that is undone; others may be cheaper."""
+        undo = self.checkpoint()
+        try:
+            return self.step(batch)
+        finally:
+            undo()
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that adaptation searches or descends in (the papers' #Params)."""
+        return 0
+
+    # What a method calls.
+
+    def report(self, **metrics: float) -> None:
+        """Set what :meth:`metrics` says about this batch."""
+        self._metrics = metrics
+
+    def plain(self, batch: Batch) -> Floats | Answer:
+        """Run the plain model: logits, or what a black box returned instead."""
+        if not isinstance(self.engine, BlackBoxEngine):
+            logits: Floats = self.engine.run(batch)[Tap.LOGITS][0]
+            return logits
+        answer = self.engine.answer(batch)
+        found = self.engine.logits(answer, len(batch))
+        return Answer(answer) if found is None else found
+
+    # What a user calls.
 
     @overload
     def __call__(self, images: ImagesT) -> ImagesT: ...
@@ -174,198 +171,121 @@ class Method(ABC, Generic[C]):
         ``uint8`` pixels, PIL images, a list of these, or a batch of a ``DataLoader`` (:mod:`fozo.data.inputs`). Tensors
         in, tensors out, on their device; NumPy otherwise. If it raises, the method is as it was before the call. It may
         be called from many threads: batches are taken one at a time. A fork waits for the batch under way, and the
-        child has a copy that goes on by itself.
+        child has a copy that continues by itself.
         """
-        with self._lock:
-            clean = None if self._source is None else self._source.inputs
+        with self.lock:
+            clean = None if self.statistics is None else self.statistics.inputs
             given = as_batch(images, self.engine.spec, clean)
             batch = self.engine.check(given)
             self._watch(given, self.engine.spec, clean)
-            with self._transaction():
-                self._metrics, self.described, self.equalised = {}, None, None
-                logits = self.step(batch)
-                if isinstance(logits, Answer):
-                    return cast("Images", logits.value)  # of a black box: the methods for those say Any
-                if not np.isfinite(logits).all():
+            with self.transaction():
+                self._metrics, self.descriptors, self.last_input = {}, None, None
+                index = self.journal_index
+                logits = self.predict(batch) if self.frozen else self.step(batch)
+                if not isinstance(logits, Answer) and not np.isfinite(logits).all():
                     raise FozoError(
                         f"the logits of {self.info.name} are not all finite; nothing was changed: check the model's "
                         f"weights, or reset the method"
                     )
-            return to_type_of(given, self._watched(batch, logits))
+                if self.journal is not None and not self.frozen:
+                    self.append_to(self.journal, index)
+            if isinstance(logits, Answer):
+                return cast("Images", logits.value)  # of a black box: the methods for those say Any
+            self.show(batch, logits)
+            return to_type_of(given, logits)
+
+    def show(self, batch: Batch, logits: Floats) -> None:
+        """Show a predicted batch to the observer, if there is one."""
+        if self._observed is not None:
+            self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
 
     def names(self, logits: Images) -> list[str]:
         """Name the likeliest class of each image; where the model has no names, by its number."""
         rows = logits if isinstance(logits, np.ndarray) else logits.detach().cpu()
         return [self.engine.spec.label(int(best)) for best in rows.argmax(1)]
 
-    def attach(self, observer: Observer | None) -> None:
-        """Let somebody look at every batch after it is predicted, :class:`fozo.Monitor` say; ``None`` ends it."""
-        with self._lock:
-            self.observer = observer
-
-    def _watched(self, batch: Batch, logits: Floats) -> Floats:
-        """Show a batch to who watches; should that fail, it is logged, and the predictions stand."""
-        if self.observer is None:
-            return logits
-        try:
-            instead = self.observer.observe(Observation(batch, logits, self.described, self.equalised))
-        except Exception:
-            LOG.exception("the monitor of %s failed; its predictions do not depend on it", self.info.name)
-            return logits
-        return logits if instead is None else instead
-
-    @property
-    def drift(self) -> DriftReading:
-        """What its monitor says of drift; without one (:class:`fozo.Monitor` makes one) nobody can tell."""
-        if self.observer is None:
-            raise FozoError(f"{self.info.name} has no monitor; attach one with fozo.Monitor(reference).watch(adapter)")
-        with self._lock:
-            return self.observer.drift
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Put everything back to where it was if the body raises."""
-        undo, metrics, passes = self.checkpoint(), self._metrics, self.passes_per_image
-        try:
-            yield
-        except BaseException:
-            undo()
-            self._metrics, self.passes_per_image = metrics, passes
-            raise
-
-    def checkpoint(self) -> Callable[[], None]:
-        """Return what puts everything back to where it is now, by all variables; a method may know a cheaper way."""
-        return partial(self.assign, self.variables())
-
-    def prepare(self) -> None:
-        """Derive from engine, source and config what adaptation does not change."""
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Set up everything that adaptation changes, as new."""
-
-    @abstractmethod
-    def step(self, batch: Batch) -> Floats | Answer:
-        """Adapt to a checked batch and return its logits ``[B, classes]``, or what a black box returned instead."""
-
-    @abstractmethod
-    def variables(self) -> State:
-        """Return all that adaptation changes as named arrays, which later steps will not write into.
-
-        The names, shapes and precisions are always the same, but for the rows that :attr:`LENGTHS` lets vary.
-        """
-
-    @abstractmethod
-    def assign(self, variables: State) -> None:
-        """Put variables of the right form in force; what they mean may still be refused here."""
-
-    def report(self, **metrics: float) -> None:
-        """Let a step say what :meth:`metrics` will tell of it."""
-        self._metrics = metrics
-
     def metrics(self) -> dict[str, float]:
-        """Tell what the latest batch showed, by name: a loss, a step size; and what a monitor says of it."""
-        with self._lock:  # half of a batch has none
-            return dict(self._metrics) | ({} if self.observer is None else self.observer.metrics())
+        """Return numbers about the latest batch by name: a loss, a step size; and those of an observer."""
+        with self.lock:  # never those of half a batch
+            observer = self.observer
+            return dict(self._metrics) | ({} if observer is None else observer.metrics())
 
     @property
-    def parameters(self) -> int:
-        """How many numbers adaptation searches or descends in (the papers' #Params)."""
-        return 0
+    def frozen(self) -> bool:
+        return self._frozen
+
+    def freeze(self) -> None:
+        """Predict with what was learnt and learn nothing more, until :meth:`unfreeze`: no state or journal changes."""
+        with self.lock:
+            self._frozen = True
+
+    def unfreeze(self) -> None:
+        """Learn again."""
+        with self.lock:
+            self._frozen = False
 
     def reset(self) -> None:
-        """Forget everything adapted: behave exactly as newly made."""
-        with self._lock, self._transaction():
-            self.begin()
-            self._metrics = {}
+        """Forget everything adapted: behave exactly as newly made. An observer is reset, too."""
+        with self.lock:
+            with self.transaction():
+                self.begin()
+                self._metrics, self._entries = {}, 0
+                self._recorded = {} if self.journal is None else self.variables()
+            self._rewind()
+            if self._observed is not None:
+                self._observed.observer.reset()
 
     def clone(self) -> Self:
         """Make a fresh method of the same config on the same engine."""
-        return type(self)(self.engine, self._source, self.config, seed=self.seed, **self.given)
+        return type(self)(self.engine, self.statistics, self.config, seed=self.seed, **self.extras)
 
-    def state(self) -> State:
-        """Return a copy of all that adaptation has changed."""
-        with self._lock:
-            return {name: np.array(value) for name, value in self.variables().items()}
+    def sibling(self) -> Self:
+        """Make a fresh method as :meth:`clone` does, in no time and little memory: what ``prepare()`` made is shared.
 
-    def load_state(self, state: State) -> None:
-        """Continue from what :meth:`state` returned. A state that does not fit is refused, and nothing is changed."""
-        with self._lock:
-            self._check_specs(state)
-            for name, value in state.items():
-                if value.dtype.kind == "f" and not (np.abs(value.astype(np.float64)) <= LARGEST).all():
-                    raise FozoError(
-                        f"the state's {name!r} has values that are not finite; give a state that was saved whole"
-                    )
-            with self._transaction():
-                try:
-                    self.assign({name: np.array(value) for name, value in state.items()})
-                except FozoError:
-                    raise
-                except Exception as error:  # of the right form, and yet nothing that adaptation leads to
-                    raise FozoError(
-                        f"the state is none of {self.info.name}'s ({type(error).__name__}: {error}); give a state that "
-                        f"it saved itself"
-                    ) from error
-                self._metrics = {}
-
-    def _check_specs(self, state: Mapping[str, HasArraySpec]) -> None:
-        """Refuse names, shapes and precisions that no state of this method has; arrays or their headers will do."""
-        own, rows = self.variables(), dict[str, int]()
-        for name in sorted(own.keys() ^ state.keys()):
-            what = f"holds {name!r}, which {self.info.name} does not have" if name in state else f"lacks {name!r}"
-            raise FozoError(f"the state {what}; give a state that it saved itself")
-        for name, value in state.items():
-            wanted = own[name].shape
-            if name in self.LENGTHS and value.shape:
-                wanted = (rows.setdefault(self.LENGTHS[name], value.shape[0]), *wanted[1:])
-            if value.dtype != own[name].dtype or value.shape != wanted:
-                raise FozoError(
-                    f"the state's {name!r} is {value.dtype} of shape {list(value.shape)}, where finite "
-                    f"{own[name].dtype} of shape {list(wanted)} is needed; give a state that was saved whole"
-                )
-
-    def identity(self) -> dict[str, object]:
-        """Say in plain values (JSON) what has to be the same for a state to be continued."""
-        facts: dict[str, object] = {"config": plain(self.config)}
-        return facts | ({"seed": self.seed} if self.info.draws else {})
-
-    def _owner(self) -> dict[str, object]:
-        spec = self.engine.spec
-        classes = None if spec.subset is None else list(spec.subset)
-        return {"method": self.info.name, "fingerprint": spec.fingerprint, "classes": classes, **self.identity()}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to an ``.npz`` (no pickle), atomically."""
-        header = {"kind": "state", "version": STATE_VERSION, "model": self.engine.spec.name, **self._owner()}
-        save_arrays(path, header, self.state())
-
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a saved state, as if the run had never been interrupted.
-
-        A state of another method, model or config is refused, and nothing is changed.
+        A class whose steps write into what ``prepare()`` made overrides this.
         """
-        self.load_state(load_arrays(path, "state", partial(self._check_file, os.fspath(path)))[1])
+        made = copy.copy(self)
+        made._renew()
+        made.begin()
+        return made
 
-    def _check_file(self, path: str, header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
-        """Refuse a file before its arrays are read: what it is of, and then their specs."""
-        if header.get("version") != STATE_VERSION:
-            raise FozoError(f"{path} is a state of version {header.get('version')!r}, where {STATE_VERSION} is needed")
-        for key, value in self._owner().items():
-            theirs = header.get(key)
-            if theirs == value:
-                continue
-            if isinstance(theirs, dict) and isinstance(value, dict):
-                key = next((name for name in {**theirs, **value} if theirs.get(name) != value.get(name)), key)
-                theirs, value = theirs.get(key), value.get(key)
-            raise FozoError(
-                f"{path} was saved with {key}={theirs!r} ({header.get('model')}), but this run has "
-                f"{value!r}; restore it into a method made the same way"
-            )
-        self._check_specs(specs)
+    def release(self) -> None:
+        """Free scratch buffers; the next batch makes them again."""
+        with self.lock:
+            self.descriptors = self.last_input = None
+
+    # Observers.
+
+    @property
+    def observer(self) -> Observer | None:
+        return None if self._observed is None else self._observed.observer
+
+    def attach(self, observer: Observer) -> None:
+        """Let an observer, such as :class:`fozo.Monitor`, look at every batch after it is predicted."""
+        with self.lock:
+            if self._observed is not None:
+                raise FozoError(
+                    f"{self.info.name} is watched by a {type(self.observer).__name__} already; detach it first"
+                )
+            self._observed = AttachedObserver(observer, self.info.name)
+
+    def detach(self, observer: Observer | None = None) -> None:
+        """Remove the observer, or nothing if it is not the one given."""
+        with self.lock:
+            if observer is None or observer is self.observer:
+                self._observed = None
+
+    @property
+    def drift(self) -> DriftReading:
+        """What the observer says about drift."""
+        with self.lock:
+            if self.observer is None:
+                raise FozoError(
+                    f"{self.info.name} has no monitor; attach one with fozo.Monitor(reference).watch(adapter)"
+                )
+            return self.observer.drift
 
     def __repr__(self) -> str:
-        """Say in one line what it is."""
         usual = self.PRESETS[next(iter(self.PRESETS))]
         chosen = {f.name: getattr(self.config, f.name) for f in fields(self.config)}
         changed = [f"{name}={value!r}" for name, value in chosen.items() if value != getattr(usual, name)]
@@ -376,25 +296,4 @@ class Stateless(Method[C]):
     """A method that remembers nothing from batch to batch."""
 
     def begin(self) -> None:
-        """Nothing is adapted."""
-
-    def variables(self) -> State:
-        """Nothing is adapted."""
-        return {}
-
-    def assign(self, variables: State) -> None:
-        """Nothing is adapted."""
-
-
-def positive(method: str, **values: float) -> None:
-    """Refuse options that have to be above zero and are not (NaN included)."""
-    for name, value in values.items():
-        if not value > 0:
-            raise FozoError(f"{method}: {name} must be above 0, not {value}")
-
-
-def one_of(method: str, choices: tuple[str, ...], **values: str) -> None:
-    """Refuse options that are none of the choices."""
-    for name, value in values.items():
-        if value not in choices:
-            raise FozoError(f"{method}: {name} is {value!r}; choose from {', '.join(choices)}")
+        pass

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,13 @@ import numpy.typing as npt
 from fozo.core.noise import Noise, PhiloxNoise, Purpose, generator
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
-from fozo.methods.base import one_of, positive
 from fozo.methods.common.matching import MatchingMethod
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class CAZO(MatchingMethod[CAZOConfig]):
     """
 
     PRESETS: ClassVar = {"official": CAZOConfig(), "paper": CAZOConfig(dropout=0.0, scaled_step=False)}
-    TAKES: ClassVar = ("start", "noise", "keep")
+    EXTRAS: ClassVar = ("start", "noise", "keep")
+    STATE: ClassVar = ("theta", "curvature", "velocity", "steps")
 
     def prepare(self) -> None:
         """Make the twin with the adapter, and draw its first numbers."""
@@ -109,9 +113,9 @@ class CAZO(MatchingMethod[CAZOConfig]):
         c = self.config
         blocks = [int(block) for block in c.blocks.split(",")]
         self.adapters = Adapters(self.engine, blocks, c.width, c.placement == "parallel")
-        self.noise: Noise = self.given["noise"] or PhiloxNoise(self.seed)
-        self.keep = self.given["keep"] or Dropout(self.seed, 1 - c.dropout)
-        self.start = self._drawn(len(blocks)) if self.given["start"] is None else np.array(self.given["start"], float)
+        self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
+        self.keep = self.extras["keep"] or Dropout(self.seed, 1 - c.dropout)
+        self.start = self._drawn(len(blocks)) if self.extras["start"] is None else np.array(self.extras["start"], float)
         if self.start.shape != (len(self.adapters),) or not np.isfinite(self.start).all():
             raise FozoError(
                 f"cazo: start must be {len(self.adapters)} finite numbers, not of shape {list(self.start.shape)}"
@@ -181,17 +185,16 @@ class CAZO(MatchingMethod[CAZOConfig]):
         loss = self.objective(self.source.features, self.moments(features), self.engine.head()(pooled))
         return loss, pooled, features
 
-    def variables(self) -> State:
-        """The adapter, its curvature and its momentum, and the averages."""
-        return {
-            "theta": self.theta, "curvature": self.curvature, "velocity": self.velocity, "steps": np.array(self.steps),
-        } | self.matching_variables()  # fmt: skip
+    def predict(self, batch: Batch) -> Floats:
+        """One pass with the adapter as it is, without dropout."""
+        pooled = self.adapters.run(batch, self.theta, None, 1.0)[Tap.POOLED][0]
+        self.passes_per_image = 1.0
+        return self.engine.head()(self.shifted(pooled))
+
+    def sibling(self) -> Self:
+        return self.clone()  # a step writes into the adapters
 
     def assign(self, variables: State) -> None:
-        """Put an adapter in force."""
-        steps, curvature = int(variables["steps"]), variables["curvature"].astype(np.float64)
-        if steps < 0 or not (curvature > 0).all():
-            raise FozoError("the state's steps or curvature are negative; give a state that was saved whole")
-        self.assign_matching(variables)
-        self.theta, self.velocity = (variables[name].astype(np.float64) for name in ("theta", "velocity"))
-        self.curvature, self.steps = curvature, steps
+        if variables["curvature"].astype(np.float64).min() <= 0:
+            raise FozoError("the state's curvature is not positive; give a state that was saved whole")
+        super().assign(variables)

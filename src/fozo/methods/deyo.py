@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from fozo.core.noise import Purpose, generator
 from fozo.errors import FozoError
-from fozo.methods.base import positive
 from fozo.methods.common.layernorm import Descent, GradientMethod, entropy, lower_blocks
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
-from fozo.types import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +61,8 @@ class DeYO(GradientMethod[DeYOConfig]):
     ``permutations`` gives shuffles to use instead of seeded ones.
     """
 
-    TAKES: ClassVar = ("permutations",)
+    EXTRAS: ClassVar = ("permutations",)
+    STATE: ClassVar = ("index",)
     PRESETS: ClassVar = {
         "paper": DeYOConfig(),
         "official": DeYOConfig(rate=1e-3, e_margin=0.5, e_reference=0.4),
@@ -76,7 +76,7 @@ class DeYO(GradientMethod[DeYOConfig]):
             raise FozoError(f"deyo: an image of {spec.image_size} has no {pieces} pieces each way; use fewer")
         super().prepare()
         generator(self.seed, Purpose.SHUFFLES)  # refuses a bad seed now
-        self.permutations: Permutations = self.given["permutations"] or self._permutations
+        self.permutations: Permutations = self.extras["permutations"] or self._permutations
         scale = math.log(spec.classes)
         self.margin, self.reference = self.config.e_margin * scale, self.config.e_reference * scale
 
@@ -118,17 +118,6 @@ class DeYO(GradientMethod[DeYOConfig]):
         """Start from the model's own norms and the first shuffle."""
         super().begin()
         self.index = 0
-
-    def variables(self) -> State:
-        """LayerNorms, momentum and the number of batches seen."""
-        return {**super().variables(), "index": np.array(self.index)}
-
-    def assign(self, variables: State) -> None:
-        """Continue from a state."""
-        if int(variables["index"]) < 0:
-            raise FozoError(f"the state is of batch {int(variables['index'])}, which no stream has; save it again")
-        super().assign(variables)
-        self.index = int(variables["index"])
 
 
 def shuffle(images: Tensor, order: Tensor, pieces: int) -> Tensor:

@@ -20,8 +20,8 @@ import numpy as np
 
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
-from fozo.methods.base import positive
 from fozo.methods.common.layernorm import Descent, GradientMethod, LayerNorms, entropy
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Array, Engine, Images, State
 
@@ -120,8 +120,8 @@ class EATA(GradientMethod[EATAConfig]):
     ``fisher`` is what :func:`measure_fisher` measured; ``fisher_weight=0`` runs without.
     """
 
-    TAKES: ClassVar = ("fisher",)
-    LENGTHS: ClassVar = {"average": "classes"}
+    EXTRAS: ClassVar = ("fisher",)
+    VARIABLE_LENGTH: ClassVar = {"average": "classes"}
     PRESETS: ClassVar = {"paper": EATAConfig(), "official": EATAConfig(rate=1e-3, forget=False)}
 
     def prepare(self) -> None:
@@ -129,7 +129,7 @@ class EATA(GradientMethod[EATAConfig]):
         super().prepare()
         self.margin = self.config.e_margin * math.log(self.engine.spec.classes)
         self.average: Tensor | None = None
-        self.importance = self._importance(self.given["fisher"]) if self.config.fisher_weight else None
+        self.importance = self._importance(self.extras["fisher"]) if self.config.fisher_weight else None
         self.anchors = [parameter.detach().clone() for parameter in self.norms.parameters]
 
     def _importance(self, fisher: Fisher | None) -> list[Tensor]:
@@ -173,7 +173,6 @@ class EATA(GradientMethod[EATAConfig]):
         return logits
 
     def begin(self) -> None:
-        """Start from the model's own norms and without an average prediction."""
         super().begin()
         self.average = None
 
@@ -185,12 +184,10 @@ class EATA(GradientMethod[EATAConfig]):
             self.average = average
 
     def variables(self) -> State:
-        """LayerNorms, momentum and the average prediction."""
         average = np.empty(0) if self.average is None else self.average.double().cpu().numpy()
         return {**super().variables(), "average": average}
 
     def assign(self, variables: State) -> None:
-        """Continue from a state."""
         average = variables["average"]
         if len(average) not in (0, self.engine.spec.classes):
             raise FozoError(f"the state's average prediction is of {len(average)} classes; give this model's own state")

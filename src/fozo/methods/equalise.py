@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fozo.core.descriptor import spectra
-from fozo.engines.blackbox import BlackBoxEngine
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import energy_deficit, equalise
 from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Stored
 from fozo.methods.base import Method
+from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
-from fozo.types import Answer, Array, Batch, Floats, State, Tap
+from fozo.types import Answer, Array, Batch, Floats, State
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,28 @@ class EqualiseConfig:
 
 
 @register("equalise", passes="1", adapts="image bands", paper="fozo, docs/blackbox.md", needs={"source"})
-class Equalise(Method[EqualiseConfig]):
-    """Images equalised by domain, and nothing else: for models that show no tokens."""
+class Equalise(Wrapper[EqualiseConfig]):
+    """Images equalised by domain, and nothing else: for models that show no tokens.
+
+    ``inner`` is a method that gets the equalised images instead of the plain model, see :meth:`before`.
+    """
 
     PRESETS: ClassVar = {"default": EqualiseConfig()}
-    LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
+    VARIABLE_LENGTH: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
 
     if TYPE_CHECKING:
 
         def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
             """Adapt to images and return what the model returns for them."""
 
+    @classmethod
+    def before(cls, method: Method[Any], **options: object) -> Equalise:
+        """Equalise the images of a method: ``Equalise.before(fozo.FOZO(model, source))``."""
+        return cls.around(method, **options)
+
     def prepare(self) -> None:
         """Read what clean images look like."""
+        super().prepare()
         self.descriptor_std = np.maximum(self.source.descriptor.std, 1e-6)
         self.spectra = spectra(*self.engine.spec.image_shape)
 
@@ -70,6 +79,7 @@ class Equalise(Method[EqualiseConfig]):
         coefficients, descriptors = self.spectra.transform(batch.images, threads=self.engine.threads)
         sound = self.spectra.sound(descriptors)
         shift = samples = 0.0
+        last: Floats | None = None
         if sound.any():
             own = (descriptors[sound] - self.source.descriptor.mean) / self.descriptor_std
             # About 1 for clean images, whatever the size of the batch.
@@ -82,10 +92,14 @@ class Equalise(Method[EqualiseConfig]):
                     equalise(self.spectra, coefficients[sound], deficit, self.config.strength, self.engine.threads)
                 )
                 batch = batch.with_images(images)
-                self.equalised = images[-1]
+                last = images[-1]
             self.memory.add(domains, Stored.of(np.zeros((len(own), 0, 0), dtype=np.float32), np.zeros((len(own), 0))))
         self.report(shift=shift, effective_sample_size=samples, skipped=float((~sound).sum()))
-        return self._run(batch)
+        found = self.forward(batch)
+        self.descriptors = descriptors
+        if last is not None:
+            self.last_input = last
+        return found
 
     def _deficit(self, domains: DomainEstimate) -> tuple[Array, float]:
         """How much log energy the domains of images lack in each band, and how many images that rests on."""
@@ -104,19 +118,10 @@ class Equalise(Method[EqualiseConfig]):
         mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in told)
         return np.clip(images, (0 - mean) / std, (1 - mean) / std)
 
-    def _run(self, batch: Batch) -> Floats | Answer:
-        """Run the model: logits if it returns any, else whatever it returns."""
-        if not isinstance(self.engine, BlackBoxEngine):
-            plain: Floats = self.engine.run(batch)[Tap.LOGITS][0]
-            return plain
-        answer = self.engine.answer(batch)
-        logits = self.engine.logits(answer, len(batch))
-        return Answer(answer) if logits is None else logits
-
     @property
     def parameters(self) -> int:
-        """How many gains an image gets: one for each band of each channel."""
-        return self.spectra.channels * self.spectra.bands
+        """One gain for each band of each channel, and those of the inner method."""
+        return self.spectra.channels * self.spectra.bands + super().parameters
 
     def checkpoint(self) -> Callable[[], None]:
         """Mark where the memory is, instead of copying it."""
@@ -130,11 +135,10 @@ class Equalise(Method[EqualiseConfig]):
         return undo
 
     def variables(self) -> State:
-        """The memory."""
-        return self.memory.state()
+        return {**self.memory.state(), **super().variables()}
 
     def assign(self, variables: State) -> None:
-        """Continue from a memory."""
         memory = self._empty()
         memory.load(variables)
+        super().assign(variables)
         self.memory = memory

@@ -21,7 +21,7 @@ from fozo.core.objective import Objective
 from fozo.errors import FozoError
 from fozo.methods.common.matching import MatchingMethod, first_prompts
 from fozo.methods.registry import register
-from fozo.types import Batch, Floats, Knobs, State, Tap
+from fozo.types import Batch, Floats, Knobs, Tap
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,14 @@ class FOA(MatchingMethod[FOAConfig]):
     """
 
     PRESETS: ClassVar = {"paper": FOAConfig()}
-    TAKES: ClassVar = ("start", "draws")
-    LENGTHS: ClassVar = {**MatchingMethod.LENGTHS, "cma": "numbers", "cma.form": "bytes"}
+    EXTRAS: ClassVar = ("start", "draws")
+    STATE: ClassVar = ("search",)
+    VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "cma": "numbers", "cma.form": "bytes"}
 
     def prepare(self) -> None:
         """Make the fitness, and draw the first prompts."""
         self.objective = Objective(weight=self.config.weight)
-        self.start = first_prompts(self.engine.spec, self.config.prompts, self.seed, self.given["start"])
+        self.start = first_prompts(self.engine.spec, self.config.prompts, self.seed, self.extras["start"])
         self.passes_per_image = float(self.config.passes)
 
     def begin(self) -> None:
@@ -75,7 +76,7 @@ class FOA(MatchingMethod[FOAConfig]):
             population=passes - 1 if passes > 2 else 2,
             keep_best=passes > 2,
             seed=self.seed,
-            draws=self.given["draws"],
+            draws=self.extras["draws"],
         )
         self.begin_matching(self.config.window)
 
@@ -106,14 +107,12 @@ class FOA(MatchingMethod[FOAConfig]):
         self.report(loss=float(losses[best]))
         return prediction
 
-    def variables(self) -> State:
-        """What CMA-ES has learned, the shift's average and the window."""
-        return self.search.state() | self.matching_variables()
-
-    def assign(self, variables: State) -> None:
-        """Continue from what CMA-ES had learned."""
-        self.search.load_state(variables)
-        self.assign_matching(variables)
+    def predict(self, batch: Batch) -> Floats:
+        """One pass with the best prompts of the last batch."""
+        prompts = self.search.point.astype(np.float32)
+        pooled = self.engine.run(batch, Knobs(prompts=prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
+        self.passes_per_image = 1.0
+        return self.engine.head()(self.shifted(pooled))
 
     def identity(self) -> dict[str, object]:
         """Add the version of pycma, whose private numbers a state holds."""

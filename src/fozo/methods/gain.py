@@ -20,9 +20,11 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_softmax
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method, positive
+from fozo.methods.base import Method
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
 
@@ -46,13 +48,6 @@ class GAINConfig:
         positive("gain", kappa=self.kappa, floor=self.floor)
 
 
-def log_softmax(scores: Array) -> Array:
-    """Logarithms of probabilities, ``[B, classes]``."""
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    normalised: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return normalised
-
-
 @register(
     "gain", passes="1", adapts="class means and variances", paper="GAIN, 2026 preprint", needs={"tokens"},
 )  # fmt: skip
@@ -60,7 +55,7 @@ class GAIN(Method[GAINConfig]):
     """Class Gaussians learned from the stream, with a strength for each image."""
 
     PRESETS: ClassVar = {"paper": GAINConfig(), "raw": GAINConfig(unit_length=False)}
-    SUMS: ClassVar = ("mass", "total", "squares", "first", "second")
+    STATE: ClassVar = ("images", "mass", "total", "squares", "first", "second")
 
     def prepare(self) -> None:
         """The prototypes are the head's weight rows."""
@@ -77,7 +72,7 @@ class GAIN(Method[GAINConfig]):
         classes, width = self.prototypes.shape
         self.images = 0
         self.mass: Array = np.zeros(classes)
-        """n: images of each class, each weighed by how sure the source is of it."""
+        """n: images of each class, each weighed by the source's confidence in it."""
         self.total: Array = np.zeros(classes)
         """nhat: the same without that weight."""
         self.squares: Array = np.zeros(classes)
@@ -94,9 +89,9 @@ class GAIN(Method[GAINConfig]):
         means = (kappa * self.prototypes + self.first) / counts[:, None]
         seen = self.mass > 0
         mass = np.where(seen, self.mass, 1.0)
-        spread = np.where(seen[:, None], self.second - self.first**2 / mass[:, None], 0.0).sum(axis=0)
+        scatter = np.where(seen[:, None], self.second - self.first**2 / mass[:, None], 0.0).sum(axis=0)
         freedom = np.where(seen, self.mass - self.squares / mass, 0.0).sum()
-        variance = np.maximum((kappa + spread) / (kappa + freedom), self.config.floor)
+        variance = np.maximum((kappa + scatter) / (kappa + freedom), self.config.floor)
         prior = np.log(counts) - 2 * np.log(kappa + self.total)
         return means, counts, variance, prior - np.log(np.exp(prior - prior.max()).sum()) - prior.max()
 
@@ -106,13 +101,13 @@ class GAIN(Method[GAINConfig]):
         scale = np.sqrt(variance)
         z, m = features / scale, means / scale
         distance = np.maximum((z**2).sum(axis=1)[:, None] - 2 * z @ m.T + (m**2).sum(axis=1), 0.0)
-        proposal = log_softmax(prior - distance / 2)
+        proposal = log_softmax(prior - distance / 2, axis=1)
         widening = 1 + 1 / counts
-        evaluator = log_softmax(prior - features.shape[1] / 2 * np.log(widening) - distance / (2 * widening))
+        evaluator = log_softmax(prior - features.shape[1] / 2 * np.log(widening) - distance / (2 * widening), axis=1)
         xi = proposal - source
         goal = (np.exp(evaluator) * xi).sum(axis=1)
         strength = self._strength(source, xi, goal)
-        return log_softmax(source + strength[:, None] * xi), strength
+        return log_softmax(source + strength[:, None] * xi, axis=1), strength
 
     @staticmethod
     def _strength(source: Array, xi: Array, goal: Array) -> Array:
@@ -120,7 +115,7 @@ class GAIN(Method[GAINConfig]):
 
         def short(strength: Array) -> npt.NDArray[np.bool_]:
             """Whether a larger strength is better still."""
-            tilted = np.exp(log_softmax(source + strength[:, None] * xi))
+            tilted = np.exp(log_softmax(source + strength[:, None] * xi, axis=1))
             further: npt.NDArray[np.bool_] = (tilted * xi).sum(axis=1) < goal
             return further
 
@@ -140,13 +135,14 @@ class GAIN(Method[GAINConfig]):
         features = self._scaled(taps[Tap.POOLED][0])
         if not np.isfinite(logits).all():  # an infinite feature must not enter the sums
             raise FozoError("the model's logits are not finite; nothing was changed: check its weights")
-        source = log_softmax(logits.astype(np.float64))
-        prediction, strength = (
-            self.corrected(features, source) if self.images else (source, np.zeros(len(source)))
-        )  # Eq. 6-16
+        source = log_softmax(logits.astype(np.float64), axis=1)
+        prediction: Array = source
+        strength = np.zeros(len(source))
+        if self.images:
+            prediction, strength = self.corrected(features, source)  # Eq. 6-16
         p = np.exp(prediction)
-        sure = np.exp(source[np.arange(len(p)), p.argmax(axis=1)])  # zeta: the source's own belief in the answer
-        weights = sure[:, None] * p
+        confidence = np.exp(source[np.arange(len(p)), p.argmax(axis=1)])  # zeta: the source's, in the prediction
+        weights = confidence[:, None] * p
         self.mass = self.mass + weights.sum(axis=0)
         self.total = self.total + p.sum(axis=0)
         self.squares = self.squares + (weights**2).sum(axis=0)
@@ -156,15 +152,7 @@ class GAIN(Method[GAINConfig]):
         self.report(strength=float(strength.mean()))
         return prediction.astype(logits.dtype)
 
-    def variables(self) -> State:
-        """The sums over the stream."""
-        return {"images": np.array(self.images), **{name: getattr(self, name) for name in self.SUMS}}
-
     def assign(self, variables: State) -> None:
-        """Put sums in force."""
-        images = int(variables["images"])
-        if images < 0 or any(variables[name].min() < 0 for name in self.SUMS if name != "first"):
+        if any(variables[name].min() < 0 for name in self.STATE if name not in ("images", "first")):
             raise FozoError("the state's sums of weights are negative; give a state that was saved whole")
-        self.images = images
-        for name in self.SUMS:
-            setattr(self, name, variables[name].astype(np.float64))
+        super().assign(variables)

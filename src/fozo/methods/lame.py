@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import log_softmax
 
-from fozo.methods.base import Stateless, one_of, positive
+from fozo.methods.base import Stateless
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, Tap
 
@@ -91,22 +93,15 @@ class LAME(Stateless[LAMEConfig]):
 
 def adjust(logits: Array, kernel: Array, config: LAMEConfig) -> tuple[Array, int]:
     """Iterate Eq. 7; return log-probabilities ``[B, classes]`` and how many iterations it took."""
-    unary = np.log(np.exp(log_softmax(logits)) + TINY)
-    log_y = log_softmax(unary)
+    unary = np.log(np.exp(log_softmax(logits, axis=1)) + TINY)
+    log_y = log_softmax(unary, axis=1)
     previous = np.inf
     for step in range(config.steps):
         pairwise = kernel @ np.exp(log_y)
-        log_y = log_softmax(unary + pairwise)  # Eq. 7
+        log_y = log_softmax(unary + pairwise, axis=1)  # Eq. 7
         y = np.exp(log_y)
         energy = float((y * (np.log(np.maximum(y, 1e-20)) - unary - pairwise)).sum())  # Eq. 6
         if step > 1 and abs(energy - previous) <= config.tolerance * abs(previous):
             break
         previous = energy
     return log_y, step + 1
-
-
-def log_softmax(x: Array) -> Array:
-    """Logarithm of the softmax of each row."""
-    shifted = x - x.max(axis=1, keepdims=True)
-    result: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result

@@ -1,4 +1,4 @@
-"""NEO: a running mean taken off what the head reads (ICLR 2026, arXiv:2510.05635).
+"""NEO: a running mean subtracted from what the head reads (ICLR 2026, arXiv:2510.05635).
 
 Neural collapse says that features of the source have mean zero; a corruption moves that mean, so the mean of what the
 stream brings is estimated, this batch included, and subtracted before the head reads: logits = W (z - mu) + b.
@@ -15,14 +15,16 @@ the model's own preference for some classes is subtracted with the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method, one_of
+from fozo.methods.base import Method
+from fozo.methods.common.options import one_of
+from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, Floats, State, Tap
+from fozo.types import Answer, Array, Batch, Floats
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,17 @@ class NEOConfig:
     """Weight of a new batch in the ``ema``."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no average."""
         one_of("neo", ("images", "batches", "ema"), average=self.average)
         if not 0 < self.rate <= 1:
             raise FozoError(f"neo: rate must lie in (0, 1], not {self.rate}")
 
 
 @register("neo", passes="1", adapts="the mean of what the head reads", paper="NEO, ICLR 2026")
-class NEO(Method[NEOConfig]):
-    """The stream's running mean, taken off what the head reads.
+class NEO(Wrapper[NEOConfig]):
+    """The stream's running mean, subtracted from what the head reads.
 
-    ``bias`` is the head's ``[classes]``, for an engine that cannot tell it.
+    ``bias`` is the head's ``[classes]``, for an engine that does not show it. ``inner`` is a method whose logits are
+    corrected instead of the plain model's, see :meth:`behind`.
     """
 
     PRESETS: ClassVar = {
@@ -53,11 +55,18 @@ class NEO(Method[NEOConfig]):
         "paper": NEOConfig(average="batches"),
         "continual": NEOConfig(average="ema"),
     }
-    TAKES: ClassVar = ("bias",)
+    EXTRAS: ClassVar = ("bias", "inner")
+    STATE: ClassVar = ("mean", "count")
+
+    @classmethod
+    def behind(cls, method: Method[Any], **options: object) -> NEO:
+        """Correct the logits of a method: ``NEO.behind(fozo.FOZO(model, source))``."""
+        return cls.around(method, **options)
 
     def prepare(self) -> None:
         """Find the head's bias."""
-        classes, given = self.engine.spec.classes, self.given["bias"]
+        super().prepare()
+        classes, given = self.engine.spec.classes, self.extras["bias"]
         if given is None:
             given = self.engine.head().bias if "tokens" in self.engine.abilities else np.zeros(classes)
         self.bias: Array = np.asarray(given, dtype=np.float64)
@@ -65,27 +74,27 @@ class NEO(Method[NEOConfig]):
             raise FozoError(f"neo: bias must be {classes} finite numbers, not of shape {list(self.bias.shape)}")
 
     def begin(self) -> None:
-        """Nothing seen: a mean of zero."""
         self.mean: Array = np.zeros_like(self.bias)
         self.count = 0
 
     def step(self, batch: Batch) -> Floats:
-        """Take the batch into the mean, and take the mean off the batch."""
-        logits = self.engine.run(batch)[Tap.LOGITS][0]
+        """Take the batch into the mean, and subtract the mean from the batch."""
+        logits = self._logits(batch)
         new = 1 if self.config.average == "batches" else len(logits)
         self.count += new
         weight = self.config.rate if self.config.average == "ema" else new / self.count
         self.mean = (1 - weight) * self.mean + weight * (logits.mean(axis=0, dtype=np.float64) - self.bias)
+        return self._centred(logits)
+
+    def predict(self, batch: Batch) -> Floats:
+        return self._centred(self._logits(batch))
+
+    def _logits(self, batch: Batch) -> Floats:
+        logits = self.forward(batch)
+        if isinstance(logits, Answer):
+            raise FozoError(f"neo needs logits [B, classes], and {self.engine.spec.name} returned something else")
+        return logits
+
+    def _centred(self, logits: Floats) -> Floats:
         centred: Floats = (logits - self.mean).astype(logits.dtype)
         return centred
-
-    def variables(self) -> State:
-        """The mean, and what it is a mean of."""
-        return {"mean": self.mean, "count": np.array(self.count)}
-
-    def assign(self, variables: State) -> None:
-        """Put a mean in force."""
-        count = int(variables["count"])
-        if count < 0:
-            raise FozoError(f"the state's count is {count}; give a state that was saved whole")
-        self.mean, self.count = variables["mean"].astype(np.float64), count

@@ -22,6 +22,5 @@ class NoAdapt(Stateless[NoAdaptConfig]):
     PRESETS: ClassVar = {"plain": NoAdaptConfig()}
 
     def step(self, batch: Batch) -> Floats:
-        """Run the plain model."""
         logits: Floats = self.engine.run(batch)[Tap.LOGITS][0]
         return logits

@@ -31,9 +31,11 @@ from fozo.core.moments import TokenMoments
 from fozo.core.objective import entropies
 from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
-from fozo.methods.base import NEEDS, Method, one_of, positive
+from fozo.methods.base import Method
+from fozo.methods.common.info import NEEDS
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, Engine, Floats, Images, State, Tap
+from fozo.types import Array, Batch, Engine, Floats, Images, Tap
 
 FLOOR = 1e-5
 """The least eigenvalue of a covariance that is whitened by."""
@@ -108,13 +110,13 @@ class PEA(Method[PEAConfig]):
         "views": PEAConfig(passes=6),
         "paper": PEAConfig(gamma=float("inf"), restart="this"),
     }
-    TAKES: ClassVar = ("covariances",)
-    LENGTHS: ClassVar = {"entropy": "averages"}
-    ARRAYS: ClassVar = ("mean", "covariance", "drifts", "known", "centre", "whitening")
+    EXTRAS: ClassVar = ("covariances",)
+    VARIABLE_LENGTH: ClassVar = {"entropy": "averages"}
+    STATE: ClassVar = ("mean", "covariance", "drifts", "known", "centre", "whitening", "updates", "entropy")
 
     def prepare(self) -> None:
         """Take the roots of the source's covariances, group by group."""
-        source: Covariances | None = self.given["covariances"]
+        source: Covariances | None = self.extras["covariances"]
         if source is None:
             raise FozoError(f"pea needs {NEEDS['covariances']}")
         assert isinstance(self.engine, BlockEngine)
@@ -191,7 +193,7 @@ class PEA(Method[PEAConfig]):
     def _align(self, views: list[Batch], weights: Array) -> Floats:
         """Second pass, for some views at a time; return the views' average logits."""
         # Copies, because a failed step has to find the old ones as they were.
-        for name in self.ARRAYS:
+        for name in self.STATE[:6]:
             setattr(self, name, getattr(self, name).copy())
         found = []
         for start in range(0, len(views), self.config.views_together):
@@ -241,25 +243,6 @@ class PEA(Method[PEAConfig]):
             values, vectors = np.linalg.eigh(covariance[group, group])
             power[group, group] = (vectors * np.maximum(values, FLOOR) ** exponent) @ vectors.T
         return power
-
-    def variables(self) -> State:
-        """The running statistics, and what is kept of them."""
-        entropy = np.array([] if self.entropy is None else [self.entropy])
-        return {name: getattr(self, name) for name in self.ARRAYS} | {
-            "updates": np.array(self.updates), "entropy": entropy,
-        }  # fmt: skip
-
-    def assign(self, variables: State) -> None:
-        """Put statistics in force."""
-        entropy, updates = variables["entropy"], int(variables["updates"])
-        if len(entropy) > 1 or updates < 0:
-            raise FozoError(
-                f"the state holds {len(entropy)} averages of the entropy and {updates} updates; give a state that was "
-                f"saved whole"
-            )
-        for name in self.ARRAYS:
-            setattr(self, name, variables[name])
-        self.updates, self.entropy = updates, float(entropy[0]) if len(entropy) else None
 
 
 def cropped(images: Floats) -> Floats:

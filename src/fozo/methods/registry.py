@@ -10,15 +10,17 @@ whole list::
 from __future__ import annotations
 
 import difflib
+import os
 import warnings
 from collections.abc import Callable, Collection
 from importlib import metadata
 from typing import Any, TypeVar
 
 from fozo.core.statistics import SourceStatistics
+from fozo.engines.load import Model
 from fozo.errors import FozoError, PluginWarning
-from fozo.methods.base import NEEDS, Method, MethodInfo
-from fozo.types import Engine
+from fozo.methods.base import Method
+from fozo.methods.common.info import NEEDS, MethodInfo
 
 AnyMethod = Method[Any]
 PLUGINS = "fozo.methods"
@@ -98,11 +100,12 @@ def _load(entry: metadata.EntryPoint) -> None:
 
 def create(
     name: str,
-    engine: Engine,
-    source: SourceStatistics | None = None,
+    engine: Model,
+    source: SourceStatistics | str | os.PathLike[str] | None = None,
     *,
     preset: str | None = None,
     seed: int = 0,
+    journal: str | os.PathLike[str] | None = None,
     batch_size: int | None = None,
     **options: object,
 ) -> AnyMethod:
@@ -110,14 +113,15 @@ def create(
 
     Args:
         name: see :func:`list_methods`.
-        engine: the frozen model.
-        source: its statistics on clean data, where the method needs them.
+        engine: the frozen model, or what :func:`fozo.load_engine` makes an engine of.
+        source: its statistics on clean data or the file that keeps them, where the method needs them.
         preset: one of the method's.
         seed: of what it draws.
+        journal: file to append what each batch changed to; see :meth:`fozo.Method.replay`.
         batch_size: of the stream, which the published learning rates of gradient methods depend on.
-        options: fields of the method's config, and whatever else its class takes (``fisher``, ``journal``).
+        options: fields of the method's config, and whatever else its class takes (``fisher``).
     """
     made = method_class(name)
     if batch_size is not None and hasattr(next(iter(made.PRESETS.values())), "batch_size"):
         options.setdefault("batch_size", batch_size)
-    return made(engine, source, preset=preset, seed=seed, **options)
+    return made(engine, source, preset=preset, seed=seed, journal=journal, **options)

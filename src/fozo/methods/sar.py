@@ -16,13 +16,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from fozo.errors import FozoError
-from fozo.methods.base import one_of, positive
 from fozo.methods.common.layernorm import Descent, GradientMethod, entropy, lower_blocks
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
-from fozo.types import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,7 +65,8 @@ class SARConfig(Descent):
 class SAR(GradientMethod[SARConfig]):
     """Sharpness-aware entropy minimisation on sure predictions, with recovery."""
 
-    LENGTHS: ClassVar = {"average": "averages"}
+    STATE: ClassVar = ("average",)
+    VARIABLE_LENGTH: ClassVar = {"average": "averages"}
     PRESETS: ClassVar = {
         "paper": SARConfig(),
         "official": SARConfig(full_recovery=False, step_when_empty=True),
@@ -140,16 +137,3 @@ class SAR(GradientMethod[SARConfig]):
         self.average = None
         if self.config.full_recovery:
             self.stop()
-
-    def variables(self) -> State:
-        """LayerNorms, momentum and average loss."""
-        average = np.array([] if self.average is None else [self.average], dtype=np.float64)
-        return {**super().variables(), "average": average}
-
-    def assign(self, variables: State) -> None:
-        """Continue from a state."""
-        average = variables["average"].tolist()
-        if len(average) > 1:
-            raise FozoError(f"the state's average loss is {len(average)} numbers, not one; save the state again")
-        super().assign(variables)
-        self.average = average[0] if average else None

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from fozo.core.objective import entropies
 from fozo.errors import FozoError
-from fozo.methods.base import Method, positive
+from fozo.methods.base import Method
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Batch, Floats, State, Tap
 
@@ -81,7 +82,7 @@ class T3A(Method[T3AConfig]):
     """Class centroids from the stream's surest features instead of the head."""
 
     PRESETS: ClassVar = {"paper": T3AConfig()}
-    LENGTHS: ClassVar = dict.fromkeys(("features", "labels", "entropies"), "supports")
+    VARIABLE_LENGTH: ClassVar = dict.fromkeys(("features", "labels", "entropies"), "supports")
 
     def prepare(self) -> None:
         """The head's weight rows are the first supports."""
@@ -101,19 +102,22 @@ class T3A(Method[T3AConfig]):
         if not np.isfinite(logits).all():  # an infinite feature has no direction, and must not become a centroid
             raise FozoError("the model's logits are not finite; nothing was changed: check its weights")
         self.supports = self.supports.join(Supports.of(features, logits), self.config.supports)
+        return self._classify(features).astype(logits.dtype)
+
+    def predict(self, batch: Batch) -> Floats:
+        taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
+        return self._classify(taps[Tap.POOLED][0]).astype(taps[Tap.LOGITS].dtype)
+
+    def _classify(self, features: Floats) -> Floats:
         prediction: Floats = features @ self.supports.centroids(self.engine.spec.classes).T
-        return prediction.astype(logits.dtype)
+        return prediction
 
     def variables(self) -> State:
-        """The supports."""
-        supports = self.supports
-        return {"features": supports.features, "labels": supports.labels, "entropies": supports.entropies}
+        return {name: getattr(self.supports, name) for name in self.VARIABLE_LENGTH}
 
     def assign(self, variables: State) -> None:
-        """Put supports in force."""
-        features, labels, entropy = (variables[name] for name in ("features", "labels", "entropies"))
+        labels = variables["labels"].astype(np.int64)
         if len(labels) and not 0 <= labels.min() <= labels.max() < self.engine.spec.classes:
             raise FozoError("the state's supports are of classes that this model does not have; give its own state")
-        self.supports = Supports(
-            features.astype(self.start.features.dtype), labels.astype(np.int64), entropy.astype(np.float64)
-        )
+        features, entropy = variables["features"], variables["entropies"].astype(np.float64)
+        self.supports = Supports(features.astype(self.start.features.dtype), labels, entropy)

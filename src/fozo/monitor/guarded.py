@@ -6,14 +6,15 @@ logits = guarded(images)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method, MethodInfo
+from fozo.methods.base import Method
+from fozo.methods.common.info import MethodInfo
+from fozo.methods.common.wrapper import Wrapper
 from fozo.monitor.monitor import Monitor
-from fozo.types import Answer, Batch, Floats, State, Tap
+from fozo.types import Answer, Batch, Floats
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,7 +27,7 @@ class GuardedConfig:
     """Guarding has no options: those of the comparison are the monitor's."""
 
 
-class Guarded(Method[GuardedConfig]):
+class Guarded(Wrapper[GuardedConfig]):
     """Returns the plain model's logits while the monitor's evidence says that adaptation hurts (``status.guarding``).
 
     It begins where the expected gain of adaptation is below zero by more than two standard errors, and ends where it is
@@ -49,13 +50,9 @@ class Guarded(Method[GuardedConfig]):
                 "a guard compares with the plain model: it needs a monitor with shadow above 0, and a reference "
                 "collected with corruptions"
             )
-        self.inner, self.monitor = inner, monitor.watch(inner)
+        self.monitor = monitor.watch(inner)
         monitor.guarded = True
-        super().__init__(inner.engine)
-
-    @property
-    def LENGTHS(self) -> Mapping[str, str]:  # type: ignore[override]
-        return {f"inner.{name}": rows for name, rows in self.inner.LENGTHS.items()}
+        super().__init__(inner.engine, inner.statistics, inner=inner)
 
     @property
     def drift(self) -> Drift:
@@ -65,31 +62,23 @@ class Guarded(Method[GuardedConfig]):
         pass
 
     def step(self, batch: Batch) -> Floats | Answer:
-        logits = self.inner(batch.images)
-        self.passes_per_image = self.inner.passes_per_image + self.monitor.passes_per_image
+        logits = self.forward(batch)
+        self.passes_per_image += self.monitor.passes_per_image
         if not self.monitor.status.guarding:
             return logits
         if self.monitor.plain is not None:
             return self.monitor.plain
         self.passes_per_image += 1
-        plain: Floats = self.engine.run(batch)[Tap.LOGITS][0]
-        return plain
-
-    def checkpoint(self) -> Callable[[], None]:
-        return self.inner.checkpoint()
-
-    def variables(self) -> State:
-        return {f"inner.{name}": value for name, value in self.inner.variables().items()}
-
-    def assign(self, variables: State) -> None:
-        self.inner.assign({name.removeprefix("inner."): value for name, value in variables.items()})
+        return self.plain(batch)
 
     def metrics(self) -> dict[str, float]:
+        assert self.inner is not None
         return self.inner.metrics()
 
-    def reset(self) -> None:
-        self.inner.reset()
-        self.monitor.reset()
-
     def clone(self) -> Self:
+        assert self.inner is not None
         return type(self)(self.inner.clone(), self.monitor.clone())
+
+    def sibling(self) -> Self:
+        assert self.inner is not None
+        return type(self)(self.inner.sibling(), self.monitor.clone())

@@ -109,8 +109,8 @@ class Monitor:
     def unwatch(self) -> None:
         """Stop observing; what was reported stays readable."""
         with self._lock:
-            if self._adapter is not None and self._adapter.observer is self:
-                self._adapter.attach(None)
+            if self._adapter is not None:
+                self._adapter.detach(self)
             self._adapter = None
 
     def __enter__(self) -> Self:
@@ -248,7 +248,7 @@ class Monitor:
             faults = stream.faults.update(self.quality.pixels(images))
             self._update_status()
             if self.thumbnails:
-                seen = {"camera": images[-1], "equalised": observation.equalised}
+                seen = {"camera": images[-1], "equalised": observation.last_input}
                 self._pictures = {k: self.quality.pixels(v[None])[0] for k, v in seen.items() if v is not None}
             self._raise_events(before, faults, now)
 

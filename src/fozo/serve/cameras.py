@@ -168,7 +168,7 @@ class Camera:
             return known, False
         images = request.images(self.adapter.engine.spec, limits)
         if request.start:
-            engine, source = self.adapter.engine, self.adapter._source
+            engine, source = self.adapter.engine, self.adapter.statistics
             engine.check(as_batch(images, engine.spec, None if source is None else source.inputs))
             self.forget()  # now that the images will not be refused
         with working():
@@ -221,7 +221,7 @@ class Camera:
             seen = (last if last.shape[0] == self.adapter.engine.spec.channels else np.moveaxis(last, 2, 0)) / 255
         else:
             seen = monitor.quality.pixels(last[None])[0]
-        read = self.adapter.equalised
+        read = self.adapter.last_input
         return _jpeg(seen), None if read is None else _jpeg(monitor.quality.pixels(read[None])[0])
 
     @property

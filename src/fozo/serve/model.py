@@ -11,7 +11,6 @@ from fozo.core.statistics import SourceStatistics
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.common.siblings import sibling
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.public import adapter as make_adapter
@@ -76,7 +75,7 @@ class ServedModel:
         return self._make("", None, passing=True)
 
     def _make(self, name: str, folder: Folder | None, passing: bool = False) -> Camera:
-        adapter = sibling(self._prototype)
+        adapter = self._prototype.sibling()
         events: list[Event] = []
         monitor = None if self.reference is None else self._monitor(events).watch(adapter)
         guarded = Guarded(adapter, monitor) if monitor is not None and self.config.guard else None

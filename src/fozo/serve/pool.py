@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
-from fozo.methods.common.siblings import rest
 from fozo.serve.cameras import Camera
 from fozo.serve.config import ServeConfig
 from fozo.serve.model import ServedModel
@@ -196,7 +195,7 @@ class Pool:
         except Exception:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
-        rest(camera.adapter)
+        camera.adapter.release()
 
     def _save(self, camera: Camera) -> bool:
         try:

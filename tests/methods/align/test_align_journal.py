@@ -89,7 +89,7 @@ def test_resets_failures_and_healing_are_on_record(
     method(STREAM[4])
     state = method.state()
     with monkeypatch.context() as patch:
-        patch.setattr(method, "_record", lambda: 1 / 0)
+        patch.setattr(method, "record", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             method(STREAM[5])
     assert same(method.state(), state)
@@ -159,9 +159,9 @@ def packed(data: bytes, images: object = 1) -> list[Line]:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (forge(credit=None), "tells no updates, or no credit"),
-        (forge(credit=1e9), "tells no updates, or no credit"),
-        (forge(updates=5), "tells no updates, or no credit"),
+        (forge(credit=None), "no memory updates, or no credit"),
+        (forge(credit=1e9), "no memory updates, or no credit"),
+        (forge(updates=5), "no memory updates, or no credit"),
         (forge(updates=[5]), r"cannot be read \(no update\)"),
         (forge(updates=[{}]), r"cannot be read \('images'\)"),
         (forge(updates=packed(b"")), "data of another length"),
@@ -170,10 +170,10 @@ def packed(data: bytes, images: object = 1) -> list[Line]:
         (forge(updates=packed(b"", images=True)), "no number of images"),
         (forge(updates=[{"images": 1, "data": "?"}]), "cannot be read"),
         (forge(updates=[]), "leads elsewhere"),
-        (forge(corrections=[]), "tells no corrections"),
-        (forge(corrections=None), "tells no corrections"),
-        (forge(left=-1), "tells no corrections"),
-        (forge(left=True), "tells no corrections"),
+        (forge(corrections=[]), "no corrections"),
+        (forge(corrections=None), "no corrections"),
+        (forge(left=-1), "no corrections"),
+        (forge(left=True), "no corrections"),
         (forge(corrections=["?"] * 3), "an estimate of the journal cannot be read"),
         (forge(corrections=[base64.b64encode(b"\0" * 7).decode()] * 3), "an estimate of the journal cannot be read"),
         (

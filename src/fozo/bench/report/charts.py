@@ -1,4 +1,4 @@
-"""Charts by hand: SVG for curves and HTML for words, so that both fit a phone, a wide screen and paper.
+"""Charts: SVG for curves and HTML for words, so that both fit a phone, a wide screen and paper.
 
 Curves are stretched to whatever width there is, with strokes that keep theirs; ticks, names and numbers are text of the
 page, placed in percent. No library and no script is needed, and colours follow the page, light or dark.
@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from markupsafe import Markup, escape
 
 from fozo.bench.gains import signed
 
 SIDE = 1000
 """Both sides of a drawing, in its own units."""
 POINTS = 240
-"""A curve is thinned to so many points: more cannot be seen."""
+"""A curve is thinned to this many points: more cannot be seen."""
 LONG = 12
 """Rows above which a forest stands beside two other charts."""
 FEW_NAMES, SOME_NAMES = 4, 8
@@ -65,7 +66,7 @@ class Row:
     marks: Sequence[float]
     colour: int
     square: bool = False
-    """Whether its point is a square: of two rows of one colour the second."""
+    """Whether its point is a square: the second of two rows of one colour."""
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
@@ -120,7 +121,7 @@ def line_chart(
     lines: bool = True,
     spans: Sequence[Span] = (),
     events: Sequence[tuple[float, str]] = (),
-) -> str:
+) -> Markup:
     """Draw curves.
 
     Args:
@@ -137,7 +138,7 @@ def line_chart(
     series = [s for s in series if s.x]
     xs = [float(x) for s in series for x in s.x]
     if len(set(xs)) < 2 and not (dots and xs):
-        return ""
+        return Markup()
     low, high = _range([float(y) for s in series for each in (s.y, s.low, s.high) for y in each])
     xs += [end for span in spans for end in (span.left, span.right)]
     left, right = (math.log10(min(xs)), math.log10(max(xs))) if log else (min(xs), max(xs))
@@ -190,7 +191,7 @@ def line_chart(
             ]
     fits = " few" if len(spans) <= FEW_NAMES else " some" if len(spans) <= SOME_NAMES else " many"
     turned = fits if spans else ""
-    return (
+    return Markup(
         f'<figure><figcaption>{escape(title)}</figcaption><div class="unit">{escape(y_label)}</div>'
         f'<div class="plot{turned}"><svg viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(title)}"><title>{escape(title)}</title>{"".join(shapes)}</svg>{"".join(words)}</div>'
@@ -198,15 +199,15 @@ def line_chart(
     )
 
 
-def forest(title: str, rows: Sequence[Row], note: str) -> str:
+def forest(title: str, rows: Sequence[Row], note: str) -> Markup:
     """Draw differences with their intervals, one row each, with zero where nothing is gained; numbers beside them.
 
-    What leaves zero out is filled, a tie is hollow. The axis holds all intervals and most of the marks; those beyond it
-    stand at its ends.
+    A significant difference (its interval excludes zero) is filled, another hollow and marked ``n.s.``. The axis holds
+    all intervals and most of the marks; those beyond it are drawn at its ends.
     """
     values = [x for row in rows for x in (row.value, row.low, row.high) if x is not None]
     if not values:
-        return ""
+        return Markup()
     marks = sorted(x for row in rows for x in row.marks)
     most = marks[len(marks) // 20 : len(marks) - len(marks) // 20]
     low, high = _range([0.0, *values, *most])
@@ -221,22 +222,21 @@ def forest(title: str, rows: Sequence[Row], note: str) -> str:
     )
     drawn = ""
     for row in rows:
-        sure = row.low is not None and row.high is not None
-        tie = not sure or (row.low or 0) <= 0 <= (row.high or 0)
         parts = [f'<i class="mark" style="left:{across(x)}"></i>' for x in row.marks]
-        text = signed(row.value)
-        if sure and row.low is not None and row.high is not None:
+        text, significant = signed(row.value), False
+        if row.low is not None and row.high is not None:
+            significant = not row.low <= 0 <= row.high
             wide = f"{100 * (row.high - row.low) / (high - low):.2f}%"
             parts.append(f'<i class="range" style="left:{across(row.low)};width:{wide}"></i>')
-            text += f" <small>({signed(row.low)} to {signed(row.high)}){' tie' if tie else ''}</small>"
-        kind = f"point{' tie' if tie else ''}{' square' if row.square else ''}"
+            text += f" <small>({signed(row.low)} to {signed(row.high)}){'' if significant else ' n.s.'}</small>"
+        kind = f"point{'' if significant else ' hollow'}{' square' if row.square else ''}"
         parts.append(f'<i class="{kind}" style="left:{across(row.value)}"></i>')
         drawn += (
             f'<div class="row c{row.colour}"><b>{escape(row.label)}</b><div class="track" style="--zero:{across(0)}">'
             f'{"".join(parts)}</div><span class="value">{text}</span></div>'
         )
     long = " long" if len(rows) > LONG else ""
-    return (
+    return Markup(
         f'<figure class="forest{long}"><figcaption>{escape(title)}</figcaption>{drawn}'
         f'<div class="row scale"><b></b><div class="track" style="--zero:{across(0)}">{scale}</div>'
         f'<span class="value"></span></div><div class="unit below">{escape(note)}</div></figure>'

@@ -1,36 +1,37 @@
-"""What a table says, in a sentence that is computed from its figures: intervals decide, and ties are called ties."""
+"""What a table says, in sentences computed from its figures: intervals decide what is significant."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from fozo.bench.gains import BASE, Gain, Gains, gains, signed
-from fozo.bench.measures import Interval
 from fozo.bench.plan import AVERAGE
-from fozo.bench.report.figures import MOST_COLUMNS, over_columns
+from fozo.bench.report.figures import MAX_COLUMNS, over_columns
 from fozo.bench.store import Group
 
-MOST = 5
+MAX_NAMES = 5
 """Rows that a sentence names of those on one side."""
+SIDES = {1: "significantly above", 0: "not significantly different", -1: "significantly below"}
+UNKNOWN = "without an interval"
 
 
 def conclusions(group: Group, gained: Mapping[str, Mapping[str, Gains]]) -> dict[str, str]:
     """Conclude for every column of a table, or for the mean over them where there are many."""
     sides = list(dict.fromkeys(run.experiment.column for run in group.runs))
-    if len(sides) > MOST_COLUMNS:
+    if len(sides) > MAX_COLUMNS:
         made, short = over_columns(gained)
         whole = {label: each for label, each in made.items() if label not in short}
-        return {AVERAGE: f"On average over {len(sides)} columns: {_against(whole)}"} if whole else {}
+        return {AVERAGE: f"On average over {len(sides)} columns: {_against_base(whole)}"} if whole else {}
     found = {}
     for side in sides:
-        first, own = _first(group, side), gained.get(side, {})
-        both = [first, _against(own)] if len(own) > 1 else [first]  # with one row the first sentence says it all
+        best, rows = _best_row(group, side), gained.get(side, {})
+        both = [best, _against_base(rows)] if len(rows) > 1 else [best]  # with one row the first sentence says it all
         if text := " ".join(filter(None, both)):
             found[side] = text
     return found
 
 
-def _first(group: Group, side: str) -> str:
+def _best_row(group: Group, side: str) -> str:
     """Say which row is best in a column, by pairs with each of the others."""
     averages = {}
     for label in group.labels:
@@ -39,40 +40,37 @@ def _first(group: Group, side: str) -> str:
     if len(averages) < 2:
         return ""
     best = max(averages, key=lambda label: averages[label])
-    level, behind = [], dict[str, tuple[float, Interval]]()
+    value = f"{averages[best]:.1f} %"
+    leads: dict[str, Gain] = {}
     for label in averages:
         if label != best:
-            lead = gains(group.of(best, side), group.of(label, side))
-            gain = Gain(0.0, None) if lead is None else lead.mean
-            if gain.side > 0 and gain.within is not None:
-                behind[label] = gain.value, gain.within
-            else:
-                level.append(label)
-    value = f"{averages[best]:.1f} %"
-    if len(level) == len(averages) - 1:
-        return f"{best} is highest with {value}, but no lead is beyond chance."
-    if level:
-        return f"{best} is highest with {value}, level with {few(level)}: these differences may be chance."
-    second = max(behind, key=lambda label: averages[label])
-    points, within = behind[second]
+            paired = gains(group.of(best, side), group.of(label, side))
+            leads[label] = Gain(0.0, None) if paired is None else paired.mean
+    close = [label for label, lead in leads.items() if lead.side <= 0]
+    if len(close) == len(leads):
+        return f"{best} is highest with {value}, but no lead is significant."
+    if close:
+        return f"{best} is highest with {value}, not significantly different from {few(close)}."
+    second = max(leads, key=lambda label: averages[label])
+    lead, within = leads[second], leads[second].within
+    assert within is not None  # else it had no side
     return (
-        f"{best} is best with {value}, {points:.1f} points ahead of {second} (95 % interval {within.low:.1f} to "
+        f"{best} is best with {value}, {lead.value:.1f} points ahead of {second} (95 % interval {within.low:.1f} to "
         f"{within.high:.1f})."
     )
 
 
-def _against(gained: Mapping[str, Gains]) -> str:
-    """Say who is above, level with and below the row that nothing adapts in."""
+def _against_base(gained: Mapping[str, Gains]) -> str:
+    """Say which rows are significantly above and below the row that nothing adapts in, and which are neither."""
     means = {label: each.mean for label, each in gained.items()}
-    sides: dict[str, list[str]] = {"above": [], "level with": [], "below": [], "of unknown certainty": []}
+    sides: dict[str, list[str]] = {name: [] for name in (*SIDES.values(), UNKNOWN)}
     for label in sorted(means, key=lambda label: -means[label].value):
         gain = means[label]
-        where = "of unknown certainty" if gain.within is None else ("level with", "above", "below")[gain.side]
-        sides[where].append(f"{label} {signed(gain.value)}")
+        sides[UNKNOWN if gain.within is None else SIDES[gain.side]].append(f"{label} {signed(gain.value)}")
     said = (f"{name}: {few(labels)}" for name, labels in sides.items() if labels)
     return f"Points against {BASE}: {'; '.join(said)}."
 
 
 def few(words: Sequence[str]) -> str:
     """List some words, and count the others."""
-    return ", ".join(words if len(words) <= MOST + 1 else [*words[:MOST], f"{len(words) - MOST} more"])
+    return ", ".join(words if len(words) <= MAX_NAMES + 1 else [*words[:MAX_NAMES], f"{len(words) - MAX_NAMES} more"])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
+from markupsafe import Markup
 
 from fozo.bench.gains import BASE, Gains, by_method
 from fozo.bench.measures import BatchRecord, within_domains
@@ -14,7 +15,7 @@ from fozo.bench.report.charts import Row, Series, Span, forest, line_chart
 from fozo.bench.report.tables import Table, full_name
 from fozo.bench.store import Group, Run
 
-MOST_COLUMNS = 8
+MAX_COLUMNS = 8
 """Columns of a table that have charts of their own; of more, the mean over columns is drawn."""
 STRONG = 6
 """Curves that a reader can follow: the best ones, and what they are compared with. Others are drawn behind them."""
@@ -28,13 +29,13 @@ FEWEST_BATCHES = 4
 
 def charts(
     group: Group, table: Table, gained: Mapping[str, Mapping[str, Gains]], colours: Mapping[str, int]
-) -> dict[str, list[str]]:
+) -> dict[str, list[Markup]]:
     """Draw what there is to be seen of a group, by column of its table; charts that would be empty are left out."""
     sweeps = list(dict.fromkeys(run.experiment.axis for run in group.runs if run.experiment.x is not None))
     if sweeps:
         return {AVERAGE: [_sweep(group, table, axis) for axis in sweeps]}
     sides = list(dict.fromkeys(run.experiment.column for run in group.runs))
-    if len(sides) > MOST_COLUMNS:
+    if len(sides) > MAX_COLUMNS:
         made, short = over_columns(gained)
         return {AVERAGE: [gain_chart(made, short, colours, f"the mean over {len(sides)} columns")]}
     found = {}
@@ -64,7 +65,7 @@ def over_columns(gained: Mapping[str, Mapping[str, Gains]]) -> tuple[dict[str, G
     return made, short
 
 
-def gain_chart(gained: Mapping[str, Gains], short: Mapping[str, int], colours: Mapping[str, int], mean: str) -> str:
+def gain_chart(gained: Mapping[str, Gains], short: Mapping[str, int], colours: Mapping[str, int], mean: str) -> Markup:
     """Draw what each row gained: the best method first, tuned rows behind the published ones."""
     rows = []
     for label in by_method({label: each.mean.value for label, each in gained.items()}):
@@ -74,7 +75,7 @@ def gain_chart(gained: Mapping[str, Gains], short: Mapping[str, int], colours: M
         parts = list(each.values.values())
         marks = parts if len(parts) > 1 else []
         rows.append(Row(shown, gain.value, low, high, marks, colours[label], label.endswith(TUNED)))
-    note = "points of accuracy; bar: 95 % interval"
+    note = "points of accuracy; bar: 95 % interval; n.s. and hollow: not significant (it includes zero)"
     if any(row.marks for row in rows):
         note += f"; dot: {mean}, thin marks: each of them"
     if any(row.square for row in rows):
@@ -118,7 +119,7 @@ def domain_spans(records: Sequence[BatchRecord], severity: int) -> list[Span]:
     return spans if len(spans) > 1 else []
 
 
-def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: int) -> str:
+def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: int) -> Markup:
     """Draw the accuracy along the stream, with the corruptions' names below."""
     read = {label: run.records() for label, run in runs.items()}
     front = strong(runs)
@@ -133,20 +134,20 @@ def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: i
     return line_chart("Accuracy along the stream", series, "" if spans else "images", "accuracy (%)", spans=spans)
 
 
-def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severity: int) -> str:
+def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severity: int) -> Markup:
     """Draw the gains under each corruption, of the rows that gain most: dots with their intervals."""
     best = sorted(gained, key=lambda label: -gained[label].mean.value)[: STRONG - 1]
     labels = [label for label in gained if label in best]
     if not labels or len(gained[labels[0]].values) < 2:
-        return ""
+        return Markup()
     names = list(gained[labels[0]].values)
     series = []
     for place, label in enumerate(labels):
         found = [gained[label].of(name) for name in names]
         x = [i + (place + 1) / (len(labels) + 1) for i in range(len(names))]
         within = [each.within for each in found if each.within is not None]
-        sure = within if len(within) == len(found) else []
-        low, high = [each.low for each in sure], [each.high for each in sure]
+        whole = within if len(within) == len(found) else []
+        low, high = [each.low for each in whole], [each.high for each in whole]
         values = [each.value for each in found]
         series.append(Series(label, x, values, colours[label], label.endswith(TUNED), low=low, high=high))
     which = "" if len(labels) == len(gained) else f", the {len(labels)} best rows of {len(gained)}"
@@ -156,13 +157,13 @@ def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severi
     return line_chart(title, series, "", unit, dots=True, lines=False, spans=spans)
 
 
-def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> str:
+def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> Markup:
     """Draw how fast a domain is learnt, against what it costs; nothing where domains are of a batch or two."""
     front = strong(runs)
     curves = {label: within_domains(run.records(), run.costs()) for label, run in runs.items()}
     lengths = {label: min(len(spent) for _, spent, _ in each) for label, each in curves.items()}
     if min(lengths.values()) < FEWEST_BATCHES:
-        return ""
+        return Markup()
     series = []
     for label in [label for label in runs if label not in front] + front:
         length = lengths[label]
@@ -175,7 +176,7 @@ def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> str:
     return line_chart(title, series, x_label, "accuracy (%)", log=True)
 
 
-def _sweep(group: Group, table: Table, axis: str) -> str:
+def _sweep(group: Group, table: Table, axis: str) -> Markup:
     """Draw accuracy against a hyper-parameter, ours with its intervals and the paper's."""
     places = {run.experiment.label: run.experiment.x for run in group.runs if run.experiment.axis == axis}
     cells = {label: row[table.columns.index(AVERAGE)] for label, row in table.rows}

@@ -1,14 +1,14 @@
-"""Pictures on a page: what the camera saw. Only of images that the reader names: a report shows none by itself."""
+"""Pictures on a page. A report shows images only where the reader names a folder of them."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 from PIL import Image
 
 from fozo.bench.report.tables import full_name
@@ -21,27 +21,27 @@ from fozo.errors import FozoError
 
 SIDE = 224
 """Pixels at which an image is corrupted: what ImageNet's models read."""
-SHOWN = 128
+THUMBNAIL = 128
 """Pixels of a picture on the page."""
 QUALITY = 80
 
 
-def picture(pixels: Pixels, words: str, *, exact: bool = False) -> str:
+def picture(pixels: Pixels, words: str, *, exact: bool = False) -> Markup:
     """Make an ``img`` of ``uint8 [height, width, channels]``; ``exact`` keeps every pixel, for small ones."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     stream = io.BytesIO()
     if exact:
         image.save(stream, "PNG", optimize=True)
     else:
-        image.thumbnail((SHOWN, SHOWN))
+        image.thumbnail((THUMBNAIL, THUMBNAIL))
         image.save(stream, "JPEG", quality=QUALITY)
-    kind = "png" if exact else "jpeg"
     data = base64.b64encode(stream.getvalue()).decode()
-    return f'<img class="{"exact" if exact else ""}" alt="{escape(words)}" src="data:image/{kind};base64,{data}">'
+    kind, style = ("png", "exact") if exact else ("jpeg", "")
+    return Markup('<img class="{}" alt="{}" src="data:image/{};base64,{}">').format(style, words, kind, data)
 
 
-def strip(images: Path, groups: Sequence[Group]) -> str:
-    """Show the first of some clean images under each corruption that the runs went through."""
+def corrupted_pictures(images: Path, groups: Sequence[Group]) -> tuple[list[tuple[str, Markup]], int | None]:
+    """Show the first of some clean images under each corruption of the runs; also their severity, where it is one."""
     found = open_images(images)
     if found.corrupted:
         raise FozoError(f"{images} holds corrupted images; give clean ones, which the page then shows corrupted")
@@ -51,12 +51,8 @@ def strip(images: Path, groups: Sequence[Group]) -> str:
     levels = {level for _, _, level in known}
     usual = min(levels) if len(levels) == 1 else None
     clean = prepare(found, found.read(0), (SIDE, SIDE), 3)
-    shown = [("Clean", clean)] + [
-        (full_name(name, usual), corrupt(np.ascontiguousarray(clean), kind, level, 0, image_id=found.samples[0].path))
-        for name, kind, level in sorted(known, key=lambda one: (one[2], domains.index(one[0])))
-    ]
-    cells = "".join(
-        f"<figure>{picture(pixels, name)}<figcaption>{escape(name)}</figcaption></figure>" for name, pixels in shown
-    )
-    where = "" if usual is None else f", at severity {usual}"
-    return f'<section><h2>What the camera saw{where}</h2><div class="pictures">{cells}</div></section>'
+    made = [("Clean", picture(clean, "Clean"))]
+    for name, kind, level in sorted(known, key=lambda one: (one[2], domains.index(one[0]))):
+        pixels = corrupt(np.ascontiguousarray(clean), kind, level, 0, image_id=found.samples[0].path)
+        made.append((full_name(name, usual), picture(pixels, full_name(name, usual))))
+    return made, usual

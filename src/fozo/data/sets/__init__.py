@@ -14,12 +14,14 @@ from fozo.data.sets import imagenet
 from fozo.data.sets.arrays import open_arrays
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
 from fozo.data.sets.corrupted import SEVERITIES, kind_folders, open_cifar_c, open_imagenet_c
-from fozo.data.sets.folder import Listing, Tree, open_folder, some
+from fozo.data.sets.folder import Listing, Tree, open_folder, open_unlabelled, some
 from fozo.data.sets.imagenet import FLAT, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
 from fozo.data.sets.tar import open_tar
 from fozo.errors import FozoError
 
-__all__ = ["CLEAN", "Domain", "ImageSet", "Sample", "imagenet_wnids", "open_images", "robustbench_list"]
+__all__ = [
+    "CLEAN", "Domain", "ImageSet", "Sample", "imagenet_wnids", "open_images", "open_unlabelled", "robustbench_list",
+]  # fmt: skip
 
 LAYOUTS: dict[str, Callable[..., ImageSet]] = {
     "imagenet": imagenet.open_imagenet,

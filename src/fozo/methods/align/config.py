@@ -8,7 +8,7 @@ import numpy as np
 
 from fozo.errors import FozoError
 from fozo.methods.align.retrieval import RetrievalConfig
-from fozo.methods.base import positive
+from fozo.methods.common.options import positive
 
 AUTO = "auto"
 MOST_PASSES = 1000

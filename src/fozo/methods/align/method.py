@@ -18,16 +18,15 @@ model are returned and the memory is begun anew (``fallbacks``).
 
 from __future__ import annotations
 
-import os
+import copy
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from fozo.core.descriptor import Single, spectra
-from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.methods.align.alignment import TokenStatistics, joined, plan
 from fozo.methods.align.config import BUCKET, BURST, AlignConfig
@@ -37,9 +36,11 @@ from fozo.methods.align.retrieval import DomainEstimate, Memory, Retrieved, Stor
 from fozo.methods.align.targets import CameraBaseline, Targets
 from fozo.methods.align.update import Update
 from fozo.methods.base import Method
-from fozo.methods.common.journal import Journal, read_journal
 from fozo.methods.registry import register
-from fozo.types import NO_KNOBS, Array, Batch, Engine, Floats, Knobs, State, Tap
+from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 RICH = 32.0
 """Where every image has retrieved so many effective samples, those of its own batch would hardly add to them."""
@@ -57,32 +58,12 @@ TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
     needs={"source", "tokens"},
 )  # fmt: skip
 class Align(Method[AlignConfig]):
-    """Images equalised and tokens aligned with clean ones of the same content, by domain.
-
-    Beside what every :class:`fozo.Method` takes:
-
-    Args:
-        journal: file to append what each batch taught to; see :meth:`replay`.
-    """
+    """Images equalised and tokens aligned with clean ones of the same content, by domain."""
 
     PRESETS: ClassVar = {"default": AlignConfig()}
-    LENGTHS: ClassVar = dict.fromkeys(("mean", "variance", "descriptor", "codes", "scales", "contents"), "images")
-
-    def __init__(
-        self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
-        config: AlignConfig | None = None,
-        *,
-        preset: str | None = None,
-        seed: int = 0,
-        journal: str | os.PathLike[str] | None = None,
-        **options: object,
-    ) -> None:
-        self.journal: Journal | None = None
-        super().__init__(engine, source, config, preset=preset, seed=seed, **options)
-        if journal is not None:
-            self.journal = Journal(journal, self._header())
+    VARIABLE_LENGTH: ClassVar = dict.fromkeys(
+        ("mean", "variance", "descriptor", "codes", "scales", "contents"), "images"
+    )
 
     def prepare(self) -> None:
         """Read the targets from the source statistics."""
@@ -103,7 +84,6 @@ class Align(Method[AlignConfig]):
         self.credit, self.batches = BURST, 0
         self.planned: list[DomainEstimate | bool] = []
         self.passes_per_image = 1.0
-        self._rewind()
 
     def _forget(self) -> None:
         self.memory = self._empty()
@@ -117,7 +97,7 @@ class Align(Method[AlignConfig]):
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         room, threads = self._space(len(batch)), self.engine.threads
         coefficients, descriptors = self.spectra.transform(batch.images, room, threads)
-        self.described = descriptors
+        self.descriptors = descriptors
         sound = self.spectra.sound(descriptors)
         self.updates: list[Update | None] = []
         self.planned = []
@@ -131,12 +111,10 @@ class Align(Method[AlignConfig]):
             if sound.any():
                 some = batch.with_images(batch.images[sound])
                 logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
-            self.equalised = None  # it may be of another image than the last
+            self.last_input = None  # it may be of another image than the last
         learnt = [len(update) for update in self.updates if update is not None]
         skipped, fallbacks = len(batch) - sum(learnt), len(self.updates) - len(learnt)
         self.report(**self._metrics, skipped=float(skipped), fallbacks=float(fallbacks))
-        if self.journal is not None:
-            self.journal.append(self.batches, self._record())  # if it cannot be recorded, the transaction undoes all
         self.batches += 1
         return logits
 
@@ -218,7 +196,7 @@ class Align(Method[AlignConfig]):
         """Move, predict and remember a few images. Return logits and passes made."""
         before, knobs = self.memory.mark(), correction.knobs
         plain, batch = batch, self._equalised(batch, coefficients, correction.deficit)
-        self.equalised = None if batch is plain else batch.images[-1]
+        self.last_input = None if batch is plain else batch.images[-1]
         for again in range(passes):
             if again:
                 knobs = self._plan(self.memory.retrieve(domains.same_domain()), correction.drifted)
@@ -307,7 +285,6 @@ class Align(Method[AlignConfig]):
             memory.rollback(0)
             self.memory = memory
             self.baseline, self.correction, self.credit, self.batches = before
-            self._rewind()
 
         return undo
 
@@ -332,20 +309,29 @@ class Align(Method[AlignConfig]):
         memory.load(variables)
         self.memory, self.correction, self.baseline = memory, correction, baseline
         self.credit, self.batches = float(variables["credit"]), int(variables["batches"])
-        self._rewind()
 
-    def _rewind(self) -> None:
-        """Let the journal, where there is one, note that the run went back."""
-        if self.journal is not None:
-            self.journal.rewind(self.batches)
+    def sibling(self) -> Self:
+        made = super().sibling()
+        made.targets = copy.copy(self.targets)  # which keep what they computed last
+        made._gains, made._room = None, self._room[:0].copy()
+        return made
 
-    def _header(self) -> dict[str, object]:
+    def release(self) -> None:
+        super().release()
+        with self.lock:
+            self._gains, self._room = None, self._room[:0].copy()
+
+    @property
+    def journal_index(self) -> int:
+        return self.batches
+
+    def journal_header(self) -> dict[str, object]:
         """Say whose a journal is. What is learnt depends on the clean statistics too, so they are told by checksum."""
         facts = (self.targets.average, self.targets.scale, self.targets.weights)
         crc = zlib.crc32(b"".join(part.flat().tobytes() for part in facts))
-        return {**self._owner(), "model": self.engine.spec.name, "source": crc}
+        return {**super().journal_header(), "source": crc}
 
-    def _record(self) -> dict[str, object]:
+    def record(self) -> dict[str, object]:
         """Make a journal's line of the latest batch: of each group its update, and where its correction comes from.
 
         That is an estimate of its domain, where the correction was made for it and kept, else whether one was kept from
@@ -362,26 +348,14 @@ class Align(Method[AlignConfig]):
         learnt = (self.baseline.offset, self.baseline.residual, *self._correction_state().values())
         return zlib.crc32(b"".join(array.tobytes() for array in learnt))
 
-    def replay(self, journal: str | os.PathLike[str], batches: int | None = None) -> None:
-        """Continue from where a journal leads, exactly, without any image: after all its batches, or the first few.
-
-        That is how an adaptation is continued after a crash, audited, and undone to any batch. The journal has to be of
-        the same model, statistics and config. If it is refused, nothing is changed.
-        """
-        file, other = read_journal(journal), self.clone()
-        file.check(self._header())
-        for line in file.lines(batches):
-            other._follow(line, f"batch {line['index']} of the journal {file.path}")
-        self.load_state(other.state())
-
-    def _follow(self, line: Mapping[str, object], what: str) -> None:
+    def follow(self, line: Mapping[str, object]) -> None:
         """Learn again what a line of a journal says."""
         updates, corrections = line.get("updates"), line.get("corrections")
         credit, left = line.get("credit"), line.get("left")
         if not isinstance(updates, list) or type(credit) is not float or not 0 <= credit <= BUCKET:
-            raise FozoError(f"{what} tells no updates, or no credit; use a copy from before")
+            raise FozoError("it has no memory updates, or no credit; restore it from a backup")
         if not isinstance(corrections, list) or len(corrections) != len(updates) or type(left) is not int or left < 0:
-            raise FozoError(f"{what} tells no corrections; use a copy from before")
+            raise FozoError("it has no corrections; restore it from a backup")
         for each, origin in zip(updates, corrections, strict=True):
             if isinstance(origin, str):
                 domains = DomainEstimate.decode(origin, self.descriptor_std.size)
@@ -398,4 +372,4 @@ class Align(Method[AlignConfig]):
         self.correction = None if self.correction is None or not left else replace(self.correction, left=left)
         self.credit, self.batches = credit, self.batches + 1
         if line.get("led_to") != self._checksum():
-            raise FozoError(f"replaying {what} leads elsewhere; use the NumPy version of the original run")
+            raise FozoError("it leads elsewhere; use the NumPy version of the original run")

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.methods.base import positive
+from fozo.methods.common.options import positive
 from fozo.types import Array, Floats, State
 
 Codes = npt.NDArray[np.int8]

@@ -1,42 +1,60 @@
-"""A fork waits until no batch is under way, so a child inherits adapters that are whole and locks that are free.
+"""A fork waits until no batch is under way, so a child inherits methods that are whole and locks that are free.
 
-Of all threads, a child has only the one that forked. What the others had locked would be locked for ever, and what
-they had half changed would stay so.
+A child has only the thread that forked. What other threads had locked would stay locked for ever, and what they had
+half changed would stay so.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
+from typing import Protocol
 
 WAIT = 10.0
-"""Seconds that a fork waits for one lock at most. Whatever holds one for longer may itself be waiting for the fork."""
-LOCKS: list[weakref.ref[threading.RLock]] = []
-"""Those of all adapters alive. A list, because to append to it and to copy it each are one step for other threads."""
+"""Seconds that a fork waits for all methods together: one that takes longer may itself be waiting for the fork."""
+
+
+class Lockable(Protocol):
+    """A method, as a fork sees it."""
+
+    lock: threading.RLock
+
+
+_methods: list[weakref.ref[Lockable]] = []  # appending and copying are atomic, unlike those of a WeakSet
 _forking = threading.Lock()
-_taken: list[threading.RLock] = []
+_held: list[threading.RLock] = []
+
+
+def protect(method: Lockable) -> None:
+    """Let forks wait for a method's batches."""
+    _methods.append(weakref.ref(method, _methods.remove))
+
+
+def _alive() -> list[Lockable]:
+    return [method for reference in _methods.copy() if (method := reference()) is not None]
 
 
 def _before() -> None:
     _forking.acquire()
-    for reference in LOCKS.copy():
-        lock = reference()
-        if lock is not None and lock.acquire(timeout=WAIT):
-            _taken.append(lock)
+    deadline = time.monotonic() + WAIT
+    for method in _alive():
+        if method.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            _held.append(method.lock)
 
 
 def _after() -> None:
-    while _taken:
-        _taken.pop().release()
+    while _held:
+        _held.pop().release()
     _forking.release()
 
 
 def _after_in_child() -> None:
-    for reference in LOCKS.copy():
-        lock = reference()
-        if lock is not None and lock not in _taken:  # waited for in vain: nobody is left to give it back
-            lock._at_fork_reinit()  # type: ignore[attr-defined]
+    renewed: dict[int, threading.RLock] = {}  # a wrapper shares its inner method's
+    for method in _alive():
+        if method.lock not in _held:  # its owner does not exist here
+            method.lock = renewed.setdefault(id(method.lock), threading.RLock())
     _after()
 
 

@@ -1,4 +1,4 @@
-"""A base for anybody's method in two functions: what it knows at the start, and what a batch makes of that.
+"""A base for a method of your own in two functions: what it knows at the start, and what a batch makes of that.
 
 Everything else a :class:`fozo.Method` promises follows: states that are saved and restored, exact resets, transactions,
 threads. docs/methods.md has an example, and ``fozo.testing.check_method`` says whether it keeps the promises.
@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fozo.methods.base import C, Method
+from fozo.methods.base import Method
+from fozo.methods.common.stateful import C
 from fozo.types import Batch, Floats, State
 
 
@@ -39,26 +40,22 @@ class FunctionalMethod(Method[C]):
         """
 
     def begin(self) -> None:
-        """Start anew."""
         self.memory = _frozen(self.start())
 
     def step(self, batch: Batch) -> Floats:
-        """Let the batch make a new state."""
         state, logits = self.update(dict(self.memory), batch)
         self.memory = _frozen(state)
         return logits
 
     def variables(self) -> State:
-        """The state."""
         return self.memory
 
     def assign(self, variables: State) -> None:
-        """Put a state in force."""
         self.memory = _frozen(variables)
 
 
 def _frozen(state: State) -> State:
-    """Copy arrays into ones that nobody can write to."""
+    """Copy arrays into read-only ones."""
     frozen = {name: np.array(value) for name, value in state.items()}
     for value in frozen.values():
         value.flags.writeable = False

@@ -1,21 +1,27 @@
 """Journals: append-only files from which an adaptation can be rebuilt, audited and undone.
 
-A journal is a :class:`fozo.io.Log`: a header that says whose it is, then a line for each batch with what its adaptation
-consisted of. A ``rewind`` line says that the run went back to an earlier batch (a reset is a rewind to 0): what that
-undid stays in the file. One process writes it at a time; anybody may read it meanwhile.
+A journal is a :class:`fozo.io.Log`: a header that says which method and model it is of, then an entry for each batch
+with what it changed. A ``rewind`` line says that the run went back to an earlier batch (a reset is a rewind to 0): what
+that undid stays in the file. One process writes it at a time; others may read it meanwhile.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from fozo.errors import FozoError
 from fozo.io import MAX_LINE, Log, decode, open_regular, read_log
+from fozo.types import State
 
 KIND = "fozo journal"
 TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}( ({.*)?)?", re.DOTALL)
@@ -46,6 +52,20 @@ class JournalFile:
             if number == wanted:
                 yield line
                 wanted = next(kept, None)
+
+    def replay(self, follow: Callable[[Mapping[str, Any]], None], batches: int | None = None) -> int:
+        """Call ``follow`` with the entries in force, of the first ``batches`` batches or of all; return how many."""
+        count = 0
+        for entry in self.lines(batches):
+            what = f"batch {entry['index']} of the journal {self.path} cannot be followed"
+            try:
+                follow(entry)
+            except FozoError as error:
+                raise FozoError(f"{what}: {error}") from error
+            except Exception as error:  # a line with the right checksum that no run has written
+                raise FozoError(f"{what} ({type(error).__name__}: {error}); restore it from a backup") from error
+            count += 1
+        return count
 
     def check(self, header: Mapping[str, object]) -> None:
         """Refuse a journal of another model, method or config."""
@@ -96,7 +116,7 @@ class Journal:
         self._process = os.getpid()
 
     def _refuse_foreign(self) -> None:
-        """Refuse a file that is no journal before anything is cut off it."""
+        """Refuse a file that is not a journal before anything is cut off it."""
         if not self.path.exists():
             return
         with open_regular(self.path) as stream:
@@ -104,8 +124,8 @@ class Journal:
         if first.endswith(b"\n") or not TORN_HEADER.fullmatch(first):
             read_journal(self.path)
 
-    def append(self, index: int, facts: Mapping[str, object]) -> None:
-        """Record what batch ``index`` did."""
+    def append(self, index: int, entry: Mapping[str, object]) -> None:
+        """Record what batch ``index`` changed."""
         if self._process != os.getpid():  # a lock is inherited: both would write
             raise FozoError(f"the journal {self.path} is the parent process's; give the adapters of a child their own")
         if index > self.batches:
@@ -114,7 +134,7 @@ class Journal:
                 f"restore an earlier state or use a new journal"
             )
         self.rewind(index)
-        self._log.append({"index": index, **facts})
+        self._log.append({**entry, "index": index})
         self.batches += 1
 
     def rewind(self, index: int) -> None:
@@ -127,3 +147,41 @@ class Journal:
         """Make what was written durable and close the file."""
         self._log.sync()
         self._log.close()
+
+
+def changes(old: State, new: State) -> dict[str, object]:
+    """Encode the rows of arrays that differ: by name the shape, and which rows have which bytes."""
+    return {name: _row_changes(old[name], value) for name, value in new.items() if not _same(old[name], value)}
+
+
+def apply_changes(old: State, encoded: Mapping[str, Any]) -> State:
+    """Apply what :func:`changes` encoded to arrays, which are not written into."""
+    return {**old, **{name: _with_changes(old[name], change) for name, change in encoded.items()}}
+
+
+def _same(old: npt.NDArray[np.generic], new: npt.NDArray[np.generic]) -> bool:
+    return old is new or (old.shape == new.shape and old.tobytes() == new.tobytes())
+
+
+def _row_changes(old: npt.NDArray[np.generic], new: npt.NDArray[np.generic]) -> dict[str, object]:
+    rows = np.atleast_1d(new)
+    before = np.atleast_1d(old)[: len(rows)]
+    differ = [not _same(row, other) for row, other in zip(rows, before, strict=False)]
+    at = [*np.flatnonzero(differ).tolist(), *range(len(before), len(rows))]
+    data = base64.b64encode(zlib.compress(rows[at].tobytes())).decode()
+    return {"shape": list(new.shape), "at": at, "data": data}
+
+
+def _with_changes(old: npt.NDArray[np.generic], change: Mapping[str, Any]) -> npt.NDArray[np.generic]:
+    shape, at = tuple(change["shape"]), change["at"]
+    wanted = (*shape[:1], *old.shape[1:])
+    if shape != wanted or len(at) > max(1, *shape[:1]):
+        raise FozoError(f"it changes {len(at)} rows of {list(old.shape)} to {list(shape)}; restore it from a backup")
+    rows = np.zeros(shape or (1,), dtype=old.dtype)
+    kept = np.atleast_1d(old)[: len(rows)]
+    rows[: len(kept)] = kept
+    part = rows[at]
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(base64.b64decode(change["data"], validate=True), part.nbytes + 1)
+    rows[at] = np.frombuffer(data, dtype=old.dtype).reshape(part.shape)
+    return rows.reshape(shape)

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method, positive
-from fozo.types import Array, Batch, Engine, Floats, State
+from fozo.methods.base import Method
+from fozo.methods.common.options import positive
+from fozo.types import Array, Batch, Engine, Floats, State, Tap
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 PUBLISHED_BATCH = 64
 """The batch size that the published learning rates are for."""
@@ -167,6 +169,12 @@ class GradientMethod(Method[D]):
             # The copy makes a tensor that autograd accepts, whatever mode the user's was made in.
             return to_numpy(self.learn(batch.x.clone()))
 
+    def predict(self, batch: Batch) -> Floats:
+        """One pass with the LayerNorms as they are."""
+        self.passes_per_image = 1.0
+        logits: Floats = self.norms.engine.run(batch)[Tap.LOGITS][0]
+        return logits
+
     @abstractmethod
     def learn(self, images: Tensor) -> Tensor:
         """Take one step on a batch and return the logits to report."""
@@ -196,11 +204,14 @@ class GradientMethod(Method[D]):
         self.norms.assign(self.norms.start)
         self.stop()
 
+    def sibling(self) -> Self:
+        return self.clone()  # a step writes into the norms
+
     def variables(self) -> State:
-        """The LayerNorms and their momentum."""
-        return {"norms": self.norms.values(), "velocity": _flat(self.velocity)}
+        """The LayerNorms, their momentum, and what a subclass declares."""
+        return {"norms": self.norms.values(), "velocity": _flat(self.velocity)} | super().variables()
 
     def assign(self, variables: State) -> None:
-        """Put LayerNorms and momentum in force."""
+        super().assign(variables)
         self.norms.assign(variables["norms"].astype(np.float64))
         _fill(self.velocity, variables["velocity"].astype(np.float64))

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from fozo.core.moments import Moments, Window
 from fozo.core.noise import starting_prompts
 from fozo.errors import FozoError
-from fozo.methods.base import C, Method
+from fozo.methods.base import Method
+from fozo.methods.common.stateful import C
 from fozo.types import Array, Floats, Spec, State
 
 
@@ -43,12 +44,12 @@ class ActivationShift:
 class MatchingMethod(Method[C]):
     """A method that compares features with the source's and shifts what the head reads (from FOA)."""
 
-    LENGTHS: ClassVar[Mapping[str, str]] = {"shift": "shifts", "window": "images"}
+    VARIABLE_LENGTH: ClassVar[Mapping[str, str]] = {"shift": "shifts", "window": "images"}
     shift: ActivationShift
     window: Window
 
     def begin_matching(self, window: int, scale: float = 1.0) -> None:
-        """Start shift and window anew; ``scale`` is the shift's."""
+        """Start shift and window again; ``scale`` is the shift's."""
         self.shift, self.window = ActivationShift(scale), Window(window)
 
     def moments(self, features: Floats, small: int = 2) -> Moments:
@@ -60,22 +61,22 @@ class MatchingMethod(Method[C]):
         shift = self.shift.vector(self.source.pooled.mean)
         return pooled if shift is None else (pooled + shift).astype(pooled.dtype)
 
-    def matching_variables(self) -> State:
-        """The average of the shift, if there is one yet, and the rows of the window."""
+    def variables(self) -> State:
+        """Add the average of the shift, if there is one yet, and the rows of the window."""
         spec, average, rows = self.engine.spec, self.shift.average, self.window.rows
-        return {
+        return super().variables() | {
             "shift": np.empty((0, spec.head_width)) if average is None else average[None],
             "window": np.empty((0, spec.depth, spec.dim)) if rows is None else rows,
         }
 
-    def assign_matching(self, variables: State) -> None:
-        """Put what :meth:`matching_variables` returned in force."""
+    def assign(self, variables: State) -> None:
         average, rows = (variables[name].astype(np.float64) for name in ("shift", "window"))
         if len(average) > 1 or len(rows) > self.window.size:
             raise FozoError(
                 f"the state holds {len(average)} averages of the shift and {len(rows)} images of the window, where "
                 f"1 and {self.window.size} are the most; give a state that was saved whole"
             )
+        super().assign(variables)
         self.shift.average = average[0] if len(average) else None
         self.window.rows = rows if len(rows) else None
 

@@ -1,15 +1,21 @@
-"""What a method shows to an observer of its batches."""
+"""What a method shows to an observer of its batches, and how an observer that fails is contained."""
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
 from fozo.types import Array, Batch, Floats
 
+LOG = logging.getLogger(__name__)
+REPORT_SECONDS = 60.0
+"""Between two log lines about an observer that keeps failing."""
+
 
 class DriftReading(Protocol):
-    """What every detector of drift can answer, in river's words."""
+    """What every drift detector can answer, in river's words."""
 
     @property
     def drift_detected(self) -> bool:
@@ -22,27 +28,56 @@ class DriftReading(Protocol):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a method saw in a batch, for those who watch it."""
+    """What a method saw in a batch."""
 
     batch: Batch
-    """The images as they came in, checked; not to be written into."""
+    """The images as they came in, checked; read-only."""
     logits: Floats
     """``[B, classes]``: what was predicted."""
     descriptors: Array | None
     """``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them."""
-    equalised: Floats | None = None
-    """The last image as the model read it, where an equaliser has changed it; not to be kept without a copy."""
+    last_input: Floats | None = None
+    """The last image as the model read it, where the method has changed it; copy it to keep it."""
 
 
 class Observer(Protocol):
-    """Watches a method: :class:`fozo.Monitor`, or anything of one's own."""
+    """Watches a method: :class:`fozo.Monitor`, or your own. It never changes a prediction."""
 
     @property
     def drift(self) -> DriftReading:
-        """What it says of drift."""
+        """What it says about drift."""
 
-    def observe(self, observation: Observation) -> Floats | None:
-        """Look at a batch that was predicted; give other logits to be returned instead, or ``None``."""
+    def observe(self, observation: Observation) -> None:
+        """Look at a batch that was predicted."""
 
     def metrics(self) -> dict[str, float]:
-        """Numbers to be told beside the method's own."""
+        """Numbers to report beside the method's own."""
+
+    def reset(self) -> None:
+        """Forget all batches: the method was reset."""
+
+
+class AttachedObserver:
+    """Calls an observer. Its failures are logged, the first with a traceback and then one line a minute."""
+
+    def __init__(self, observer: Observer, method: str) -> None:
+        self.observer, self.method = observer, method
+        self.failures = 0
+        self._next_report = 0.0
+
+    def observe(self, observation: Observation) -> None:
+        try:
+            self.observer.observe(observation)
+        except Exception:
+            self._log_failure()
+
+    def _log_failure(self) -> None:
+        self.failures += 1
+        now = time.monotonic()
+        if self.failures == 1:
+            LOG.exception("the monitor of %s failed; predictions do not depend on it", self.method)
+        elif now >= self._next_report:
+            LOG.error("the monitor of %s has failed on %d batches", self.method, self.failures)
+        else:
+            return
+        self._next_report = now + REPORT_SECONDS

@@ -51,3 +51,17 @@ def plain(config: DataclassInstance) -> dict[str, object]:
         else (None if value == math.inf else value)
         for name, value in asdict(config).items()
     }
+
+
+def positive(method: str, **values: float) -> None:
+    """Refuse options that are not above zero (NaN included)."""
+    for name, value in values.items():
+        if not value > 0:
+            raise FozoError(f"{method}: {name} must be above 0, not {value}")
+
+
+def one_of(method: str, choices: tuple[str, ...], **values: str) -> None:
+    """Refuse options that are not among the choices."""
+    for name, value in values.items():
+        if value not in choices:
+            raise FozoError(f"{method}: {name} is {value!r}; choose from {', '.join(choices)}")

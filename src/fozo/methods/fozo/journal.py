@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +35,9 @@ def make_header(
 ) -> dict[str, object]:
     """Say what a journal is of. The starting point is stored, not its seed: it is small and may have been given."""
     text = base64.b64encode(np.ascontiguousarray(start, dtype="<f8").tobytes()).decode()
-    facts = {"fingerprint": fingerprint, "model": model, "seed": seed, "shape": list(start.shape), "start": text}
-    return {**identity, **facts}
+    return {
+        **identity, "fingerprint": fingerprint, "model": model, "seed": seed, "shape": list(start.shape), "start": text,
+    }  # fmt: skip
 
 
 def record(step: Step, point: Array) -> dict[str, object]:
@@ -54,19 +56,23 @@ def starting_point(file: JournalFile) -> Array:
             raise ValueError("it is not finite")
         point: Array = values.reshape(shape).copy()
     except (KeyError, TypeError, ValueError) as error:
-        raise FozoError(f"the journal's first point cannot be read ({error}); use a copy from before") from error
+        raise FozoError(f"the journal's first point cannot be read ({error}); restore it from a backup") from error
     return point
 
 
-def steps(file: JournalFile, size: int, batches: int | None = None) -> Iterator[tuple[Step, int]]:
-    """Read the steps in force, in a space of ``size`` dimensions, with the checksums of where they led."""
-    for line in file.lines(batches):
-        what = f"batch {line['index']} of the journal {file.path}"
-        led_to = line.pop("led_to", None)
-        step = as_dataclass(Step, line, what)
-        if type(led_to) is not int or not 1 <= len(step.gradients) <= MAX_DRAWS // max(1, size):
-            raise FozoError(f"{what} has no checksum, or gradients that no step has; use a copy from before")
-        yield step, led_to
+def read_step(entry: Mapping[str, Any], size: int) -> tuple[Step, int]:
+    """Read a step in a space of ``size`` dimensions, and the checksum of where it led."""
+    fields = dict(entry)
+    led_to = fields.pop("led_to", None)
+    step = as_dataclass(Step, fields, "the step")
+    if type(led_to) is not int or not 1 <= len(step.gradients) <= MAX_DRAWS // max(1, size):
+        raise FozoError("it has no checksum, or gradients that no step has; restore it from a backup")
+    return step, led_to
+
+
+def check_point(point: Array, led_to: int) -> None:
+    if checksum(point) != led_to:
+        raise FozoError("it leads to other prompts; use the noise and the NumPy version of the original run")
 
 
 def replay(
@@ -101,12 +107,14 @@ def replay(
             raise FozoError(f"the run of {name} was given its own noise; pass the same noise= to replay it")
         noise = PhiloxNoise(seed)
     point = starting_point(found)
-    for step, led_to in steps(found, point.size, batches):
+    directions = noise
+
+    def follow(entry: Mapping[str, Any]) -> None:
+        nonlocal point
+        step, led_to = read_step(entry, point.size)
         with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum tells
-            point = advance(point, step, noise)
-        if checksum(point) != led_to:
-            raise FozoError(
-                f"replaying {name} gives other prompts from batch {step.index} on; use the noise and the NumPy "
-                f"version of the original run"
-            )
+            point = advance(point, step, directions)
+        check_point(point, led_to)
+
+    found.replay(follow, batches)
     return point

@@ -14,9 +14,9 @@ What neither says: a batch of one has no standard deviation. It borrows the feat
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,14 +24,12 @@ from fozo.core.noise import Noise, PhiloxNoise
 from fozo.core.objective import Objective
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA
-from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
-from fozo.methods.base import one_of
-from fozo.methods.common.journal import Journal
 from fozo.methods.common.matching import MatchingMethod, first_prompts
-from fozo.methods.fozo.journal import make_header, record
+from fozo.methods.common.options import one_of
+from fozo.methods.fozo.journal import check_point, make_header, read_step, record
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, Engine, Floats, Knobs, State, Tap
+from fozo.types import Array, Batch, Floats, Knobs, Tap
 
 AUTHORS_SCHEDULE = Schedule(rate_decay=0.7, rate_step=0.1, rate_min=0.1, rate_max=3.0, rate_at_jump=0.1)
 
@@ -86,39 +84,24 @@ class FOZO(MatchingMethod[FOZOConfig]):
     Args:
         start: prompts ``[p, d]`` to start from instead of random ones.
         noise: directions to use instead of seeded gaussian ones.
-        journal: file to append one small record a batch to; see :func:`fozo.replay`.
+
+    A journal (``journal=``) takes some hundred bytes a batch: the steps of the prompts, which :func:`fozo.replay`
+    rebuilds without a model. The statistics of recent images (activation shift, window) are not in it.
     """
 
-    TAKES: ClassVar = ("start", "noise")
-    LENGTHS: ClassVar = {**MatchingMethod.LENGTHS, "average": "averages"}
+    EXTRAS: ClassVar = ("start", "noise")
+    STATE: ClassVar = ("spsa",)
+    VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "average": "averages"}
     PRESETS: ClassVar = {
         "official": FOZOConfig(),
         "paper": FOZOConfig(features="cls", distance="norms", shift="none", watch="mean", schedule=Schedule(rate=0.08)),
     }
 
-    def __init__(
-        self,
-        engine: Engine,
-        source: SourceStatistics | None = None,
-        config: FOZOConfig | None = None,
-        *,
-        preset: str | None = None,
-        seed: int = 0,
-        journal: str | os.PathLike[str] | None = None,
-        **options: object,
-    ) -> None:
-        self.journal: Journal | None = None
-        super().__init__(engine, source, config, preset=preset, seed=seed, **options)
-        if journal is not None:
-            spec, own_seed = engine.spec, None if self.given["noise"] else seed
-            header = make_header(spec.fingerprint, spec.name, own_seed, self.start, self.identity())
-            self.journal = Journal(journal, header)
-
     def prepare(self) -> None:
         """Make the loss, and draw the first prompts."""
         config = self.config
-        self.noise: Noise = self.given["noise"] or PhiloxNoise(self.seed)
-        self.start = first_prompts(self.engine.spec, config.prompts, self.seed, self.given["start"])
+        self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
+        self.start = first_prompts(self.engine.spec, config.prompts, self.seed, self.extras["start"])
         self.objective = config.objective()
         self.source_features = self.source.features if config.features == "normed" else self.source.cls
         self.passes_per_image = float(config.passes)
@@ -128,7 +111,6 @@ class FOZO(MatchingMethod[FOZOConfig]):
         config = self.config
         self.spsa = SPSA(self.start, config.schedule, self.noise, samples=config.passes // 2, watch=config.watch)
         self.begin_matching(config.window, scale=2.0 if config.shift == "sum" else 1.0)
-        self._rewind()
 
     @property
     def prompts(self) -> Array:
@@ -160,23 +142,29 @@ class FOZO(MatchingMethod[FOZOConfig]):
         taken = self.spsa.last
         assert taken is not None
         self.report(loss=taken.loss, epsilon=taken.epsilon, rate=taken.rate)
-        if self.journal is not None:
-            self.journal.append(
-                taken.index, record(taken, self.spsa.point)
-            )  # if it cannot be recorded, the transaction undoes the step
         prediction: Floats = logits[best]  # line 19
         return prediction
 
-    def variables(self) -> State:
-        """Prompts, pace, shift average and window."""
-        return self.spsa.state() | self.matching_variables()
+    def predict(self, batch: Batch) -> Floats:
+        """One pass with the prompts as they are."""
+        pooled = self.engine.run(batch, Knobs(prompts=self.prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
+        self.passes_per_image = 1.0
+        return self.engine.head()(pooled if self.config.shift == "none" else self.shifted(pooled))
 
-    def assign(self, variables: State) -> None:
-        """Continue from prompts; the journal, where there is one, notes that the run went back to them."""
-        self.spsa.load_state(variables)
-        self.assign_matching(variables)
-        self._rewind()
+    @property
+    def journal_index(self) -> int:
+        return self.spsa.index
 
-    def _rewind(self) -> None:
-        if self.journal is not None:
-            self.journal.rewind(self.spsa.index)
+    def journal_header(self) -> dict[str, object]:
+        spec, seed = self.engine.spec, None if self.extras["noise"] else self.seed
+        return make_header(spec.fingerprint, spec.name, seed, self.start, self.identity())
+
+    def record(self) -> dict[str, object]:
+        assert self.spsa.last is not None
+        return record(self.spsa.last, self.spsa.point)
+
+    def follow(self, entry: Mapping[str, Any]) -> None:
+        step, led_to = read_step(entry, self.start.size)
+        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum tells
+            self.spsa.follow(step)
+        check_point(self.spsa.point, led_to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import softmax
 
 from fozo.errors import FozoError
 from fozo.types import Array, State
@@ -61,8 +62,7 @@ class KnowledgeBank:
 
     def mixed(self, mixture: Array) -> Array:
         """The offsets mixed by ``mixture``."""
-        shares = np.exp(self.inverse_temperature * (mixture - mixture.max()))
-        offset: Array = shares @ self.offsets / shares.sum()
+        offset: Array = softmax(self.inverse_temperature * mixture) @ self.offsets
         return offset
 
     def store(self, offset: Array, mixture: Array) -> Array:

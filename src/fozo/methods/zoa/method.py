@@ -13,7 +13,7 @@ and borrows the features of the images before it, as in FOZO.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -21,12 +21,15 @@ from fozo.core.noise import Noise, SignedUniform
 from fozo.core.objective import Objective, entropies
 from fozo.core.spsa import OneSidedSPSA
 from fozo.errors import FozoError
-from fozo.methods.base import positive
 from fozo.methods.common.layernorm import LayerNorms, lower_blocks
 from fozo.methods.common.matching import ActivationShift, MatchingMethod
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.methods.zoa.domains import DomainWatch, KnowledgeBank
 from fozo.types import Array, Batch, Floats, State, Tap, Taps
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,10 @@ class ZOA(MatchingMethod[ZOAConfig]):
     ``noise`` gives draws to use instead of the seeded ones: even steps are the mixture's, odd ones those of e.
     """
 
-    TAKES: ClassVar = ("noise",)
-    LENGTHS: ClassVar = {
-        **MatchingMethod.LENGTHS, "point": "coordinates", "offsets": "domains", "domain": "averages",
+    EXTRAS: ClassVar = ("noise",)
+    STATE: ClassVar = ("search", "bank")
+    VARIABLE_LENGTH: ClassVar = {
+        **MatchingMethod.VARIABLE_LENGTH, "point": "coordinates", "offsets": "domains", "domain": "averages",
     }  # fmt: skip
     PRESETS: ClassVar = {
         "paper": ZOAConfig(),
@@ -97,7 +101,7 @@ class ZOA(MatchingMethod[ZOAConfig]):
     def prepare(self) -> None:
         """Make the twin."""
         self.norms = LayerNorms(self.engine, lower_blocks(self.engine.spec.depth, first=1))
-        self.noise: Noise = self.given["noise"] or SignedUniform(self.seed)
+        self.noise: Noise = self.extras["noise"] or SignedUniform(self.seed)
         self.objective = Objective()
         self.passes_per_image = float(self.config.passes)
 
@@ -207,19 +211,24 @@ class ZOA(MatchingMethod[ZOAConfig]):
         self.search.point = np.concatenate([mixture, offset - self.bank.mixed(mixture)])
         return True
 
+    def predict(self, batch: Batch) -> Floats:
+        """One pass with the LayerNorms as they are."""
+        pooled = self.norms.engine.run(batch, taps=(Tap.POOLED,))[Tap.POOLED][0]
+        self.passes_per_image = 1.0
+        return self.engine.head()(self.shifted(pooled))
+
+    def sibling(self) -> Self:
+        return self.clone()  # a step writes into the norms
+
     def variables(self) -> State:
-        """What is being learned, the bank and its mixture, and the averages."""
         average = self.watch.average
         domain = np.empty((0, 2, self.engine.spec.dim)) if average is None else average[None]
-        return {**self.search.state(), **self.bank.state(), **self.matching_variables(), "domain": domain}
+        return super().variables() | {"domain": domain}
 
     def assign(self, variables: State) -> None:
-        """Continue from what was learned."""
         if len(variables["point"]) != len(variables["offsets"]) + len(self.norms) or len(variables["domain"]) > 1:
             raise FozoError(f"the state is not of {len(self.norms)} LayerNorm parameters and one domain; save it again")
-        self.bank.load_state(variables)
-        self.search.load_state(variables)
+        super().assign(variables)
         average = variables["domain"].astype(np.float64)
         self.watch.average = average[0] if len(average) else None
-        self.assign_matching(variables)
         self.norms.assign(self._weights(self.search.point))

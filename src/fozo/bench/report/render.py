@@ -1,0 +1,38 @@
+"""Pages from the templates beside this file. Every value is escaped, unless it is ``Markup``: charts and pictures."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fozo.bench.report import colours
+from fozo.bench.report.tables import full_name, number
+from fozo.io import atomic_write, disk_errors
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("fozo.bench.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"number": number, "full_name": full_name}
+    made.globals |= {"colours": Markup(colours.css())}
+    return made
+
+
+def render(template: str, **values: object) -> str:
+    """Fill ``templates/TEMPLATE.html.j2``: one HTML page that needs no network and no script."""
+    return _environment().get_template(f"{template}.html.j2").render(values)
+
+
+def write_page(out: Path, text: str) -> None:
+    """Write a page or table whole; folders and commands in it may hold any bytes."""
+    with disk_errors(out), atomic_write(out) as stream:
+        stream.write(text.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,185 @@
+"""All that adaptation changes: read and set as named arrays, undone if a batch fails, saved, journaled and replayed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from fozo.errors import FozoError
+from fozo.methods.common.info import MethodInfo
+from fozo.methods.common.journal import Journal, apply_changes, changes, read_journal
+from fozo.methods.common.options import plain
+from fozo.methods.common.state import (
+    ArrayLike,
+    check_arrays,
+    check_finite,
+    load_state,
+    read_attributes,
+    save_state,
+    write_attributes,
+)  # fmt: skip
+from fozo.types import Engine, State
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from typing_extensions import Self
+
+C = TypeVar("C", bound="DataclassInstance")
+
+
+class Stateful(ABC, Generic[C]):
+    """The part of :class:`fozo.Method` that is about its state."""
+
+    info: ClassVar[MethodInfo]
+    STATE: ClassVar[tuple[str, ...]] = ()
+    """Attributes that adaptation changes: arrays, numbers, or objects with ``state()`` and ``load_state()``.
+
+    A step replaces arrays and never writes into them. Plain integers are counts and cannot be negative.
+    """
+    VARIABLE_LENGTH: ClassVar[Mapping[str, str]] = {}
+    """Variables with any number of rows, and what that number is called: equal names mean equal numbers.
+
+    A number named here and in ``STATE`` may be ``None``.
+    """
+
+    engine: Engine
+    config: C
+    seed: int
+    lock: threading.RLock
+    journal: Journal | None
+    passes_per_image: float = 1.0
+    """Forward passes that the latest batch cost, as an average over its images."""
+    _metrics: dict[str, float]
+    _recorded: State
+    """The variables as the journal's last entry left them."""
+    _entries: int
+    """The journal's entries that led here."""
+
+    @abstractmethod
+    def sibling(self) -> Self: ...
+
+    def variables(self) -> State:
+        """Return all that adaptation changes as named arrays, which later steps will not write into.
+
+        The names, shapes and precisions are always the same, but for the rows that :attr:`VARIABLE_LENGTH` lets vary.
+        """
+        return read_attributes(self, self.STATE, self.VARIABLE_LENGTH)
+
+    def assign(self, variables: State) -> None:
+        """Put variables of the right names, shapes and precisions in force; refuse impossible values here."""
+        write_attributes(self, self.STATE, self.VARIABLE_LENGTH, variables)
+
+    def variable_length(self) -> Mapping[str, str]:
+        return self.VARIABLE_LENGTH
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Return a function that restores the current state; by all variables unless a method knows a cheaper way."""
+        return partial(self.assign, self.variables())
+
+    def record(self) -> dict[str, object]:
+        """Return what the latest batch changed as a journal entry (JSON): by default all rows of the state that did."""
+        return {"arrays": changes(self._recorded, self.variables())}
+
+    def follow(self, entry: Mapping[str, Any]) -> None:
+        """Change the state as the batch did that :meth:`record` made this entry for."""
+        self.assign(apply_changes(self.variables(), entry["arrays"]))
+
+    @property
+    def journal_index(self) -> int:
+        """Index of the next journal entry; a method whose state counts its batches returns that count."""
+        return self._entries
+
+    def journal_header(self) -> dict[str, object]:
+        """Return what has to be the same for a journal to be continued or replayed."""
+        return {"model": self.engine.spec.name, **self.owner()}
+
+    def append_to(self, journal: Journal, index: int) -> None:
+        journal.append(index, self.record())
+        self._recorded, self._entries = self.variables(), index + 1
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Put everything back to where it was if the body raises."""
+        undo = self.checkpoint()
+        before = self._metrics, self.passes_per_image, self._recorded, self._entries
+        try:
+            yield
+        except BaseException:
+            undo()
+            self._metrics, self.passes_per_image, self._recorded, self._entries = before
+            self._rewind()
+            raise
+
+    def _rewind(self) -> None:
+        """Let the journal note that the run went back."""
+        if self.journal is not None:
+            self.journal.rewind(self.journal_index)
+
+    def state(self) -> State:
+        """Return a copy of all that adaptation has changed."""
+        with self.lock:
+            return {name: np.array(value) for name, value in self.variables().items()}
+
+    def load_state(self, state: State) -> None:
+        """Continue from what :meth:`state` returned. A state that does not fit is refused, and nothing is changed."""
+        with self.lock:
+            self.check_arrays(state)
+            check_finite(state)
+            with self.transaction():
+                try:
+                    self.assign({name: np.array(value) for name, value in state.items()})
+                except FozoError:
+                    raise
+                except Exception as error:  # right shapes and types, but values that adaptation does not lead to
+                    raise FozoError(
+                        f"this is not a state of {self.info.name} ({type(error).__name__}: {error}); give a state that "
+                        f"it saved itself"
+                    ) from error
+                self._metrics = {}
+            self._rewind()
+
+    def check_arrays(self, arrays: Mapping[str, ArrayLike]) -> None:
+        """Refuse names, shapes and precisions that no state of this method has; arrays or their headers will do."""
+        check_arrays(self.info.name, self.variables(), self.variable_length(), arrays)
+
+    def identity(self) -> dict[str, object]:
+        """Return plain values (JSON) that have to be the same for a state to be continued."""
+        return {"config": plain(self.config)} | ({"seed": self.seed} if self.info.draws else {})
+
+    def owner(self) -> dict[str, object]:
+        """Return :meth:`identity`, and which method and model a file is of."""
+        spec = self.engine.spec
+        classes = None if spec.subset is None else list(spec.subset)
+        return {"method": self.info.name, "fingerprint": spec.fingerprint, "classes": classes, **self.identity()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to an ``.npz`` (no pickle), atomically."""
+        save_state(path, self.engine.spec.name, self.owner(), self.state())
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a saved state, as if the run had never been interrupted.
+
+        A state of another method, model or config is refused, and nothing is changed.
+        """
+        self.load_state(load_state(path, self.owner(), self.check_arrays))
+
+    def replay(self, journal: str | os.PathLike[str], batches: int | None = None) -> None:
+        """Continue from where a journal leads, without any image: after all its batches, or the first ``batches``.
+
+        That is how an adaptation is continued after a crash, audited, and undone to any batch. The journal has to be of
+        the same model, statistics and config. If it is refused, nothing is changed.
+        """
+        file, other = read_journal(journal), self.sibling()
+        file.check(self.journal_header())
+        followed = file.replay(other.follow, batches)
+        with self.lock:
+            self._entries = followed
+            self.load_state(other.state())
+            self._recorded = {} if self.journal is None else self.variables()
