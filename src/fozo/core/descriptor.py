@@ -4,8 +4,8 @@ Noise, blur, fog or a change of contrast alter colour and the amount of detail a
 of a picture does. So the descriptor of an image is the mean of each channel, and the logarithm of the energy of each
 channel in every half octave of spatial frequency. A few dozen numbers; no model, no labels.
 
-Frequencies are those of the discrete cosine transform: unlike Fourier's it takes an image as going on mirrored beyond
-its border, so the border is not an edge. Colours are first turned into brightness and two differences of colour, because
+Frequencies are those of the discrete cosine transform: unlike Fourier's it takes an image as mirrored beyond its
+border, so the border is not an edge. Colours are first turned into brightness and two differences of colour, because
 natural images have little fine detail in the latter and noise has as much as anywhere.
 """
 
@@ -157,7 +157,7 @@ class Spectra:
         smooth = np.take(steps, self._lower, axis=-1)
         smooth *= self._beyond
         smooth += np.take(values, self._lower, axis=-1)
-        gains = np.exp(smooth.reshape(*log_gains.shape[:-1], self.height, self.width))
+        gains: Single = np.exp(smooth.reshape(*log_gains.shape[:-1], self.height, self.width))
         gains[..., 0, 0] = 1
         return gains
 

@@ -42,7 +42,8 @@ def log_gains(
     deviation = np.maximum(-domains.mean[:, energies], 0)
     believed = np.maximum(1 - domains.variance[:, energies] / np.maximum(deviation, 1e-9) ** 2, 0)
     deficit = drifted[:, None] * (believed * deviation * descriptor_std[energies])
-    return np.minimum(strength * deficit / 2, MAX_LOG_GAIN).reshape(-1, spectra.channels, spectra.bands)
+    gains: Array = np.minimum(strength * deficit / 2, MAX_LOG_GAIN)
+    return gains.reshape(-1, spectra.channels, spectra.bands)
 
 
 def equalise(spectra: Spectra, coefficients: Single, gains: Array, threads: Threads = ONE) -> Single:

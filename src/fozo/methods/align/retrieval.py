@@ -99,7 +99,9 @@ class Rows:
         """Zeros, for descriptors of ``features`` numbers; ``shape`` is layers, width and contents of a row."""
         layers, width, contents = shape
         return cls(
-            *np.zeros((3, rows, features)),
+            np.zeros((rows, features)),
+            np.zeros((rows, features)),
+            np.zeros((rows, features)),
             np.zeros((rows, layers, width), dtype=np.int8),
             np.zeros((rows, layers), dtype=np.float32),
             np.zeros((rows, contents), dtype=np.float32),

@@ -116,9 +116,10 @@ class Targets:
         """Turn standardised block updates, or averages of them, into their own units."""
         return vectors * self.unit + self.centre
 
-    def residuals(self, updates: Floats, offsets: Array) -> Floats:
+    def residuals(self, updates: Floats, offsets: Array) -> Array:
         """How the unmoved tokens of images differ from those of clean images of their content."""
-        return unmoved(updates, self.depth) - self.average - self.shift(offsets)
+        found: Array = unmoved(updates, self.depth) - self.average - self.shift(offsets)
+        return found
 
     def plausible(self, vectors: Single) -> npt.NDArray[np.bool_]:
         """Say of each image whether its standardised block updates can be those of a picture: ``[B]``."""
