@@ -1,19 +1,20 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
 #   make demo    watch a camera go bad and the bundled ViT being adapted, without PyTorch
 #   make test    lint, layers, types and tests
-# and `make docs` builds the documentation with the API reference into site/.
+# `make docs` builds the documentation with the API reference into site/, `make mutate` tests the tests.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit docs clean
+.PHONY: demo test lint types unit ray mutate docs clean
 
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
 
-# Types are checked beside the tests: each needs one processor.
+# Types are checked beside the tests. Ray's clusters run alone, after the rest: they break where processors are busy.
 test: lint
 	@$(MAKE) --no-print-directory -j2 types unit
+	@$(MAKE) --no-print-directory ray
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -23,9 +24,17 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
-# On all processors; whoever is done early takes over what others have waiting.
+# On all processors; a worker that is done takes over tests of the others.
 unit: $(VENV)/.ready
-	$(BIN)/pytest --numprocesses auto --dist worksteal
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m "not ray"
+
+# Only the files that have such tests are collected.
+ray: $(VENV)/.ready
+	$(BIN)/pytest --numprocesses 0 -m ray $(shell grep -rlE 'mark\.ray' tests --include='*.py')
+
+# Change one operator or number after another, and list changes that no test notices: 20 minutes on two processors.
+mutate: $(VENV)/.ready
+	$(BIN)/python -m tests.mutate
 
 # Warnings are errors (mkdocs.yml), and nothing is fetched. The variable spares us an advertisement.
 docs: $(VENV)/.ready

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,22 +36,7 @@ MOST_IMAGES = 4 * BATCH
 Right = npt.NDArray[np.float64]
 
 
-class Remembered:
-    """Answers again what it answered to the very same images, so that what the adapter leaves alone costs one pass."""
-
-    def __init__(self, model: Callable[[Any], object]) -> None:
-        self.model = model
-        self.images: Any = None
-        self.answer: object = None
-
-    def __call__(self, images: Any) -> object:  # noqa: ANN401 - an array or a tensor
-        if self.images is None or self.images.shape != images.shape or not bool((self.images == images).all()):
-            self.images, self.answer = images, self.model(images)
-        return self.answer
-
-
 def engine_of(weights: Path, kind: str, folder: Path, threads: int) -> BlackBoxEngine:
-    """Open the model as somebody else's."""
     torch.set_num_threads(threads)
     model = load(weights)
     if kind == "torch":
@@ -73,7 +56,6 @@ def measure(
     if not statistics.exists():
         fozo.calibrate(engine, clean_batches(clean, engine.spec)).save(statistics)
     adapter = fozo.adapter(engine, statistics)
-    engine.model = Remembered(engine.model)
     plain, source = fozo.NoAdapt(engine), Corrupting(test, engine.spec.image_size)
     labels, found = np.asarray(test.labels), dict[str, list[Right]]()
     for turn in range(rounds):
@@ -93,7 +75,6 @@ def measure(
 
 
 def row(name: str, right: Right) -> str:
-    """One line of the table."""
     difference = 100 * (right[1] - right[0])
     error = 1.96 * difference.std(ddof=1) / np.sqrt(len(difference))
     before, after = 100 * right.mean(axis=1)

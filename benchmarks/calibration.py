@@ -134,7 +134,6 @@ def paired(ours: Hits, theirs: Hits) -> tuple[float, float]:
 
 
 def cell(ours: Hits, theirs: Hits) -> str:
-    """Top-1, and how far it is from the other's."""
     return f"{100 * ours.mean():.2f} ({written(ours, theirs)})"
 
 

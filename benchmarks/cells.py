@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.stats import t as student
 
-from benchmarks.pairs import BASE
-from fozo.bench.gains import signed
+from fozo.bench.gains import BASE, signed
 from fozo.bench.measures import BINS
 from fozo.bench.store import Group, Run
 from fozo.errors import FozoError
@@ -40,12 +39,10 @@ class Gain:
 
     @classmethod
     def around(cls, value: float, half: float) -> Gain:
-        """Make one with a symmetric interval."""
         return cls(value, value - half, value + half)
 
     @property
     def half(self) -> float:
-        """Half the width of the interval."""
         return (self.high - self.low) / 2
 
     @property
@@ -54,7 +51,6 @@ class Gain:
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
     def __str__(self) -> str:
-        """Value and half width, as tables have them."""
         return f"{signed(self.value)} ± {self.half:.1f}"
 
 
@@ -79,7 +75,6 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Expected calibration error in percent."""
         return float(100 * np.abs(self.bins[:, 1] - self.bins[:, 2]).sum() / self.bins[:, 0].sum())
 
 
@@ -120,7 +115,6 @@ class Cell:
         return f"{self.model}, {self.scenario}{severity}{subset}, {self.images} images"
 
     def top(self, label: str) -> float:
-        """Top-1 over all corruptions."""
         return float(100 * self.rows[label].hits(self.domains).mean())
 
     def gain(self, label: str, base: str = BASE, domains: Sequence[str] | None = None) -> Gain:
@@ -159,7 +153,6 @@ class Cell:
 
 
 def name_of(model: str) -> str:
-    """A model's name in the pictures."""
     return next((name for start, name in TOKENS.items() if model.startswith(start)), model.split(".")[0])
 
 

@@ -41,7 +41,7 @@ def refusals(name: str) -> Iterator[None]:
         sys.exit(2)
 
 
-def random_engine(size: str, chunk: int | None = None) -> TorchEngine:
+def random_engine(size: str, device: str = "cpu") -> TorchEngine:
     """Make a ViT with random weights, on which speed and memory do not depend."""
     import torch
 
@@ -52,7 +52,7 @@ def random_engine(size: str, chunk: int | None = None) -> TorchEngine:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         vit = ViT(Architecture((224, 224), (16, 16), 3, dim, 12, heads, 4 * dim, 1000))
-    engine = fozo.load_engine(vit, mean=0.5, std=0.5, chunk=chunk)
+    engine = fozo.load_engine(vit, mean=0.5, std=0.5, device=device)
     assert isinstance(engine, TorchEngine)
     return engine
 
@@ -111,7 +111,6 @@ def write(paragraphs: Iterable[str], target: Path | None) -> None:
 
 
 def mebibytes() -> float:
-    """Peak memory of this process so far."""
     return peak_memory("cpu") / 2**20
 
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from benchmarks.cells import Cell, Gain
-from benchmarks.pairs import BASE
-from fozo.bench.gains import by_method, signed
+from fozo.bench.gains import BASE, by_method, signed
 from fozo.bench.plan import TUNED, published
 
 OURS = "Align"
@@ -21,12 +20,10 @@ SIDES = {1: "significantly above", 0: "not significantly different from", -1: "s
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them."""
     return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1] if names else "none"
 
 
 def words_of(domain: str) -> str:
-    """A corruption's name without its severity."""
     return domain.split("/")[0].replace("_", " ")
 
 
@@ -36,12 +33,10 @@ def adapting(cell: Cell) -> list[str]:
 
 
 def rivals(cell: Cell) -> list[str]:
-    """The rows beside NoAdapt and Align."""
     return [label for label in adapting(cell) if label != OURS]
 
 
 def by_domain(cell: Cell, label: str = OURS, base: str = BASE) -> dict[str, Gain]:
-    """A row's gain in each corruption."""
     return {words_of(name): cell.gain(label, base, (name,)) for name in cell.domains}
 
 
@@ -199,7 +194,6 @@ def passes(cells: Sequence[Cell]) -> str:
 
 
 def most_and_least(cell: Cell) -> str:
-    """Say where Align gains most and least."""
     gains = by_domain(cell)
     order = [f"{name} ({gains[name]})" for name in sorted(gains, key=lambda name: -gains[name].value)]
     return f"{cell.title}: Align gains most on {listed(order[:3])}, least on {listed(order[-3:])}."

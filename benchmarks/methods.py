@@ -79,7 +79,6 @@ def prepare(a: argparse.Namespace) -> None:
 
 
 def run(a: argparse.Namespace) -> Result:
-    """Run one method over the stream."""
     stream, labels = np.load(a.work / STREAM, mmap_mode="r"), np.load(a.work / LABELS)
     name, options = rows()[a.run]
     engine = fozo.load_engine(a.weights)
@@ -108,7 +107,6 @@ def run(a: argparse.Namespace) -> Result:
 
 
 def table(results: dict[str, Result], a: argparse.Namespace) -> str:
-    """The page."""
     plain = results["NoAdapt"]
     domains = " | ".join(kind.replace("_", " ") for kind in DOMAINS)
     error = 100 * (0.25 / (len(DOMAINS) * a.per_domain)) ** 0.5

@@ -21,7 +21,7 @@ from benchmarks.monitor_material import BATCH, SEVERITIES, TEST, Domain, Materia
 from fozo.core.descriptor import describe
 from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
-from fozo.data.groups import TEXT, TUNING, parse
+from fozo.data.groups import GROUPS, HELD_OUT, TUNING
 from fozo.monitor import CleanImages, DriftDetector
 from fozo.monitor.faults import FaultDetector
 from fozo.monitor.quality import QualityStatistics
@@ -80,8 +80,8 @@ def narrow(clean: CleanImages, rest: Array, labels: npt.NDArray[np.int64]) -> It
     yield "## Narrow content: clean images of one kind of thing, 1,000 batches each (rate 1e-4)"
     rows: list[list[object]] = []
     whitened = clean.whitening(rest)
-    for name, text in TEXT.items():
-        group = whitened[np.isin(labels, parse(text))]
+    for name in (*TUNING, *HELD_OUT):
+        group = whitened[np.isin(labels, GROUPS[name])]
         count = len(group)
         chance = np.square(group - group.mean(axis=0)).sum() / (count - 1) / count / clean.length
         alarms = []
@@ -95,16 +95,8 @@ def narrow(clean: CleanImages, rest: Array, labels: npt.NDArray[np.int64]) -> It
                 alarms.append(int((np.array(p) < 1e-4).sum()))
         kind = name + (" (Align was tuned on it)" if name in TUNING else "")
         rows.append([kind, count, f"{clean.distance(group) - chance:.2f}", *alarms])
-    heads = [
-        "group",
-        "images",
-        "distance of its mean",
-        "16 images, content 0",
-        "64, content 0",
-        "16, content 0.25",
-        "64, 0.25",
-    ]
-    yield markdown(heads, rows)
+    heads = ["group", "images", "distance of its mean", "16 images, content 0", "64, content 0", "16, content 0.25"]
+    yield markdown([*heads, "64, 0.25"], rows)
 
 
 def delays(clean: CleanImages, test: dict[Domain, Array], rest: Array) -> Iterator[str]:
@@ -174,7 +166,11 @@ def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
 def faults_and_cost(material: Material) -> Iterator[str]:
     """Camera faults seen in unrelated photographs, and what looking at an image costs beside its descriptor."""
     spec, (domain, indices) = material.spec, material.domains("rest")[0]
-    pixels, quality, detector = material.pixels("rest", domain, indices), QualityStatistics(spec), FaultDetector()
+    pixels, quality, detector = (
+        material.pixels("rest", domain, indices),
+        QualityStatistics(spec),
+        FaultDetector(spec.image_size),
+    )
     found, seconds = [], []
     for start in range(0, len(pixels) - BATCH + 1, BATCH):
         images = spec.normalise(pixels[start : start + BATCH])

@@ -22,7 +22,7 @@ from fozo.data.corruptions import KINDS
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
 from fozo.monitor.accuracy import prediction_features
-from fozo.monitor.reference import Part
+from fozo.monitor.reference import Measurement
 from fozo.types import Array, Floats
 
 
@@ -70,7 +70,6 @@ def judge(
 
 
 def summary(found: list[Judged]) -> list[object]:
-    """Errors over all domains."""
     error = np.array([each.expected - each.truth for each in found])
     chance = np.array([each.chance for each in found])
     inside = np.mean([each.low <= each.truth <= each.high for each in found])
@@ -102,7 +101,7 @@ def accuracy(
         # Without predictions of the adapted model, the plain one's stand in, and are not reported.
         both = [material.logits("fit", domain, engine, methods[mode if counts[mode] else "plain"]) for mode in methods]
         count = len(both[0])
-        parts.append(Part(*domain, indices[:count], features["fit"][domain][:count], *both))
+        parts.append(Measurement(*domain, indices[:count], features["fit"][domain][:count], *both))
     labels = material.labels("fit", np.arange(len(material.clean)))
     whole = {"all": MonitorReference.of(adapter, parts, labels)}
     without = {
@@ -158,20 +157,10 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         f"{STREAMS[0][1]} images."
     )
     heads = [
-        "model",
-        "predictions",
-        "labels at calibration",
-        "kind seen",
-        "images calibrated on, a domain",
-        "images a domain",
-        "mean error",
-        "by chance",
-        "beyond chance",
-        "bias",
-        "largest",
-        "in the 95 % interval",
+        "model", "predictions", "labels at calibration", "kind seen", "images calibrated on, a domain",
+        "images a domain", "mean error", "by chance", "beyond chance", "bias", "largest", "in the 95 % interval",
         "interval",
-    ]
+    ]  # fmt: skip
     yield markdown([*heads, "mean error of average confidence"], rows)
     heads = ["model", "predictions", "severity", "accuracy", "expected", "average confidence", "mean error"]
     yield markdown(heads, details)

@@ -58,7 +58,6 @@ class Material:
 
     @cached_property
     def rest(self) -> ImageSet:
-        """The images that are not calibrated on."""
         used = {sample.path for sample in self.clean.samples}
         return self.all.select([sample.path for sample in self.all.samples if sample.path not in used])
 
@@ -78,7 +77,6 @@ class Material:
         return [(("clean", 0), np.arange(CLEAN)), *(((kind, level), some) for kind, level, some in turns(CLEAN, KINDS))]
 
     def labels(self, group: str, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The right classes."""
         return np.array([self.group(group).samples[i].label for i in indices])
 
     def pixels(self, group: str, domain: Domain, indices: npt.NDArray[np.int64]) -> Pixels:
@@ -136,7 +134,6 @@ class Material:
         return np.asarray(np.load(path))
 
     def source(self, engine: fozo.Engine) -> fozo.SourceStatistics:
-        """Statistics of the clean images."""
         path = self.cache / f"{engine.spec.name}-source.npz"
         if not path.exists():
             pixels = self.pixels("fit", ("clean", 0), np.arange(CLEAN))

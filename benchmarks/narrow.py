@@ -5,7 +5,7 @@
     python -m benchmarks.narrow RUNS
 
 Prints Markdown, of all finished runs of these recipes below a folder. Differences to NoAdapt are paired over batches
-(``over_seeds`` of benchmarks/pairs.py), averaged over groups, domains and seeds. A group or domain counts as below when
+(``over_seeds``), averaged over groups, domains and seeds. A group or domain counts as below when
 it lost more than half a point, and a group as significantly below when the interval of its difference excludes zero.
 """
 
@@ -21,9 +21,8 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks.common import markdown, refusals
-from benchmarks.pairs import BASE, difference, over_seeds
-from fozo.bench.gains import Gain
-from fozo.bench.measures import BatchRecord
+from fozo.bench.gains import BASE, Gain, by_batch
+from fozo.bench.measures import BatchRecord, Interval
 from fozo.bench.report.tables import SHORT
 from fozo.bench.store import Group, Run, collect
 from fozo.errors import FozoError
@@ -32,6 +31,25 @@ BELOW = -0.5
 """Points that count as a loss."""
 Pairs: TypeAlias = Sequence[tuple[Run, Run]]
 """Runs of a method, each beside NoAdapt's over the same batches."""
+
+
+def over_seeds(seeds: Sequence[tuple[Sequence[BatchRecord], Sequence[BatchRecord]]]) -> Gain:
+    """Mean over several seeds of the difference of two runs' averages, paired by batch.
+
+    Seeds change the order of the images, not the images. So the interval is not narrowed by their number: its ends are
+    the means of the seeds' own.
+    """
+    found = [by_batch(ours, theirs).mean for ours, theirs in seeds]
+    within = [gain.within for gain in found if gain.within is not None]
+    ends = [float(np.mean([getattr(each, end) for each in within])) for end in ("low", "high") if within]
+    return Gain(float(np.mean([gain.value for gain in found])), Interval(*ends) if ends else None)
+
+
+def difference(gain: Gain) -> str:
+    """Write a gain over the plain model, with its interval; bold where the interval excludes zero."""
+    within = gain.within
+    text = f"{gain.value:+.2f}" + (f" ({within.low:+.2f} to {within.high:+.2f})" if within is not None else "")
+    return f"**{text}**" if gain.side else text
 
 
 def pairs(group: Group, label: str, base_label: str = BASE) -> dict[str, Pairs]:
@@ -48,7 +66,6 @@ def pairs(group: Group, label: str, base_label: str = BASE) -> dict[str, Pairs]:
 
 
 def average(runs: Iterable[Run]) -> float:
-    """Top-1 over all runs."""
     return float(np.mean([run.measures.average for run in runs]))
 
 

@@ -1,7 +1,7 @@
 """What the recommended method costs over the plain model on the same engine: time, memory, and the size of its state.
 
     python -m benchmarks.overhead [--models base tiny bundled] [--engines torch float32 int8] [--batches 1 8 64]
-                                  [--threads 1 2] [--clean] [--busy] [--seconds 20] [--device cuda] [--no-memory]
+                                  [--threads 1 2] [--clean] [--seconds 20] [--device cuda] [--no-memory]
 
 Processor time (of all threads of the process) and clock of ``fozo.Align`` over ``fozo.NoAdapt``, which see the same
 batch in turn, another one in every round; a figure is the median of the rounds' ratios. Processor time is what a bill
@@ -20,18 +20,15 @@ from __future__ import annotations
 
 import argparse
 import platform
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 import fozo
-from benchmarks.common import SIZES, in_a_process, mebibytes, timed
+from benchmarks.common import in_a_process, mebibytes, random_engine, timed
 from fozo.core.descriptor import spectra
 from fozo.data import sample
 from fozo.io.system import usable_cpus
@@ -71,15 +68,13 @@ def _torch(model: str, device: str) -> Engine:
 
     from fozo.models.vit import Architecture, ViT
 
-    if model == "bundled":
-        spec = fozo.load_engine(sample.MODELS["float32"], threads=1).spec
-        shape = Architecture(
-            spec.image_size, spec.patch_size, spec.channels, spec.dim, spec.depth, max(1, spec.dim // 32), 4 * spec.dim,
-            spec.classes,
-        )  # fmt: skip
-    else:
-        dim, heads = SIZES[model]
-        shape = Architecture((224, 224), (16, 16), 3, dim, 12, heads, 4 * dim, 1000)
+    if model != "bundled":
+        return random_engine(model, device=device)
+    spec = fozo.load_engine(sample.MODELS["float32"], threads=1).spec
+    shape = Architecture(
+        spec.image_size, spec.patch_size, spec.channels, spec.dim, spec.depth, max(1, spec.dim // 32), 4 * spec.dim,
+        spec.classes,
+    )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
         vit = ViT(shape)
@@ -105,18 +100,6 @@ def adapted(engine: Engine, stream: Floats) -> fozo.Align:
     state["next"] = np.zeros_like(state["next"])
     method.load_state(state)
     return method
-
-
-@contextmanager
-def spinning(processes: int) -> Iterator[None]:
-    """Keep the machine busy beside us."""
-    children = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
 
 
 def measure(plain: fozo.NoAdapt, align: fozo.Align, stream: Floats, size: int, seconds: float) -> tuple[float, ...]:
@@ -184,7 +167,6 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=(1, 8, 64))
     parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
     parser.add_argument("--clean", action="store_true", help="a stream without drift")
-    parser.add_argument("--busy", action="store_true", help="two processes spin beside it")
     parser.add_argument("--seconds", type=float, default=20, help="of each figure, about")
     parser.add_argument("--device", default="cpu", help="of torch")
     parser.add_argument("--no-memory", action="store_true", help="leave out peak memory and state")
@@ -194,17 +176,14 @@ def main() -> None:
         folder, model, engine, method = a.peak
         peak(Path(folder), model, engine, method, a.threads[0])
         return
-    print(
-        f"Align over NoAdapt on {usable_cpus()} processors ({platform.machine()}), {'clean' if a.clean else 'faded'} "
-        f"images, {'two processes spinning beside it' if a.busy else 'nothing beside it that this command started'}"
-    )
-    with tempfile.TemporaryDirectory() as name, spinning(2 if a.busy else 0):
+    drift = "clean" if a.clean else "faded"
+    print(f"Align over NoAdapt on {usable_cpus()} processors ({platform.machine()}), {drift} images")
+    with tempfile.TemporaryDirectory() as name:
         for model in a.models:
             table(Path(name), model, a)
 
 
 def table(folder: Path, model: str, a: argparse.Namespace) -> None:
-    """Print what one model costs on every engine."""
     print(f"\n| {model} | threads | batch | processor time | clock | ms an image | rounds |")
     print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
     spent = []

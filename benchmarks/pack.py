@@ -40,7 +40,6 @@ def joined(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def gather(roots: Sequence[Path], into: Path) -> None:
-    """Copy what belongs into an archive."""
     for store in (store for root in roots for store in stores(root)):
         target = into / store.folder.name
         target.mkdir(exist_ok=True)
@@ -68,7 +67,6 @@ def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def pack(target: Path, roots: Sequence[Path]) -> None:
-    """Write the archive, whole or not at all."""
     with TemporaryDirectory() as scratch:
         gather(roots, Path(scratch))
         with atomic_write(target) as file, tarfile.open(fileobj=file, mode="w:xz") as archive:

@@ -69,19 +69,16 @@ class Span:
 
 
 def text(x: float, y: float, words: str, kind: str = "", style: str = "") -> str:
-    """A line of text."""
     named = (("class", kind), ("style", style))
     given = "".join(f' {name}="{value}"' for name, value in named if value)
     return f'<text x="{x:.1f}" y="{y:.1f}"{given}>{escape(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """A straight line."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
 def svg(title: str, height: float, parts: Sequence[str]) -> str:
-    """The whole picture."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" role="img">'
         f"<title>{escape(title)}</title><style>{STYLE}</style>"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.cells import Cell, Gain
-from benchmarks.pairs import BASE
+from fozo.bench.gains import BASE
 from fozo.bench.plan import AVERAGE, TUNED, load_recipe
 
 MEASURED = {"table1": "Table 1", "table2": "Table 2"}

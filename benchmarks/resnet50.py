@@ -63,7 +63,6 @@ def load(path: Path) -> ResNet50:
 
 
 def write_onnx(model: ResNet50, path: Path) -> None:
-    """Write the network with PyTorch's exporter."""
     torch.onnx.export(
         model, (torch.zeros(1, 3, SIZE, SIZE),), path, dynamo=False, opset_version=18, input_names=["input"],
         output_names=["output"], dynamic_axes={"input": {0: "N"}, "output": {0: "N"}},

@@ -23,9 +23,9 @@ from benchmarks import conclusions, narrow
 from benchmarks.cells import CLEAN, Cell, Gain, name_of, read_evidence, standing
 from benchmarks.common import markdown, refusals
 from benchmarks.conclusions import OURS, adapting, rivals, words_of
-from benchmarks.pairs import BASE
 from benchmarks.pictures import curves_picture, gains_picture, map_picture
 from benchmarks.reproduction import reproduction
+from fozo.bench.gains import BASE
 from fozo.bench.plan import TUNED, published
 from fozo.bench.store import Group, collect
 from fozo.errors import FozoError
@@ -79,7 +79,6 @@ OTHERS = (
 
 
 def wrapped(words: str) -> str:
-    """A paragraph in lines of the usual length."""
     return textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
@@ -195,7 +194,6 @@ class Page:
 
     @property
     def lead(self) -> Cell:
-        """The cell of which most was measured."""
         return self.main[0]
 
     @property
@@ -205,7 +203,6 @@ class Page:
         return [self.lead, *([closest] if closest is not self.lead else [])]
 
     def draw(self, name: str, alt: str, drawn: str) -> str:
-        """Write a picture and return what shows it."""
         with atomic_write(self.pictures / f"{name}.svg") as file:
             file.write(drawn.encode())
         return f"![{alt}]({self.pictures.name}/{name}.svg)"
@@ -227,7 +224,6 @@ class Page:
         ]
 
     def gains(self) -> list[str]:
-        """All rows in all cells."""
         tiers = [
             {cell.title: {k: cell.gain(k) for k in adapting(cell)} for cell in self.main if cell.severity == severity}
             for severity in dict.fromkeys(cell.severity for cell in self.main)
@@ -299,7 +295,6 @@ class Page:
         return ["## Narrow content and other streams", *parts] if parts else []
 
     def __str__(self) -> str:
-        """The whole page."""
         head = HEAD.format(models=conclusions.listed(list(dict.fromkeys(cell.model for cell in self.main))))
         first = [*self.losses(), *self.gains(), *self.learning(), *self.passes(), *self.corruptions()]
         measured, note = reproduction(self.main)
@@ -319,7 +314,6 @@ def seen(cell: Cell) -> list[int]:
 
 
 def commands(cells: Sequence[Cell]) -> str:
-    """The command that made some cells."""
     long = sorted({cell.images for cell in cells}, reverse=True)
     others = f" (or {conclusions.listed([str(images) for images in long[1:]])})" if long[1:] else ""
     return f"Made by `fozo bench evidence --model WEIGHTS --imagenet DIR --images {long[0]} --out RUNS`{others}."

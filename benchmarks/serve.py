@@ -47,7 +47,7 @@ from fozo.io.system import usable_cpus
 from fozo.methods.align.config import AlignConfig
 from fozo.methods.align.retrieval import NAMES, RetrievalConfig
 from fozo.serve.cameras import Camera
-from fozo.serve.store import Store
+from fozo.serve.store import StateFolder
 
 Frames = npt.NDArray[np.uint8]
 CAMERAS = (1, 8, 64)
@@ -77,7 +77,6 @@ class Subject:
 
 
 def pictures(count: int, size: int = 28, channels: int = 1, start: int = 0) -> Frames:
-    """Pictures of the bundled set, enlarged."""
     with np.load(sample.IMAGES) as data:
         small = data["images"][start : start + count]
     large = small.repeat(size // 28, axis=1).repeat(size // 28, axis=2)
@@ -94,7 +93,6 @@ def bundled() -> Subject:
 
 
 def exported(weights: Path, folder: Path) -> Subject:
-    """Export a ViT and calibrate it, into a folder."""
     model, stats = folder / "vit.onnx", folder / "vit.npz"
     subprocess.run([sys.executable, "-m", "fozo", "export", str(weights), "-o", str(model)], check=True)
     engine = fozo.load_engine(model)
@@ -115,7 +113,6 @@ class Server:
         self.port = int(found[1])
 
     def processor(self) -> float:
-        """Seconds of processor time so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -210,6 +207,10 @@ def latency(subject: Subject, seconds: float) -> Iterator[list[str]]:
             yield [subject.title, str(cameras), f"{sent:.0f}", *(f"{1000 * found[p]:.1f}" for p in ("p50", "p99"))]
 
 
+def _same(adapter: fozo.Align, on_event: object) -> tuple[fozo.Align, None]:
+    return adapter, None
+
+
 def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterator[list[str]]:
     """Open cameras whose memories are full, and see what the server grows by."""
     for capacity in capacities:
@@ -219,12 +220,13 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
         adapter.load_state({**adapter.state(), **rows, "next": np.array(0)})
         arrays = sum(array.nbytes for array in adapter.state().values())
         with tempfile.TemporaryDirectory() as state:
-            store = Store(Path(state), NAME)
+            store = StateFolder(Path(state), NAME)
             for number in range(HELD[-1]):
-                camera = Camera(f"camera-{number}", adapter, None, store.open(f"camera-{number}"), [])
+                name = f"camera-{number}"
+                camera = Camera(name, partial(_same, adapter), store.open(name))
                 camera.unsaved = 1
                 camera.save()
-                camera.let_go()
+                camera.close()
             options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
             with serving(subject, *options) as server, frames_file(subject) as path:
                 residents = []

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import fozo
-from fozo.io.system import usable_cpus
 from tests.helpers import SHARED, TINY, Golden, golden_material, need, random_images, random_vit
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would the programs that they interrupt.
@@ -31,9 +30,9 @@ for _name in ("nms", "qnms") if torch.version.cuda is None else ():  # beside a 
 
 
 @pytest.fixture(autouse=True)
-def torch_threads(request: pytest.FixtureRequest) -> None:
-    """One thread for tiny models, all for the real one."""
-    torch.set_num_threads(usable_cpus() if "real_weights" in request.fixturenames else 1)
+def torch_threads() -> None:
+    """One thread: the processors are busy with other tests."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

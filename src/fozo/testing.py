@@ -101,6 +101,8 @@ def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> N
     _check_states(factory, batches)
     _check_refused_states(factory, batches)
     _check_transactions(factory, batches)
+    _check_frozen(factory, batches)
+    _check_siblings_and_journals(factory, batches)
     _check_threads(factory, batches)
     _check_manners(factory, batches)
 
@@ -206,6 +208,40 @@ def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
     method.step = step  # type: ignore[method-assign]
     for images in batches[2:]:
         assert np.array_equal(method(images), twin(images)), "after refused batches predictions differ"
+
+
+def _check_frozen(factory: Factory, batches: Sequence[Images]) -> None:
+    method, twin = factory(), factory()
+    for images in batches[:3]:
+        method(images), twin(images)
+    method.freeze()
+    state, first = method.state(), method(batches[3])
+    assert method.frozen, "freeze() does not show"
+    for images in (batches[4], batches[5][:1]):
+        assert np.isfinite(method(images)).all(), "a frozen method's logits are not finite"
+    assert np.array_equal(method(batches[3]), first), "a frozen method predicts the same images differently"
+    assert same(method.state(), state), "a frozen method learns"
+    method.unfreeze()
+    for images in batches[3:]:
+        assert np.array_equal(method(images), twin(images)), "freezing leaves a trace in later predictions"
+
+
+def _check_siblings_and_journals(factory: Factory, batches: Sequence[Images]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        method = factory()
+        twin, replayed = method.sibling(), method.sibling()
+        twin.open_journal(Path(folder) / "journal")
+        for images in batches[:3]:
+            assert np.array_equal(method(images), twin(images)), "a sibling predicts differently from a new method"
+            twin.release()
+        assert same(method.sibling().state(), factory().state()), "sibling() does not give the state of a new method"
+        twin.freeze()
+        twin(batches[4])
+        replayed.replay(Path(folder) / "journal")
+        learnt, followed = ({k: v for k, v in m.state().items() if k not in m.UNJOURNALED} for m in (twin, replayed))
+        assert same(learnt, followed), "a replayed journal leads elsewhere"
+        assert twin.journal is not None and twin.journal.batches == 3, "a frozen method writes to its journal"
+        twin.journal.close()
 
 
 def _check_threads(factory: Factory, batches: Sequence[Images]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -239,23 +239,24 @@ class Batch(Protocol):
 
 @dataclass
 class Threads:
-    """So many threads at most, for work that lets go of Python's lock; started when there is work for several."""
+    """At most ``count`` threads, for work that releases Python's lock; started when there is work for several."""
 
     count: int
-    _pool: tuple[int, ThreadPoolExecutor] | None = field(default=None, init=False, repr=False)
-    """A process, and its threads."""
+    _pools: dict[int, ThreadPoolExecutor] = field(default_factory=dict, init=False, repr=False)
+    """By process: threads do not survive a fork."""
 
     def each(self, call: Callable[[T], object], parts: Sequence[T]) -> None:
-        """Call a function with every part, as many at a time as there are threads; raises what a call raised."""
+        """Call a function with every part, ``count`` at a time. All calls have ended when it raises what one raised."""
         if self.count == 1 or len(parts) == 1:
             for part in parts:
                 call(part)
             return
-        process, pool = os.getpid(), self._pool
-        if pool is None or pool[0] != process:  # threads do not survive a fork
-            self._pool = pool = process, ThreadPoolExecutor(self.count, thread_name_prefix="fozo")
-        for _ in pool[1].map(call, parts):
-            pass
+        # setdefault is atomic, and an executor that lost the race has not started a thread yet.
+        pool = self._pools.setdefault(os.getpid(), ThreadPoolExecutor(self.count, thread_name_prefix="fozo"))
+        calls = [pool.submit(call, part) for part in parts]
+        wait(calls)
+        for done in calls:
+            done.result()
 
 
 @runtime_checkable

@@ -71,7 +71,7 @@ def finish(store: Store, experiment: Experiment, number: int = 0, batches: int =
             finished="2026-01-01 00:00 UTC",
         )
         facts = {
-            **experiment.facts(), "label": experiment.name, "threads": 1, "weights": conditions.weights,
+            **experiment.identity(), "label": experiment.name, "threads": 1, "weights": conditions.weights,
             "stream_fingerprint": conditions.stream_fingerprint, "calibrated_on": conditions.calibrated_on,
         }  # fmt: skip
         write_json(folder.path / EXPERIMENT, facts)

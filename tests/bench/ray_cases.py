@@ -21,21 +21,13 @@ from fozo.bench.ray_executor import run_on_ray
 from fozo.bench.store import Run
 from fozo.errors import FozoError
 from tests.bench.test_executors import timeless, work
+from tests.ray_process import two_nodes
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """Two nodes of one processor each, which this process is connected to."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        made.add_node(num_cpus=1)
-        yield made.address
-    finally:
-        made.shutdown()  # type: ignore[no-untyped-call]
+    with two_nodes() as address:
+        yield address
 
 
 def mortal(tombstone: Path) -> Callable[[Experiment, Setup, str], Run]:

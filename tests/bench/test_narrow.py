@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import save_file
 
 from benchmarks import narrow
-from benchmarks.pairs import over_seeds
+from benchmarks.narrow import over_seeds
 from fozo.bench.plan import Experiment, Recipe, StreamPlan, load_recipe
 from fozo.bench.resources import Paths, Resources
 from fozo.bench.run import run_experiment

@@ -32,7 +32,7 @@ def test_a_recipe_tells_its_command_numbers_and_cost_and_survives_json(name: str
     text = inspect.getdoc(sys.modules[f"fozo.bench.recipes.{name}"]) or ""
     assert f"fozo bench {name} --model" in text and "Expected" in text and "Cost:" in text
     assert recipe.name == name and recipe.cost and recipe.title
-    assert read_recipe(json.loads(json.dumps(recipe.facts())), name) == recipe
+    assert read_recipe(json.loads(json.dumps(recipe.to_dict())), name) == recipe
     for row in recipe.rows:  # every name of a method, a preset and an option is one
         options = dict(row.options)
         preset = options.pop("preset", None)
@@ -132,19 +132,22 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("title = ", "is not TOML"),
-        ("row = 3", "give a list"),
-        ("row = [3]", "needs a label and a method"),
-        ("colour = 1", "has no 'colour'; it has title"),
-        ("calibration = 'many'", "calibration of the recipe bad is 'many'; give a whole number"),
+        ("title = ", "is not readable TOML"),
+        ("row = 3", r"a list of \[\[row\]\]"),
+        ("row = [3]", "row 1 of bad should be a table"),
+        ("colour = 1", "the recipe bad has no setting 'colour': it has title"),
+        ("calibration = 'many'", "calibration of the recipe bad is 'many', where a whole number is needed"),
         ("title = 'x'", "has no rows"),
-        ("[[row]]\nlabel = 'a'", "needs a label and a method"),
-        ("[[row]]\nlabel = 'a'\nmethod = 'fozo'\noption = {}", "the row 'a' of bad has no 'option'"),
-        ("[[row]]\nlabel = 'a'\nmethod = 'fozo'\nseed = 3", "has no 'seed'"),
-        ("[[row]]\nlabel = 'a'\nmethod = 'fozo'\noptions = 3", "give a table"),
-        ("[stream]\nspeed = 1\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "has no 'speed'"),
-        ("[stream]\nkinds = 'fog'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "give a list of names"),
-        ("[stream]\nimages = 'many'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "give a whole number"),
+        ("[[row]]\nlabel = 'a'", "row 1 of bad lacks 'method'"),
+        (
+            "[[row]]\nlabel = 'a'\nmethod = 'fozo'\noption = {}",
+            "no setting 'option': did you mean 'options'",
+        ),
+        ("[[row]]\nlabel = 'a'\nmethod = 'fozo'\nseed = 3", "has no setting 'seed'"),
+        ("[[row]]\nlabel = 'a'\nmethod = 'fozo'\noptions = 3", "a table is needed"),
+        ("[stream]\nspeed = 1\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "has no setting 'speed'"),
+        ("[stream]\nkinds = 'fog'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "a list is needed"),
+        ("[stream]\nimages = 'many'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "a whole number is needed"),
         ("[stream]\nseverity = 9\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "severity is 9"),
         (
             "[stream]\nclasses = 'cats'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'",

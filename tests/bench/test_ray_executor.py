@@ -1,8 +1,7 @@
-"""Running on Ray: what needs no cluster, and ray_cases.py in a process of its own, because Ray may end it."""
+"""Running on Ray: what needs no cluster, and ray_cases.py in a process of its own."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,26 +14,17 @@ from fozo.bench.resources import Show
 from fozo.bench.store import Run
 from fozo.errors import FozoError
 from tests.bench.test_executors import work
-from tests.helpers import REPO
-
-OF_RAY = "You have likely discovered a bug in Ray"
-"""What Ray says before it ends the process that it is used in, with code 1 and without a word of pytest's."""
+from tests.ray_process import run_cases
 
 
 def nothing(run: Run) -> None:
     """Take note of nothing."""
 
 
-def test_a_cluster() -> None:
-    """Tried again only where Ray itself broke down; what fails in our tests fails here."""
+@pytest.mark.ray
+def test_a_cluster(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
-    cases = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__).with_name("ray_cases.py"))]
-    for _ in range(3):
-        run = subprocess.run(cases, cwd=REPO, capture_output=True, text=True, timeout=200)
-        said = run.stdout + run.stderr
-        if run.returncode >= 0 and OF_RAY not in said:
-            break
-    assert run.returncode == 0 and "3 passed" in said, said
+    run_cases(Path(__file__).with_name("ray_cases.py"), 3, tmp_path)
 
 
 def test_without_ray_one_sentence_says_how_to_install_it(

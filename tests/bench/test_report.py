@@ -347,7 +347,7 @@ def test_a_chart_that_would_be_empty_is_none(tmp_path: Path) -> None:
 def test_all_rows_that_share_the_highest_number_are_bold() -> None:
     rows = tuple((name, (Cell(value, digits=1),)) for name, value in {"a": 50.04, "b": 50.02, "c": 49.0}.items())
     chapter = Chapter("id", Group(load_recipe("quick"), "", ()), {}, Table("t", "T", "", ("Avg",), rows), {})
-    page = render("report", title="", chapters=[chapter], pictures=(), stale=())
+    page = render("report.html", title="", chapters=[chapter], pictures=(), stale=())
     assert chapter.best == ["50.0"] and page.count("ours best") == 2
 
 

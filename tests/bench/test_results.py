@@ -13,7 +13,7 @@ from scipy.stats import t as student
 
 from benchmarks import conclusions, narrow, results
 from benchmarks.cells import Cell, Gain, Row, read_evidence, standing
-from benchmarks.pairs import over_seeds
+from benchmarks.narrow import over_seeds
 from benchmarks.reproduction import FIGURES, MEASURED, effect, verdict
 from fozo.bench.measures import BatchRecord, measure, score
 from fozo.bench.plan import Setting, load_recipe, names

@@ -55,17 +55,13 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def few(monkeypatch: pytest.MonkeyPatch, sample: int) -> None:
-    """Let references be made of few corrupted images: otherwise it takes seconds."""
-    defaults = fozo.MonitorReference.collect.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "sample", sample)
+@pytest.fixture(autouse=True)
+def few_corrupted_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """References take seconds otherwise."""
+    monkeypatch.setitem(fozo.MonitorReference.collect.__kwdefaults__ or {}, "sample", 8)
 
 
-def test_a_camera_is_watched_and_its_drift_told(
-    call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few(monkeypatch, 8)
+def test_a_camera_is_watched_and_its_drift_is_reported(call: Call, camera: Path, tmp_path: Path) -> None:
     reference, events = tmp_path / "monitor.npz", tmp_path / "events.jsonl"
     given = ("watch", MODEL, camera / "live", "--stats", camera / "stats.npz")
     arguments = (*given, "--reference", reference, "--events", events)
@@ -80,8 +76,8 @@ def test_a_camera_is_watched_and_its_drift_told(
     readings = [line for line in lines if line["type"] == "reading"]
     assert [line["image"] for line in readings] == list(range(8, 49, 8))
     assert [line["drift"] for line in readings] == [0, 0, 0, 1, 1, 1]
-    told = next(line for line in lines if line["type"] == "event")
-    assert told["name"] == "drift" and told["image"] == 25 and told["time"] > 1e9
+    event = next(line for line in lines if line["type"] == "event")
+    assert event["name"] == "drift" and event["image"] == 25 and event["time"] > 1e9
     page = tmp_path / "timeline.html"
     code, said, error = call("report", events, "-o", page)
     assert code == 0 and said.strip() == str(page), error
@@ -90,10 +86,7 @@ def test_a_camera_is_watched_and_its_drift_told(
     assert call(*arguments)[0] == 0  # the reference is there now
 
 
-def test_a_camera_that_is_watched_again_goes_on_where_it_was(
-    call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few(monkeypatch, 4)
+def test_a_camera_that_is_watched_again_goes_on_where_it_was(call: Call, camera: Path, tmp_path: Path) -> None:
     for place, frame in enumerate(sorted((camera / "live").iterdir())):
         folder = tmp_path / ("first" if place < 32 else "second")
         folder.mkdir(exist_ok=True)
@@ -111,10 +104,9 @@ def test_a_camera_that_is_watched_again_goes_on_where_it_was(
     assert code == 2 and "state.npz.monitor" in error
 
 
-def test_calibration_makes_the_reference_too_and_thumbnails_are_kept_if_asked_for(
-    call: Call, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
+    call: Call, camera: Path, tmp_path: Path
 ) -> None:
-    few(monkeypatch, 4)
     stats, monitor, events = tmp_path / "stats.npz", tmp_path / "monitor.npz", tmp_path / "events.jsonl"
     code, said, error = call("calibrate", MODEL, camera / "clean", "-o", stats, "--monitor", monitor)
     assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 72 clean images" in error, error
@@ -145,7 +137,7 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_kept_if_asked_fo
             '{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": 3}\n',
             "not written by fozo watch",
         ),
-        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "no JPEG"),
+        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "JPEG"),
     ],
 )
 def test_what_is_no_events_file_is_refused(call: Call, tmp_path: Path, text: str, message: str) -> None:
@@ -155,13 +147,17 @@ def test_what_is_no_events_file_is_refused(call: Call, tmp_path: Path, text: str
     assert code == 2 and re.search(message, error) and not (tmp_path / "page.html").exists()
 
 
-def test_a_torn_last_line_is_left_out_and_text_is_escaped(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_out_text_is_escaped_and_former_keys_are_read(tmp_path: Path) -> None:
     events = tmp_path / "<b>.jsonl"
     event = {"type": "event", "image": 3, "time": 0, "name": "<i>", "text": "a < b"}
     reading = {"type": "reading", "image": 8, "time": 0, "drift_distance": 1.0, "drift_threshold": 2.0}
-    events.write_text("".join(json.dumps(line) + "\n" for line in (reading, event, reading)) + '{"type": "rea')
+    reading |= {"accuracy_kept": 0.8, "accuracy_kept_low": 0.7, "accuracy_kept_high": 0.9}
+    events.write_text(
+        "".join(json.dumps(line) + "\n" for line in (reading, event, reading | {"image": 16})) + '{"type": "rea'
+    )
     text = write_timeline(events, tmp_path / "page.html").read_text()
-    assert "<i>" not in text and "&lt;i&gt;" in text and "a &lt; b" in text and "8 images, 1 events" in text
+    assert "<i>" not in text and "&lt;i&gt;" in text and "a &lt; b" in text and "16 images, 1 events" in text
+    assert "Expected accuracy relative to clean images" in text
 
 
 def test_frames_come_from_folders_that_grow(

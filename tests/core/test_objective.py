@@ -83,3 +83,7 @@ def test_shift_can_sum_the_sides_as_published() -> None:
     vector = doubled.vector(np.ones(2))
     assert vector is not None
     np.testing.assert_allclose(vector, np.array([-1.0, -3.0]))
+
+
+def test_a_weight_of_zero_leaves_the_entropy() -> None:
+    assert Objective(weight=0.0)(SOURCE, Moments.of(FEATURES), LOGITS) == pytest.approx(entropies(LOGITS).sum())

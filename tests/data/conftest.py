@@ -1,4 +1,4 @@
-"""Small image trees, made on the spot, and the facts of small models."""
+"""Small image trees, made on the spot, and specs of small models."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fozo.data.images import Pixels, resize_crop
 from fozo.types import Spec
 
 Plant = Callable[..., Path]
 
 
 def encoded(shade: int, size: tuple[int, int] = (16, 16), format: str = "PNG") -> bytes:
-    """Make a file of one gray, so that an image can be told by its pixels."""
+    """A file of one gray, so that an image is recognised by its pixels."""
     stream = io.BytesIO()
     Image.fromarray(np.full((size[1], size[0], 3), shade, np.uint8)).save(stream, format)
     return stream.getvalue()
+
+
+def photograph(size: int) -> Pixels:
+    """A real photograph that scikit-image bundles: colours, edges, flat and black parts."""
+    return resize_crop(pytest.importorskip("skimage.data").astronaut(), size)
 
 
 @pytest.fixture
@@ -41,22 +47,11 @@ def plant(tmp_path: Path) -> Plant:
 
 @pytest.fixture
 def make_spec() -> Callable[..., Spec]:
-    """Make the facts of a small model."""
-
     def make(classes: int = 1000, size: int = 16, **changes: object) -> Spec:
-        facts: dict[str, object] = {
-            "name": "tiny",
-            "depth": 1,
-            "dim": 4,
-            "classes": classes,
-            "channels": 3,
-            "image_size": (size, size),
-            "patch_size": (8, 8),
-            "head_width": 4,
-            "fingerprint": "0",
-            "mean": (0.5, 0.4, 0.3),
-            "std": (0.5, 0.25, 0.2),
-        }
-        return Spec(**(facts | changes))  # type: ignore[arg-type]
+        values: dict[str, object] = {
+            "name": "tiny", "depth": 1, "dim": 4, "classes": classes, "channels": 3, "image_size": (size, size),
+            "patch_size": (8, 8), "head_width": 4, "fingerprint": "0", "mean": (0.5, 0.4, 0.3), "std": (0.5, 0.25, 0.2),
+        }  # fmt: skip
+        return Spec(**(values | changes))  # type: ignore[arg-type]
 
     return make

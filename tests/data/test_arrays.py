@@ -40,7 +40,7 @@ def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FozoError, match=r"not a readable \.npz of images, labels and classes"):
         open_images(path)
     for images, labels in ((good.astype(float), (0, 1, 1)), (good, (0, 1)), (good[0], (0, 1, 1))):
-        with pytest.raises(FozoError, match=r"uint8 images .* and as many labels are needed"):
+        with pytest.raises(FozoError, match=r"give uint8 images .* and N whole numbers"):
             open_images(write(path, images, labels))
     with pytest.raises(FozoError, match="labels from 0 to 2 for 2 classes"):
         open_images(write(path, good, (0, 1, 2)))

@@ -65,7 +65,7 @@ def test_broken_files_are_named(plant: Plant) -> None:
 
 
 def test_only_a_full_check_finds_every_truncated_file(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "SAMPLE", 3)  # decodes the first, the middle and the last
+    monkeypatch.setattr(check, "DECODED", 3)  # decodes the first, the middle and the last
     root = plant(f"{label}/{number}.png" for label in "ab" for number in range(5))
     (root / "b" / "4.png").write_bytes((root / "b" / "4.png").read_bytes()[:-25])
     (root / "a" / "1.png").write_bytes((root / "a" / "1.png").read_bytes()[:-25])

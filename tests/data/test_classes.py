@@ -76,13 +76,13 @@ def test_folders_are_found_by_name(
         (
             ("ant", "bee", "boat"),
             ("ant", "bee", "ship"),
-            "1 of 3 classes .* none of tiny's labels: boat; .* images are ship:",
+            "1 of 3 classes .* not among tiny's labels: boat; .* images are ship:",
         ),
-        (("crane",), ("crane, bird", "crane, machine"), "none of tiny's labels: crane"),
+        (("crane",), ("crane, bird", "crane, machine"), "not among tiny's labels: crane"),
         (("Ant", "ant"), ("ANT", "bee"), "'Ant' and 'ant' are both 'ANT'"),
-        (("0", "5"), ("ant", "bee"), "none of tiny's labels: 5"),
+        (("0", "5"), ("ant", "bee"), "not among tiny's labels: 5"),
         (("²", "1"), ("ant", "bee"), "2 of 2 classes"),
-        (("!!!",), ("???", "ant"), "none of tiny's labels: !!!"),
+        (("!!!",), ("???", "ant"), "not among tiny's labels: !!!"),
     ],
 )
 def test_what_is_no_label_is_refused_with_both_lists(
@@ -111,7 +111,7 @@ def test_a_model_without_labels_takes_the_order_and_says_so(
     images = plant(tmp_path, "bee", "ant")
     with caplog.at_level(logging.INFO, "fozo"):
         assert match_classes(images, make_spec(2)) is images
-    assert "tiny does not name its classes; the 2 folders count in sorted order" in caplog.text
+    assert "tiny does not name its classes; the 2 folders are in sorted order" in caplog.text
 
 
 def test_streams_match_before_they_check(tmp_path: Path, make_spec: MakeSpec) -> None:

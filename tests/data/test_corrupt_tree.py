@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,6 @@ from fozo.data.images import read_image, resize_crop
 from fozo.errors import FozoError
 
 pytest.importorskip("cv2")
-pytest.importorskip("scipy")
 
 LIGHT = ("brightness", "gaussian_noise")
 
@@ -102,15 +103,17 @@ def test_ready_made_crops_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_as_many_workers_as_this_process_may_use(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
 
-    def run(job: object, samples: object, workers: int) -> Generator[Outcome, None, None]:
+    @contextmanager
+    def pool(workers: int, patient: bool) -> Iterator[ThreadPoolExecutor]:
         used.append(workers)
-        yield from ()
+        with ThreadPoolExecutor(1) as threads:
+            yield threads
 
-    monkeypatch.setattr(module, "_run", run)
+    monkeypatch.setattr(module, "worker_pool", pool)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4}, raising=False)
-    corrupt_tree(images, tmp_path / "out", kinds=LIGHT, size=32)
-    assert used == [3]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2}, raising=False)
+    assert corrupt_tree(images, tmp_path / "out", kinds=LIGHT, size=32).written == 6
+    assert used == [2]
 
 
 def test_record(images: Path, tmp_path: Path) -> None:
@@ -235,9 +238,9 @@ def test_an_error_while_writing_leaves_no_part_of_a_file(
 def test_missing_library_stops_before_anything_is_written(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.ndimage", None)
+    monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(FozoError, match="pip install"):
-        corrupt_tree(images, tmp_path / "out", kinds=["brightness", "gaussian_blur"], size=32)
+        corrupt_tree(images, tmp_path / "out", kinds=["brightness", "defocus_blur"], size=32)
     assert not (tmp_path / "out").exists()
 
 

@@ -17,7 +17,7 @@ from fozo.data import sample
 from fozo.methods.base import Method
 from fozo.methods.common.info import MethodInfo
 from fozo.testing import same
-from fozo.types import Batch, Floats, State
+from fozo.types import Batch, Floats, State, Threads
 from tests.helpers import random_images, random_vit
 
 THREADS = 4
@@ -157,3 +157,37 @@ def test_adapters_in_threads_may_share_an_engine(runtime: str, tmp_path: Path, s
             assert np.array_equal(methods[number](images), logits)
 
     in_threads(work)
+
+
+def test_all_parts_have_ended_before_a_failure_is_raised() -> None:
+    """Defect 13: the others went on writing into buffers while the batch was undone."""
+    ended: list[int] = []
+
+    def work(part: int) -> None:
+        if part == 0:
+            raise ValueError("part 0")
+        threading.Event().wait(0.05)
+        ended.append(part)
+
+    with pytest.raises(ValueError, match="part 0"):
+        Threads(2).each(work, range(4))
+    assert sorted(ended) == [1, 2, 3]
+
+
+def test_two_callers_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 13: each made its own."""
+    workers, together = set[int](), threading.Barrier(2)
+
+    class Slow(ThreadPoolExecutor):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            together.wait(5)
+            super().__init__(*args, **options)
+
+    def work(part: int) -> None:
+        threading.Event().wait(0.02)
+        workers.add(threading.get_ident())
+
+    monkeypatch.setattr("fozo.types.ThreadPoolExecutor", Slow)
+    threads = Threads(2)
+    in_threads(lambda _: threads.each(work, range(4)), 2)
+    assert len(workers) <= 2

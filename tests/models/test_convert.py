@@ -1,9 +1,8 @@
-"""Models of timm and transformers become fozo's ViT with equal logits, or are refused with a reason."""
+"""Models of timm become fozo's ViT with equal logits, or are refused with a reason."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,42 +21,7 @@ from fozo.models.convert import vit_from_state
 from fozo.models.names import Hints
 from fozo.types import NO_KNOBS, Knobs
 from tests.helpers import SMALL, TINY, random_images, random_vit
-
-SIZES: dict[str, Any] = {
-    "img_size": 32,
-    "patch_size": 8,
-    "embed_dim": 48,
-    "depth": 3,
-    "num_heads": 4,
-    "num_classes": 6,
-}
-
-
-def images(count: int = 3, channels: int = 3, height: int = 32, width: int = 32) -> torch.Tensor:
-    return torch.randn(count, channels, height, width, generator=torch.Generator().manual_seed(1))
-
-
-def shake(model: nn.Module) -> nn.Module:
-    """Random weights of a size at which every part of the model matters (zero biases and unit norms hide faults)."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
-
-
-def timm_vit(**changes: Any) -> nn.Module:
-    from timm.models.vision_transformer import VisionTransformer
-
-    return shake(VisionTransformer(**{**SIZES, **changes}))
-
-
-@torch.inference_mode()
-def assert_equal_logits(model: nn.Module, engine: fozo.Engine, batch: torch.Tensor) -> None:
-    output = model(batch)
-    expected = getattr(output, "logits", output).numpy()
-    np.testing.assert_allclose(fozo.NoAdapt(engine)(batch.numpy()), expected, rtol=0, atol=1e-5)
-
+from tests.models.helpers import SIZES, assert_equal_logits, images, shake, timm_vit
 
 TIMM = {
     "plain": {},
@@ -183,104 +147,6 @@ def test_a_model_that_only_looks_familiar_is_caught_by_the_probe() -> None:
     model.forward = lambda x: original(x) * 1.5
     with pytest.raises(FozoError, match="computes other logits"):
         fozo.load_engine(model)
-
-
-HF_SIZES: dict[str, Any] = {
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "image_size": 32,
-    "patch_size": 8,
-    "num_labels": 6,
-}
-
-
-def hf_model(kind: str, **changes: Any) -> nn.Module:
-    import transformers
-
-    sizes = {**HF_SIZES, **changes}
-    if kind == "Siglip":
-        sizes = {"num_labels": sizes.pop("num_labels"), "vision_config": sizes, "text_config": {"vocab_size": 50_000}}
-    config = getattr(transformers, f"{kind}Config")(**sizes)
-    return shake(getattr(transformers, f"{kind}ForImageClassification")(config))
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("ViT", {}),
-        ("ViT", {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"}),
-        ("ViT", {"num_channels": 1}),
-        ("DeiT", {}),
-        ("Dinov2", {}),
-        ("Dinov2", {"layerscale_value": 0.5, "mlp_ratio": 2}),
-        ("Dinov2WithRegisters", {}),
-        ("Siglip", {}),
-    ],
-)
-def test_transformers_models(kind: str, changes: dict[str, Any]) -> None:
-    model = hf_model(kind, **changes)
-    assert_equal_logits(model, fozo.load_engine(model), images(3, changes.get("num_channels", 3)))
-
-
-def test_transformers_models_with_the_names_of_version_4() -> None:
-    """Older releases named the same tensors differently; a stand-in wears those names."""
-    model = hf_model("ViT")
-    old = [
-        (r"vit\.layers\.(\d+)", r"vit.encoder.layer.\1"),
-        (r"attention\.q_proj", "attention.attention.query"),
-        (r"attention\.k_proj", "attention.attention.key"),
-        (r"attention\.v_proj", "attention.attention.value"),
-        (r"attention\.o_proj", "attention.output.dense"),
-        (r"mlp\.fc1", "intermediate.dense"),
-        (r"mlp\.fc2", "output.dense"),
-    ]
-
-    class Older(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-            self.config = model.config
-            self.classifier = model.classifier
-
-        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-            renamed = {}
-            for name, tensor in model.state_dict().items():
-                for new, past in old:
-                    name = re.sub(new, past, name)
-                renamed[name] = tensor
-            assert "vit.encoder.layer.0.attention.attention.query.weight" in renamed
-            return renamed
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return model(x)
-
-    assert_equal_logits(model, fozo.load_engine(Older().eval()), images())
-
-
-def test_dinov2_at_another_size_equals_transformers_own_interpolation() -> None:
-    model = hf_model("Dinov2")
-    assert_equal_logits(model, fozo.load_engine(model, image_size=48), images(2, 3, 48, 48))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: hf_model("Dinov2", use_swiglu_ffn=True), "not a plain ViT|blocks"),
-        (lambda: hf_model("Beit"), r"tokens of BeitForImageClassification are not known.*use it as a black box"),
-    ],
-)
-def test_other_transformers_models_are_refused(make: Callable[[], nn.Module], message: str) -> None:
-    with pytest.raises(FozoError, match=message):
-        fozo.load_engine(make())
-
-
-def test_transformers_distilled_deit() -> None:
-    import transformers
-
-    model = shake(transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**HF_SIZES)))
-    assert_equal_logits(model, fozo.load_engine(model), images())
 
 
 def test_the_probe_leaves_a_training_model_in_training() -> None:

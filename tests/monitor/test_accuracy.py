@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
-from fozo.monitor.accuracy import Estimate, prediction_features, probabilities
+from fozo.monitor.accuracy import Estimate, prediction_features
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.regression import Evidence, Regression
 from fozo.monitor.signatures import Coordinates
@@ -32,7 +33,7 @@ class Kind:
         logits = clean if not level else 2 * self.boast * (0.8 * noise[0] + 0.6 * noise[1] + (3 - 0.7 * level) * truth)
         places = level * self.way + rng.standard_normal((count, WIDTH))
         named = logits.argmax(axis=1)
-        return logits, places, probabilities(clean)[np.arange(count), named], 1.0 * (named == labels)
+        return logits, places, softmax(clean, axis=1)[np.arange(count), named], 1.0 * (named == labels)
 
 
 def evidence(kinds: list[Kind], labelled: bool) -> list[Evidence]:
@@ -60,7 +61,7 @@ def test_accuracy_is_expected_where_confidence_deceives(kinds: list[Kind], label
             )
             truth = right.mean() / (1.0 if labelled else clean)
             errors.append(abs(estimate.value - truth))
-            deceived.append(abs(probabilities(logits).max(axis=1).mean() - right.mean()))
+            deceived.append(abs(softmax(logits, axis=1).max(axis=1).mean() - right.mean()))
             inside.append(estimate.low <= truth <= estimate.high)
     assert np.mean(errors) < (0.07 if labelled else 0.11) < 0.15 < np.mean(deceived)
     assert np.mean(inside) > 0.85 or not labelled

@@ -82,7 +82,7 @@ def test_watching_begins_and_ends_where_it_is_told_to(material: Material) -> Non
     adapter, images = material.adapter.clone(), material.images(slice(400, 416))
     with fozo.Monitor(material.reference).watch(adapter) as monitor:
         assert monitor.watch(adapter) is monitor  # once is enough
-        with pytest.raises(FozoError, match="align has a monitor already"):
+        with pytest.raises(FozoError, match="align is watched by a Monitor already"):
             fozo.Monitor(material.reference).watch(adapter)
         with pytest.raises(FozoError, match="watches another adapter already"):
             monitor.watch(material.adapter.clone())

@@ -17,7 +17,7 @@ from fozo.engines.ptq4vit.scales import Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import ViT
-from fozo.quant.search import Sample, best
+from fozo.quant.search import Operands, best
 from fozo.types import Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
 
@@ -73,10 +73,10 @@ def test_dropping_candidates_early_never_changes_the_winner() -> None:
     for _ in range(20):
         hopeless = 100.0 * (rng.random((30, 1)) < 0.5)
         tables = [torch.from_numpy(rng.integers(0, 6, (30, 4)) + hopeless) for _ in range(5)]
-        samples = [Sample(*(torch.full((1,), float(i)),) * 4) for i in range(5)]
+        samples = [Operands(*(torch.full((1,), float(i)),) * 4) for i in range(5)]
         seen = 0
 
-        def errors(sample: Sample, chosen: torch.Tensor, tables: list[torch.Tensor] = tables) -> torch.Tensor:
+        def errors(sample: Operands, chosen: torch.Tensor, tables: list[torch.Tensor] = tables) -> torch.Tensor:
             nonlocal seen
             seen += len(chosen)
             return tables[int(sample.left)][chosen]

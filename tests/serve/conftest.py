@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,23 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 import fozo
 from fozo.data import sample
 from fozo.monitor import MonitorReference
-from fozo.serve.app import Server, create_app
+from fozo.serve.app import InferenceServer, create_app
+from fozo.serve.board import CameraBoard
 from fozo.serve.config import ModelConfig, ServeConfig
+from fozo.serve.history import Reading
 from fozo.serve.run import _listen
+from fozo.serve.security import AccessPolicy
 
 MODEL = sample.MODELS["float32"]
 STATS = MODEL.with_suffix(".statistics.npz")
 NAME = "fashion"
+NOW = 1_700_000_000.0
 
 
 def frames(count: int, start: int = 0) -> npt.NDArray[np.uint8]:
@@ -45,11 +51,11 @@ def config(state: Path | None = None, reference: Path | None = None, **settings:
 
 
 @contextmanager
-def running(settings: ServeConfig, board: Any = None) -> Iterator[tuple[str, Server]]:
-    """Run a server in a thread; gives its address and itself."""
-    app = create_app(settings, board)
-    listener = _listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=5))
+def served(app: Starlette, port: int = 0, close: Callable[[], None] = lambda: None) -> Iterator[int]:
+    """Serve an application on a port of the loopback; at the end the server has to exit by itself, after ``close``."""
+    listener = _listen("127.0.0.1", port)
+    lifespan: Any = "on" if hasattr(app.state, "server") else "off"
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=20))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
@@ -57,11 +63,35 @@ def running(settings: ServeConfig, board: Any = None) -> Iterator[tuple[str, Ser
         time.sleep(0.01)
     assert server.started, "the server did not start"
     try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}", app.state.server
+        yield listener.getsockname()[1]
     finally:
+        close()
         server.should_exit = True
-        thread.join(30)
+        thread.join(15)
         assert not thread.is_alive(), "the server did not stop"
+
+
+@contextmanager
+def running(settings: ServeConfig, board: Any = None) -> Iterator[tuple[str, InferenceServer]]:
+    """Run a server in a thread; gives its address and itself."""
+    app = create_app(settings, board)
+    with served(app) as port:
+        yield f"127.0.0.1:{port}", app.state.server
+
+
+@contextmanager
+def serving(board: CameraBoard, *, port: int = 0, token: str | None = None) -> Iterator[int]:
+    """Serve a board alone."""
+    app = Starlette(routes=board.routes, middleware=[Middleware(AccessPolicy, token=token)])
+    with served(app, port, board.close) as port:
+        yield port
+
+
+def reading(camera: str = "gate", time: float = NOW, **changes: Any) -> Reading:
+    """A camera that is fine, but for ``changes``."""
+    usual: dict[str, Any] = {"drift": 0.12, "threshold": 0.31, "accuracy": 0.9, "accuracy_low": 0.85}
+    usual |= {"accuracy_high": 0.94, "sentence": "no drift", "model": "model", "images": 16}
+    return Reading(camera=camera, time=time, **(usual | changes))
 
 
 @pytest.fixture(scope="session")

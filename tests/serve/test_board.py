@@ -1,4 +1,4 @@
-"""The board without a browser: what is kept, what a viewer is told, and a stream that harms nobody."""
+"""The board without a browser: what is kept, what a viewer is sent, and a stream that blocks no other."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from fozo.monitor import Event, Status
 from fozo.monitor.faults import SENTENCES
 from fozo.monitor.types import Drift
 from fozo.serve.board import CameraBoard
-from fozo.serve.history import GONE, PART, SILENT, History, Viewer, state_of
+from fozo.serve.history import CAMERAS_PER_MESSAGE, FORGOTTEN, SILENT, History, Viewer
 from fozo.serve.page import document, policy
-from tests.serve.helpers import NOW, reading, serving
+from tests.serve.conftest import NOW, reading, serving
 
 
-def told(history: History, viewer: Viewer) -> dict[str, dict[str, Any]]:
+def new_lines(history: History, viewer: Viewer) -> dict[str, dict[str, Any]]:
     """All that is new to a viewer, by camera."""
     lines: dict[str, dict[str, Any]] = {}
     while (message := history.changes(viewer)) is not None:
-        assert len(message["cameras"]) <= PART
+        assert len(message["cameras"]) <= CAMERAS_PER_MESSAGE
         assert not lines.keys() & {line["camera"] for line in message["cameras"]}
         lines |= {line["camera"]: line for line in json.loads(json.dumps(message))["cameras"]}
     return lines
@@ -54,7 +54,7 @@ def names(history: History) -> list[str]:
     ],
 )
 def test_the_state_is_a_word(changes: dict[str, Any], state: str) -> None:
-    assert state_of(reading(**changes)) == state
+    assert reading(**changes).state == state
 
 
 def test_points_and_events_are_bounded() -> None:
@@ -62,7 +62,7 @@ def test_points_and_events_are_bounded() -> None:
     for second in range(20):
         event = Event("drift", second, NOW + second, "text")
         history.record(reading(time=NOW + second, drift=second / 10, events=(event,)))
-    line = told(history, Viewer())["gate"]
+    line = new_lines(history, Viewer())["gate"]
     assert [point[1] for point in line["points"]] == [1.5, 1.6, 1.7, 1.8, 1.9]
     assert [event[1] for event in line["events"]] == [17, 18, 19]
     assert line["points"][0] == [NOW + 15, 1.5, 0.31, 0.9, 0.85, 0.94]
@@ -72,55 +72,59 @@ def test_a_point_keeps_the_worst_of_its_time_and_the_line_says_the_newest() -> N
     history, viewer = History(spacing=5.0), Viewer()
     for second, drift in enumerate([0.1, 0.9, 0.2, 0.3, 0.1, 0.4, 0.2]):
         history.record(reading(time=NOW + second, drift=drift))
-        line = told(history, viewer)["gate"]
+        line = new_lines(history, viewer)["gate"]
         assert line["drift"] == drift
         assert len(line["points"]) == (second in (0, 1, 5))  # sent only where the curve changes
-    assert [point[:2] for point in told(history, Viewer())["gate"]["points"]] == [[NOW, 0.9], [NOW + 5, 0.4]]
+    assert [point[:2] for point in new_lines(history, Viewer())["gate"]["points"]] == [[NOW, 0.9], [NOW + 5, 0.4]]
     history.record(reading(time=NOW - 3600))  # the clock was put back: a point of its own
-    assert len(told(history, Viewer())["gate"]["points"]) == 3
+    assert len(new_lines(history, Viewer())["gate"]["points"]) == 3
 
 
-def test_a_viewer_is_told_all_at_first_and_then_what_is_new() -> None:
+def test_a_viewer_is_sent_all_at_first_and_then_what_is_new() -> None:
     history, slow = History(spacing=1.0), Viewer()
-    count = 2 * PART + 3
+    count = 2 * CAMERAS_PER_MESSAGE + 3
     for second in range(3):
         for number in range(count):
             history.record(reading(f"cam-{number}", NOW + second))
         if second == 0:
-            assert len(told(history, slow)) == count
+            assert len(new_lines(history, slow)) == count
     quick = Viewer()
-    lines = told(history, quick)
-    assert [len(line["points"]) for line in lines.values()] == [3] * count  # also those told in a later part
+    lines = new_lines(history, quick)
+    assert [len(line["points"]) for line in lines.values()] == [3] * count  # also those sent in a later message
     assert all(line["fresh"] for line in lines.values())
-    lines = told(history, slow)
+    lines = new_lines(history, slow)
     assert [(len(line["points"]), line["fresh"]) for line in lines.values()] == [(2, False)] * count
     assert history.changes(slow) is None
     history.record(reading("cam-7", NOW + 9))
-    assert list(told(history, slow)) == list(told(history, quick)) == ["cam-7"]
+    assert list(new_lines(history, slow)) == list(new_lines(history, quick)) == ["cam-7"]
 
 
 def test_a_camera_that_leaves_the_memory_stays_on_the_page_for_a_while() -> None:
     history, viewer = History(), Viewer()
     for name in ("a", "b"):
         history.record(reading(name))
-    told(history, viewer)
+    new_lines(history, viewer)
     history.forget("model", "a")
     history.forget("model", "never seen")
-    assert [line["gone"] for line in told(history, viewer).values()] == [True]
+    assert [line["gone"] for line in new_lines(history, viewer).values()] == [True]
     history.record(reading("a", NOW + 60))
-    line = told(history, viewer)["a"]
+    line = new_lines(history, viewer)["a"]
     assert (line["gone"], line["fresh"], len(line["points"])) == (False, False, 1)
 
     history.forget("model", "b")
-    history.record(reading("a", NOW + GONE))
+    history.record(reading("a", NOW + FORGOTTEN))
     message = history.changes(viewer)
     assert message is not None
     assert message["all"] == [("model", "a")]  # a page that looks on takes b away
-    assert viewer.told.keys() == {("model", "a")}
-    history.record(reading("b", NOW + GONE + 1))
-    line = told(history, viewer)["b"]
+    assert viewer.sent.keys() == {("model", "a")}
+    history.record(reading("b", NOW + FORGOTTEN + 1))
+    line = new_lines(history, viewer)["b"]
     assert line["fresh"]
-    assert [point[0] for point in line["points"]] == [NOW + GONE + 1]
+    assert [point[0] for point in line["points"]] == [NOW + FORGOTTEN + 1]
+
+    history.forget("model", "a")
+    history.record(reading("a", NOW + 3 * FORGOTTEN))  # it returns itself, after it was due to be removed
+    assert new_lines(history, viewer)["a"]["fresh"]
 
 
 def test_a_new_camera_takes_the_place_of_a_silent_one_only() -> None:
@@ -220,12 +224,15 @@ def open_stream(port: int) -> Iterator[Stream]:
 
 def test_a_stream_begins_with_all_and_a_burst_is_one_message() -> None:
     board = CameraBoard()
-    for number in range(PART + 1):
+    for number in range(CAMERAS_PER_MESSAGE + 1):
         board.record(reading(f"cam-{number}"))
     with serving(board) as port, open_stream(port) as stream:
         assert (stream.status, "text/event-stream" in stream.headers) == (200, True)
         parts = [stream.next(), stream.next()]
-        assert [part and (part[0], len(part[1]["cameras"])) for part in parts] == [("snapshot", PART), ("snapshot", 1)]
+        assert [part and (part[0], len(part[1]["cameras"])) for part in parts] == [
+            ("snapshot", CAMERAS_PER_MESSAGE),
+            ("snapshot", 1),
+        ]
         burst = 2000
         for number in range(burst):
             board.record(reading("cam-3", NOW + number / 1000, images=number))
@@ -264,7 +271,7 @@ def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
             assert stream.next() is not None
 
 
-def test_who_does_not_read_holds_up_nobody_and_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_viewer_that_does_not_read_blocks_no_other_and_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fozo.serve.board.STUCK", 1.0)
     board = CameraBoard(History(spacing=0.0))
     with serving(board) as port, open_stream(port) as stuck, open_stream(port) as stream:

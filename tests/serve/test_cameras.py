@@ -1,9 +1,11 @@
-"""Cameras come and go, servers too: memories stay, in order, and nobody else's."""
+"""Cameras come and go, servers too: memories stay, in order, and separate."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -22,22 +24,22 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.serve.app import Server
+from fozo.serve.app import InferenceServer
 from fozo.serve.config import ServeConfig
 from fozo.serve.pool import TooBusy
-from fozo.serve.protocol import Output, Request
-from fozo.serve.store import Folder, folder_name
+from fozo.serve.protocol import InferRequest, OutputSpec
+from fozo.serve.store import CameraFolder, CameraInUse, folder_name
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
-from tests.serve.test_server import ask, jpeg, own
+from tests.serve.test_server import ask, jpeg, new_adapter
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LOGITS = (Output("logits", True),)
+LOGITS = (OutputSpec("logits", True),)
 
 
-def request(images: Array, camera: str = "cam", id: str = "", **changes: Any) -> Request:
-    return Request(
-        id, camera, **({"start": False, "end": False} | changes), outputs=LOGITS, told=frozenset(), tensor=images
+def request(images: Array, camera: str = "cam", id: str = "", **changes: Any) -> InferRequest:
+    return InferRequest(
+        id, camera, **({"start": False, "end": False} | changes), outputs=LOGITS, reported=frozenset(), tensor=images
     )
 
 
@@ -50,10 +52,11 @@ def logits(future: Future[tuple[bytes, int | None]]) -> Array:
 @contextmanager
 def pool(settings: ServeConfig) -> Iterator[Any]:
     """A server without HTTP."""
-    server = Server(settings)
+    server = InferenceServer(settings)
     server.start()
+    assert server.pool is not None
     try:
-        yield lambda *given, **named: server.pool.submit(server.models[NAME], request(*given, **named))  # type: ignore[union-attr]
+        yield lambda *given, **named: server.pool.submit(server.models[NAME], request(*given, **named))
     finally:
         server.stop()
 
@@ -62,7 +65,7 @@ def close(found: Array, expected: object) -> None:
     np.testing.assert_allclose(found, np.asarray(expected), rtol=5e-3, atol=5e-3)
 
 
-def facts(state: Path, camera: str) -> dict[str, Any]:
+def header(state: Path, camera: str) -> dict[str, Any]:
     (path,) = state.glob(f"*/{folder_name(camera)}/camera.json")
     found: dict[str, Any] = json.loads(path.read_text())
     return found
@@ -75,18 +78,18 @@ def test_requests_of_a_camera_keep_their_order(tmp_path: Path) -> None:
         futures = [(c, i, submit(streams[c][i : i + 1], c)) for i in range(10) for c in streams]
         found = {(c, i): logits(future) for c, i, future in futures}
     for camera, stream in streams.items():
-        adapter = own()
+        adapter = new_adapter()
         for i in range(10):
             close(found[camera, i], adapter(stream[i : i + 1]))
 
 
 @pytest.mark.parametrize("way", ["idle", "crowded", "end", "stopped"])
-def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, reference: Path) -> None:
+def test_a_camera_that_returns_continues(tmp_path: Path, way: str, reference: Path) -> None:
     """Whatever made it leave the memory, it is found again, as if it had never left."""
     ways: dict[str, dict[str, Any]] = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}
     settings = ways.get(way, {})
-    adapter, parts = own(), np.split(foggy(frames(24)), 6)
-    server = Server(config(tmp_path, reference, **settings))
+    adapter, parts = new_adapter(), np.split(foggy(frames(24)), 6)
+    server = InferenceServer(config(tmp_path, reference, **settings))
     server.start()
     try:
         for part in parts:
@@ -97,7 +100,7 @@ def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, referen
                 server.pool.submit(server.models[NAME], request(part, "other")).result(30)
             if way == "stopped":
                 server.stop()
-                server = Server(config(tmp_path, reference))
+                server = InferenceServer(config(tmp_path, reference))
                 server.start()
             line = server.pool
             assert line is not None
@@ -107,7 +110,7 @@ def test_a_camera_that_returns_is_gone_on_with(tmp_path: Path, way: str, referen
                 assert line.cameras <= 2
     finally:
         server.stop()
-    assert facts(tmp_path, "cam")["images"] == 24
+    assert header(tmp_path, "cam")["images"] == 24
 
 
 def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
@@ -123,8 +126,8 @@ def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
     assert {json.loads((each / "camera.json").read_text())["id"] for each in folders} == set(names)
 
 
-def test_what_cannot_be_gone_on_with_is_set_aside(tmp_path: Path) -> None:
-    """A damaged state, or one of another model, is kept for a person to look at; the camera begins anew."""
+def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
+    """A damaged state, or one of another model, is kept for a person to look at; the camera starts again."""
     with pool(config(tmp_path)) as submit:
         first = logits(submit(frames(4)))
         logits(submit(foggy(frames(8))))
@@ -132,25 +135,52 @@ def test_what_cannot_be_gone_on_with_is_set_aside(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pool(config(tmp_path)) as submit:
         close(logits(submit(frames(4))), first)
-    assert facts(tmp_path, "cam")["images"] == 4
+    assert header(tmp_path, "cam")["images"] == 4
     (aside,) = tmp_path.glob(f"*/{folder_name('cam')}.refused")
     assert (aside / path.name).exists() and (aside / "camera.json").exists()
 
 
 def test_one_server_for_a_state(tmp_path: Path) -> None:
     with pool(config(tmp_path)), pytest.raises(fozo.FozoError, match="another server keeps its cameras"):
-        Server(config(tmp_path))
+        InferenceServer(config(tmp_path))
     with running(config(tmp_path, shared=True)) as (url, _), pool(config(tmp_path, shared=True)) as submit:
         logits(submit(frames(1), "theirs"))
-        told = httpx.post(
+        reply = httpx.post(
             f"http://{url}/v2/models/{NAME}/infer", params={"sequence_id": "theirs"}, content=b"x",
             headers={"Content-Type": "image/png"},
         )  # fmt: skip
-        assert told.status_code == 503 and "Retry-After" in told.headers and "another server" in told.json()["error"]
+        assert reply.status_code == 503 and "Retry-After" in reply.headers and "another server" in reply.json()["error"]
         assert ask(url, frames(1), sequence_id="ours").as_numpy("logits").shape == (1, 10)
 
 
-def test_so_many_cameras_are_kept(tmp_path: Path) -> None:
+def test_two_servers_on_one_folder_are_safe_under_any_routing(tmp_path: Path) -> None:
+    """Requests go to either at random: a camera is in one of them at a time, and goes on where the other saved it."""
+    choices, settings = random.Random(0), config(tmp_path, shared=True, workers=2)
+    refused, cameras = 0, {f"c{i}": (new_adapter(), foggy(frames(12, 20 * i), 0.2 * i)) for i in range(2)}
+    with pool(settings) as one, pool(settings) as other:
+        for i, (camera, (adapter, stream)) in itertools.product(range(12), cameras.items()):
+            part, end = stream[i : i + 1], choices.random() < 0.4  # where it ends, the other server may have it next
+            first, second = choices.sample([one, other], 2)
+            try:
+                found = logits(first(part, camera, end=end))
+            except CameraInUse:
+                refused += 1
+                found = logits(second(part, camera, end=end))
+            np.testing.assert_array_equal(found, np.asarray(adapter(part), dtype=np.float32))
+            until(lambda camera=camera, end=end: not end or _is_free(tmp_path, camera))
+    assert refused > 3 and all(header(tmp_path, camera)["images"] == 12 for camera in cameras)
+
+
+def _is_free(state: Path, camera: str) -> bool:
+    (path,) = state.glob(f"*/{folder_name(camera)}")
+    try:
+        CameraFolder(path, camera).close()
+        return True
+    except CameraInUse:
+        return False
+
+
+def test_the_number_of_cameras_is_limited(tmp_path: Path) -> None:
     with pool(config(tmp_path, max_known=2)) as submit:
         for name in ("a", "b", "a"):
             logits(submit(frames(1), name))
@@ -160,31 +190,31 @@ def test_so_many_cameras_are_kept(tmp_path: Path) -> None:
 
 def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves that fail are logged; predictions go on, and the next save has it all."""
-    adapter, parts = own(), np.split(foggy(frames(24)), 6)
+    adapter, parts = new_adapter(), np.split(foggy(frames(24)), 6)
     failed = list[int]()
 
-    def full(folder: Folder, *given: object) -> None:
+    def full(folder: CameraFolder, *given: object) -> None:
         failed.append(1)
         raise fozo.FozoError("the disk is full")
 
     with pool(config(tmp_path, save_every=4, idle=0.05)) as submit:
         with monkeypatch.context() as patch:
-            patch.setattr(Folder, "save", full)
+            patch.setattr(CameraFolder, "save", full)
             for part in parts[:5]:
                 close(logits(submit(part)), adapter(part))
             until(lambda: len(failed) > 6)
         close(logits(submit(parts[5])), adapter(parts[5]))
-    assert facts(tmp_path, "cam")["images"] == 24
+    assert header(tmp_path, "cam")["images"] == 24
 
 
 def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
     """Files of a generation that camera.json does not name yet do not count."""
     with pool(config(tmp_path)) as submit:
         logits(submit(frames(4)))
-    before = facts(tmp_path, "cam")
+    before = header(tmp_path, "cam")
     (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
-    folder = Folder(path, "cam")
-    folder.facts()
+    folder = CameraFolder(path, "cam")
+    folder.header()
 
     def killed(file: Path) -> None:
         file.write_bytes(b"half")
@@ -193,8 +223,8 @@ def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         folder.save({"images": 99}, {"adapter": killed})
     folder.close()
-    assert facts(tmp_path, "cam") == before
-    adapter = own()
+    assert header(tmp_path, "cam") == before
+    adapter = new_adapter()
     adapter(frames(4))
     with pool(config(tmp_path)) as submit:
         close(logits(submit(foggy(frames(4)))), adapter(foggy(frames(4))))
@@ -216,7 +246,7 @@ class Held:
 
 
 @contextmanager
-def held(**settings: Any) -> Iterator[tuple[str, Server, Held]]:
+def held(**settings: Any) -> Iterator[tuple[str, InferenceServer, Held]]:
     """A server whose model waits."""
     with running(config(**settings)) as (url, server):
         engine = server.models[NAME].engine
@@ -235,7 +265,7 @@ def until(true: Any) -> None:
         time.sleep(0.005)
 
 
-def test_full_queues_are_told(tmp_path: Path) -> None:
+def test_full_queues_are_refused(tmp_path: Path) -> None:
     with held(workers=1, max_camera_queue=2, max_queue=4) as (url, server, hold):
         assert server.pool is not None
         model = server.models[NAME]
@@ -254,11 +284,11 @@ def test_full_queues_are_told(tmp_path: Path) -> None:
         assert f'fozo_requests_total{{code="429",model="{NAME}"}} 1.0' in metrics
 
 
-def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
+def test_a_request_that_waits_too_long_is_refused(tmp_path: Path) -> None:
     with held(workers=1, timeout=0.2) as (url, _, _):
         path = f"http://{url}/v2/models/{NAME}/infer"
-        told = httpx.post(path, content=_png(), headers={"Content-Type": "image/png"})
-        assert told.status_code == 504 and "within 0.2 s" in told.json()["error"]
+        reply = httpx.post(path, content=_png(), headers={"Content-Type": "image/png"})
+        assert reply.status_code == 504 and "within 0.2 s" in reply.json()["error"]
 
 
 def _png() -> bytes:
@@ -272,7 +302,7 @@ def test_a_client_that_has_gone_is_not_worked_for() -> None:
         assert line is not None
         host, port = url.split(":")
         picture = _png()
-        head = f"POST /v2/models/{NAME}/infer?sequence_id=%s HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+        head = f"POST /v2/models/{NAME}/infer?sequence_id=%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         clients = []
         for number, name in enumerate(("first", "second")):
             client = socket.create_connection((host, int(port)), timeout=20)
@@ -315,12 +345,12 @@ def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> Non
         answers = [
             ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits") for i in range(20)
         ]
-        until(lambda: facts(tmp_path, "cam")["images"] >= 16)
+        until(lambda: header(tmp_path, "cam")["images"] >= 16)
         server.send_signal(signal.SIGKILL)
         server.wait(20)
-    kept = facts(tmp_path, "cam")["images"]
+    kept = header(tmp_path, "cam")["images"]
     assert kept == 16
-    adapter = own()
+    adapter = new_adapter()
     for i in range(kept):
         adapter(pixels[i : i + 1])
     with process(tmp_path, "--save-every", "8") as (server, url):
@@ -332,8 +362,8 @@ def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> Non
             close(found, adapter(pixels[i : i + 1]))
         server.send_signal(signal.SIGTERM)
         assert server.wait(20) == 0
-    assert facts(tmp_path, "cam")["images"] == 30
-    other = own()
+    assert header(tmp_path, "cam")["images"] == 30
+    other = new_adapter()
     (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
     other.restore(path)
     close(np.asarray(other(pixels[30:])), adapter(pixels[30:]))

@@ -1,20 +1,18 @@
-"""Settings, by file and command: what is said is done, and what nobody knows is refused."""
+"""Settings, by file and command: settings take effect, and unknown ones are refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.serve.app import Server
+from fozo.serve.app import InferenceServer
 from fozo.serve.config import ModelConfig, ServeConfig, read_config
 from fozo.serve.metrics import OTHER, Metrics
-from fozo.testing import same
-from tests.serve.conftest import MODEL, STATS, config, foggy, frames
+from tests.serve.conftest import MODEL, STATS, config
 
 TOML = """
 port = 0
@@ -48,7 +46,7 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
     plain, other = found.models
     assert plain.options == {"retrieval.capacity": 64} and plain.load.threads == 1
     assert plain.load.labels == tuple("abcdefghij") and other.method == "noadapt"
-    server = Server(found)
+    server = InferenceServer(found)
     try:
         assert list(server.models) == ["plain", "other"] and server.models["plain"].spec.label(0) == "a"
         assert server.models["plain"].method == "align" and server.models["other"].method == "noadapt"
@@ -57,28 +55,29 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "an unknown setting": ("ports = 1\n" + TOML, "'ports', which is no setting"),
-    "an unknown setting of a model": (TOML + "stat = 'x'\n", "'stat', which is no setting"),
+    "an unknown setting": ("ports = 1\n" + TOML, "no setting 'ports'"),
+    "an unknown setting of a model": (TOML + "stat = 'x'\n", "no setting 'stat'"),
     "a token in the file": ("token = 'x'\n" + TOML, "token_file"),
     "no models": ("port = 1\n", "models.NAME"),
-    "a model that is no table": ("models = 1\n", "models.NAME"),
+    "a model that is not a table": ("models = 1\n", "models.NAME"),
     "a text as a number": (TOML.replace("port = 0", "port = '0'"), "port"),
     "a port that is none": (TOML.replace("port = 0", "port = 70000"), "65535"),
     "no workers": ("workers = 0\n" + TOML, "workers is 0"),
     "another word": (TOML.replace("stateless", "none"), "shared or stateless"),
     "no TOML": ("[", "not readable TOML"),
-    "a model without a file": ("[models.x]\nstats = 'y'\n", "name of a file"),
+    "a model without a file": ("[models.x]\nstats = 'y'\n", "lacks 'model'"),
+    "a number as a file": (TOML.replace('"cameras"', "3"), "name of a file"),
     "half of TLS": ("key = 'x'\n" + TOML, "TLS"),
     "a slash in a name": ('[models."a/b"]\nmodel = "MODEL"\n', "without a slash"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, what: str) -> None:
+def test_errors_in_a_file_are_sentences(tmp_path: Path, what: str) -> None:
     text, words = WRONG[what]
-    with pytest.raises(fozo.FozoError) as told:
+    with pytest.raises(fozo.FozoError) as caught:
         read_config(write(tmp_path, text))
-    assert words in str(told.value) and "\n" not in str(told.value)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
@@ -92,37 +91,23 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
         (ModelConfig("a", str(MODEL), str(STATS), options={"nothing": 1}, load=load), "nothing"),
     ):
         with pytest.raises(fozo.FozoError, match=words):
-            Server(ServeConfig((given,), state=str(tmp_path / "state")))
-    Server(config(tmp_path / "state")).stop()  # and nobody holds its lock
+            InferenceServer(ServeConfig((given,), state=str(tmp_path / "state")))
+    InferenceServer(config(tmp_path / "state")).stop()  # and its lock is free
 
 
-def test_siblings_share_what_is_derived_and_nothing_else() -> None:
-    """They are as clones: each adapts by itself; what is large and constant is in memory once."""
-    first = fozo.Align(fozo.load_engine(MODEL, threads=1), fozo.SourceStatistics.load(STATS))
-    one, other, clone = first.sibling(), first.sibling(), first.clone()
-    assert one.targets.weights is other.targets.weights and one.targets is not other.targets
-    for part in np.split(foggy(frames(24)), 3):
-        np.testing.assert_array_equal(one(part), clone(part))
-        one.release()
-        assert one.last_input is None
-        other(frames(8))
-    assert same(one.state(), clone.state()) and not same(other.state(), clone.state())
-    assert same(first.state(), one.sibling().state())
-
-
-def test_only_so_many_cameras_have_labels() -> None:
+def test_the_number_of_labels_is_limited() -> None:
     class Adapter:
         def metrics(self) -> dict[str, float]:
             return {"fallbacks": 1.0}
 
     class Camera:
-        monitor, events, memories, passing, adapter = None, (), 5, False, Adapter()
+        monitor, events, memories, stateless, adapter = None, (), 5, False, Adapter()
         passes_per_image = 2.0
 
         def __init__(self, name: str) -> None:
             self.name = name
 
-    metrics = Metrics(most=2)
+    metrics = Metrics(max_labels=2)
     for name in ("a", "b", "c", "d", "a", 'e"\n'):
         camera: Any = Camera(name)
         metrics.record("m", camera, 3)

@@ -33,10 +33,10 @@ def test_the_clients_of_the_docs_are_answered(tmp_path: Path, reference: Path) -
     settings = replace(settings, models=(replace(settings.models[0], name="gates"),))
     with running(settings) as (url, _):
         command = block("sh").replace("127.0.0.1:8000", url)
-        told = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        if told.returncode == 127:
+        reply = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        if reply.returncode == 127:
             pytest.skip("there is no curl on this machine")
-        answer = json.loads(told.stdout)
+        answer = json.loads(reply.stdout)
         assert answer["id"] == "frame-17" and "sentence" in answer["parameters"]
         code = block("python").replace("127.0.0.1:8000", url)
         assert code.count('convert("RGB")') == 1

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.serve.merging import MergingEngine, merged
+from fozo.serve.merging import RETRY_AFTER, MergingEngine, merge_knobs
 from fozo.testing import check_engine, random_images
-from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Tap, Taps
+from fozo.types import NO_KNOBS, Batch, Engine, Images, Knobs, Move, Tap, Taps
 from tests.helpers import random_vit
 
 
@@ -80,18 +81,35 @@ def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
             np.testing.assert_allclose(got[tap], alone[tap], rtol=1e-3, atol=1e-4)
 
 
-def test_a_full_pass_takes_no_more(bundled: Engine) -> None:
+def waiting_calls(engine: MergingEngine, hold: threading.Event, batches: Sequence[Images]) -> list[Any]:
+    """Run batches in threads, of which the first is held in its pass until all others wait; their logits or errors."""
+    with ThreadPoolExecutor(len(batches)) as pool:
+        futures = list[Future[Taps]]()
+        for number, batch in enumerate(batches):
+            futures.append(pool.submit(engine.run, engine.check(batch)))
+            until(lambda number=number: engine._running and len(engine._waiting) == number)  # type: ignore[misc]
+        hold.set()
+        results = [each.exception(30) or each.result()[Tap.LOGITS] for each in futures]
+    hold.clear()
+    assert engine._callers == engine._running == 0 and not engine._waiting
+    return results
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("max_batch", "batches"), [(4, [2, 4, 4, 4]), (5, [2, 4, 4, 4]), (6, [2, 6, 6]), (1, [2] * 7)])
+def test_a_full_pass_takes_no_more(bundled: Engine, max_batch: int, batches: list[int]) -> None:
+    """Six calls of two images wait: a pass has as many as ``max_batch`` admits, and no fewer."""
     hold = threading.Event()
     counting = Counting(bundled, hold)
-    engine = MergingEngine(counting, max_delay=0.0, max_batch=4)
-    with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(engine.run, engine.check(random_images(bundled.spec, 2, seed=i))) for i in range(7)]
-        while len(engine._waiting) < 6:
-            time.sleep(0.001)
-        hold.set()
-        for each in futures:
-            each.result(30)
-    assert max(counting.batches) <= 4 and sum(counting.batches) == 14
+    engine = MergingEngine(counting, max_delay=0.0, max_batch=max_batch)
+    waiting_calls(engine, hold, [random_images(bundled.spec, 2, seed=i) for i in range(7)])
+    assert counting.batches == batches
 
 
 def test_what_cannot_be_merged_runs_alone(bundled: Engine) -> None:
@@ -105,8 +123,7 @@ def test_what_cannot_be_merged_runs_alone(bundled: Engine) -> None:
         np.testing.assert_array_equal(got, bundled.run(bundled.check(one), prompts)[Tap.LOGITS])
 
 
-def test_one_callers_fault_is_nobody_elses(bundled: Engine) -> None:
-    """An error of a merged pass is raised where it was caused, and the others have their results."""
+def test_an_error_reaches_only_the_caller_that_caused_it(bundled: Engine) -> None:
     hold = threading.Event()
 
     class Fragile(Counting):
@@ -116,24 +133,44 @@ def test_one_callers_fault_is_nobody_elses(bundled: Engine) -> None:
                 raise RuntimeError("a black image")
             return found
 
-    engine = MergingEngine(Fragile(bundled, hold), max_delay=0.0)
     images = [random_images(bundled.spec, 1, seed=i) for i in range(4)]
     images[2][:] = 0
-    with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(engine.run, engine.check(each)) for each in images]
-        while len(engine._waiting) < 3:
-            time.sleep(0.001)
-        hold.set()
-        for number, future in enumerate(futures):
-            if number == 2:
-                with pytest.raises(RuntimeError, match="black"):
-                    future.result(30)
-            else:
-                assert future.result(30)[Tap.LOGITS].shape == (1, 1, 10)
-    assert engine._callers == engine._running == engine._served == 0 and not engine._waiting
+    results = waiting_calls(MergingEngine(Fragile(bundled, hold), max_delay=0.0), hold, images)
+    assert [isinstance(each, RuntimeError) for each in results] == [False, False, True, False]
 
 
-def test_nobody_waits_alone(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
+    bundled: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory for eight images at a time: passes are halved until they fit, and tried larger again after a while."""
+    hold, now = threading.Event(), [0.0]
+
+    class Small(Counting):
+        def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+            found = super().run(batch, knobs, taps)
+            if len(batch) > 8:
+                raise MemoryError("too many images")
+            return found
+
+    counting = Small(bundled, hold)
+    engine = MergingEngine(counting, max_delay=0.0, max_batch=100)
+    monkeypatch.setattr("fozo.serve.merging.time.monotonic", lambda: now[0])
+    images = [random_images(bundled.spec, 2, seed=i) for i in range(9)]
+
+    def batches() -> list[int]:
+        counting.batches.clear()
+        assert all(isinstance(each, np.ndarray) for each in waiting_calls(engine, hold, images))
+        return counting.batches
+
+    assert batches() == [2, 16, *[2] * 8]  # refused, then one by one
+    (line,) = caplog.records
+    assert "a pass of 16 images" in line.message and line.exc_info is not None
+    assert batches() == [2, 8, 8] and len(caplog.records) == 1
+    now[0] = RETRY_AFTER
+    assert batches() == [2, 16, *[2] * 8] and len(caplog.records) == 2
+
+
+def test_a_lone_caller_does_not_wait(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a delay longer than the test may take, a lone caller is served; so are two that both wait."""
     engine = MergingEngine(bundled, max_delay=1.0, max_batch=100)
     waits = list[float | None]()
@@ -146,11 +183,11 @@ def test_nobody_waits_alone(bundled: Engine, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_merged_moves_are_one_row_an_image(bundled: Engine) -> None:
     one, none, each = knobs(bundled, 1, 1), NO_KNOBS, knobs(bundled, 3, 2)
-    together = merged([one, none, each], [2, 1, 3]).patches
+    together = merge_knobs([one, none, each], [2, 1, 3]).patches
     assert together is not None and one.patches is not None and each.patches is not None
     assert together.scale.shape[1] == 6 and (together.scale[:, 2] == 1).all() and (together.shift[:, 2] == 0).all()
     assert (together.scale[:, :2] == one.patches.scale).all() and (together.shift[:, 3:] == each.patches.shift).all()
-    assert merged([none, none], [1, 1]) == NO_KNOBS
+    assert merge_knobs([none, none], [1, 1]) == NO_KNOBS
 
 
 @pytest.mark.parametrize("name", ["align", "neo", "noadapt", "t3a", "fozo"])
@@ -175,6 +212,6 @@ def test_every_method_is_served_as_if_alone(bundled: Engine, name: str) -> None:
 
 
 def test_wrong_settings_are_refused(bundled: Engine) -> None:
-    for settings in ({"max_delay": -1.0}, {"max_delay": 2.0}, {"max_batch": 0}, {"passes": 0}):
+    for settings in ({"max_delay": -1.0}, {"max_delay": 2.0}, {"max_batch": 0}):
         with pytest.raises(fozo.FozoError, match="give"):
             MergingEngine(bundled, **settings)

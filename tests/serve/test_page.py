@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,9 @@ from fozo.monitor import Event
 from fozo.serve.board import CameraBoard
 from fozo.serve.history import History
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
-from tests.serve.helpers import reading, serving
+from tests.serve.conftest import config, frames, reading, running, serving
+from tests.serve.conftest import foggy as fog
+from tests.serve.test_server import ask
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None, reason="needs a browser: apt-get install chromium chromium-driver"
@@ -68,7 +72,7 @@ def row(browser: Browser, camera: str, selector: str) -> str:
     return found
 
 
-def test_it_is_live_and_asks_nobody_else(browser: Browser, board: CameraBoard) -> None:
+def test_it_is_live_and_sends_requests_to_its_server_only(browser: Browser, board: CameraBoard) -> None:
     with serving(board) as port:
         own = f"http://127.0.0.1:{port}/"
         browser.open(own)
@@ -194,6 +198,26 @@ def test_a_token_is_asked_for_once(browser: Browser, board: CameraBoard) -> None
         browser.open(own)
         browser.wait(f"{LIVE} && !document.getElementById('ask').open && document.querySelector('img[src]')")
         assert not any("cret" in url for url in browser.requests())
+
+
+def test_a_camera_goes_foggy(browser: Browser, reference: Path) -> None:
+    """All of it together: a server with the bundled model and its monitor, a camera in fog, and the page."""
+    board, settings = CameraBoard(), config(reference=reference, thumbnails=True)
+    with running(settings, board) as (url, _):
+        for camera in ("gate", "yard"):
+            ask(url, frames(16), sequence_id=camera)
+        browser.open(f"http://{url}")
+        badges = "return [...document.querySelectorAll('.badge')].map((badge) => badge.textContent)"
+        browser.wait(f"{badges}.join() === 'fine,fine'")
+        for image in fog(frames(24, 16)):
+            ask(url, image[None], sequence_id="yard")
+        browser.wait(f"{badges}.join() === 'drift,fine' && ({NAMES.removeprefix('return ')}).join() === 'yard,gate'")
+        assert re.search(r"contrast -\d+ %.* since image \d+ .*expected accuracy", row(browser, "yard", ".sentence"))
+        assert "drift at image" in row(browser, "yard", ".latest")
+        time.sleep(1.1)  # thumbnails are made once a second
+        ask(url, fog(frames(1, 40)), sequence_id="yard")
+        browser.wait("return [...document.querySelectorAll('img[src]')].filter((i) => i.naturalWidth).length >= 3")
+        board.close()  # as the server does when it stops: an open page must not keep it
 
 
 CONTRAST = """

@@ -1,4 +1,4 @@
-"""Bodies to images and back: what is sent is read, and what nobody should send is refused in a sentence."""
+"""Bodies to images and back: valid requests are read, and others refused in a sentence."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ import fozo
 from fozo.data import sample
 from fozo.errors import FozoError
 from fozo.serve.protocol import (
-    Answer,
+    InferRequest,
+    InferResponse,
     Limits,
-    Request,
-    check_watched,
+    check_monitored,
     model_metadata,
     picture_request,
     read_request,
-    write_answer,
+    write_response,
 )
 
-LIMITS = Limits(images=4, pixels=4096, body=100_000)
+LIMITS = Limits(images=4, pixels=4096)
 SPEC = fozo.load_engine(sample.MODELS["float32"], threads=1).spec
 
 
-def body(shape: list[int], data: object = None, datatype: str = "UINT8", **facts: Any) -> bytes:
+def body(shape: list[int], data: object = None, datatype: str = "UINT8", **payload: Any) -> bytes:
     tensor = {"name": "images", "datatype": datatype, "shape": shape} | ({} if data is None else {"data": data})
-    return json.dumps({"inputs": [{**tensor, **facts.pop("tensor", {})}], **facts}).encode()
+    return json.dumps({"inputs": [{**tensor, **payload.pop("tensor", {})}], **payload}).encode()
 
 
-def binary(shape: list[int], data: bytes, datatype: str = "UINT8", **facts: Any) -> tuple[bytes, str]:
+def binary(shape: list[int], data: bytes, datatype: str = "UINT8", **payload: Any) -> tuple[bytes, str]:
     size = {"parameters": {"binary_data_size": len(data)}}
-    text = body(shape, None, datatype, tensor=size, **facts)
+    text = body(shape, None, datatype, tensor=size, **payload)
     return text + data, str(len(text))
 
 
-def array_of(request: Request) -> np.ndarray[Any, Any]:
+def array_of(request: InferRequest) -> np.ndarray[Any, Any]:
     assert isinstance(request.tensor, np.ndarray)
     return request.tensor
 
@@ -65,7 +65,7 @@ def test_parameters() -> None:
     read = read_request(body([1, 1, 1], [0], id="a", parameters=parameters, outputs=outputs), None, LIMITS)
     assert (read.id, read.camera, read.start, read.end) == ("a", str(2**64 - 1), True, False)
     assert [(each.name, each.binary) for each in read.outputs] == [("drift", True), ("labels", False)]
-    assert read.told == {"drift"}
+    assert read.reported == {"drift"}
     for none in (0, ""):
         assert read_request(body([1, 1, 1], [0], parameters={"sequence_id": none}), None, LIMITS).camera == ""
     seven = [read_request(body([1, 1, 1], [0], parameters={"sequence_id": id}), None, LIMITS).camera for id in (7, "7")]
@@ -91,7 +91,7 @@ def test_pictures() -> None:
             SPEC, LIMITS
         )
     one = picture_request(files[0], {"sequence_id": "cam", "sequence_end": "true", "expected_accuracy": "true"})
-    assert (one.camera, one.end) == ("cam", True) and one.told == {"expected_accuracy"}
+    assert (one.camera, one.end) == ("cam", True) and one.reported == {"expected_accuracy"}
     for query in ({"sequence_end": "yes"}, {"nothing": "1"}, {"id": "x" * 257}):
         with pytest.raises(FozoError):
             picture_request(files[0], query)
@@ -124,10 +124,10 @@ WRONG: dict[str, tuple[bytes, str | None]] = {
     "a fraction as a byte": (body(PIXEL, [0.5]), None),
     "a number beyond all": (body(PIXEL, [10**400]), None),
     "bytes of another length": binary([1, 1, 2, 1], b"x"),
-    "bytes that nobody claims": (body(PIXEL, [0]) + b"xx", str(len(body(PIXEL, [0])))),
-    "a size that is no number": (body(PIXEL, tensor={"parameters": {"binary_data_size": "1"}}), None),
+    "bytes without a size": (body(PIXEL, [0]) + b"xx", str(len(body(PIXEL, [0])))),
+    "a size that is not a number": (body(PIXEL, tensor={"parameters": {"binary_data_size": "1"}}), None),
     "a size of more than there is": (body(PIXEL, tensor={"parameters": {"binary_data_size": 10**30}}), None),
-    "a picture that is no base64": (body([1], ["???"], "BYTES"), None),
+    "a picture that is not base64": (body([1], ["???"], "BYTES"), None),
     "pictures in a square": (body([2, 2], ["", "", "", ""], "BYTES"), None),
     "an element beyond the body": binary([1], struct.pack("<I", 2**32 - 1) + b"x", "BYTES"),
     "half a length": binary([1], b"\x01\x00", "BYTES"),
@@ -137,7 +137,7 @@ WRONG: dict[str, tuple[bytes, str | None]] = {
     "one that is a fraction": (body(PIXEL, [0], parameters={"sequence_id": 1.5}), None),
     "one that is true": (body(PIXEL, [0], parameters={"sequence_id": True}), None),
     "one that is too long": (body(PIXEL, [0], parameters={"sequence_id": "x" * 10_000}), None),
-    "one that is no text": (body(PIXEL, [0], parameters={"sequence_id": "\ud800"}), None),
+    "one that is not UTF-8": (body(PIXEL, [0], parameters={"sequence_id": "\ud800"}), None),
     "a flag that is 1": (body(PIXEL, [0], parameters={"sequence_start": 1}), None),
     "parameters that are a list": (body(PIXEL, [0], parameters=[]), None),
     "an id that is a number": (body(PIXEL, [0], id=5), None),
@@ -146,7 +146,7 @@ WRONG: dict[str, tuple[bytes, str | None]] = {
     "an output without a name": (body(PIXEL, [0], outputs=[{}]), None),
     "an output whose name is a list": (body(PIXEL, [0], outputs=[{"name": []}]), None),
     "a header's length below 0": (body(PIXEL, [0]), "-1"),
-    "a header's length that is no number": (body(PIXEL, [0]), "1e3"),
+    "a header's length that is not a number": (body(PIXEL, [0]), "1e3"),
     "a header's length beyond the body": (body(PIXEL, [0]), "9" * 12),
     "NaN": (b'{"inputs": [{"name": "images", "datatype": "FP32", "shape": [1,1,1,1], "data": [NaN]}]}', None),
     "brackets by the thousand": (b"[" * 50_000, None),
@@ -155,9 +155,9 @@ WRONG: dict[str, tuple[bytes, str | None]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_refused_in_a_sentence(what: str) -> None:
-    with pytest.raises(FozoError) as told:
+    with pytest.raises(FozoError) as caught:
         read_request(*WRONG[what], LIMITS)
-    assert "\n" not in str(told.value) and len(str(told.value)) < 400
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
 JSON = st.recursive(
@@ -191,10 +191,10 @@ BODY = st.fixed_dictionaries(
 
 
 @settings(max_examples=300, deadline=None)
-@given(facts=BODY, rest=st.binary(max_size=24), split=st.booleans())
-def test_no_body_breaks_it(facts: dict[str, Any], rest: bytes, split: bool) -> None:
+@given(payload=BODY, rest=st.binary(max_size=24), split=st.booleans())
+def test_no_body_breaks_it(payload: dict[str, Any], rest: bytes, split: bool) -> None:
     """Whatever is sent, it is a request or a refusal; and a request's images are pictures or a refusal."""
-    text = json.dumps(facts).encode()
+    text = json.dumps(payload).encode()
     try:
         read = read_request(text + rest, str(len(text)) if split else None, LIMITS)
         read.images(SPEC, LIMITS)
@@ -219,14 +219,14 @@ def test_nor_do_bytes(whole: bytes, length: str | None) -> None:
 )
 def test_answers_are_read_as_they_were_written(rows: int, binaries: list[bool], names: list[str]) -> None:
     logits = np.random.default_rng(rows).standard_normal((rows, 10)).astype(np.float32)
-    answer = Answer(logits, (1.0, 2.5, 1.5, 0.125), (0.75, 0.5, 1.0), "a sentence")
+    answer = InferResponse(logits, (1.0, 2.5, 1.5, 0.125), (0.75, 0.5, 1.0), "a sentence")
     outputs = [{"name": n, "parameters": {"binary_data": b}} for n, b in zip(names, binaries, strict=True)]
     request = read_request(body(PIXEL, [0], outputs=outputs, id="i"), None, LIMITS)
-    data, length = write_answer(answer, request, SPEC, "m")
+    data, length = write_response(answer, request, SPEC, "m")
     assert (length is None) == (not any(binaries))
-    facts, rest = json.loads(data[:length]), data[length:] if length is not None else b""
-    assert [each["name"] for each in facts["outputs"]] == names and facts["id"] == "i"
-    for each in facts["outputs"]:
+    payload, rest = json.loads(data[:length]), data[length:] if length is not None else b""
+    assert [each["name"] for each in payload["outputs"]] == names and payload["id"] == "i"
+    for each in payload["outputs"]:
         if "data" in each:
             values: Any = each["data"]
         else:
@@ -242,14 +242,14 @@ def test_answers_are_read_as_they_were_written(rows: int, binaries: list[bool], 
     assert rest == b""
 
 
-def test_what_nobody_watches_cannot_be_asked_for() -> None:
+def test_outputs_of_a_monitor_need_one() -> None:
     request = read_request(body(PIXEL, [0], outputs=[{"name": "drift"}]), None, LIMITS)
-    check_watched(request, True, False, "m")
+    check_monitored(request, ("drift",), "m")
     with pytest.raises(FozoError, match="no monitor"):
-        check_watched(request, False, False, "m")
+        check_monitored(request, (), "m")
     request = read_request(body(PIXEL, [0], parameters={"expected_accuracy": True}), None, LIMITS)
     with pytest.raises(FozoError, match="expected accuracy"):
-        check_watched(request, True, False, "m")
+        check_monitored(request, ("drift",), "m")
     assert [each["name"] for each in model_metadata("m", SPEC, "p", ())["outputs"]] == [  # type: ignore[attr-defined]
         "logits", "probabilities", "labels",
     ]  # fmt: skip

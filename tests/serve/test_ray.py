@@ -1,16 +1,15 @@
-"""Serving on Ray: ray_cases.py in a process of its own, because Ray may end it; and what needs no cluster."""
+"""Serving on Ray: ray_cases.py in a process of its own; and what needs no cluster."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from fozo.errors import FozoError
-from tests.bench.test_ray_executor import OF_RAY
-from tests.helpers import REPO
+from tests.ray_process import run_cases
 from tests.serve.conftest import MODEL, STATS, config
 
 NEEDED = ("ray", "fastapi", "grpc")
@@ -23,15 +22,21 @@ def _ray_serve() -> None:
         pytest.importorskip(name, reason="needs Ray Serve: pip install 'fozo[ray-serve]'")
 
 
-def test_a_cluster() -> None:
-    """Tried again only where Ray itself broke down; what fails in our tests fails here."""
-    cases = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__).with_name("ray_cases.py"))]
-    for _ in range(3):
-        run = subprocess.run(cases, cwd=REPO, capture_output=True, text=True, timeout=250)
-        said = run.stdout + run.stderr
-        if run.returncode >= 0 and OF_RAY not in said and "node timed out during startup" not in said:
-            break
-    assert run.returncode == 0 and "1 passed" in said, said
+@pytest.mark.ray
+def test_a_cluster(tmp_path: Path) -> None:
+    run_cases(Path(__file__).with_name("ray_cases.py"), 4, tmp_path)
+
+
+def test_each_camera_has_a_replica_and_few_move() -> None:
+    from fozo.serve.ray import weight
+
+    def owners(replicas: str) -> list[str]:
+        return [max(replicas, key=lambda replica: weight(replica, f"camera-{i}")) for i in range(3000)]
+
+    before, after = owners("abc"), owners("abcd")
+    assert min(Counter(before).values()) > 800
+    moved = [new for old, new in zip(before, after, strict=True) if old != new]
+    assert 500 < len(moved) < 1000 and set(moved) == {"d"}
 
 
 def test_an_application_is_made_of_a_file(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ class Environment:
 
 
 def environment(threads: int, device: str) -> Environment:
-    """Describe this machine."""
     versions = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -50,7 +49,7 @@ def environment(threads: int, device: str) -> Environment:
 
 
 def forget_peak(device: str) -> None:
-    """Start the peak of memory anew, where the system can."""
+    """Reset the peak of memory, where the system can."""
     if device.startswith("cuda"):
         import torch
 
@@ -61,10 +60,9 @@ def forget_peak(device: str) -> None:
 
 
 def peak_memory(device: str) -> int:
-    """Largest use of memory so far in bytes: the allocator's on CUDA, else the resident size of this process.
+    """Peak of memory so far in bytes: the allocator's on CUDA, else the resident size of this process; 0 on Windows.
 
-    Linux passes ru_maxrss on from the process that started this one; VmHWM is this process's alone. Windows has
-    neither, and 0 is what it is told.
+    Linux passes ru_maxrss on from the process that started this one; VmHWM is this process's alone.
     """
     if device.startswith("cuda"):
         import torch

@@ -41,7 +41,6 @@ _resources: dict[Setup, Resources] = {}
 
 
 def run_one(experiment: Experiment, setup: Setup, show: Show = quiet) -> Run:
-    """Run one experiment in this process."""
     if setup not in _resources:
         _resources.clear()
         _resources[setup] = Resources(setup.paths, setup.load, Path(setup.out).parent / CACHE)

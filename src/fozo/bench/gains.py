@@ -1,7 +1,7 @@
 """Differences of runs over the same images, with intervals: what adaptation gained over doing nothing.
 
-What is hard for one method is hard for the other, and leaves the difference: so differences of pairs are far surer than
-the accuracies that they are differences of.
+What is hard for one method is hard for the other and cancels: paired differences have far smaller variance than the
+accuracies.
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ class Gain:
 
     @property
     def side(self) -> int:
-        """1 and -1 where the interval leaves zero out, 0 for a tie, or where there is no interval."""
+        """1 or -1 where it is significant (its 95 % interval excludes zero), else 0."""
         if self.within is None:
             return 0
         return 1 if self.within.low > 0 else -1 if self.within.high < 0 else 0
 
     def __str__(self) -> str:
-        """Write it with its interval."""
         text = signed(self.value)
         return text if self.within is None else f"{text} ({signed(self.within.low)} to {signed(self.within.high)})"
 
@@ -68,7 +67,6 @@ class Gains:
     """``[RESAMPLES]`` of each; ``None`` where there is too little to draw from."""
 
     def of(self, part: str) -> Gain:
-        """The gain in one part."""
         draws = self.draws[part]
         return Gain(self.values[part], None if draws is None else interval(draws))
 
@@ -80,7 +78,6 @@ class Gains:
 
     @property
     def mean(self) -> Gain:
-        """The mean over the parts."""
         drawn = self.drawn
         return Gain(float(np.mean(list(self.values.values()))), None if drawn is None else interval(drawn))
 
@@ -105,7 +102,7 @@ def gains(ours: Sequence[Run], base: Sequence[Run]) -> Gains | None:
     if not pairs:
         return None
     names = pairs[0].values
-    # Each draw is of one of the seeds: they show the same images, so that their mean is no surer than one of them.
+    # Each draw is of one seed: seeds show the same images, so that their mean has no smaller variance than one.
     generator = np.random.Generator(np.random.Philox(key=np.array([0, 4], dtype=np.uint64)))
     chosen = generator.integers(0, len(pairs), RESAMPLES)
     draws: dict[str, Array | None] = {}
@@ -120,7 +117,6 @@ def _batches(records: Sequence[BatchRecord]) -> list[tuple[str, int]]:
 
 
 def _sizes(records: Sequence[BatchRecord]) -> dict[str, int]:
-    """Images of each domain."""
     found: Counter[str] = Counter()
     for record in records:
         found[record.domain] += record.images
@@ -138,7 +134,7 @@ def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[Ba
     """Pair two rows image by image; each is a list of seeds' records, whose orders need not be the same."""
     sizes = _sizes(ours[0])
     place = {i: row for row, i in enumerate(sorted({i for run in (*ours, *theirs) for r in run for i in r.right}))}
-    count = max(len(place), *sizes.values())  # images that nobody ever recognised are not named, but may be drawn
+    count = max(len(place), *sizes.values())  # images never recognised are not named, but may be drawn
 
     def recognised(records: Sequence[BatchRecord]) -> Array:
         """How often each image was recognised in each domain, ``[images, domains]``."""

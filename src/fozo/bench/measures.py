@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from fozo.core.objective import entropies
 from fozo.errors import FozoError
@@ -45,17 +46,16 @@ class BatchRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the method reports of itself (:meth:`fozo.methods.base.Method.metrics`): its loss, mostly."""
     right: tuple[int, ...] = ()
-    """Which images of the set were recognised: what pairs two runs image by image, whatever their order. Records made
-    before it was kept have none."""
+    """Which images of the set were recognised: what pairs two runs image by image. Old records have none."""
 
     def line(self) -> dict[str, object]:
         """Give plain values for a log: metrics stand beside the other fields, whole numbers of passes have no point."""
-        facts = asdict(self)
-        metrics = facts.pop("metrics")
-        taken = next((name for name in metrics if name in facts), None)
+        payload = asdict(self)
+        metrics = payload.pop("metrics")
+        taken = next((name for name in metrics if name in payload), None)
         if taken is not None:
-            raise FozoError(f"a method's metric is called {taken!r}, as a field of every record is; call it otherwise")
-        return {**facts, "passes": whole(self.passes), **dict.fromkeys(COMMON_METRICS), **metrics}
+            raise FozoError(f"a method's metric is called {taken!r}, like a field of every record; rename it")
+        return {**payload, "passes": whole(self.passes), **dict.fromkeys(COMMON_METRICS), **metrics}
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> BatchRecord:
@@ -98,9 +98,7 @@ def score(
             f"batch {index} ({domain}) was given logits that are NaN or infinite; the method or the model is broken, "
             f"try float32 or a lower learning rate"
         )
-    x = logits.astype(np.float64)
-    x = np.exp(x - x.max(axis=1, keepdims=True))
-    confidence = (x / x.sum(axis=1, keepdims=True)).max(axis=1)
+    confidence = softmax(logits.astype(np.float64), axis=1).max(axis=1)
     right = logits.argmax(axis=1) == labels
     own = np.take_along_axis(logits, labels[:, None], axis=1)
     # Rank of the true class; ties count against it, so that a constant output scores nothing.
@@ -157,18 +155,17 @@ class Measures:
 
     @property
     def passes_per_image(self) -> float:
-        """Forward passes for each image, on average."""
         return whole(self.passes / self.images)
 
     @classmethod
-    def read(cls, facts: object) -> Measures:
+    def read(cls, payload: object) -> Measures:
         """Read what ``dataclasses.asdict`` gave, refusing what no run gives."""
-        found = as_dataclass(cls, facts, "the result")
+        found = as_dataclass(cls, payload, "the result")
         within = (found.average_interval, found.top1_interval, found.top5_interval, found.ece_interval)
         ends = (end for each in (*within, *found.domain_intervals.values()) for end in (each.low, each.high))
         shares = (found.average, found.top1, found.top5, found.ece, *found.domains.values(), *ends)
         if min(found.images, found.batches, found.passes) < 1 or not all(-1e-6 <= share <= 100.001 for share in shares):
-            raise FozoError("the result counts no images, or accuracies that are no percentages; run it again")
+            raise FozoError("the result counts no images, or accuracies that are not percentages; run it again")
         if not found.domains or found.domains.keys() != found.domain_intervals.keys():
             raise FozoError("the result has no domains, or others than it has intervals of; run it again")
         return found

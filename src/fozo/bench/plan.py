@@ -9,7 +9,7 @@ The paper's recipes are Python files in ``fozo.bench.recipes``; a user's are TOM
     images = 500
 
     [[row]]
-    label = "FOZO, 4 passes"
+    label = "FOZO, {passes} passes"
     method = "fozo"
     options = { passes = 4, "schedule.decay" = 0.8 }
     paper = { Avg = 59.5 }        # optional: a number to compare with
@@ -22,10 +22,8 @@ import hashlib
 import importlib
 import json
 import pkgutil
-import re
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
@@ -37,13 +35,8 @@ from fozo.data.scenarios import SCENARIOS, Scenario
 from fozo.data.sets.base import check_seed
 from fozo.engines.ptq4vit.scales import BITS
 from fozo.errors import FozoError
-from fozo.io import read_text
+from fozo.io import as_dataclass, read_toml
 from fozo.types import Value
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TUNED = " (tuned)"
 """How the label of a row ends whose constants are not the published ones; a report has it beside the published row."""
@@ -52,8 +45,11 @@ AVERAGE = "Avg"
 DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
 """Image sets that a stream may be made of. ``clean`` images under corruptions are corrupted as they are read."""
 MEANING = 2
-"""To be raised whenever the same facts come to mean another experiment: until 1, ``fozo`` was what is ``align`` now."""
+"""Raised whenever the same values come to mean another experiment: until 1, ``fozo`` was what is ``align`` now."""
 QUANTISE = ("", *(f"ptq4vit{bits}" for bits in BITS))
+NOT_IN_FILES: dict[str, Any] = {"model": "", "seed": 0, "calibration": 2000}
+"""Fields of an experiment that a command sets, not a recipe's row."""
+ADVICE = "see docs/bench.md for an example"
 
 
 def published(label: str) -> str:
@@ -77,7 +73,6 @@ class StreamPlan:
     all where there are fewer. The first image of each class is left to calibration, so that all groups share it."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be streamed."""
         for what, value, known in (("data", self.data, DATA), ("scenario", self.scenario, SCENARIOS)):
             if value not in known:
                 raise FozoError(f"there is no {what} {value!r}; choose from {', '.join(known)}")
@@ -127,16 +122,21 @@ class Experiment:
     calibration: int = 2000
     """Clean images that source statistics and Fisher information are measured on, at most."""
 
+    template: str = field(default="", init=False, compare=False, repr=False)
+    """The label with ``{passes}`` in it, where it was given so; :meth:`Recipe.at_passes` fills in others."""
+
     def __post_init__(self) -> None:
-        """Refuse bad seeds and sizes."""
+        if "{passes}" in self.label:
+            object.__setattr__(self, "template", self.label)
+            object.__setattr__(self, "label", self.label.replace("{passes}", str(self.options.get("passes"))))
         check_seed(self.seed)
         if self.quantise not in QUANTISE:
             raise FozoError(f"quantise is {self.quantise!r}; choose from {', '.join(filter(None, QUANTISE))}")
         if self.calibration < 2:
             raise FozoError(f"calibration is {self.calibration}; source statistics need at least 2 clean images")
 
-    def facts(self) -> dict[str, object]:
-        """Say in plain values (JSON) what is hashed. The model is named without its folder."""
+    def identity(self) -> dict[str, object]:
+        """What is hashed, in plain values (JSON). The model is named without its folder."""
         stream = {**asdict(self.stream), "kinds": list(self.stream.kinds)}
         if not self.stream.classes:  # so that experiments have the hash that they had before there were groups
             del stream["classes"]
@@ -152,8 +152,8 @@ class Experiment:
 
     @cached_property
     def hash(self) -> str:
-        """Ten hexadecimal digits of the SHA-256 of :meth:`facts`, and of what these facts mean."""
-        text = json.dumps({**self.facts(), "meaning": MEANING}, sort_keys=True)
+        """Ten hexadecimal digits of the SHA-256 of :meth:`identity`."""
+        text = json.dumps({**self.identity(), "meaning": MEANING}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
@@ -192,7 +192,6 @@ class Recipe:
     calibration: int = 2000
 
     def __post_init__(self) -> None:
-        """Refuse a recipe without rows, and rows that could not be told apart."""
         if not self.rows:
             raise FozoError(f"the recipe {self.name} has no rows; add at least one [[row]]")
         names = [row.name for row in self.rows]
@@ -247,13 +246,13 @@ class Recipe:
         for row in self.rows:
             made, before = row, row.options.get("passes")
             if isinstance(before, int) and before != passes:
-                # "FOA, 2 passes" and "FOA (FP=2)" say a number that has to change; other labels say none yet.
-                said = re.sub(rf"\b{before}(?= pass(es)?\b)|(?<=\bFP=){before}\b", str(passes), row.label)
-                label = said if said != row.label else f"{row.label} at {passes} passes"
+                label = row.template.replace("{passes}", str(passes)) or f"{row.label} at {passes} passes"
                 x = passes if "passes" in row.axis else row.x
                 made = replace(row, label=label, options={**row.options, "passes": passes}, x=x)
             same = rows.get((made.hash, made.column))
-            if same is not None:  # the recipe's own words go before ours, and the paper's numbers only if they agree
+            if (
+                same is not None
+            ):  # the label of a row that had these passes wins; the paper's numbers only if they agree
                 agreed = {name: value for name, value in same.paper.items() if made.paper.get(name) == value}
                 made = replace(made if made is row else same, paper=agreed)
             rows[made.hash, made.column] = made
@@ -267,15 +266,16 @@ class Recipe:
             rows=tuple(rows.values()),
         )
 
-    def facts(self) -> dict[str, object]:
-        """Say in plain values (JSON) what :func:`read_recipe` makes the same recipe of."""
-        shown = {"title": self.title, "cost": self.cost, "note": self.note, "calibration": self.calibration}
+    def to_dict(self) -> dict[str, object]:
+        """Plain values (JSON) that :func:`read_recipe` makes the same recipe of."""
+        header = {"title": self.title, "cost": self.cost, "note": self.note, "calibration": self.calibration}
         rows = []
         for row in self.rows:
-            own = {name: value for name, value in asdict(row).items() if name in ROW and value is not None}
             stream = {name: value for name, value in asdict(row.stream).items() if value not in (None, "")}
+            own = {name: value for name, value in asdict(row).items() if value is not None}
+            own = {name: value for name, value in own.items() if name not in ("template", *NOT_IN_FILES)}
             rows.append({**own, "stream": {**stream, "kinds": list(row.stream.kinds)}})
-        return {**shown, "row": rows}
+        return {**header, "row": rows}
 
 
 Methods: TypeAlias = Mapping[str, tuple[str, Mapping[str, Value]]]
@@ -292,7 +292,6 @@ def grid(methods: Methods, streams: Mapping[str, StreamPlan]) -> tuple[Experimen
 
 
 def names() -> list[str]:
-    """List the recipes that come with fozo."""
     found = (module.name for module in pkgutil.iter_modules(recipes.__path__))
     return sorted(name for name in found if not name.startswith("_"))
 
@@ -301,11 +300,7 @@ def load_recipe(name: str) -> Recipe:
     """Find one of fozo's recipes by name, or read a user's TOML file, which is called by the file's name."""
     path = Path(name)
     if path.suffix == ".toml":
-        try:
-            facts = tomllib.loads(read_text(path))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise FozoError(f"{path} is not TOML ({error}); see docs/bench.md for an example") from error
-        return read_recipe(facts, path.stem)
+        return read_recipe(read_toml(path), path.stem)
     by_lower = {recipe.lower(): recipe for recipe in names()} | {"tablec1": "figure1"}
     if name.lower() not in by_lower:
         raise FozoError(f"there is no recipe {name!r}; choose from {', '.join(names())}, or give a .toml file")
@@ -313,53 +308,20 @@ def load_recipe(name: str) -> Recipe:
     return recipe
 
 
-ROW = {
-    "label": str, "method": str, "options": dict, "stream": dict, "column": str, "x": float, "axis": str,
-    "paper": dict, "quantise": str,
-}  # fmt: skip
-STREAM = {
-    "data": str, "scenario": str, "kinds": list, "severity": int, "images": int, "batch_size": int, "classes": str,
-}  # fmt: skip
-RECIPE = {"title": str, "cost": str, "note": str, "calibration": int, "stream": dict, "row": list}
-FORMS = {
-    str: "text", int: "a whole number", float: "a number", list: "a list of names", dict: "a table such as { a = 1 }",
-}  # fmt: skip
-
-
-def _check(facts: Mapping[str, Any], known: Mapping[str, type], what: str) -> Mapping[str, Any]:
-    """Refuse names that mean nothing and values of the wrong type, before they cause a stranger error."""
-    for name, value in facts.items():
-        if name not in known:
-            raise FozoError(f"{what} has no {name!r}; it has {', '.join(known)}")
-        form = known[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float) if form is float else form):
-            raise FozoError(f"{name} of {what} is {value!r}; give {FORMS[form]}")
-        numbers = [value]
-        if isinstance(value, dict) and name != "stream":
-            odd = [
-                each
-                for each in value.values()
-                if not isinstance(each, (int, float, str) if name != "paper" else (int, float))
-            ]
-            if odd:
-                raise FozoError(f"{name} of {what} has the value {odd[0]!r}; give plain values")
-            numbers = list(value.values())
-        if any(not abs(each) < 2**64 for each in numbers if isinstance(each, (int, float))):
-            raise FozoError(f"{name} of {what} is not finite; give a finite number")
-    return facts
-
-
-def read_recipe(facts: Mapping[str, Any], name: str) -> Recipe:
-    """Make a recipe of plain values: of TOML, or of what :meth:`Recipe.facts` gave."""
-    base = _check(facts, RECIPE, f"the recipe {name}").get("stream", {})
+def read_recipe(payload: Mapping[str, Any], name: str) -> Recipe:
+    """Make a recipe of plain values: of TOML, or of :meth:`Recipe.to_dict`."""
+    top = dict(payload)
+    base, entries = top.pop("stream", {}), top.pop("row", [])
+    if not isinstance(base, Mapping) or not isinstance(entries, list):
+        raise FozoError(f"the recipe {name} should have [stream] and a list of [[row]]; {ADVICE}")
     rows = []
-    for entry in facts.get("row", []):
-        if not isinstance(entry, dict) or not {"label", "method"} <= entry.keys():
-            raise FozoError(f"every [[row]] of {name} needs a label and a method, but one is {entry!r}")
-        what = f"the row {entry['label']!r} of {name}"
-        row = _check(entry, ROW, what)
-        stream = dict(_check({**base, **row.get("stream", {})}, STREAM, f"the stream of {what}"))
-        stream["kinds"] = tuple(map(str, stream.get("kinds", KINDS)))
-        rows.append(Experiment(**{**row, "stream": StreamPlan(**stream)}))
-    shown = {field.name: facts[field.name] for field in fields(Recipe) if field.name in facts}
-    return Recipe(**{"title": name, **shown, "name": name, "rows": tuple(rows)})
+    for number, entry in enumerate(entries, 1):
+        what = f"row {number} of {name}"
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("stream", {}), Mapping):
+            raise FozoError(f"{what} should be a table, its stream another; {ADVICE}")
+        own = {key: value for key, value in entry.items() if key != "stream"}
+        stream = {**base, **entry.get("stream", {})}
+        plan = as_dataclass(StreamPlan, stream, f"the stream of {what}", advice=ADVICE)
+        rows.append(as_dataclass(Experiment, own, what, advice=ADVICE, stream=plan, **NOT_IN_FILES))
+    titled = {"title": name, **top}
+    return as_dataclass(Recipe, titled, f"the recipe {name}", advice=ADVICE, name=name, rows=tuple(rows))

@@ -81,7 +81,6 @@ class Resources:
     _digests: dict[str, str] = field(default_factory=dict, repr=False)
 
     def images(self, plan: StreamPlan) -> ImageSet:
-        """Open the images that a plan streams."""
         if plan not in self._sets:
             whole = images = self._open(plan)
             if self.paths.image_list is not None:
@@ -196,7 +195,6 @@ class Resources:
         return self._engines[key]
 
     def method(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show = quiet) -> AnyMethod:
-        """Make an experiment's method, calibrated."""
         given: dict[str, Any] = {"seed": experiment.seed, "batch_size": experiment.stream.batch_size}
         wanted = needs(experiment.method, experiment.options)
         for name in sorted(wanted & MEASURED.keys()):

@@ -70,8 +70,8 @@ def run_experiment(
         shown = resources.pixels(images, engine.spec)
         stream = Stream(shown, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
         method = resources.method(experiment, engine, images, show)
-        facts = {
-            **experiment.facts(),
+        identity = {
+            **experiment.identity(),
             "label": experiment.name,
             "threads": threads,
             "weights": engine.spec.fingerprint,
@@ -80,9 +80,9 @@ def run_experiment(
             **inputs,
         }
         if folder.begun:
-            folder.check(facts)
+            folder.check(identity)
         else:
-            write_json(folder.path / EXPERIMENT, facts)
+            write_json(folder.path / EXPERIMENT, identity)
         forget_peak(engine.device)
         records, costs = _run(method, stream, folder.path, experiment, save_seconds, show)
         conditions = Conditions(
@@ -97,7 +97,7 @@ def run_experiment(
             finished=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         )
         digest = hashlib.sha256(b"".join(encode(record.line()) for record in records)).hexdigest()
-        run = folder.finish(facts, measure(records), conditions, digest)
+        run = folder.finish(identity, measure(records), conditions, digest)
         Checkpoints(folder.path, STATES).clear()
         return run
 

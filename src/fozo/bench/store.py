@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,8 +61,7 @@ class Conditions:
 
 
 @contextmanager
-def said_of(path: Path) -> Iterator[None]:
-    """Say which file it was that could not be read."""
+def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except FozoError as error:
@@ -96,12 +95,11 @@ class Run:
 
     @cached_property
     def _records(self) -> list[BatchRecord]:
-        with said_of(self.folder / RECORDS):
+        with naming(self.folder / RECORDS):
             return self._all([BatchRecord.read(line) for line in read_log(self.folder / RECORDS)])
 
     def costs(self) -> list[Cost]:
-        """Read the per-batch costs."""
-        with said_of(self.folder / COSTS):
+        with naming(self.folder / COSTS):
             return self._all([as_dataclass(Cost, line, "a batch's cost") for line in read_log(self.folder / COSTS)])
 
     def _all(self, lines: list[L]) -> list[L]:
@@ -121,27 +119,26 @@ class RunFolder:
     begun: Mapping[str, Any]
     """What the folder was begun with; empty where it is new."""
 
-    def check(self, facts: Mapping[str, object]) -> None:
+    def check(self, identity: Mapping[str, object]) -> None:
         """Refuse to go on with other weights or images than the folder was begun with."""
         for key, what in FINGERPRINTS.items():
-            if key in facts and self.begun.get(key) != facts[key]:
+            if key in identity and self.begun.get(key) != identity[key]:
                 raise FozoError(f"{self.path} was begun with other {what}; choose another --out for these")
 
     def finished(self) -> Run | None:
-        """Read the result, if there is one."""
         if not (self.path / RESULT).exists():
             return None
         result, cost = read_json(self.path / RESULT), read_json(self.path / CONDITIONS)
-        kept = ("weights", "stream_fingerprint", "calibrated_on", "parameters")
-        with said_of(self.path):
-            facts = {name: result[name] for name in kept if name in result} | cost
-            conditions = as_dataclass(Conditions, facts, "the conditions")
+        shared = ("weights", "stream_fingerprint", "calibrated_on", "parameters")
+        with naming(self.path):
+            payload = {name: result[name] for name in shared if name in result} | cost
+            conditions = as_dataclass(Conditions, payload, "the conditions")
             return Run(self.experiment, Measures.read(result.get("measures")), conditions, self.path)
 
-    def finish(self, facts: Mapping[str, object], measures: Measures, conditions: Conditions, digest: str) -> Run:
+    def finish(self, identity: Mapping[str, object], measures: Measures, conditions: Conditions, digest: str) -> Run:
         """Write the result; ``digest`` is of the records."""
         counts = {"parameters": conditions.parameters, "passes": measures.passes_per_image}
-        result = {**facts, "measures": asdict(measures), **counts, "digest": digest}
+        result = {**identity, "measures": asdict(measures), **counts, "digest": digest}
         here = {name: value for name, value in asdict(conditions).items() if name not in result}
         write_json(self.path / CONDITIONS, here)
         write_json(self.path / RESULT, result)
@@ -164,7 +161,6 @@ class Group:
         return sorted(found, key=lambda label: found.index(published(label) if published(label) in found else label))
 
     def of(self, label: str, column: str = AVERAGE) -> list[Run]:
-        """All seeds of a row."""
         return [run for run in self.runs if (run.experiment.label, run.experiment.column) == (label, column)]
 
     def first(self, label: str) -> Run:
@@ -195,35 +191,35 @@ class Store:
     def ask(self, recipe: Recipe, setting: Setting, seeds: Iterable[int]) -> None:
         """Write down that these seeds of a recipe are wanted in this setting, beside what was asked before."""
         file = self.folder / RECIPE
-        before = self._asked(read_json(file)) if file.exists() else []
-        named = replace(setting, model=str(recipe.experiments(setting)[0].facts()["model"]))
+        model = str(recipe.experiments(setting)[0].identity()["model"])
+        new = _Request(**asdict(replace(setting, model=model)), seeds=tuple(seeds))
         # Settings that come to the same, such as the recipe's own number of images named or not, are one.
-        asked = {tuple(e.hash for e in recipe.experiments(each)): (each, given) for each, given in before}
-        same = tuple(e.hash for e in recipe.experiments(named))
-        known, given = asked.get(same, (named, []))
-        asked[same] = (known, list(dict.fromkeys([*given, *seeds])))
-        listed = [{**asdict(each), "seeds": given} for each, given in asked.values()]
-        write_json(file, {"name": recipe.name, **recipe.facts(), "asked": listed})
+        asked: dict[tuple[str, ...], _Request] = {}
+        for each in [*(self._asked(read_json(file)) if file.exists() else ()), new]:
+            key = tuple(e.hash for e in recipe.experiments(each))
+            known = asked.get(key, each)
+            asked[key] = replace(known, seeds=tuple(dict.fromkeys([*known.seeds, *each.seeds])))
+        listed = [asdict(each) for each in asked.values()]
+        write_json(file, {"name": recipe.name, **recipe.to_dict(), "asked": listed})
 
-    def _asked(self, facts: Mapping[str, Any]) -> list[tuple[Setting, list[int]]]:
-        with said_of(self.folder / RECIPE):
-            listed = as_dataclass(_Asked, {"asked": facts.get("asked", [])}, "the list of settings").asked
+    def _asked(self, payload: Mapping[str, Any]) -> tuple[_Request, ...]:
+        with naming(self.folder / RECIPE):
+            listed = as_dataclass(_Asked, {"asked": payload.get("asked", [])}, "the list of settings").asked
             if not all(each.seeds for each in listed):
                 raise FozoError("a setting has no seeds; give fozo bench once more")
-            names = [field.name for field in fields(Setting)]
-            return [(Setting(**{name: getattr(each, name) for name in names}), list(each.seeds)) for each in listed]
+            return listed
 
     def plans(self) -> tuple[Recipe, list[list[Experiment]]]:
         """Read back the recipe and the experiments that were asked for, a list for each setting."""
-        facts = read_json(self.folder / RECIPE)
-        asked = self._asked(facts)
-        plain = {name: value for name, value in facts.items() if name not in ("name", "asked")}
-        with said_of(self.folder / RECIPE):
-            recipe = read_recipe(plain, str(facts.get("name", self.folder.name)))
-            return recipe, [recipe.experiments(setting, seeds=sorted(seeds)) for setting, seeds in asked]
+        payload = read_json(self.folder / RECIPE)
+        asked = self._asked(payload)
+        plain = {name: value for name, value in payload.items() if name not in ("name", "asked")}
+        with naming(self.folder / RECIPE):
+            recipe = read_recipe(plain, str(payload.get("name", self.folder.name)))
+            return recipe, [recipe.experiments(each, seeds=sorted(each.seeds)) for each in asked]
 
     def stale(self) -> list[Path]:
-        """List the folders of experiments that nobody asks for any more."""
+        """List the folders of experiments that are no longer asked for."""
         wanted = {experiment.hash for plan in self.plans()[1] for experiment in plan}
         found = sorted(path.parent for path in self.folder.glob(f"*/{EXPERIMENT}"))
         return [path for path in found if path.name.rpartition("-")[2] not in wanted]
@@ -242,12 +238,11 @@ class Store:
 
 
 def describe(experiments: Sequence[Experiment]) -> str:
-    """Put in words what the experiments of one setting have in common."""
     plans = [experiment.stream for experiment in experiments]
     corrupted = [plan for plan in plans if plan.kinds != ("clean",)]
     counts = " or ".join(map(str, sorted({plan.images for plan in plans if plan.images is not None})))
     groups = sorted({plan.classes for plan in plans if plan.classes})
-    parts = [str(experiments[0].facts()["model"]), f"{counts} images a domain" if counts else "all images"]
+    parts = [str(experiments[0].identity()["model"]), f"{counts} images a domain" if counts else "all images"]
     if groups:  # a group may have fewer images
         parts[-1] += " at most" if counts else ""
         parts.append(f"{len(groups)} groups of classes" if groups[1:] else f"classes: {groups[0]}")
@@ -258,7 +253,6 @@ def describe(experiments: Sequence[Experiment]) -> str:
 
 
 def stores(root: Path) -> list[Store]:
-    """Find every recipe's results below a folder that ``fozo bench`` wrote."""
     found = [Store(file.parent) for file in sorted(root.glob(f"**/{RECIPE}"))]
     if not found:
         raise FozoError(f"{root} holds no results of fozo bench; give the folder that was its --out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 from signal import SIGINT
 from typing import Annotated
@@ -14,7 +15,7 @@ import typer
 from fozo.cli import adapt, bench, calibrate, corrupt, data, demo, export, methods, quantise, report, serve, watch
 from fozo.cli.options import as_command
 from fozo.cli.progress import Progress
-from fozo.errors import FozoError
+from fozo.errors import FozoError, ImageWarning, PluginWarning
 from fozo.io.system import installed_version
 
 WRONG, BROKEN, UNREAD = 2, 70, 128 + 13  # the last is SIGPIPE, which Windows has no name for
@@ -49,7 +50,8 @@ def fozo(
 
 
 def main() -> None:
-    """Run the command line and exit. Nobody is shown a traceback who did not ask for it."""
+    """Run the command line and exit; a traceback is printed only on request."""
+    warnings.formatwarning = format_warning
     for stream in (sys.stdout, sys.stderr):  # None where the shell closed them
         if hasattr(stream, "reconfigure"):  # what an old locale has no letters for must not end the work
             stream.reconfigure(errors="backslashreplace")
@@ -69,6 +71,15 @@ def main() -> None:
         code = code or explain(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tries again when it ends
     sys.exit(code)
+
+
+def format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Write fozo's own warnings as one sentence, without the line of Python that they came from."""
+    if issubclass(category, (ImageWarning, PluginWarning)):
+        return f"fozo: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def explain(error: BaseException) -> int:

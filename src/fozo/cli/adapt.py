@@ -25,7 +25,6 @@ MAX_STATISTICS = 1 << 30
 
 
 def method_names() -> list[str]:
-    """Name the methods, for whoever presses Tab."""
     from fozo.methods.registry import list_methods
 
     return list(list_methods())

@@ -60,7 +60,6 @@ def demo(
 
 
 def print_scenes(camera: CameraRun, console: Console) -> None:
-    """Print each scene's accuracies, true and expected, and what they say together."""
     from rich.table import Table
 
     from fozo.bench.report.tables import full_name

@@ -82,7 +82,6 @@ class Scene:
         return sum(step.plain.images for step in self.steps)
 
     def accuracy(self, model: str) -> float:
-        """Accuracy of ``plain`` or ``adapted``, in percent."""
         correct: int = sum(getattr(step, model).correct for step in self.steps)
         return 100 * correct / self.images
 
@@ -150,13 +149,11 @@ class CameraRun:
 
     @property
     def gain(self) -> Gain:
-        """What adaptation gained while the camera was bad, in points."""
         bad = [step for step in self.steps if SCRIPT[step.scene] != "clean"]
         return by_image([[step.adapted for step in bad]], [[step.plain for step in bad]]).mean
 
     @property
     def summary(self) -> str:
-        """What was seen, from the figures alone."""
         bad = [scene for scene in self.scenes if scene.domain != "clean"]
         images, gain = sum(scene.images for scene in bad), self.gain
         plain, adapted = (

@@ -71,12 +71,10 @@ def run_methods(folder: Path, *, images: int, seed: int = 0, command: str = "", 
 
 
 def speed(run: Run) -> float:
-    """Images a second, adaptation included."""
     return run.measures.images / max(run.conditions.seconds, 1e-9)
 
 
 def compare_engines(groups: Mapping[str, Group]) -> str:
-    """Compare the plain model on both engines."""
     float32, int8 = (group.first(BASE) for group in groups.values())
     return (
         f"Without adaptation INT8 is {int8.measures.average - float32.measures.average:+.1f} points from float32 and "
@@ -103,7 +101,6 @@ def methods_table(groups: Mapping[str, Group], *, wide: bool) -> Table:
 
 
 def print_methods(groups: Mapping[str, Group], console: Console) -> None:
-    """Print the table, and what it says."""
     wide = console.width >= WIDE
     console.print(methods_table(groups, wide=wide))
     if wide:

@@ -23,7 +23,7 @@ PICTURES = 3
 
 def demo_page(camera: CameraRun, groups: Mapping[str, Group], quantised: str) -> str:
     return render(
-        "demo",
+        "demo.html",
         title="fozo: a camera goes bad",
         camera=camera,
         timeline=timeline(camera),

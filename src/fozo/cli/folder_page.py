@@ -19,7 +19,6 @@ WINDOW = 256
 
 
 def write_folder_page(log: Path, out: Path) -> None:
-    """Write the page of a log to ``out``."""
     check_output(out)
     run = read_folder_run(log)
     if not run.batches:
@@ -28,7 +27,7 @@ def write_folder_page(log: Path, out: Path) -> None:
 
 
 def folder_page(run: FolderRun) -> str:
-    return render("folder", title=f"fozo: {run.path.name}", run=run, charts=_charts(run))
+    return render("folder.html", title=f"fozo: {run.path.name}", run=run, charts=_charts(run))
 
 
 def _charts(run: FolderRun) -> list[Markup]:

@@ -106,7 +106,6 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 
 
 def read_folder_run(path: Path) -> FolderRun:
-    """Read a log of ``fozo adapt``."""
     header = _header(path)
     if header.get("kind") != KIND or header.get("version") != VERSION:
         raise FozoError(
@@ -218,7 +217,6 @@ def adapt_folder(
 
 
 def _check_same(before: Mapping[str, object], now: Mapping[str, object], out: Path) -> None:
-    """Refuse to continue with anything but what was begun."""
     for key in {**before, **now}:
         if before.get(key) != now.get(key):
             raise FozoError(
@@ -236,7 +234,6 @@ def _check_table(out: Path, end: int) -> None:
 
 
 def _logits(answer: object, count: int, spec: Spec) -> Array:
-    """Refuse the output of a model that is not a classifier."""
     if not isinstance(answer, np.ndarray) or answer.ndim != 2 or len(answer) != count:
         raise FozoError(
             f"{spec.name} does not return logits [images, classes], which fozo adapt needs; call fozo.adapter in Python"
@@ -250,7 +247,6 @@ def _heads(row: Sequence[object]) -> list[str]:
 
 
 def _rows(spec: Spec, paths: Sequence[str], probabilities: Floats) -> list[list[object]]:
-    """Name each image's most probable classes, with their probabilities."""
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP]
     rows: list[list[object]] = []
     for path, classes, row in zip(paths, best, probabilities, strict=True):
@@ -278,7 +274,6 @@ def _append(file: io.FileIO, path: Path, end: int, rows: Sequence[Sequence[objec
 
 
 def _sync(file: io.FileIO, path: Path, log: Log) -> None:
-    """Make what was written survive a power cut."""
     with disk_errors(path):
         os.fsync(file.fileno())
     log.sync()

@@ -77,7 +77,6 @@ def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
 
 
 def _video(source: str) -> Iterator[Frame]:
-    """Frames of a video or a camera, through OpenCV."""
     try:
         cv2: Any = importlib.import_module("cv2")
     except ImportError as error:

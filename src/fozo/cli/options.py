@@ -89,7 +89,6 @@ def load_model(model: str, load: LoadOptions) -> Engine:
 
 
 def _channels(name: str, text: str) -> float | tuple[float, ...]:
-    """Read one number, or one for each channel."""
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError as error:
@@ -110,7 +109,6 @@ def read_value(text: str) -> Value:
 
 
 def read_options(assignments: list[str]) -> dict[str, Value]:
-    """Read ``name=value`` texts."""
     wrong = [text for text in assignments if not text.partition("=")[2]]
     if wrong:
         raise FozoError(f"--option is {wrong[0]!r}; give NAME=VALUE, such as schedule.decay=0.8")

@@ -35,7 +35,6 @@ class Progress:
         self._began = self._said = time.monotonic()
 
     def __call__(self, doing: str, done: int, total: int) -> None:
-        """Show how far it is."""
         if self.quiet:
             return
         if not self._bar.console.is_terminal:

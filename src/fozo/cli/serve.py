@@ -20,7 +20,7 @@ def serve(
     ] = None,
     stats: Annotated[Path | None, typer.Option(help="What fozo calibrate wrote.")] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="What fozo calibrate --monitor wrote: drift and expected accuracy are told.")
+        Path | None, typer.Option(help="What fozo calibrate --monitor wrote: reports drift and expected accuracy.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="What clients call the model; by default its file's name.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with models and settings: docs/serving.md.")] = None,
@@ -40,6 +40,9 @@ def serve(
     guard: Annotated[bool, typer.Option(help="Use the plain model while adaptation hurts.")] = False,
     thumbnails: Annotated[bool, typer.Option(help="Show the latest frames on the page: they may show people.")] = False,
     token_file: Annotated[Path | None, typer.Option(help="File with the token that clients have to show.")] = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="Name that clients use for the server; may be given often.")
+    ] = None,
     ssl_certfile: Annotated[Path | None, typer.Option(help="TLS certificate.")] = None,
     ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key.")] = None,
 ) -> None:
@@ -57,6 +60,7 @@ def serve(
     numbers = {"host": host, "port": port, "workers": workers, "save_every": save_every, "idle": idle}
     given |= {key: value for key, value in {**numbers, "anonymous": anonymous}.items() if value is not None}
     given |= {"thumbnails": True} if thumbnails else {}
+    given |= {"allowed_hosts": tuple(allowed_host)} if allowed_host else {}
     given |= {} if token_file is None else {"token": read_token(str(token_file))}
     if config is not None:
         for key, value in (("stats", stats), ("reference", reference), ("name", name), ("method", method)):

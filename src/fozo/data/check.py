@@ -1,4 +1,4 @@
-"""Look an image set over before hours are spent on it: what it is, and which files are broken."""
+"""Check an image set: what it is, and which files are broken."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,15 +16,15 @@ from fozo.data.sets.base import Domain, mixed_sizes
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 
-SAMPLE = 256
-"""Images decoded in full by a quick check, spread evenly over the set."""
-SHOWN = 20
+DECODED = 256
+"""Images decoded by a quick check, evenly spaced over the set."""
+LISTED = 20
+"""Broken images that a report names."""
 CHUNK = 512
 """Images handed to the threads at a time, so that millions of images are not millions of waiting jobs."""
 
 
-@dataclass(frozen=True)
-class Broken:
+class Broken(NamedTuple):
     """An image that cannot be used."""
 
     image: str
@@ -42,15 +43,15 @@ class Report:
     broken: tuple[Broken, ...]
 
     def rows(self) -> list[tuple[str, str]]:
-        """Put the report in words, one fact a row."""
-        images = self.images
-        total = len(images) * len(images.domains)
+        """The report as a table of names and values."""
+        images, domains = self.images, len(self.images.domains)
+        total = len(images) * domains
         rows = [("path", str(self.path)), ("layout", images.name)]
+        count = str(len(images))
         if images.corrupted:
-            domains = f"{len(images.domains)} domains" if len(images.domains) > 1 else "1 domain"
-            rows += [("kinds", _kinds(images.domains)), ("images", f"{len(images)} in each of {domains}")]
-        else:
-            rows += [("images", str(len(images)))]
+            rows += [("kinds", _kinds(images.domains))]
+            count += f" in each of {domains} domain{'s' * (domains > 1)}"
+        rows += [("images", count)]
         rows += [("classes", f"{len(np.unique(images.labels))} with images, of {len(images.classes)}")]
         common = [f"{width}x{height} ({count})" for (height, width), count in self.sizes.most_common(3)]
         others = len(self.sizes) - len(common)
@@ -58,9 +59,9 @@ class Report:
         partly = f"headers of all {total} images, {self.decoded} images decoded"
         rows += [("read", f"all {total} images decoded" if self.decoded == total else partly)]
         rows += [("broken", str(len(self.broken)))]
-        rows += [(f"  {broken.image}", broken.reason) for broken in self.broken[:SHOWN]]
-        if len(self.broken) > SHOWN:
-            rows += [("  ...", f"and {len(self.broken) - SHOWN} more")]
+        rows += [(f"  {broken.image}", broken.reason) for broken in self.broken[:LISTED]]
+        if len(self.broken) > LISTED:
+            rows += [("  ...", f"and {len(self.broken) - LISTED} more")]
         return rows
 
 
@@ -81,18 +82,16 @@ def check_image_set(
     full: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
-    """Read the header of every image, and decode a sample of them, or all.
+    """Read the header of every image, and decode a sample of them.
 
     Args:
-        path: what to look at.
-        layout: as in :func:`~fozo.data.sets.open_images`.
-        labels: likewise.
+        path: opened by :func:`~fozo.data.sets.open_images`, with ``layout`` and ``labels``.
         full: decode every image: the only way to find all truncated files.
         progress: called with the images done so far and their number.
     """
     images = open_images(path, layout, labels=labels)
     total = len(images) * len(images.domains)
-    decoded = frozenset(range(total) if full else np.linspace(0, total - 1, SAMPLE).astype(int).tolist())
+    decoded = frozenset(range(total) if full else np.linspace(0, total - 1, DECODED).astype(int).tolist())
     sizes: Counter[tuple[int, int]] = Counter()
     broken = []
 

@@ -1,7 +1,7 @@
-"""Classes by name: which output of a model stands for a folder called ``golden_retriever`` or ``n02099601``.
+"""Classes by name: which output of a model belongs to a folder called ``golden_retriever`` or ``n02099601``.
 
 Folders numbered in the order of their names are right for a model that was trained on the same folders, and silently
-wrong for every other. So where a model tells its labels (``Spec.labels``), classes are looked up among them:
+wrong for every other. So where a model names its labels (``Spec.labels``), classes are looked up among them:
 
 ========================  ==============================================================================================
 class of the set          output of the model
@@ -9,19 +9,19 @@ class of the set          output of the model
 ``golden_retriever``      the one label that reads so, whatever its case, its underscores and its hyphens
 ``tench``                 the one label that has it among its synonyms (``tench, Tinca tinca``)
 ``n01440764``             the one label that is this WordNet id, or begins with it
-1000 (or 200) such ids    those of ImageNet (-R) by their place, if the labels are ImageNet's in the usual order
+1000 (or 200) such ids    those of ImageNet (-R) by their position, if the labels are ImageNet's in the usual order
 ``0``, ``1``, ... only    the outputs of these numbers
 ========================  ==============================================================================================
 
-A class that is none of the labels is refused, with the labels that no class was found for. A model without labels takes
-the order of the set.
+A class that is not among the labels is refused, with the labels that no class was found for. A model without labels
+takes the order of the set.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fozo.data.sets.base import ImageSet, Sample
@@ -37,7 +37,7 @@ KNOWN = {
     "n04285008": "sports car", "n07745940": "strawberry", "n07753592": "banana", "n07873807": "pizza",
     "n09472597": "volcano", "n11939491": "daisy",
 }  # fmt: skip
-"""Classes of ImageNet that every list of its labels calls the same: what tells that a list has the usual order."""
+"""Classes of ImageNet that every list of its labels calls the same: they show whether a list has the usual order."""
 
 
 def match_classes(images: ImageSet, spec: Spec) -> ImageSet:
@@ -48,9 +48,7 @@ def match_classes(images: ImageSet, spec: Spec) -> ImageSet:
     labels = spec.labels
     if labels is None:
         if images.name == "folder":
-            LOG.info(
-                "%s does not name its classes; the %d folders count in sorted order", spec.name, len(images.classes)
-            )
+            LOG.info("%s does not name its classes; the %d folders are in sorted order", spec.name, len(images.classes))
         return images
     if images.classes == labels or _is_imagenet(images, labels, spec):
         return images
@@ -60,18 +58,18 @@ def match_classes(images: ImageSet, spec: Spec) -> ImageSet:
     if lost:
         left = [name for output, name in enumerate(labels) if output not in found]
         raise FozoError(
-            f"{len(lost)} of {len(present)} classes of the images are none of {spec.name}'s labels: {some(lost)}; "
+            f"{len(lost)} of {len(present)} classes of the images are not among {spec.name}'s labels: {some(lost)}; "
             f"its labels without images are {some(left)}: rename the folders, or name the outputs with labels="
         )
     outputs = {label: output for label, output in zip(present, found, strict=True) if output is not None}
-    owners: dict[int, str] = {}
+    owners: dict[int, int] = {}
     for label, output in outputs.items():
-        if output in owners:
+        first = owners.setdefault(output, label)
+        if first != label:
             raise FozoError(
-                f"the classes {owners[output]!r} and {images.classes[label]!r} are both {labels[output]!r} of "
+                f"the classes {images.classes[first]!r} and {images.classes[label]!r} are both {labels[output]!r} of "
                 f"{spec.name}; rename one of the folders"
             )
-        owners[output] = images.classes[label]
     samples = tuple(Sample(sample.path, outputs[sample.label]) for sample in images.samples)
     return replace(images, samples=samples, classes=labels)
 
@@ -80,27 +78,24 @@ def _find(names: Sequence[str], labels: Sequence[str]) -> list[int | None]:
     """Find the output of each name, by the strictest reading that gives exactly one."""
     if all(name.isascii() and name.isdecimal() for name in names) and not any(label.isdecimal() for label in labels):
         return [int(name) if len(name) < 10 and int(name) < len(labels) else None for name in names]
-    readings = (_same, _plain, _wnid)
-    tables = [_table({output: [read(label)] for output, label in enumerate(labels)}) for read in readings]
-    synonyms = _table({output: list(map(_plain, label.split(","))) for output, label in enumerate(labels)})
-    found = []
-    for name in names:
-        keys = [*((table, read(name)) for table, read in zip(tables, readings, strict=True)), (synonyms, _plain(name))]
-        candidates = (table[key] for table, key in keys if key and len(table.get(key, ())) == 1)
-        found.append(next((next(iter(outputs)) for outputs in candidates), None))
+    # How a name is read, and what it is then compared with; the strictest first.
+    readings: list[tuple[Callable[[str], str], Callable[[str], Sequence[str]]]] = [
+        (str, lambda label: [label]),
+        (_plain, lambda label: [_plain(label)]),
+        (_wnid, lambda label: [_wnid(label)]),
+        (_plain, lambda label: list(map(_plain, label.split(",")))),
+    ]
+    found: list[int | None] = [None] * len(names)
+    for read, keys_of in readings:
+        outputs: dict[str, set[int]] = defaultdict(set)
+        for output, label in enumerate(labels):
+            for key in keys_of(label):
+                outputs[key].add(output)
+        for i, name in enumerate(names):
+            candidates = outputs.get(read(name), set()) if read(name) else set()
+            if found[i] is None and len(candidates) == 1:
+                found[i] = next(iter(candidates))
     return found
-
-
-def _table(keys: Mapping[int, Sequence[str]]) -> dict[str, set[int]]:
-    table: dict[str, set[int]] = defaultdict(set)
-    for output, names in keys.items():
-        for name in names:
-            table[name].add(output)
-    return dict(table)
-
-
-def _same(name: str) -> str:
-    return name
 
 
 def _plain(name: str) -> str:

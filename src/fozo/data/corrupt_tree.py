@@ -1,7 +1,7 @@
 """Corrupting a whole folder of images into a tree shaped like ImageNet-C.
 
 ``IMAGES/class/file`` becomes ``OUT/kind/severity/class/file.JPEG`` (quality 85, as ImageNet-C), together with
-``OUT/corruptions.json``, which says how the tree was made. A file appears under its name only when it is
+``OUT/corruptions.json``, which records how the tree was made. A file appears under its name only when it is
 complete, and a file that is there is not made again: an interrupted run continues where it stopped.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -35,18 +35,8 @@ QUALITY = 85
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is the same for every image of a run; small, for it is sent to a worker with each of them."""
-
-    out: Path
-    domains: tuple[Domain, ...]
-    source: Corrupting
-    """Makes the pixels, here of one image only: each piece of work puts its own in its place."""
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What became of one image, or of all of them together."""
+    """The result for one image, or the sum over all of them."""
 
     written: int = 0
     skipped: int = 0
@@ -54,7 +44,6 @@ class Outcome:
     """One sentence for each image that could not be read, naming it."""
 
     def __add__(self, other: Outcome) -> Outcome:
-        """Add the counts and join the lists."""
         return Outcome(self.written + other.written, self.skipped + other.skipped, self.unreadable + other.unreadable)
 
 
@@ -71,15 +60,11 @@ def parse_severities(text: str) -> tuple[int, ...]:
     """Read ``5``, ``1-5`` or ``1,3,5``."""
     severities: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        if match is None:
-            raise FozoError(f"cannot read the severity {text!r}; write 5, or 1-5, or 1,3,5")
-        low, high = int(match[1]), int(match[2] or match[1])
-        check_severity(low)
-        check_severity(high)
-        if low > high:
-            raise FozoError(f"the severities {part.strip()!r} run backwards; write {high}-{low}")
-        severities.update(range(low, high + 1))
+        match = re.fullmatch(r"\s*([1-5])\s*(?:-\s*([1-5])\s*)?", part)
+        levels = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
+        if not levels:
+            raise FozoError(f"cannot read the severity {part.strip()!r}; write 5, or 1-5, or 1,3,5")
+        severities.update(levels)
     return tuple(sorted(severities))
 
 
@@ -97,21 +82,17 @@ def corrupt_tree(
 ) -> Outcome:
     """Corrupt every image of a class-folder tree.
 
-    The pixels are those of :class:`~fozo.data.sources.Corrupting`: ready-made crops of ``size`` x ``size`` are taken
-    as they are; photographs are resized and cropped as for ImageNet's evaluation. Random draws are keyed by
+    The pixels are those of :class:`~fozo.data.sources.Corrupting`. Random draws are keyed by
     ``class/file.JPEG``, so they do not depend on ``workers`` or on other images.
 
     Args:
         images: folder that holds a folder for each class.
         out: folder for the result, made if needed. More kinds and severities may be added to it later, but
             not with another size or seed.
-        kinds: names of corruptions.
-        severities: from 1 to 5.
         size: side of the images that are written.
         seed: changes every random draw.
         crops: as in :func:`~fozo.data.sets.open_images`.
-        workers: processes; by default one for each processor that this one may use. More than one needs an
-            importable main module, as always with ``multiprocessing``.
+        workers: processes; by default one for each processor that this one may use.
         progress: called with the number of images done and their total.
     """
     for kind in kinds:
@@ -122,34 +103,36 @@ def corrupt_tree(
         raise FozoError(f"the size is {size} px; a corruption needs at least {SMALLEST_SIDE}")
     if covered(size) ** 2 > MAX_PIXELS:
         raise FozoError(f"the size is {size} px; images of at most {int(MAX_PIXELS**0.5 / RESIZE_RATIO)} px are made")
-    if workers is not None and workers < 1:
+    workers = usable_cpus() if workers is None else workers
+    if workers < 1:
         raise FozoError(f"the number of workers is {workers}; give 1 or more")
     if out.resolve().is_relative_to(images.resolve()):
-        raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another place")
+        raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another folder")
     found = find_images(images)
     found = with_size(found) if crops else found
     # A missing library should be one error now and not one for each image.
     for kind in kinds:
         corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, seed)
     domains = tuple(dict.fromkeys(Domain(kind, severity) for kind in kinds for severity in severities))
-    job = Job(out, domains, Corrupting(replace(found, samples=found.samples[:1]), size, seed))
-    record = _open_record(job, len(found))
+    # The source goes to a worker with each image, so it is made for one image at a time.
+    source = Corrupting(replace(found, samples=found.samples[:1]), size, seed)
+    record = _open_record(out, domains, source, len(found))
+    work = partial(_corrupt_image, out, domains, source)
     total = Outcome()
     try:
-        with closing(_run(job, found.samples, workers or usable_cpus())) as outcomes:
+        with worker_pool(min(workers, len(found)), patient=True) if workers > 1 else nullcontext() as pool:
+            outcomes = map(work, found.samples) if pool is None else pool.map(work, found.samples)
             for done, outcome in enumerate(outcomes, start=1):
                 total += outcome
                 progress(done, len(found))
     except BrokenProcessPool as error:
-        raise FozoError(
-            "a worker process died, perhaps for lack of memory; run again with fewer workers: finished files are kept"
-        ) from error
+        raise FozoError("a worker process died, perhaps for lack of memory; run again with fewer workers") from error
     write_json(out / RECORD, {**record, "unreadable": len(total.unreadable)})
     return total
 
 
 def find_images(root: Path) -> ImageSet:
-    """List the images of a class-folder tree; their classes, and so their labels, are of no interest."""
+    """List the images of a class-folder tree, without labels."""
     if not root.is_dir():
         raise FozoError(f"there is no folder {root}; give a folder that holds a folder for each class")
     paths = list(chain.from_iterable(Tree(root).classes().values()))
@@ -163,24 +146,14 @@ def find_images(root: Path) -> ImageSet:
     return unlabelled("folder", root, paths)
 
 
-def _run(job: Job, samples: Sequence[Sample], workers: int) -> Generator[Outcome, None, None]:
-    """Corrupt each image, in this process or in several."""
-    work = partial(_corrupt_image, job)
-    if workers == 1:
-        yield from map(work, samples)
-        return
-    with worker_pool(min(workers, len(samples)), patient=True) as pool:
-        yield from pool.map(work, samples)
-
-
-def _corrupt_image(job: Job, sample: Sample) -> Outcome:
+def _corrupt_image(out: Path, domains: Sequence[Domain], source: Corrupting, sample: Sample) -> Outcome:
     """Write every corruption of one image that is not there yet."""
     name = corrupted_name(sample.path)
-    missing = [domain for domain in job.domains if not (job.out / domain.name / name).exists()]
-    skipped = len(job.domains) - len(missing)
+    missing = [domain for domain in domains if not (out / domain.name / name).exists()]
+    skipped = len(domains) - len(missing)
     if not missing:
         return Outcome(skipped=skipped)
-    source = replace(job.source, images=replace(job.source.images, samples=(sample,)))
+    source = replace(source, images=replace(source.images, samples=(sample,)))
     try:
         clean = source.load(CLEAN, 0)
     except FozoError as error:
@@ -189,7 +162,7 @@ def _corrupt_image(job: Job, sample: Sample) -> Outcome:
         # Encoded in memory first, so that a full disk is the only thing that can go wrong while writing.
         stream = io.BytesIO()
         Image.fromarray(source.corrupt(clean, domain, 0)).save(stream, "JPEG", quality=QUALITY, optimize=True)
-        target = job.out / domain.name / name
+        target = out / domain.name / name
         with disk_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(target) as file:
@@ -197,19 +170,22 @@ def _corrupt_image(job: Job, sample: Sample) -> Outcome:
     return Outcome(written=len(missing), skipped=skipped)
 
 
-def _open_record(job: Job, count: int) -> dict[str, object]:
-    """Check that a tree begun earlier was made in the same way, and write down what it will hold."""
-    out, source = job.out, job.source
+def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting, count: int) -> dict[str, object]:
+    """Check that a tree begun earlier was made in the same way, and record what it will hold."""
     old = read_record(out) or {}
-    kinds = {domain.kind for domain in job.domains}
+
+    def joined(key: str, order: Iterable[object], new: Collection[object]) -> list[object]:
+        before = old.get(key)
+        return [value for value in order if value in new or (isinstance(before, list) and value in before)]
+
     record: dict[str, object] = {
-        "kinds": _joined(KINDS + EXTRA_KINDS, old.get("kinds"), kinds),
-        "severities": _joined(range(1, 6), old.get("severities"), {domain.severity for domain in job.domains}),
+        "kinds": joined("kinds", KINDS + EXTRA_KINDS, {domain.kind for domain in domains}),
+        "severities": joined("severities", range(1, 6), {domain.severity for domain in domains}),
         "size": source.size,
         "preparation": describe_preparation(source.images, source.size),
         "seed": source.seed,
         "quality": QUALITY,
-        "frost": frost_source() if "frost" in kinds else None,
+        "frost": frost_source() if any(domain.kind == "frost" for domain in domains) else None,
         "images": count,
         "fozo": installed_version(),
     }
@@ -220,19 +196,11 @@ def _open_record(job: Job, count: int) -> dict[str, object]:
                 f"{out} was made with {key} {old[key]}, not {record[key]}; choose another folder, or the same {key}"
             )
     record["frost"] = record["frost"] or old.get("frost")
-    strangers = [] if old else sorted(kind for kind in kinds if (out / kind).exists())
+    strangers = [] if old else sorted(domain.kind for domain in domains if (out / domain.kind).exists())
     if strangers:
-        raise FozoError(
-            f"{out} has a folder {strangers[0]} but no {RECORD}, so fozo did not make it; choose another folder"
-        )
+        raise FozoError(f"{out} has a folder {strangers[0]} but no {RECORD}: fozo did not make it; choose another")
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     # Written first as well, so that an interrupted run is not continued with another seed.
     write_json(out / RECORD, record)
     return record
-
-
-def _joined(order: Iterable[object], old: object, new: Collection[object]) -> list[object]:
-    """Join what a tree held with what it is getting, in the usual order."""
-    held = old if isinstance(old, list) else []
-    return [value for value in order if value in held or value in new]

@@ -1,4 +1,4 @@
-"""Reading one image file: every odd file has one defined answer, here and nowhere else.
+"""Reading one image file, and its size.
 
 What comes out is always ``uint8 [height, width, 3]``, or a :class:`FozoError` naming the file:
 
@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -76,29 +77,36 @@ def header_size(source: str | os.PathLike[str] | bytes, name: str | None = None)
     return height, width
 
 
+@contextmanager
+def unreadable(what: str, remedy: str) -> Iterator[None]:
+    """Turn whatever a decoder raises on a damaged file, nearly anything, into one sentence."""
+    try:
+        yield
+    except FozoError:
+        raise
+    except Exception as error:
+        raise FozoError(f"{what} ({error}); {remedy}") from error
+
+
 def _opened(source: str | os.PathLike[str] | bytes, name: str | None, use: Callable[[Image.Image, str], T]) -> T:
     """Apply ``use`` to an open image of bearable size; whatever goes wrong is a :class:`FozoError`."""
     name = name or ("the image" if isinstance(source, bytes) else os.fspath(source))
     with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
-        try:
-            length = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            if not 0 < length <= MAX_BYTES:
-                fault = "is an empty file (0 bytes)" if not length else f"is longer than {MAX_BYTES >> 20} MiB"
-                raise FozoError(f"{name} {fault}; replace it or remove it")
-            with Image.open(file, formats=FORMATS) as image:
-                _refuse_huge(image, name)
-                return use(image, name)
-        except FozoError:
-            raise
-        except UnidentifiedImageError as error:
-            raise FozoError(
-                f"{name} is not an image that fozo reads ({', '.join(FORMATS)}), or damaged; replace it or remove it"
-            ) from error
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise FozoError(_huge(name)) from error
-        except Exception as error:  # Pillow's decoders raise nearly anything on a damaged file.
-            raise FozoError(f"{name} is damaged or truncated ({error}); replace it or remove it") from error
+        length = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if not 0 < length <= MAX_BYTES:
+            fault = "is an empty file (0 bytes)" if not length else f"is longer than {MAX_BYTES >> 20} MiB"
+            raise FozoError(f"{name} {fault}; replace it or remove it")
+        with unreadable(f"{name} is damaged or truncated", "replace it or remove it"):
+            try:
+                with Image.open(file, formats=FORMATS) as image:
+                    _refuse_huge(image, name)
+                    return use(image, name)
+            except UnidentifiedImageError as error:
+                known = f"an image that fozo reads ({', '.join(FORMATS)})"
+                raise FozoError(f"{name} is not {known}, or damaged; replace it or remove it") from error
+            except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+                raise FozoError(_huge(name)) from error
 
 
 def _huge(name: str) -> str:
@@ -126,16 +134,11 @@ def _refuse_huge(image: Image.Image, name: str) -> None:
 def picture_pixels(image: Image.Image, name: str) -> Pixels:
     """Convert an open PIL image; ``name`` is what to call it in an error."""
     _refuse_huge(image, name)
-    try:
+    with unreadable(f"{name} is damaged or truncated", "leave it out"):  # Pillow decodes when it is asked for pixels
         return _to_rgb(image, name)
-    except FozoError:
-        raise
-    except Exception as error:  # Pillow decodes when the pixels are asked for
-        raise FozoError(f"{name} is damaged or truncated ({error}); leave it out") from error
 
 
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
-    """Convert whatever Pillow opened to three 8-bit channels."""
     rows = max(1, STRIP // image.width)
     if rows >= image.height:
         return _strip_to_rgb(image, name)
@@ -163,7 +166,6 @@ Size = int | tuple[int, int]
 
 
 def sides(size: Size) -> tuple[int, int]:
-    """Height and width."""
     return (size, size) if isinstance(size, int) else size
 
 
@@ -189,25 +191,19 @@ def resize_crop(image: Pixels, size: Size, resize: Size | None = None) -> Pixels
     else:
         wide, high = int(cover_tall * width / height), cover_tall
     if wide * high > MAX_PIXELS:
-        raise FozoError(
-            f"an image of {width}x{height} px would be resized to {wide}x{high}, over {MAX_PIXELS // 1_000_000} "
-            f"million pixels; crop it, or choose a smaller size than {size}"
-        )
+        limit = f"{MAX_PIXELS // 1_000_000} million pixels; crop it, or choose a smaller size than {size}"
+        raise FozoError(f"an image of {width}x{height} px would be resized to {wide}x{high}, over {limit}")
     picture = Image.fromarray(image).resize((wide, high), Image.Resampling.BILINEAR)
     left, top = round((wide - broad) / 2), round((high - tall) / 2)
     return np.array(picture.crop((left, top, left + broad, top + tall)))
 
 
 def covered(side: int) -> int:
-    """Length of a side before the crop, by ImageNet's recipe."""
     return round(side * RESIZE_RATIO)
 
 
 def fit(image: Pixels, size: Size, resize: Size | None = None) -> Pixels:
-    """Bring a ready-made crop to a size: one that has it stays as it is, for cropping it again would zoom into it.
-
-    Whether an image is such a crop is not for its size to say, but for its set: see :func:`fozo.data.sources.prepare`.
-    """
+    """Bring a ready-made crop to a size: one that has it stays as it is, for cropping it again would zoom into it."""
     return image if image.shape[:2] == sides(size) else resize_crop(image, size, resize)
 
 

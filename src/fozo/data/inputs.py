@@ -78,7 +78,6 @@ def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
 
 
 def batches(source: object, spec: Spec) -> Iterator[Images]:
-    """Turn what a user gives as clean images into batches of float images."""
     from fozo.data.sets import ImageSet, open_images, open_unlabelled
 
     if isinstance(source, (str, os.PathLike)):
@@ -101,7 +100,6 @@ def batches(source: object, spec: Spec) -> Iterator[Images]:
 
 
 def _gathered(source: Iterable[object], spec: Spec) -> Iterator[Images]:
-    """Pass batches on, and put single images together."""
     single: list[object] = []
     for item in source:
         item = _unwrapped(item)
@@ -167,7 +165,6 @@ def _unwrapped(value: object) -> object:
 
 
 def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch's
-    """Make one array of a PIL image or of a list of images."""
     if _is_picture(images):
         images = [images]
     if isinstance(images, (str, bytes, os.PathLike)) or not isinstance(images, Sequence):
@@ -235,7 +232,6 @@ def _channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.
 
 
 def sized_pixels(images: Sequence[npt.NDArray[np.uint8]], spec: Spec) -> npt.NDArray[np.uint8]:
-    """Bring images of any size to the model's size and channels, as streams do."""
     from fozo.data.images import fit, luminance
 
     height, width = spec.image_size if 0 not in spec.image_size else images[0].shape[:2]
@@ -272,9 +268,8 @@ def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
 
 
 def _describe(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"a {type(value).__name__} of {', '.join(sorted({type(item).__name__ for item in value}))}"
-    return f"a {type(value).__name__}"
+    items = {type(item).__name__ for item in value} if isinstance(value, (list, tuple)) else ()
+    return f"a {type(value).__name__}" + (f" of {', '.join(sorted(items))}" if items else "")
 
 
 def _refusal(images: object, spec: Spec) -> FozoError:

@@ -1,4 +1,4 @@
-"""Scenarios: in which order the world shows its domains and images to a deployed model.
+"""Scenarios: the order in which a deployed model sees domains and images.
 
 A scenario is a sequence of *segments*, each a domain (or several mixed together) of which every image comes
 once, and a rule for the order of the images inside a segment. It knows nothing of pixels or batches.
@@ -25,11 +25,10 @@ class Segment(NamedTuple):
 
     domains: tuple[Domain, ...]
     reset: bool = False
-    """Whether methods start afresh here."""
+    """Whether methods are reset here."""
 
     @property
     def name(self) -> str:
-        """The domain's name, or ``mixed``."""
         return self.domains[0].name if len(self.domains) == 1 else "mixed"
 
 
@@ -42,13 +41,11 @@ class Scenario(ABC):
     """Corruptions in their order of appearance, the paper's by default; ``("clean",)`` for none."""
 
     def __post_init__(self) -> None:
-        """Refuse no kinds at all, and a bare string, which would be read letter by letter."""
-        if not isinstance(self.kinds, tuple) or not self.kinds:
+        if not isinstance(self.kinds, tuple) or not self.kinds:  # a bare string would be read letter by letter
             raise FozoError(f"kinds is {self.kinds!r}; give a tuple of at least one name, such as ('fog',)")
 
     @abstractmethod
-    def segments(self) -> tuple[Segment, ...]:
-        """List the segments in order."""
+    def segments(self) -> tuple[Segment, ...]: ...
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
         """Order the images of segment ``number``, given their labels: at random, unless overridden."""
@@ -62,7 +59,6 @@ class Level(Scenario):
     severity: int = 5
 
     def segments(self) -> tuple[Segment, ...]:
-        """One for each kind."""
         domains = (CLEAN if kind == CLEAN.kind else Domain(kind, self.severity) for kind in self.kinds)
         return tuple(Segment((domain,)) for domain in domains)
 
@@ -76,7 +72,6 @@ class Continual(Level):
     """``False`` keeps the set's own order in every domain."""
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
-        """Shuffle each domain, unless told not to."""
         return shuffled(len(labels), seed, number) if self.shuffle else np.arange(len(labels))
 
 
@@ -87,7 +82,6 @@ class Episodic(Continual):
     name: ClassVar[str] = "episodic"
 
     def segments(self) -> tuple[Segment, ...]:
-        """One for each kind, each a new start."""
         return tuple(segment._replace(reset=True) for segment in super().segments())
 
 
@@ -99,7 +93,6 @@ class Recurring(Continual):
     rounds: int = 10
 
     def segments(self) -> tuple[Segment, ...]:
-        """All kinds, again and again."""
         if self.rounds < 1:
             raise FozoError(f"recurring has rounds={self.rounds}; give at least 1")
         return super().segments() * self.rounds
@@ -112,7 +105,6 @@ class Mixed(Level):
     name: ClassVar[str] = "mixed"
 
     def segments(self) -> tuple[Segment, ...]:
-        """A single one, with every domain in it."""
         return (Segment(tuple(segment.domains[0] for segment in super().segments())),)
 
 
@@ -123,7 +115,6 @@ class Gradual(Scenario):
     name: ClassVar[str] = "gradual"
 
     def segments(self) -> tuple[Segment, ...]:
-        """Nine for each kind."""
         if CLEAN.kind in self.kinds:
             raise FozoError("gradual goes through severities, which clean images do not have; leave out 'clean'")
         ramp = (1, 2, 3, 4, 5, 4, 3, 2, 1)
@@ -132,40 +123,38 @@ class Gradual(Scenario):
 
 @dataclass(frozen=True, kw_only=True)
 class Correlated(Level):
-    """Labels arrive in clumps, as a camera sees them: Dirichlet-sorted within each domain.
+    """Labels are correlated in time, as a camera sees them: Dirichlet-sorted within each domain.
 
-    As in NOTE and RoTTA: each class spreads its images over time slots by shares drawn from a Dirichlet
+    As in NOTE and RoTTA: the images of each class are divided among time slots by shares drawn from a Dirichlet
     distribution, and inside a slot the images of a class follow each other.
     """
 
     name: ClassVar[str] = "correlated"
     delta: float = 0.1
-    """The Dirichlet parameter: the smaller, the more a class keeps to one moment."""
+    """The Dirichlet parameter: the smaller, the more a class is concentrated in one slot."""
     SLOTS: ClassVar[int] = 100
 
     def segments(self) -> tuple[Segment, ...]:
-        """One for each kind."""
         if not self.delta > 0:
             raise FozoError(f"correlated has delta={self.delta}; give a number above 0 (0.1 is usual)")
         return super().segments()
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
-        """Spread each class over the slots, then put the slots one after another."""
         random = super().order(labels, seed, number)
         by_class = random[np.argsort(labels[random], kind="stable")]
         _, begins, which, counts = np.unique(
             labels[by_class], return_index=True, return_inverse=True, return_counts=True
         )
-        place = np.arange(len(labels)) - begins[which]  # of an image within its class
+        rank = np.arange(len(labels)) - begins[which]  # of an image within its class
         slots = min(self.SLOTS, len(counts))
         # Its own Philox counter keeps these draws apart from those of the shuffle with the same key.
         key = np.array([seed, number], dtype=np.uint64)
         generator = np.random.Generator(np.random.Philox(counter=[0, 0, 0, 1], key=key))
         shares = generator.dirichlet(np.full(slots, self.delta), size=len(counts))
         ends = np.rint(np.cumsum(shares, axis=1)[:, :-1] * counts[:, None])
-        slot = np.count_nonzero(ends[which] <= place[:, None], axis=1)
+        slot = np.count_nonzero(ends[which] <= rank[:, None], axis=1)
         turn = generator.random((slots, len(counts)))  # classes take turns in another order in each slot
-        return by_class[np.lexsort((place, turn[slot, which], slot))]
+        return by_class[np.lexsort((rank, turn[slot, which], slot))]
 
 
 SCENARIOS: dict[str, type[Scenario]] = {

@@ -1,7 +1,6 @@
-"""Domain sources: give the pixels of any image under any domain, at the model's size.
+"""Domain sources: the pixels of any image under any domain, at the model's size.
 
-Two of them, behind one interface: images that are stored corrupted (ImageNet-C) and images that are stored
-clean and corrupted as they are read.
+Images are either stored corrupted (ImageNet-C), or stored clean and corrupted as they are read.
 """
 
 from __future__ import annotations
@@ -25,27 +24,24 @@ class DomainSource(Protocol):
 
     @property
     def images(self) -> ImageSet:
-        """The labelled list of images that every domain shows."""
+        """The labelled images, the same in every domain."""
 
     @property
-    def domains(self) -> tuple[Domain, ...]:
-        """The domains on offer."""
+    def domains(self) -> tuple[Domain, ...]: ...
 
     def load(self, domain: Domain, index: int) -> Pixels:
-        """Give image ``index`` under ``domain`` as ``uint8 [height, width, channels]``; called from many threads."""
+        """Image ``index`` under ``domain`` as ``uint8 [height, width, channels]``; called from many threads."""
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
-        """Say in plain values all that the pixels of the used domains depend on."""
+        """All that the pixels of the used domains depend on, as JSON values."""
 
 
 def prepare(images: ImageSet, pixels: Pixels, size: Size, channels: int = 3) -> Pixels:
-    """Bring an image to the model's size and channels: the one rule, for streams and for trees alike.
+    """Bring an image to the model's size and channels; streams and corrupted trees share this rule.
 
-    The set decides, not the image. Among photographs of many sizes every one gets ImageNet's Resize and CenterCrop,
-    also one that happens to have the model's size: that is how published accuracies were measured. In a set of
-    ready-made crops those of the model's size stay untouched. Stored corrupted images of another size (ImageNet-C
-    for a 384 px model, CIFAR-C) are resized whole, for they were cropped when they were made. Models of one channel
-    see the luminance.
+    Photographs of many sizes get ImageNet's Resize and CenterCrop, also one that happens to have the model's size: so
+    published accuracies were measured. Ready-made crops of the model's size stay as they are. Stored corrupted images
+    of another size are resized whole: they were cropped when they were made. Models of one channel see the luminance.
     """
     if images.size is None:
         pixels = resize_crop(pixels, size)
@@ -55,7 +51,7 @@ def prepare(images: ImageSet, pixels: Pixels, size: Size, channels: int = 3) -> 
 
 
 def describe_preparation(images: ImageSet, size: Size, channels: int = 3) -> str:
-    """Put :func:`prepare` in words."""
+    """What :func:`prepare` does, in words."""
     high, wide = sides(size)
     final = f"{high}" if high == wide else f"{high}x{wide}"
     gray = " + luminance" if channels == 1 else ""
@@ -77,31 +73,26 @@ class StoredImages:
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """Those in the files."""
         return self.images.domains
 
     def load(self, domain: Domain, index: int) -> Pixels:
-        """Read and resize."""
         return prepare(self.images, self.images.read(index, domain), self.size, self.channels)
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
-        """Preparation, and what the tree's own record says of its making."""
-        preparation = describe_preparation(self.images, self.size, self.channels)
-        facts: dict[str, object] = {"preparation": preparation, "corruption": "stored"}
         record = self.images.record or {}
-        facts |= {f"corruption_{key}": record[key] for key in ("seed", "quality") if key in record}
+        named = {f"corruption_{key}": record[key] for key in ("seed", "quality") if key in record}
         if any(domain.kind == "frost" for domain in used) and "frost" in record:
-            facts["frost"] = record["frost"]
-        return facts
+            named["frost"] = record["frost"]
+        preparation = describe_preparation(self.images, self.size, self.channels)
+        return {"preparation": preparation, "corruption": "stored", **named}
 
 
 @dataclass(frozen=True)
 class Corrupting:
     """Clean images, corrupted as they are read: first cropped to the model's size, as ImageNet-C was.
 
-    The noise depends on (image name, kind, severity, seed) and nothing else, so it is the same in every
-    scenario, batch size and thread. ``fozo corrupt`` writes what this class gives in colour, so a tree holds the same
-    pixels, up to the JPEG coding that files go through and these do not.
+    The noise depends on (image name, kind, severity, seed) and nothing else. ``fozo corrupt`` writes the same pixels,
+    in colour and as JPEG.
     """
 
     images: ImageSet
@@ -111,7 +102,6 @@ class Corrupting:
     domains: ClassVar = (CLEAN, *(Domain(kind, level) for kind in (*KINDS, *EXTRA_KINDS) for level in range(1, 6)))
 
     def load(self, domain: Domain, index: int) -> Pixels:
-        """Read, resize, corrupt."""
         clean = prepare(self.images, self.images.read(index), self.size, self.channels)
         return clean if domain == CLEAN else self.corrupt(clean, domain, index)
 
@@ -121,29 +111,25 @@ class Corrupting:
         return corrupt(clean, domain.kind, domain.severity, self.seed, image_id=name)
 
     def describe(self, used: Collection[Domain]) -> Mapping[str, object]:
-        """Preparation and, where they matter, the seed and where the frost's textures come from."""
-        facts: dict[str, object] = {"preparation": describe_preparation(self.images, self.size, self.channels)}
+        preparation = describe_preparation(self.images, self.size, self.channels)
         kinds = {domain.kind for domain in used if domain != CLEAN}
-        facts["corruption"] = "on the fly" if kinds else "none"
-        if kinds:
-            facts["corruption_seed"] = self.seed
-        if "frost" in kinds:
-            facts["frost"] = frost_source()
-        return facts
+        if not kinds:
+            return {"preparation": preparation, "corruption": "none"}
+        frost = {"frost": frost_source()} if "frost" in kinds else {}
+        return {"preparation": preparation, "corruption": "on the fly", "corruption_seed": self.seed, **frost}
 
 
 @dataclass(frozen=True)
 class CachedCorrupting(Corrupting):
-    """The same, with the pixels kept in a folder: for a benchmark, whose rows all see the same images.
+    """The same, with the pixels cached in a folder: for a benchmark, whose rows all see the same images.
 
-    A file is the bytes of one image and nothing else; one of another length is made again. The folder is for this set
-    of images at this size alone.
+    A file is the bytes of one image and nothing else; one of another length is made again. The folder is for one set
+    of images at one size.
     """
 
     folder: Path = Path()
 
     def load(self, domain: Domain, index: int) -> Pixels:
-        """Read what was kept, or corrupt the image and keep it."""
         shape = (*sides(self.size), self.channels)
         path = self.folder / domain.name / str(index)
         found = path.read_bytes() if path.is_file() else b""

@@ -4,8 +4,7 @@
     for batch in stream.batches():
         logits = method(batch.images)
 
-Every method sees the identical batches, in this process or another, from the first batch or from the middle:
-what batch i holds is a function of the image list, the scenario and the seed alone.
+Batch i is a function of the image list, the scenario and the seed alone, in every process.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.data.classes import match_classes
+from fozo.data.images import unreadable
 from fozo.data.scenarios import SCENARIOS, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, StoredImages
@@ -33,7 +33,7 @@ from fozo.types import Spec
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """What a method is given, and what it is scored on."""
+    """The input of a method, and the labels that it is scored on."""
 
     images: npt.NDArray[np.float32]
     """``[B, channels, height, width]``, normalised for the model."""
@@ -42,9 +42,9 @@ class LabelledBatch:
     domain: str
     """``gaussian_noise/5``, ``clean``, or ``mixed``."""
     index: int
-    """Place in the stream."""
+    """Position in the stream."""
     reset: bool
-    """Whether the method should start afresh before this batch."""
+    """Whether the method is to be reset before this batch."""
     samples: npt.NDArray[np.int64]
     """``[B]``: which images of the set these are."""
 
@@ -52,8 +52,7 @@ class LabelledBatch:
 def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
     """Tabulate ``spec.normalise`` over the 256 values of a pixel, ``[channels, 256]``.
 
-    Looking pixels up gives the same bits as normalising them, several times faster, which is what keeps the
-    decoding threads ahead of a small model.
+    Looking pixels up gives the same bits as normalising them, several times faster.
     """
     height, width = spec.image_size
     ramp = np.resize(np.arange(256, dtype=np.uint8), (-(-256 // (height * width)), height, width))
@@ -67,9 +66,9 @@ class Stream:
     Args:
         source: an image set (stored corrupted, or clean and then corrupted on the fly with seed 0), or any
             :class:`~fozo.data.sources.DomainSource`.
-        spec: the model's facts: image size, mean and std.
-        scenario: a :class:`~fozo.data.scenarios.Scenario`, or the name of one with its usual values.
-        batch_size: images in a batch; the last one of a segment has what is left over.
+        spec: the model's image size, mean and std.
+        scenario: a :class:`~fozo.data.scenarios.Scenario`, or the name of one with its default values.
+        batch_size: images in a batch; the last one of a segment may have fewer.
         seed: decides the order of the images.
         workers: threads that decode; by default as many as the processors that this process may use.
         ahead: batches kept ready or in the making while the model works.
@@ -119,36 +118,32 @@ class Stream:
         images, spec, offered = self.source.images, self.spec, self.source.domains
         if images.mask is not None and images.mask != spec.subset:
             raise FozoError(
-                f"the labels of {images.name} stand for {len(images.mask)} of the model's outputs; restrict the head "
+                f"the labels of {images.name} mean {len(images.mask)} of the model's outputs; restrict the head "
                 f"to them with load_engine(..., classes=images.mask)"
             )
-        if spec.classes and len(images.classes) != spec.classes:  # a black box may not have told yet
+        if spec.classes and len(images.classes) != spec.classes:  # a black box may not know yet
             raise FozoError(
-                f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}, so "
-                f"labels and outputs would not match; open the set with classes= in the order of the outputs, or name "
-                f"the outputs with labels= when loading the model"
+                f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}; open the "
+                f"set with classes= in the order of the outputs, or name the outputs with labels= when loading it"
             )
         absent = [domain for domain in self._used if domain not in offered]
         if absent:
             kinds = ", ".join(dict.fromkeys(domain.kind for domain in offered))
             levels = ", ".join(str(level) for level in sorted({domain.severity for domain in offered}))
-            raise FozoError(
-                f"the {self.scenario.name} scenario needs {absent[0].name}, which this {images.name} set lacks; it has "
-                f"{kinds} at severities {levels}"
-            )
+            needs = f"the {self.scenario.name} scenario needs {absent[0].name}"
+            raise FozoError(f"{needs}, which this {images.name} set lacks; it has {kinds} at severities {levels}")
 
     def __len__(self) -> int:
-        """Count the batches."""
         return int(self._starts[-1])
 
     def _order(self, number: int) -> Positions:
-        """Give segment ``number``'s order: position p is image ``p % n`` of its domain ``p // n``."""
+        """The order of segment ``number``: position p is image ``p % n`` of its domain ``p // n``."""
         labels = np.tile(self.source.images.labels, len(self.segments[number].domains))
         return self.scenario.order(labels, self.seed, number)
 
     @cached_property
     def _hashes(self) -> tuple[str, str]:
-        """Of the images in the domains that are used, and of the order in which they come."""
+        """Of the images in the used domains, and of their order."""
         images, order = self.source.images, hashlib.sha256()
         for number in range(len(self.segments)):
             order.update(self._order(number).astype("<i8").tobytes())
@@ -157,7 +152,7 @@ class Stream:
         return images.fingerprint, order.hexdigest()[:16]
 
     def describe(self) -> dict[str, object]:
-        """Say in plain values (JSON) all that the batches depend on."""
+        """All that the batches depend on, as JSON values."""
         images = self.source.images
         height, width = self.spec.image_size
         content, order = self._hashes
@@ -176,17 +171,13 @@ class Stream:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short hash of :meth:`describe`: equal fingerprints mean equal batches.
-
-        That is as true as that files of equal name and length hold equal images (:attr:`ImageSet.fingerprint`).
-        """
+        """A short hash of :meth:`describe`; equal fingerprints mean equal batches."""
         return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()[:12]
 
     def batches(self, start: int = 0) -> Generator[LabelledBatch, None, None]:
         """Yield the batches from number ``start`` on; those before are skipped without reading an image.
 
-        Decoding runs ahead in threads. An image that cannot be read raises here, at its own batch. Closing
-        the iterator, or leaving it to the garbage collector, ends the threads.
+        Decoding runs ahead in threads, which closing the iterator ends. An unreadable image raises at its own batch.
         """
         if not 0 <= start <= len(self):
             raise FozoError(f"the stream has {len(self)} batches; start={start} is not from 0 to {len(self)}")
@@ -216,7 +207,7 @@ class Stream:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _plans(self, start: int) -> Iterator[tuple[LabelledBatch, list[tuple[Domain, int]]]]:
-        """Yield each batch with its images still to be filled in, and where each of them comes from."""
+        """Yield each batch with its images still to be filled in, and the domain and index of each of them."""
         labels = self.source.images.labels
         for number, segment in enumerate(self.segments):
             begin, end = self._starts[number : number + 2]
@@ -232,15 +223,7 @@ class Stream:
                 yield batch, [(segment.domains[d], int(i)) for d, i in zip(domains, samples, strict=True)]
 
     def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:
-        """Load one image into its place in a batch (in a worker)."""
-        try:
+        with unreadable(f"cannot load {self.source.images.samples[index].path} under {domain.name}", "leave it out"):
             pixels = self.source.load(domain, index)
             for channel, table in enumerate(self._table):
                 np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
-        except FozoError:
-            raise
-        except Exception as error:
-            path = self.source.images.samples[index].path
-            raise FozoError(
-                f"cannot load {path} under {domain.name} ({type(error).__name__}: {error}); leave it out"
-            ) from error

@@ -26,9 +26,8 @@ from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError
 from fozo.methods.common import fork
 from fozo.methods.common.info import NEEDS, check_needs
-from fozo.methods.common.journal import Journal
 from fozo.methods.common.observer import AttachedObserver, DriftReading, Observation, Observer
-from fozo.methods.common.options import with_options
+from fozo.methods.common.options import NoOptions, with_options
 from fozo.methods.common.stateful import C, Stateful
 from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, State, Tap
 
@@ -49,11 +48,15 @@ class Method(Stateful[C]):
         options: fields of the config, those of nested configs with a dot (``"schedule.decay"``), and its ``EXTRAS``.
     """
 
-    PRESETS: ClassVar[Mapping[str, Any]]
+    PRESETS: ClassVar[Mapping[str, Any]] = {"default": NoOptions()}
     """Named configs; the first is the default."""
+    SHARES_PREPARED: ClassVar[bool] = True
+    """Whether siblings share what ``prepare()`` made: not where a step writes into it."""
     EXTRAS: ClassVar[tuple[str, ...]] = ()
     """Keyword arguments that a config file cannot hold (noise, Fisher information); read from ``self.extras``."""
 
+    parameters: int = 0
+    """Numbers that adaptation searches or descends in (the papers' #Params); ``prepare()`` sets it."""
     descriptors: Array | None = None
     """Descriptors of the latest batch, where the step has measured them, so that an observer need not."""
     last_input: Floats | None = None
@@ -88,11 +91,11 @@ class Method(Stateful[C]):
         self.prepare()
         self.begin()
         if journal is not None:
-            self.journal, self._recorded = Journal(journal, self.journal_header()), self.variables()
+            self.open_journal(journal)
 
     def _renew(self) -> None:
         """Set what belongs to one object and to no sibling of it."""
-        self.journal: Journal | None = None
+        self.journal = None
         self._recorded: State = {}
         self._entries = 0
         self._frozen = False
@@ -104,7 +107,6 @@ class Method(Stateful[C]):
 
     @property
     def source(self) -> SourceStatistics:
-        """The statistics of clean data, for methods that need them."""
         if self.statistics is None:
             raise FozoError(f"{self.info.name} was made without source statistics")
         return self.statistics
@@ -137,11 +139,6 @@ class Method(Stateful[C]):
             return self.step(batch)
         finally:
             undo()
-
-    @property
-    def parameters(self) -> int:
-        """Numbers that adaptation searches or descends in (the papers' #Params)."""
-        return 0
 
     # What a method calls.
 
@@ -220,7 +217,6 @@ class Method(Stateful[C]):
             self._frozen = True
 
     def unfreeze(self) -> None:
-        """Learn again."""
         with self.lock:
             self._frozen = False
 
@@ -240,10 +236,9 @@ class Method(Stateful[C]):
         return type(self)(self.engine, self.statistics, self.config, seed=self.seed, **self.extras)
 
     def sibling(self) -> Self:
-        """Make a fresh method as :meth:`clone` does, in no time and little memory: what ``prepare()`` made is shared.
-
-        A class whose steps write into what ``prepare()`` made overrides this.
-        """
+        """Make a fresh method as :meth:`clone` does, in no time and memory: what ``prepare()`` made is shared."""
+        if not self.SHARES_PREPARED:
+            return self.clone()
         made = copy.copy(self)
         made._renew()
         made.begin()
@@ -277,7 +272,6 @@ class Method(Stateful[C]):
 
     @property
     def drift(self) -> DriftReading:
-        """What the observer says about drift."""
         with self.lock:
             if self.observer is None:
                 raise FozoError(

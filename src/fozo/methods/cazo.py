@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,6 @@ from fozo.methods.common.matching import MatchingMethod
 from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,6 @@ class CAZOConfig:
     """Images over which the statistics of a batch of one are taken: itself and those just before it."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be descended."""
         if self.passes < 3 or self.passes % 2 == 0:
             raise FozoError(f"cazo takes an odd number of passes from 3 on, not {self.passes}")
         one_of("cazo", ("parallel", "sequential"), placement=self.placement)
@@ -104,10 +100,10 @@ class CAZO(MatchingMethod[CAZOConfig]):
 
     PRESETS: ClassVar = {"official": CAZOConfig(), "paper": CAZOConfig(dropout=0.0, scaled_step=False)}
     EXTRAS: ClassVar = ("start", "noise", "keep")
+    SHARES_PREPARED = False
     STATE: ClassVar = ("theta", "curvature", "velocity", "steps")
 
     def prepare(self) -> None:
-        """Make the twin with the adapter, and draw its first numbers."""
         from fozo.methods.common.adapters import Adapters
 
         c = self.config
@@ -121,7 +117,7 @@ class CAZO(MatchingMethod[CAZOConfig]):
                 f"cazo: start must be {len(self.adapters)} finite numbers, not of shape {list(self.start.shape)}"
             )
         self.objective = Objective(weight=c.weight)
-        self.passes_per_image = float(c.passes)
+        self.passes_per_image, self.parameters = float(c.passes), len(self.adapters)
 
     def _drawn(self, count: int) -> Array:
         """A LayerNorm that does nothing, small random weights down, and zeros up: no effect yet."""
@@ -135,19 +131,12 @@ class CAZO(MatchingMethod[CAZOConfig]):
         return np.concatenate(each)
 
     def begin(self) -> None:
-        """Set up everything that adaptation changes."""
         self.theta, self.velocity = self.start, np.zeros_like(self.start)
         self.curvature = np.ones_like(self.start)
         self.steps = 0
         self.begin_matching(self.config.window)
 
-    @property
-    def parameters(self) -> int:
-        """How many numbers are adapted."""
-        return len(self.adapters)
-
     def step(self, batch: Batch) -> Floats:
-        """Estimate the gradient, learn the curvature, descend, and predict."""
         c, t, k = self.config, self.steps, self.config.passes // 2
         curvature = self.curvature / (1 - (1 - c.nu) ** t) if t else self.curvature
         directions = self.noise(t, (k, len(self.theta))) / np.sqrt(curvature)
@@ -190,9 +179,6 @@ class CAZO(MatchingMethod[CAZOConfig]):
         pooled = self.adapters.run(batch, self.theta, None, 1.0)[Tap.POOLED][0]
         self.passes_per_image = 1.0
         return self.engine.head()(self.shifted(pooled))
-
-    def sibling(self) -> Self:
-        return self.clone()  # a step writes into the adapters
 
     def assign(self, variables: State) -> None:
         if variables["curvature"].astype(np.float64).min() <= 0:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from fozo.core.noise import Purpose, generator
 from fozo.errors import FozoError
-from fozo.methods.common.layernorm import Descent, GradientMethod, entropy, lower_blocks
+from fozo.methods.common.layernorm import Descent, GradientMethod, entropy
 from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 
@@ -46,7 +46,6 @@ class DeYOConfig(Descent):
     """The image is cut into this many pieces each way."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
         super().__post_init__()
         positive("deyo", e_margin=self.e_margin, e_reference=self.e_reference, pieces=self.pieces)
 
@@ -67,10 +66,10 @@ class DeYO(GradientMethod[DeYOConfig]):
         "paper": DeYOConfig(),
         "official": DeYOConfig(rate=1e-3, e_margin=0.5, e_reference=0.4),
     }
+    LOWER_BLOCKS = True
     passes_per_image = 2.0
 
     def prepare(self) -> None:
-        """Make the twin, the entropy margins and the shuffles."""
         spec, pieces = self.engine.spec, self.config.pieces
         if min(spec.image_size) < pieces:
             raise FozoError(f"deyo: an image of {spec.image_size} has no {pieces} pieces each way; use fewer")
@@ -79,11 +78,6 @@ class DeYO(GradientMethod[DeYOConfig]):
         self.permutations: Permutations = self.extras["permutations"] or self._permutations
         scale = math.log(spec.classes)
         self.margin, self.reference = self.config.e_margin * scale, self.config.e_reference * scale
-
-    @staticmethod
-    def blocks(depth: int) -> range:
-        """All but the last quarter."""
-        return lower_blocks(depth)
 
     def _permutations(self, step: int, images: int, pieces: int) -> npt.NDArray[np.int64]:
         order = generator(self.seed, Purpose.SHUFFLES, step).random((images, pieces)).argsort(axis=1)
@@ -115,7 +109,6 @@ class DeYO(GradientMethod[DeYOConfig]):
         return logits
 
     def begin(self) -> None:
-        """Start from the model's own norms and the first shuffle."""
         super().begin()
         self.index = 0
 

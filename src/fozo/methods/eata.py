@@ -40,13 +40,11 @@ class Fisher:
     KIND = "fisher information"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` (no pickle), atomically."""
         header = {"kind": self.KIND, "version": 1, "fingerprint": self.fingerprint, "model": self.model}
         save_arrays(path, header, {"values": self.values})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Fisher:
-        """Read what :meth:`save` wrote."""
         header, arrays = load_arrays(path, cls.KIND)
         try:
             values: Any = arrays["values"]
@@ -103,7 +101,6 @@ class EATAConfig(Descent):
     """Whether ``reset`` also forgets the average prediction."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
         super().__post_init__()
         positive("eata", e_margin=self.e_margin, d_margin=self.d_margin)
         if self.fisher_weight < 0:
@@ -125,7 +122,6 @@ class EATA(GradientMethod[EATAConfig]):
     PRESETS: ClassVar = {"paper": EATAConfig(), "official": EATAConfig(rate=1e-3, forget=False)}
 
     def prepare(self) -> None:
-        """Make the twin, the entropy margin, and what holds the weights."""
         super().prepare()
         self.margin = self.config.e_margin * math.log(self.engine.spec.classes)
         self.average: Tensor | None = None
@@ -152,7 +148,6 @@ class EATA(GradientMethod[EATAConfig]):
         ]
 
     def learn(self, images: Tensor) -> Tensor:
-        """One step on the images selected."""
         logits = self.norms.logits(images)
         entropies = entropy(logits)
         probabilities = logits.detach().softmax(dim=1)

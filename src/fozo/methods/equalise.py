@@ -36,7 +36,6 @@ class EqualiseConfig:
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
         if not 0 <= self.strength <= 1:
             raise FozoError(f"equalise: strength is {self.strength}; give a part from 0 (none) to 1 (all the way)")
 
@@ -62,13 +61,12 @@ class Equalise(Wrapper[EqualiseConfig]):
         return cls.around(method, **options)
 
     def prepare(self) -> None:
-        """Read what clean images look like."""
         super().prepare()
         self.descriptor_std = np.maximum(self.source.descriptor.std, 1e-6)
         self.spectra = spectra(*self.engine.spec.image_shape)
+        self.parameters += self.spectra.channels * self.spectra.bands  # a gain for each band of each channel
 
     def begin(self) -> None:
-        """Begin with an empty memory."""
         self.memory = self._empty()
 
     def _empty(self) -> Memory:
@@ -117,13 +115,7 @@ class Equalise(Wrapper[EqualiseConfig]):
         mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in told)
         return np.clip(images, (0 - mean) / std, (1 - mean) / std)
 
-    @property
-    def parameters(self) -> int:
-        """One gain for each band of each channel, and those of the inner method."""
-        return self.spectra.channels * self.spectra.bands + super().parameters
-
     def checkpoint(self) -> Callable[[], None]:
-        """Mark where the memory is, instead of copying it."""
         memory = self.memory
         memory.commit()
 

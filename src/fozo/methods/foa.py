@@ -38,7 +38,6 @@ class FOAConfig:
     """Images over which the statistics of a batch of one are taken: itself and those just before it."""
 
     def __post_init__(self) -> None:
-        """Refuse a population of none."""
         if self.passes < 2:
             raise FozoError(f"foa takes at least 2 passes, not {self.passes}")
 
@@ -63,13 +62,11 @@ class FOA(MatchingMethod[FOAConfig]):
     VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "cma": "numbers", "cma.form": "bytes"}
 
     def prepare(self) -> None:
-        """Make the fitness, and draw the first prompts."""
         self.objective = Objective(weight=self.config.weight)
         self.start = first_prompts(self.engine.spec, self.config.prompts, self.seed, self.extras["start"])
-        self.passes_per_image = float(self.config.passes)
+        self.passes_per_image, self.parameters = float(self.config.passes), self.start.size
 
     def begin(self) -> None:
-        """Set up everything that adaptation changes."""
         passes = self.config.passes
         self.search = CMAES(
             self.start,
@@ -80,13 +77,7 @@ class FOA(MatchingMethod[FOAConfig]):
         )
         self.begin_matching(self.config.window)
 
-    @property
-    def parameters(self) -> int:
-        """How many numbers are adapted."""
-        return self.start.size
-
     def step(self, batch: Batch) -> Floats:
-        """Evaluate a population and learn from its ranking."""
         candidates = self.search.ask().astype(np.float32)
         taps = self.engine.run(batch, Knobs(prompts=candidates), (Tap.FEATURES, Tap.POOLED))
         features, pooled = taps[Tap.FEATURES], taps[Tap.POOLED]

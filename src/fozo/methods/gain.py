@@ -44,7 +44,6 @@ class GAINConfig:
     """Whether features and weight rows are scaled to length 1 before Gaussians see them."""
 
     def __post_init__(self) -> None:
-        """Refuse a prior of nothing."""
         positive("gain", kappa=self.kappa, floor=self.floor)
 
 
@@ -68,7 +67,6 @@ class GAIN(Method[GAINConfig]):
         return exact / np.maximum(length, 1e-12) if self.config.unit_length else exact
 
     def begin(self) -> None:
-        """Nothing seen."""
         classes, width = self.prototypes.shape
         self.images = 0
         self.mass: Array = np.zeros(classes)

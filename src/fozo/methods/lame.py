@@ -42,7 +42,6 @@ class LAMEConfig:
     """Stop when the energy changes by less than this share of itself."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
         one_of("lame", ("knn", "rbf", "linear"), affinity=self.affinity)
         positive("lame", neighbours=self.neighbours, steps=self.steps)
 
@@ -54,7 +53,6 @@ class LAME(Stateless[LAMEConfig]):
     PRESETS: ClassVar = {"paper": LAMEConfig(), "official": LAMEConfig(affinity="rbf", symmetric=False)}
 
     def step(self, batch: Batch) -> Floats:
-        """Run the plain model and adjust its predictions."""
         taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
         pooled, logits = taps[Tap.POOLED][0], taps[Tap.LOGITS][0]
         adjusted, _ = adjust(logits.astype(np.float64), self.affinity(pooled.astype(np.float64)), self.config)

@@ -64,7 +64,6 @@ class NEO(Wrapper[NEOConfig]):
         return cls.around(method, **options)
 
     def prepare(self) -> None:
-        """Find the head's bias."""
         super().prepare()
         classes, given = self.engine.spec.classes, self.extras["bias"]
         if given is None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from fozo.methods.base import Stateless
+from fozo.methods.common.options import NoOptions
 from fozo.methods.registry import register
 from fozo.types import Batch, Floats, Tap
 
 
-@dataclass(frozen=True)
-class NoAdaptConfig:
-    """There is nothing to choose."""
-
-
 @register("noadapt", passes="1", adapts="nothing", paper="-")
-class NoAdapt(Stateless[NoAdaptConfig]):
+class NoAdapt(Stateless[NoOptions]):
     """The frozen model as it is."""
-
-    PRESETS: ClassVar = {"plain": NoAdaptConfig()}
 
     def step(self, batch: Batch) -> Floats:
         logits: Floats = self.engine.run(batch)[Tap.LOGITS][0]

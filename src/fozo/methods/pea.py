@@ -83,7 +83,6 @@ class PEAConfig:
     """Views that go through the second pass, and into the statistics, together."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be aligned by."""
         if self.passes not in (2, 4, 6, 8):
             raise FozoError(f"pea takes 2, 4, 6 or 8 passes, two for each view, not {self.passes}")
         one_of("pea", ("next", "this"), restart=self.restart)
@@ -115,7 +114,6 @@ class PEA(Method[PEAConfig]):
     STATE: ClassVar = ("mean", "covariance", "drifts", "known", "centre", "whitening", "updates", "entropy")
 
     def prepare(self) -> None:
-        """Take the roots of the source's covariances, group by group."""
         source: Covariances | None = self.extras["covariances"]
         if source is None:
             raise FozoError(f"pea needs {NEEDS['covariances']}")
@@ -128,7 +126,6 @@ class PEA(Method[PEAConfig]):
         self.passes_per_image = float(self.config.passes)
 
     def begin(self) -> None:
-        """Know nothing of the stream."""
         depth, width = self.engine.spec.depth, self.engine.spec.dim
         kept = depth if self.config.update_every > 1 else 0  # else nothing is used twice
         self.mean, self.covariance = np.zeros((depth, width)), np.zeros((depth, width, width))
@@ -235,7 +232,6 @@ class PEA(Method[PEAConfig]):
         return self.centre[layer], self.whitening[layer]
 
     def _power(self, covariance: Array, exponent: float) -> Array:
-        """A symmetric power of each diagonal group of a covariance, zero elsewhere."""
         if not np.isfinite(covariance).all():
             raise FozoError("the tokens' statistics are not finite; nothing was changed: reset pea, or check the model")
         power = np.zeros_like(covariance)

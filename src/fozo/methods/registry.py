@@ -63,7 +63,6 @@ def list_methods(*, without: Collection[str] = ()) -> dict[str, MethodInfo]:
 
 
 def method_class(name: str) -> type[AnyMethod]:
-    """Find a method by name, in another package too."""
     if name not in _REGISTRY:
         plugins = _plugins()
         if name in plugins:

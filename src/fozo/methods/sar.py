@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fozo.methods.common.layernorm import Descent, GradientMethod, entropy, lower_blocks
+from fozo.methods.common.layernorm import Descent, GradientMethod, entropy
 from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
 
@@ -46,7 +46,6 @@ class SARConfig(Descent):
     """Whose predictions are returned: the ``plain`` model's, or those of the ``disturbed`` one."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
         super().__post_init__()
         positive("sar", e_margin=self.e_margin, rho=self.rho)
         one_of("sar", ("sure", "all"), refilter=self.refilter)
@@ -72,15 +71,10 @@ class SAR(GradientMethod[SARConfig]):
         "official": SARConfig(full_recovery=False, step_when_empty=True),
         "foa": SARConfig(full_recovery=False, step_when_empty=True, refilter="all", output="disturbed"),
     }
+    LOWER_BLOCKS = True
     passes_per_image = 2.0
 
-    @staticmethod
-    def blocks(depth: int) -> range:
-        """All but the last quarter."""
-        return lower_blocks(depth)
-
     def prepare(self) -> None:
-        """Make the twin and the entropy margin."""
         super().prepare()
         self.margin = self.config.e_margin * math.log(self.engine.spec.classes)
         self.average: float | None = None

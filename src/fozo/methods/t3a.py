@@ -31,7 +31,6 @@ class T3AConfig:
     """M of the paper: features kept for each class."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be kept."""
         positive("t3a", supports=self.supports)
 
 
@@ -45,7 +44,6 @@ class Supports:
 
     @classmethod
     def of(cls, features: Floats, logits: Floats) -> Supports:
-        """Label features by the head's logits."""
         return cls(_unit(features), logits.argmax(axis=1), entropies(logits))
 
     def join(self, other: Supports, keep: int) -> Supports:
@@ -92,7 +90,6 @@ class T3A(Method[T3AConfig]):
         self.start = everything.join(Supports.of(weight[:0], head(weight[:0])), keep=len(weight))
 
     def begin(self) -> None:
-        """Start from the head's weight rows."""
         self.supports = self.start
 
     def step(self, batch: Batch) -> Floats:

@@ -44,7 +44,7 @@ DIMENSIONS = {
 """Dimensions of the tensors that an architecture is read off."""
 
 BLACK_BOX = "use it as a black box: fozo.adapter(lambda images: model(images), clean)"
-"""What can be done with a model that is no plain ViT."""
+"""What to do with a model that is not a plain ViT."""
 
 REFUSED = {
     ".q_norm.": "normalises queries and keys, which fozo's ViT does not",
@@ -59,8 +59,9 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     Tensors are shared with ``weights`` wherever nothing has to be folded.
     """
     state = {name: tensor.detach() for name, tensor in weights.items()}
+    names = "\n".join(state)
     for fragment, reason in REFUSED.items():
-        if any(fragment in name for name in state):
+        if fragment in names:
             raise FozoError(f"{hints.name} {reason}; {BLACK_BOX}")
     for name, sides in DIMENSIONS.items():
         shape = state[name].shape if name in state else (1,) * sides
@@ -168,7 +169,6 @@ def _native_grid(rows: int, prefixes: tuple[int, ...], patch_size: tuple[int, in
 
 
 def _fold_layer_scale(state: Weights, depth: int) -> None:
-    """Multiply layer scales into the projections before them."""
     for i in range(depth):
         for scale, layer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
             gamma = state.get(f"blocks.{i}.{scale}")
@@ -185,7 +185,7 @@ def _fold_layer_scale(state: Weights, depth: int) -> None:
 
 def state_from_file(path: Path) -> Weights:
     """Read a state dict without ever unpickling code: safetensors, or ``torch.load(weights_only=True)``."""
-    open_regular(path).close()  # which refuses FIFOs, devices and folders
+    open_regular(path).close()  # refuses FIFOs, devices and folders
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -200,7 +200,7 @@ def state_from_file(path: Path) -> Weights:
     for key in ("state_dict", "model"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
             loaded = loaded[key]
-    if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+    if not isinstance(loaded, Mapping) or [t for t in loaded.values() if not isinstance(t, Tensor)]:
         raise FozoError(f"{path} holds no state dict; save model.state_dict()")
     for name, tensor in loaded.items():
         plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
@@ -221,17 +221,14 @@ ACTIVATIONS = {
 
 
 def looks_like_timm(model: nn.Module) -> bool:
-    """Whether a model has the parts of timm's VisionTransformer."""
     return all(hasattr(model, part) for part in ("patch_embed", "cls_token", "blocks", "norm", "head"))
 
 
 def looks_like_transformers(model: nn.Module) -> bool:
-    """Whether a model has the parts of a transformers image classifier."""
     return hasattr(getattr(model, "config", None), "model_type")
 
 
 def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
-    """Convert a timm VisionTransformer."""
     block: Any = next(iter(model.get_submodule("blocks").children()), None)
     kinds = {type(block).__name__ for block in model.get_submodule("blocks").children()}
     if kinds != {"Block"}:

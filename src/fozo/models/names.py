@@ -35,7 +35,7 @@ WIDTHS = {
 
 
 def widths_from_name(name: str) -> tuple[int, ...] | None:
-    """Tell which widths a model of this name can have; ``None`` where the name is none that we know."""
+    """Return the widths that a model of this name can have; ``None`` for an unknown name."""
     match = NAME.fullmatch(name.partition(".")[0])
     return None if match is None else WIDTHS.get(match["size"])
 

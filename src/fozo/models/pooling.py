@@ -1,6 +1,6 @@
 """What a head reads, found out from the names and shapes of a state dict, and brought to fozo's form.
 
-A class token that nobody reads, two heads that are averaged, a norm after the mean, a query that is computed
+An unread class token, two heads that are averaged, a norm after the mean, a query that is computed
 from constants: all of them are folded away here, so that the one ViT has a pool by name (:data:`fozo.models.vit.POOLS`)
 and one affine head.
 """
@@ -37,10 +37,10 @@ def fold_pool(state: dict[str, Tensor], hints: Hints) -> str:
 
 
 def _infer(state: dict[str, Tensor]) -> str:
-    """Tell what the weights alone can tell: a head on the mean of normed patches has the form of one on CLS."""
+    """Infer the pool from the weights; a head on the mean of normed patches looks like one on CLS."""
     if "head_dist.weight" in state:
         return "cls+distilled"
-    if any(name.startswith("attn_pool.") for name in state):
+    if "\nattn_pool." in "\n" + "\n".join(state):
         return "attention"
     if "fc_norm.weight" in state:
         return "normed mean"

@@ -9,6 +9,7 @@ from typing import Any
 from fozo.core.normalisation import Normalisation
 from fozo.errors import FozoError
 from fozo.io import read_json
+from fozo.types import LOG
 
 FILE = "preprocessor_config.json"
 
@@ -27,19 +28,20 @@ def normalisation_of(model: Any) -> Normalisation | None:  # noqa: ANN401 - of t
         return None
     try:
         cached = hub.try_to_load_from_cache(origin, FILE)
-    except Exception:  # it refuses names that cannot be of the hub, each version in its own way
+    except Exception as error:  # it refuses names that cannot be of the hub, each version in its own way
+        LOG.info("the hub's cache was not searched for %s of %s: %s", FILE, origin, error)
         return None
     return read_normalisation(Path(cached)) if isinstance(cached, str) else None
 
 
 def read_normalisation(path: Path) -> Normalisation | None:
     """Read mean and std for pixels in [0, 1], whatever the file scales them by; ``None`` if it does not tell."""
-    facts = read_json(path)
+    payload = read_json(path)
     try:
         # What is read is (255 x factor - mean) / std for a pixel x in [0, 1].
-        factor = float(facts.get("rescale_factor", 1 / 255)) if facts.get("do_rescale", True) else 1.0
-        mean, std = facts.get("image_mean"), facts.get("image_std")
-        if not facts.get("do_normalize", True):
+        factor = float(payload.get("rescale_factor", 1 / 255)) if payload.get("do_rescale", True) else 1.0
+        mean, std = payload.get("image_mean"), payload.get("image_std")
+        if not payload.get("do_normalize", True):
             mean, std = [0.0] * 3, [1.0] * 3
         if mean is None or std is None:
             return None

@@ -26,11 +26,10 @@ NAMES = [
     (r"^encoder\.ln\.", "norm."),
     (r"^heads\.(head\.|0\.)?", "head."),
 ]
-"""Its tensors, as patterns onto timm's; the head may have been replaced by a layer of one's own."""
+"""Its tensors, as patterns onto timm's; the head may have been replaced by the user's layer."""
 
 
 def looks_like_torchvision(model: nn.Module) -> bool:
-    """Whether a model has the parts of torchvision's VisionTransformer."""
     return all(hasattr(model, part) for part in ("conv_proj", "class_token", "encoder", "heads", "image_size"))
 
 

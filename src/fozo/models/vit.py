@@ -29,7 +29,7 @@ POOLS = {
     "cls+distilled": "[CLS, distillation token], the one head on each being joined to one on both (DeiT)",
     "mean": "the mean of the normed patch tokens",
     "normed mean": "the norm of the mean of the patch tokens (timm's fc_norm)",
-    "attention": "the normed patch tokens, mixed by the attention of one learnt query (SigLIP's MAP)",
+    "attention": "the normed patch tokens, mixed by the attention of one learned query (SigLIP's MAP)",
 }
 """What a head may read. A model whose head does not read a class token has none here: if it was trained with one, that
 is a register like any other."""
@@ -37,7 +37,7 @@ is a register like any other."""
 
 @dataclass(frozen=True)
 class Architecture:
-    """The shape of a ViT: all that its weights do not say by themselves, and what follows from them."""
+    """The shape of a ViT."""
 
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
@@ -58,7 +58,6 @@ class Architecture:
     activation: str = "gelu"
 
     def __post_init__(self) -> None:
-        """Refuse shapes that cannot be a ViT."""
         if self.dim % self.heads:
             raise FozoError(f"a width of {self.dim} cannot be split over {self.heads} heads; check heads")
         if any(image % patch for image, patch in zip(self.image_size, self.patch_size, strict=True)):
@@ -72,12 +71,10 @@ class Architecture:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across."""
         return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
 
     @property
     def class_token(self) -> bool:
-        """Whether there is a CLS token."""
         return self.pool.startswith("cls")
 
     @property
@@ -87,7 +84,6 @@ class Architecture:
 
     @property
     def head_width(self) -> int:
-        """Width of what the head reads."""
         return 2 * self.dim if self.pool in ("cls+mean", "cls+distilled") else self.dim
 
 
@@ -95,7 +91,6 @@ class Linear(nn.Linear):
     """A linear layer that can also compute some of its outputs only."""
 
     def rows(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """Outputs ``start:stop`` alone."""
         return F.linear(x, self.weight[start:stop], self.bias[start:stop])
 
 
@@ -135,7 +130,6 @@ class Attention(nn.Module):
         return projected
 
     def forward(self, x: Tensor) -> Tensor:
-        """Plain self-attention of normed tokens."""
         q, k, v = self.split(self.qkv(x))
         return self.attend(q, k, v)
 
@@ -156,13 +150,12 @@ class MLP(nn.Module):
         self.activation = ACTIVATIONS[a.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Token by token."""
         y: Tensor = self.fc2(self.activation(self.fc1(x)))
         return y
 
 
 class AttentionPool(nn.Module):
-    """Attention of one learnt query over all tokens, and an MLP: what it looks for is the same in every image."""
+    """Attention of one learned query over all tokens, and an MLP: what it looks for is the same in every image."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -194,7 +187,6 @@ class Block(nn.Module):
         self.mlp = MLP(a)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Add the attention's output and the MLP's."""
         x = x + attended
         y: Tensor = x + self.mlp(self.norm2(x))
         return y
@@ -223,9 +215,9 @@ class ViT(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Images to tokens [CLS, registers, patches], position embedding added."""
-        return self.place(self.patch_embed(images))
+        return self.add_positions(self.patch_embed(images))
 
-    def place(self, patches: Tensor) -> Tensor:
+    def add_positions(self, patches: Tensor) -> Tensor:
         """Patch tokens to tokens [CLS, registers, patches], position embedding added."""
         prefix = torch.cat([self.cls_token, self.reg_token], dim=1).expand(len(patches), -1, -1)
         normed: Tensor = self.norm_pre(torch.cat([prefix, patches], dim=1) + self.pos_embed)

@@ -2,15 +2,14 @@
 
 from fozo.monitor.accuracy import Estimate
 from fozo.monitor.drift import CleanImages, DriftDetector
-from fozo.monitor.event import Event
 from fozo.monitor.guarded import Guarded
 from fozo.monitor.monitor import Monitor
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.signatures import Guess
-from fozo.monitor.state import MonitorState
 from fozo.monitor.status import Status
+from fozo.monitor.types import Drift, Event
 
 __all__ = [
-    "CleanImages", "DriftDetector", "Estimate", "Event", "Guarded", "Guess", "Monitor", "MonitorReference",
-    "MonitorState", "Status",
+    "CleanImages", "Drift", "DriftDetector", "Estimate", "Event", "Guarded", "Guess", "Monitor", "MonitorReference",
+    "Status",
 ]  # fmt: skip

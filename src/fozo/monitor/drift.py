@@ -1,78 +1,75 @@
 """Drift: are these images clean images of the kind that was calibrated on, for a chosen rate of false alarms?
 
-Features of an image (:mod:`fozo.monitor.quality`) are standardised by those of the clean images, clipped at
-three standard deviations (so that one odd image says no more than it should) and whitened. ``T`` is the mean squared
-length of what results for a clean image, measured on images that the whitening has not seen. The *distance* of n images
-is the squared length of their mean, in units of T: for independent clean images 1/n + 1/N on average, with N the images
-calibrated on. Its distribution is taken as log-normal with the mean and variance that follow from those of one image:
+Features of an image (:mod:`fozo.monitor.quality`) are standardised by those of the clean images, clipped at three
+standard deviations (so that one outlier has limited weight) and whitened. ``T`` is the mean squared length of a clean
+image then, by cross-validation. The *distance* of n images is the squared length of their mean, in units of T: for
+independent clean images 1/n + 1/N on average, with N the images calibrated on. Its distribution is taken as log-normal
+with the mean and variance that follow from those of one image:
 
     Q = |mean|^2 / (1/n + 1/N),    E Q = T,    Var Q = 2 S (1 - 1/n) + V / n
 
 with S the squared Frobenius norm of the whitened covariance and V the variance of the squared length. So thresholds
 hold for every n, and every rate, from the clean images alone; ``benchmarks/monitor.py`` counts how well.
 
-**What is not drift.** Clean images of one kind of thing are not centred where all clean images are. A squared shift of
-``content`` (0.25) is allowed for before anything counts. And frames of one scene are no independent images: where they
-vary less than half as much as the clean images did (v < 1/2), their mean counts as that of 1 / (1/n + 1 - 2v) images.
+**What is not drift.** The mean of narrow content differs from that of all clean images, so a squared shift of
+``content`` (0.25) is allowed for. And frames of one scene are not independent: where their variance v, in units of T,
+is below 1/2, their mean counts as that of 1 / (1/n + 1 - 2v) images.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.monitor.types import Drift
-from fozo.types import Array
+from fozo.types import Array, State
 
-CLIP = 3.0
+MAX_DEVIATION = 3.0
 """Standard deviations at which a feature is clipped."""
 SHRINKAGE = 0.2
-"""Added to the variances (of standardised features) along which is whitened."""
+"""Added to the variances of standardised features before whitening."""
 FOLDS = 4
-FEWEST = 16
-"""Clean images below which nothing can be said about how clean images vary."""
+MIN_IMAGES = 16
+"""Clean images that are needed to estimate how clean images vary."""
 WINDOWS = (4, 16, 64)
-"""Images that are judged together, where batches are smaller."""
+"""Images that are tested together, where batches are smaller."""
 RECENT = 16
-"""Smaller batches are judged together with those before them when it is asked whether a drift has ended."""
+"""Images, at least, that decide whether a drift has ended."""
 NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """How features are standardised and whitened."""
+    """Standardises and whitens features."""
 
     mean: Array
     std: Array
     centre: Array
-    """Mean of the clean images once clipped."""
+    """Mean of the clean images after clipping."""
     matrix: Array
     """``[features, features]``."""
 
     @classmethod
     def of(cls, features: Array) -> Whitening:
-        """Learn it from clean images ``[n, features]``."""
         mean, std = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-6)
-        clipped = np.clip((features - mean) / std, -CLIP, CLIP)
+        clipped = np.clip((features - mean) / std, -MAX_DEVIATION, MAX_DEVIATION)
         values, vectors = np.linalg.eigh(np.cov(clipped.T))
         return cls(mean, std, clipped.mean(axis=0), vectors / np.sqrt(np.maximum(values, 0) + SHRINKAGE))
 
     def __call__(self, features: Array) -> Array:
-        """Whiten ``[n, features]``."""
-        clipped = np.clip((features - self.mean) / self.std, -CLIP, CLIP)
+        clipped = np.clip((features - self.mean) / self.std, -MAX_DEVIATION, MAX_DEVIATION)
         return np.asarray((clipped - self.centre) @ self.matrix)
 
 
 @dataclass(frozen=True)
 class CleanImages:
-    """What the clean images look like, and how far apart by chance they may be."""
+    """Distribution of clean images, and of the distance of their means."""
 
     images: int
     whitening: Whitening
@@ -85,10 +82,10 @@ class CleanImages:
 
     @classmethod
     def of(cls, features: Array) -> CleanImages:
-        """Learn it from the features ``[n, width]`` of clean images, by cross-validation."""
+        """Estimate it from the features ``[n, width]`` of clean images, by cross-validation."""
         count = len(features)
-        if count < FEWEST:
-            raise FozoError(f"a monitor needs at least {FEWEST} clean images, not {count}; give more of them")
+        if count < MIN_IMAGES:
+            raise FozoError(f"a monitor needs at least {MIN_IMAGES} clean images, not {count}; give more of them")
         fold, unseen = np.arange(count) % FOLDS, np.empty_like(features)
         for part in range(FOLDS):
             unseen[fold == part] = Whitening.of(features[fold != part])(features[fold == part])
@@ -98,6 +95,25 @@ class CleanImages:
         # The squared norm of an estimated covariance is too large by about T^2 / n; none is below T^2 / f.
         norm = max(float(np.square(covariance).sum()) - length**2 / count, length**2 / features.shape[1])
         return cls(count, Whitening.of(features), length, float(squared.var()), norm)
+
+    @property
+    def width(self) -> int:
+        return len(self.whitening.mean)
+
+    def arrays(self) -> dict[str, Array]:
+        white, scales = self.whitening, np.array([self.length, self.variance, self.norm])
+        return {"mean": white.mean, "std": white.std, "centre": white.centre, "matrix": white.matrix, "scales": scales}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], images: int) -> CleanImages:
+        white = Whitening(*(arrays[name] for name in ("mean", "std", "centre", "matrix")))
+        length, variance, norm = arrays["scales"].tolist()
+        width = len(white.mean)
+        if (white.std.shape, white.centre.shape, white.matrix.shape) != ((width,), (width,), (width, width)):
+            raise ValueError("its shapes do not fit together")
+        if min(length, variance, norm, float(white.std.min())) <= 0 or images < 1:
+            raise ValueError("its scales are not positive")
+        return cls(images, white, length, variance, norm)
 
     def _log_normal(self, images: float) -> tuple[float, float]:
         """Mean and standard deviation of log Q for a number of independent images."""
@@ -128,27 +144,15 @@ class CleanImages:
         count = len(rows)
         if count == 1:
             return 1.0
-        spread = float(np.square(rows - rows.mean(axis=0)).sum()) / (count - 1) / self.length
-        return 1 / min(1 / count + max(0.0, 1 - 2 * spread), 1.0)
-
-
-def drift_of(facts: Mapping[str, Any]) -> Drift:
-    """Make it from what ``dataclasses.asdict`` gave, as JSON keeps it."""
-    detected, warning = facts["drift_detected"], facts["warning_detected"]
-    since, time = facts["since"], facts["since_time"]
-    if type(detected) is not bool or type(warning) is not bool or detected != (since is not None):
-        raise ValueError("its drift has no beginning, or the beginning has no drift")
-    distance, threshold, p_value = (float(facts[name]) for name in ("distance", "threshold", "p_value"))
-    if not np.isfinite([distance, threshold, p_value, time or 0.0]).all():
-        raise ValueError("its drift has numbers that are not finite")
-    return Drift(detected, warning, distance, threshold, p_value, None if since is None else int(since), time)
+        variance = float(np.square(rows - rows.mean(axis=0)).sum()) / (count - 1) / self.length
+        return 1 / min(1 / count + max(0.0, 1 - 2 * variance), 1.0)
 
 
 class DriftDetector:
-    """Judges each batch, and the most recent images together; remembers since when it is drift.
+    """Tests each batch, and the most recent images together; remembers since when it is drift.
 
-    The batch is judged alone, and then with those before it: the last 4, 16 and 64 images (:data:`WINDOWS`) as far as
-    these are more. The tests share the rate evenly (Bonferroni), so ``rate`` bounds the part of clean batches with an
+    The batch is tested alone, and then with those before it: the last 4, 16 and 64 images (:data:`WINDOWS`) where these
+    are more. The tests share the rate evenly (Bonferroni), so ``rate`` bounds the fraction of clean batches with an
     alarm, whatever their size. A warning is a p-value below the root of the rate. A drift is over when the most recent
     images (the batch, or the last 16) give no warning and are nearer to clean images than to those of the drift.
     """
@@ -159,31 +163,37 @@ class DriftDetector:
         if not content >= 0:
             raise FozoError(f"content is {content}; give a squared shift from 0 up")
         self.clean, self.rate, self.content = clean, rate, content
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all images."""
-        self.rows = np.zeros((0, self.clean.whitening.matrix.shape[1]))
-        self.times = np.zeros(0)
+        self.rows: Array = np.zeros((0, clean.width))
+        self.times: Array = np.zeros(0)
         self.seen = 0
-        self._drifted = np.zeros(self.rows.shape[1])
-        """Where the images of the present drift are, on average."""
+        self._drifted: Array = np.zeros(clean.width)
+        """Mean of the images of the present drift."""
         self.drift = Drift()
 
-    def state(self) -> tuple[dict[str, object], dict[str, Array]]:
-        """What is to be kept of the stream."""
-        facts = {"seen": self.seen, "drift": asdict(self.drift)}
-        return facts, {"rows": self.rows, "times": self.times, "drifted": self._drifted}
+    def state(self) -> State:
+        drift = self.drift
+        since = [] if drift.since is None else [drift.since, drift.since_time]
+        values = float(drift.warning_detected), drift.distance, drift.threshold, drift.p_value
+        return {
+            "seen": np.array(self.seen), "rows": self.rows, "times": self.times, "drifted": self._drifted,
+            "drift": np.array(values), "since": np.array(since, dtype=np.float64),
+        }  # fmt: skip
 
-    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
-        self.seen, self.drift = int(facts["seen"]), drift_of(facts["drift"])
-        self.rows, self.times, self._drifted = arrays["rows"], arrays["times"], arrays["drifted"]
-        if self.seen < len(self.rows):
+    def load_state(self, state: State) -> None:
+        self.seen = int(state["seen"])
+        self.rows, self.times, self._drifted = (state[name].astype(np.float64) for name in ("rows", "times", "drifted"))
+        warning, distance, threshold, p_value = state["drift"].tolist()
+        since, since_time = None, None
+        if len(state["since"]):
+            since, since_time = state["since"].tolist()
+            since = int(since)
+        if self.seen < len(self.rows) or (since is not None and not 1 <= since <= self.seen):
             raise ValueError("it has seen fewer images than it remembers")
+        detected = since is not None
+        self.drift = Drift(detected, warning > 0, distance, threshold, p_value, since, since_time)
 
     def update(self, features: Array, time: float = math.nan) -> Drift:
-        """Judge a batch ``[n, features]`` seen at ``time``."""
+        """Test a batch ``[n, features]`` seen at ``time``."""
         if not len(features):
             return self.drift
         batch = self.clean.whitening(features)
@@ -199,7 +209,7 @@ class DriftDetector:
         detected = p_value < self.rate
         if before.drift_detected:
             detected = not self._over(self.rows[-max(RECENT, len(batch)) :])
-            if not detected:  # what was before has ended, and is no part of what is now
+            if not detected:  # forget the drift's images
                 keep = max(RECENT, len(batch))
                 self.rows, self.times = self.rows[-keep:], self.times[-keep:]
         since, since_time = before.since, before.since_time
@@ -214,19 +224,18 @@ class DriftDetector:
         return self.drift
 
     def _over(self, recent: Array) -> bool:
-        """Say whether a drift has ended."""
         mean = recent.mean(axis=0)
         nearer = np.square(mean).sum() < np.square(mean - self._drifted).sum()
         return bool(nearer) and self._test(recent, 1)[0] >= math.sqrt(self.rate)
 
     def _test(self, rows: Array, shares: int) -> tuple[float, float, float]:
-        """P-value, distance and threshold of some images, by one of so many tests that share the rate."""
+        """P-value, distance and threshold of some images, by one of ``shares`` tests that share the rate."""
         distance, images = self.clean.distance(rows), self.clean.independent(rows)
         p_value = min(1.0, shares * self.clean.p_value(distance, images, self.content))
         return p_value, distance, self.clean.threshold(self.rate / shares, images, self.content)
 
     def _change(self) -> tuple[int, float | None]:
-        """Since which image, and when: the split after which the mean explains most (maximum likelihood)."""
+        """Image and time of the change: the split after which the mean explains most (maximum likelihood)."""
         sums = np.cumsum(self.rows[::-1], axis=0)
         gain = np.square(sums).sum(axis=1) / np.arange(1, len(sums) + 1)
         length = int(gain.argmax()) + 1

@@ -1,43 +1,41 @@
 """Camera faults: a frozen picture, a covered or black one, an over-exposed one, a camera that was turned away.
 
-Each is read from pixels alone, without a model and without calibration, and counts once it has lasted a few frames. The
-last needs what only a fixed camera gives, a scene that stays: in a stream of unrelated images it is never seen, because
-there is no scene to lose.
+Each is read from pixels alone, without a model or calibration, and counts once it has lasted a few frames. The last
+needs the constant scene of a fixed camera: in a stream of unrelated images it is never reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fozo.monitor.types import Stateful
 from fozo.types import Array, Floats
 
 GRID = 16
 """Most rows and columns of the thumbnails by which scenes are compared."""
 SAME = 0.02 / 255
-"""Mean difference of two frames below which they are the same frame: a sensor's noise alone makes more."""
+"""Mean difference of two frames below which they are the same frame: a sensor's noise alone is more."""
 BLACK = 0.05
-"""Mean brightness, as a part of full scale, below which there is no picture."""
+"""Mean brightness, as a fraction of full scale, below which a picture is black."""
 FLAT = 0.02
-"""Standard deviation of brightness, as a part of full scale, below which a lens is covered."""
+"""Standard deviation of brightness, as a fraction of full scale, below which a lens is covered."""
 BURNT = 0.5
-"""Part of the pixels that are white where a picture is over-exposed."""
-ALIKE, UNLIKE = 0.8, 0.3
-"""Correlation of thumbnails above which two frames show one scene, and below which they do not."""
+"""Fraction of white pixels above which a picture is over-exposed."""
+SAME_SCENE, OTHER_SCENE = 0.8, 0.3
+"""Correlation of thumbnails above which two frames show one scene, and below which they show two."""
 SETTLE = 16
 """Frames of one scene before it counts as the scene of a fixed camera."""
 SENTENCES = {
-    "frozen": "the picture is frozen: the same frame comes again and again",
     "black": "the picture is black: lens covered, no light or no signal",
     "covered": "the picture has no contrast at all: lens covered or fogged",
     "over-exposed": "the picture is over-exposed: most of it is white",
+    "frozen": "the picture is frozen: the same frame comes again and again",
     "turned": "the whole scene changed at once: camera turned, moved or blocked",
 }
-LASTING = {"frozen": 8, "black": 3, "covered": 3, "over-exposed": 3, "turned": 4}
+LASTING = {"black": 3, "covered": 3, "over-exposed": 3, "frozen": 8, "turned": 4}
 """Frames in a row until a fault counts."""
 
 
@@ -51,38 +49,42 @@ class FaultChange:
     """With which image of the stream, the first being 1."""
 
 
-class FaultDetector:
-    """Looks at frames in order."""
+class FaultDetector(Stateful):
+    """Finds faults in frames that come in order."""
 
-    def __init__(self) -> None:
-        self.reset()
+    STATE = ("frames", "lasted", "began", "previous", "scene", "settled")
 
-    def reset(self) -> None:
-        """Forget all frames."""
-        self.seen = 0
-        self.faults: dict[str, int] = {}
-        """Faults that last, and the image that each began with."""
-        self._lasted = dict.fromkeys(LASTING, 0)
-        self._previous: Floats | None = None
-        self._scene: Array | None = None
-        self._settled = 0
+    def __init__(self, image_size: tuple[int, int]) -> None:
+        self.frames = 0
+        self.lasted = np.zeros(len(LASTING), dtype=np.int64)
+        """Frames in a row that show each fault."""
+        self.began = np.zeros(len(LASTING), dtype=np.int64)
+        """Image that each present fault began with; 0 where there is none."""
+        self.previous: Floats = np.zeros((0, *image_size), dtype=np.float32)
+        """The last frame in gray, if there was one."""
+        self.scene: Array = np.zeros((0, *(len(_borders(side)) for side in image_size)))
+        self.settled = 0
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Faults that last."""
+        return tuple(name for name, began in zip(LASTING, self.began, strict=True) if began)
 
     def update(self, pixels: Floats) -> list[FaultChange]:
-        """Look at frames ``[B, channels, height, width]`` of pixels in [0, 1]; say which faults began or ended."""
-        changes = []
+        """Update by frames ``[B, channels, height, width]`` in [0, 1]; return the faults that began or ended."""
+        changes, lasted, began = [], self.lasted.copy(), self.began.copy()
         for frame in pixels:
-            self.seen += 1
+            self.frames += 1
             present = self._present(frame)
-            for name, needed in LASTING.items():
-                if name not in present:
-                    self._lasted[name] = 0
-                    if self.faults.pop(name, None) is not None:
-                        changes.append(FaultChange(name, False, self.seen))
-                    continue
-                self._lasted[name] += 1
-                if self._lasted[name] == needed:
-                    self.faults[name] = self.seen - needed + 1
-                    changes.append(FaultChange(name, True, self.faults[name]))
+            for i, (name, needed) in enumerate(LASTING.items()):
+                lasted[i] = lasted[i] + 1 if name in present else 0
+                if lasted[i] == needed:
+                    began[i] = self.frames - needed + 1
+                    changes.append(FaultChange(name, True, int(began[i])))
+                elif began[i] and not lasted[i]:
+                    began[i] = 0
+                    changes.append(FaultChange(name, False, self.frames))
+        self.lasted, self.began = lasted, began
         return changes
 
     def _present(self, frame: Floats) -> set[str]:
@@ -96,52 +98,28 @@ class FaultDetector:
             found.add("covered")
         if float((gray >= 0.98).mean()) > BURNT:
             found.add("over-exposed")
-        if self._previous is not None and float(np.abs(gray - self._previous).mean()) < SAME:
+        if len(self.previous) and float(np.abs(gray - self.previous[0]).mean()) < SAME:
             found.add("frozen")
-        self._previous = gray
+        self.previous = gray[None]
         if self._turned(_thumbnail(gray)):
             found.add("turned")
         return found
 
     def _turned(self, thumbnail: Array) -> bool:
-        """Say whether a settled scene is gone; a new one that stays becomes the scene."""
-        if self._scene is None:
-            self._scene = thumbnail
-            return False
-        correlation = float((thumbnail * self._scene).mean())
-        settled = self._settled >= SETTLE
-        if correlation > ALIKE:
-            self._settled += 1
-            self._scene = _standardised(0.95 * self._scene + 0.05 * thumbnail)  # the sun moves
-            return False
-        if not settled:  # no scene yet: begin again with this frame
-            self._scene, self._settled = thumbnail, 0
-            return False
-        return correlation < UNLIKE
-
-    def state(self) -> tuple[dict[str, object], dict[str, Array]]:
-        """What is to be kept of the frames: counts, and the last frame and the scene where there are any."""
-        counts: dict[str, object] = {"seen": self.seen, "faults": dict(self.faults), "lasted": dict(self._lasted)}
-        pictures = {"previous": self._previous, "scene": self._scene}
-        return counts | {"settled": self._settled}, {k: np.asarray(v) for k, v in pictures.items() if v is not None}
-
-    def load_state(self, counts: Mapping[str, Any], pictures: Mapping[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
-        if not counts["faults"].keys() <= LASTING.keys() == counts["lasted"].keys():
-            raise ValueError("it names other faults than there are")
-        self.seen, self._settled = int(counts["seen"]), int(counts["settled"])
-        self.faults = {str(name): int(image) for name, image in counts["faults"].items()}
-        self._lasted = {name: int(counts["lasted"][name]) for name in LASTING}
-        previous, self._scene = pictures.get("previous"), pictures.get("scene")
-        self._previous = None if previous is None else previous.astype(np.float32)
-
-    def accept(self) -> None:
-        """Take what the camera shows now as its scene."""
-        self._scene, self._settled = None, 0
+        """Whether a settled scene is gone; before one has settled, each new scene takes its place."""
+        correlation = float((thumbnail * self.scene[0]).mean()) if len(self.scene) else 0.0
+        if correlation > SAME_SCENE:
+            self.settled += 1
+            self.scene = _standardised(0.95 * self.scene[0] + 0.05 * thumbnail)[None]  # the sun moves
+        elif self.settled < SETTLE:
+            self.scene, self.settled = thumbnail[None], 0
+        else:
+            return correlation < OTHER_SCENE
+        return False
 
 
 def _thumbnail(gray: Floats) -> Array:
-    """Means over a grid, with mean 0 and deviation 1; what is flat becomes nothing."""
+    """Means over a grid, standardised."""
     rows, columns = (_borders(side) for side in gray.shape)
     sums = np.add.reduceat(np.add.reduceat(gray, rows, axis=0), columns, axis=1)
     sizes = np.outer(np.diff(rows, append=gray.shape[0]), np.diff(columns, append=gray.shape[1]))
@@ -149,13 +127,8 @@ def _thumbnail(gray: Floats) -> Array:
 
 
 def _borders(side: int) -> npt.NDArray[np.int64]:
-    """Where the blocks begin that a side of so many pixels is cut into."""
+    """First pixel of each block of a side."""
     return np.arange(0, side, max(1, -(-side // GRID)))
-
-
-def thumbnail_shape(size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of the thumbnail of an image of a size."""
-    return len(_borders(size[0])), len(_borders(size[1]))
 
 
 def _standardised(values: Array) -> Array:

@@ -16,31 +16,29 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.methods.common.observer import Observation
+from fozo.methods.common.state import check_finite, load_state, save_state
 from fozo.monitor.accuracy import Estimate, prediction_features
 from fozo.monitor.drift import RECENT
-from fozo.monitor.event import Event
 from fozo.monitor.faults import SENTENCES, FaultChange
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.sentences import changes, clear_changes
-from fozo.monitor.signatures import Coordinates, Guess
-from fozo.monitor.state import KIND, VERSION, HasShape, MonitorState, StreamState, check_shapes
+from fozo.monitor.signatures import Guess, Signatures
+from fozo.monitor.state import StreamState
 from fozo.monitor.status import Status
 from fozo.monitor.thumbnails import thumbnail
-from fozo.monitor.types import Drift
-from fozo.types import Floats, Tap
+from fozo.monitor.types import Drift, Event
+from fozo.types import Floats, State, Tap
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -84,12 +82,18 @@ class Monitor:
         if not 0 <= shadow <= 1:
             raise FozoError(f"shadow is {shadow}; give a fraction of the images from 0 to 1")
         self.reference, self.shadow, self.clock, self.on_event = reference, shadow, clock, on_event
-        self.thumbnails = thumbnails
-        self.false_alarms, self.content = false_alarms, content
+        self.false_alarms, self.content, self.thumbnails = false_alarms, content, thumbnails
         self._adapter: Method[Any] | None = None
         self._pictures: dict[str, Floats] = {}
         self._lock = threading.RLock()
         self.reset()
+
+    def clone(self) -> Self:
+        """Make a monitor with the same reference and options, which watches nothing yet."""
+        return type(self)(
+            self.reference, false_alarms=self.false_alarms, content=self.content, shadow=self.shadow,
+            thumbnails=self.thumbnails, on_event=self.on_event, clock=self.clock,
+        )  # fmt: skip
 
     def watch(self, adapter: Method[Any]) -> Self:
         """Observe an adapter's batches from now on. An adapter has one monitor, and a monitor one adapter."""
@@ -99,8 +103,6 @@ class Monitor:
                 return self
             if self._adapter is not None:
                 raise FozoError("this monitor watches another adapter already; call unwatch() first, or make another")
-            if adapter.observer is not None:
-                raise FozoError(f"{adapter.info.name} has a monitor already; call its unwatch() first")
             adapter.attach(self)
             self._adapter, self.quality = adapter, QualityStatistics(adapter.engine.spec)
             self.reset()
@@ -121,17 +123,9 @@ class Monitor:
 
     @property
     def adapter(self) -> Method[Any]:
-        """What is watched."""
         if self._adapter is None:
             raise FozoError("this monitor watches no adapter; call monitor.watch(adapter) first")
         return self._adapter
-
-    def clone(self) -> Self:
-        """Make a monitor with the same reference and options, which watches nothing yet."""
-        return type(self)(
-            self.reference, false_alarms=self.false_alarms, content=self.content, shadow=self.shadow,
-            thumbnails=self.thumbnails, on_event=self.on_event, clock=self.clock,
-        )  # fmt: skip
 
     def reset(self) -> None:
         """Forget the stream: the next image is the first. ``adapter.reset()`` does it too."""
@@ -141,73 +135,55 @@ class Monitor:
             self.plain, self.passes_per_image = None, 0.0
 
     def _new_stream(self) -> StreamState:
-        adapts = self._adapter is None or self._adapter.info.name != "noadapt"
-        shadow = self.shadow if adapts else 0.0
-        return StreamState(self.reference.clean, self.false_alarms, self.content, shadow)
+        image_size, shadow = (0, 0), self.shadow
+        if self._adapter is not None:
+            image_size = self._adapter.engine.spec.image_size
+            shadow = 0.0 if self._adapter.info.name == "noadapt" else shadow
+        return StreamState(self.reference.clean, image_size, self.false_alarms, self.content, shadow)
 
-    def state(self) -> MonitorState:
+    def state(self) -> State:
         """Return a copy of what is remembered of the stream.
 
         It holds the last frame in gray, by which a frozen picture is noticed: keep it as you would keep images.
         """
         with self._lock:
-            header, arrays = self._stream.state()
-            whole = {"kind": KIND, "version": VERSION, "model": self.reference.model, **self._owner(), **header}
-            return MonitorState(whole, {name: np.array(array) for name, array in arrays.items()})
+            return {name: np.array(array) for name, array in self._stream.state().items()}
 
-    def load_state(self, state: MonitorState) -> None:
-        """Continue from what :meth:`state` returned, as if never interrupted.
+    def load_state(self, state: State) -> None:
+        """Continue from what :meth:`state` returned, as if never interrupted, under this monitor's own options.
 
-        A state that does not fit is refused, and nothing is changed. The options are this monitor's: a rate may differ
-        from when the state was saved.
+        A state that does not fit is refused, and nothing is changed.
         """
-        self._load_state(state, "the state")
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write :meth:`state` to an ``.npz``, atomically: beside the adapter's own state."""
-        save_arrays(path, *self.state())
-
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Continue from what :meth:`save` wrote; see :meth:`load_state`."""
-        name = os.fspath(path)
-        self._load_state(MonitorState(*load_arrays(path, KIND, partial(self._check_state, name))), name)
-
-    def _load_state(self, state: MonitorState, name: str) -> None:
         with self._lock:
             stream = self._new_stream()
+            stream.check_arrays(state)
+            check_finite(state)
             try:
-                self._check_state(name, state.header, state.arrays)
-                stream.load_state(state.header, state.arrays)
-            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-                raise FozoError(
-                    f"{name} is a damaged monitor state ({type(error).__name__}: {error}); go on without it"
-                ) from error
+                stream.load_state(state)
+            except FozoError:
+                raise
+            except (ValueError, OverflowError) as error:
+                raise FozoError(f"the state of the monitor is damaged ({error}); go on without it") from error
             self._stream = stream
             self._update_status()
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write :meth:`state` to an ``.npz``, atomically: beside the adapter's own state."""
+        save_state(path, self.reference.model, self._owner(), self.state())
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Continue from what :meth:`save` wrote with the same model, method and reference; see :meth:`load_state`."""
+        self.load_state(load_state(path, self._owner(), self._stream.check_arrays))
+
     def _owner(self) -> dict[str, object]:
         """What has to be the same for a state to be continued."""
-        clean = self.reference.clean
+        clean, method = self.reference.clean, f"monitor of {self.reference.method}"
         return {
-            "fingerprint": self.reference.fingerprint, "method": self.reference.method,
-            "clean": [clean.images, clean.length],
+            "method": method, "fingerprint": self.reference.fingerprint, "reference": [clean.images, clean.length]
         }  # fmt: skip
-
-    def _check_state(self, name: str, header: Mapping[str, object], specs: Mapping[str, HasShape]) -> None:
-        """Refuse another version, owner, or shapes that do not fit together, before an array is read."""
-        if header.get("version") != VERSION:
-            raise FozoError(f"{name} is of version {header.get('version')!r}; this monitor reads version {VERSION}")
-        for key, value in self._owner().items():
-            if header.get(key) != value:
-                raise FozoError(
-                    f"{name} is of another monitor ({key} is {header.get(key)!r}, not {value!r}); restore it into one "
-                    f"with the same model, method and reference"
-                )
-        check_shapes(specs, len(self.reference.clean.whitening.mean), self.adapter.engine.spec.image_size)
 
     @property
     def drift(self) -> Drift:
-        """Whether there is drift, and how clearly."""
         return self.status.drift
 
     @property
@@ -222,7 +198,6 @@ class Monitor:
 
     @property
     def sentence(self) -> str:
-        """All of it in one sentence."""
         return self.status.sentence
 
     @property
@@ -231,7 +206,6 @@ class Monitor:
         return self._stream.events
 
     def metrics(self) -> dict[str, float]:
-        """All of it as numbers, named for a metrics server."""
         return self.status.metrics()
 
     def observe(self, observation: Observation) -> None:
@@ -268,87 +242,66 @@ class Monitor:
     def _update_status(self) -> None:
         """Compute the status from what is remembered alone."""
         stream, reference = self._stream, self.reference
-        any_recent, white = len(stream.features) > 0, reference.clean.whitening
+        drift, white, signatures = stream.detector.drift, reference.clean.whitening, reference.signatures
+        status = Status(stream.images, drift, faults=stream.faults.faults)
         coordinates = None
-        if reference.signatures is not None and any_recent:
-            coordinates = reference.signatures.coordinates(stream.features)
+        if len(stream.features):
+            clear = tuple(clear_changes(stream.features, white.mean, white.std))
+            status = replace(status, quality=changes(stream.features, white.mean), changes=clear)
+            coordinates = None if signatures is None else signatures.coordinates(stream.features)
+        if signatures is not None and drift.drift_detected:
+            status = replace(status, guess=self._guess(signatures))
+        if reference.adapted is not None and coordinates is not None:
+            outside, relative = status.guess is not None and not status.guess.known, reference.unlabelled
+            expected = reference.adapted.estimate(stream.predictions, coordinates, outside=outside, relative=relative)
+            status = replace(status, relative_accuracy=expected) if relative else replace(status, accuracy=expected)
         comparison = stream.shadow.compare(coordinates, reference.plain, reference.adapted)
         hurts = comparison is not None and (comparison.may_hurt if stream.guarding else comparison.hurts)
-        guess = self._guess(stream.drift)
-        estimate = self._estimate(coordinates, guess)
         stream.guarding = self.guarded and hurts
-        self.status = Status(
-            stream.images,
-            stream.drift,
-            changes(stream.features, white.mean) if any_recent else {},
-            tuple(clear_changes(stream.features, white.mean, white.std)) if any_recent else (),
-            guess,
-            None if reference.unlabelled else estimate,
-            estimate if reference.unlabelled else None,
-            tuple(stream.faults.faults),
-            comparison,
-            stream.guarding,
-        )
+        self.status = replace(status, shadow=comparison, guarding=stream.guarding)
 
-    def _guess(self, drift: Drift) -> Guess | None:
+    def _guess(self, signatures: Signatures) -> Guess:
         """Diagnose the drift; where the latest images look like another corruption, name that one."""
-        signatures, features = self.reference.signatures, self._stream.features
-        if signatures is None or not drift.drift_detected:
-            return None
+        features = self._stream.features
         guess = signatures.guess(features)
         if len(features) < 2 * RECENT:
             return guess
         late = signatures.guess(features[-RECENT:])
         return late if late.known and late.kind not in guess.kinds else guess
 
-    def _estimate(self, coordinates: Coordinates | None, guess: Guess | None) -> Estimate | None:
-        regression = self.reference.adapted
-        if regression is None or coordinates is None:
-            return None
-        outside = guess is not None and not guess.known
-        relative = self.reference.unlabelled
-        return regression.estimate(self._stream.predictions, coordinates, outside=outside, relative=relative)
-
     def _raise_events(self, before: Status, faults: list[FaultChange], now: float) -> None:
+        status, stream = self.status, self._stream
         for change in faults:
-            name = change.name if change.began else f"{change.name} over"
-            text = SENTENCES[change.name] if change.began else f"no longer: {SENTENCES[change.name]}"
-            self._raise(Event(name, change.image, now, text))
-        self._raise_drift(before, now)
-        guarding = self.status.guarding
-        if guarding != before.guarding:
-            text = "adaptation hurts: the plain model predicts" if guarding else "adaptation no longer hurts"
-            self._raise(Event("guard" if guarding else "guard over", self.status.images, now, text, self.metrics()))
-
-    def _raise_drift(self, before: Status, now: float) -> None:
-        """Raise an event where a drift begins, becomes clear, changes its kind, or ends."""
-        stream, status = self._stream, self.status
-        drift, guess = status.drift, status.guess
-        if drift.since is not None:
-            kinds = None if guess is None else guess.kinds
-            if not before.drift.drift_detected:
-                stream.reported = kinds
-                self._raise(Event("drift", drift.since, now, status.sentence, status.metrics()))
-            elif guess is not None and self._is_other(guess):
-                stream.reported = kinds
-                self._raise(Event("drift changed", status.images, now, status.sentence, status.metrics()))
-        elif before.drift.drift_detected:
-            stream.reported = None
-            text = "the images look like clean ones"
-            self._raise(Event("drift over", status.images, now, text, status.metrics()))
+            text = SENTENCES[change.name]
+            if change.began:
+                self._raise(Event(change.name, change.image, now, text))
+            else:
+                self._raise(Event(f"{change.name} over", change.image, now, f"no longer: {text}"))
+        name, image, text = "", status.images, status.sentence
+        if status.drift.since is not None and not before.drift.drift_detected:
+            name, image = "drift", status.drift.since
+        elif status.guess is not None and self._is_other(status.guess):
+            name = "drift changed"
+        elif before.drift.drift_detected and not status.drift.drift_detected:
+            name, text = "drift over", "the images look like clean ones"
+        if name:
+            stream.reported = None if status.guess is None else status.guess.kinds
+            self._raise(Event(name, image, now, text, status.metrics()))
+        if status.guarding and not before.guarding:
+            text = "adaptation hurts: the plain model predicts"
+            self._raise(Event("guard", status.images, now, text, status.metrics()))
+        elif before.guarding and not status.guarding:
+            self._raise(Event("guard over", status.images, now, "adaptation no longer hurts", status.metrics()))
 
     def _is_other(self, guess: Guess) -> bool:
         """Whether the guess differs from what was reported, and the latest images agree with it.
 
         A window that is half fog and half clean may look like a third thing.
         """
-        stream, signatures = self._stream, self.reference.signatures
-        assert signatures is not None
-        if len(stream.features) < RECENT or guess.kind == "clean":
+        features, signatures = self._stream.features, self.reference.signatures
+        if len(features) < RECENT or guess.kind == "clean" or guess.kind in (self._stream.reported or ()):
             return False
-        if stream.reported is not None and guess.kind in stream.reported:
-            return False
-        return guess.kind in signatures.guess(stream.features[-RECENT // 2 :]).kinds
+        return signatures is not None and guess.kind in signatures.guess(features[-RECENT // 2 :]).kinds
 
     def _raise(self, event: Event) -> None:
         if self.thumbnails:

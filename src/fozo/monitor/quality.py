@@ -1,8 +1,8 @@
-"""How an image looks, in numbers that a photographer would use: stops, contrast, detail, noise, cast.
+"""Image-quality statistics in a photographer's terms: brightness, contrast, detail, noise, colour cast.
 
-A look is a number per image whose *change* against clean images means something to a person. Each is kept on the scale
-on which clean images vary evenly (mostly a logarithm), and turned into its unit only where it is shown:
-:data:`STATISTICS` says how. Looks are measured on pixels, so the model's mean and std have to be known.
+Each is a number per image, on the scale on which clean images vary evenly (mostly a logarithm). Its *change* against
+clean images is what users read, in the unit that :data:`STATISTICS` gives it. They are measured on pixels, so the
+model's mean and std have to be known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK = 8
 LEVEL = 1 / 255
 """What 8 bits resolve; added where a logarithm needs a floor."""
 OCTAVES = ("finest detail", "fine detail", "medium detail")
-"""Names of the three finest octaves, from the finest: 2 to 4 pixels a period, 4 to 8, 8 to 16."""
+"""The three finest octaves."""
 
 
 def _percent(change: float) -> str:
@@ -45,45 +45,47 @@ def _points(change: float) -> str:
 
 
 @dataclass(frozen=True)
-class Look:
-    """One number of an image."""
+class Statistic:
+    """One image-quality statistic."""
 
     name: str
-    say: Callable[[float], str]
-    """Words for a change of it."""
-    least: float
-    """Changes smaller than this are not worth a person's attention, however sure they are."""
+    format: Callable[[float], str]
+    """A change of it in its unit."""
+    min_change: float
+    """Smaller changes are not reported, however significant they are."""
     meaning: str
 
 
-STATISTICS: tuple[Look, ...] = (
-    Look("brightness", _stops, 0.15, "mean luminance in linear light, in stops (a stop is a factor of two)"),
-    Look("contrast", _percent, 0.05, "standard deviation of luma"),
-    Look("saturation", _percent, 0.08, "mean difference between the strongest and the weakest channel"),
-    Look("warmth", _points, 0.02, "red less blue, as a part of full scale: above 0 is warmer, below cooler"),
-    Look("green", _points, 0.02, "green less the mean of red and blue, as a part of full scale: below 0 is magenta"),
-    *(
-        Look(name, _percent, 0.08, f"amplitude of luma at {2 << i} to {4 << i} pixels a period")
-        for i, name in enumerate(OCTAVES)
-    ),
-    Look("noise", _times, 0.2, "median deviation between neighbouring pixels, as the sigma of gaussian noise"),
-    Look("evenness of noise", _times, 0.1, "median over mean of these deviations: high for even noise, low for specks"),
-    Look("blockiness", _percent, 0.05, "steps of luma at the borders of 8 x 8 blocks over those elsewhere"),
-    Look("sideways detail", _percent, 0.08, "steps of luma across over those down: falls where motion blurs sideways"),
-    Look("burnt highlights", _points, 0.02, "pixels at 98 % of full scale or more"),
-    Look("blocked shadows", _points, 0.02, "pixels at 2 % of full scale or less"),
+STATISTICS = tuple(
+    Statistic(*row)
+    for row in (
+        ("brightness", _stops, 0.15, "mean luminance in linear light, in stops (a stop is a factor of two)"),
+        ("contrast", _percent, 0.05, "standard deviation of luma"),
+        ("saturation", _percent, 0.08, "mean difference between the strongest and the weakest channel"),
+        ("warmth", _points, 0.02, "red less blue, as a part of full scale: above 0 is warmer, below cooler"),
+        ("green", _points, 0.02, "green less the mean of red and blue, as a part of full scale: below 0 is magenta"),
+        ("finest detail", _percent, 0.08, "amplitude of luma at 2 to 4 pixels a period"),
+        ("fine detail", _percent, 0.08, "amplitude of luma at 4 to 8 pixels a period"),
+        ("medium detail", _percent, 0.08, "amplitude of luma at 8 to 16 pixels a period"),
+        ("noise", _times, 0.2, "median deviation between neighbouring pixels, as the sigma of gaussian noise"),
+        ("evenness of noise", _times, 0.1, "median over mean of these deviations: high for even noise, low for specks"),
+        ("blockiness", _percent, 0.05, "steps of luma at the borders of 8 x 8 blocks over those elsewhere"),
+        ("sideways detail", _percent, 0.08, "steps of luma across over those down: falls where motion blurs sideways"),
+        ("burnt highlights", _points, 0.02, "pixels at 98 % of full scale or more"),
+        ("blocked shadows", _points, 0.02, "pixels at 2 % of full scale or less"),
+    )
 )
-"""In the order of the columns that :class:`QualityStatistics` measures."""
-NAMES = tuple(look.name for look in STATISTICS)
+"""In the order of the columns of :class:`QualityStatistics`."""
+NAMES = tuple(each.name for each in STATISTICS)
 
 
 class QualityStatistics:
-    """Measures the looks of a model's images, and their descriptors."""
+    """Measures the quality statistics of a model's images, and their descriptors."""
 
     def __init__(self, spec: Spec) -> None:
         if spec.mean is None or spec.std is None:
             raise FozoError(
-                f"the mean and std of {spec.name} are unknown, so its images cannot be looked at as pixels; pass mean= "
+                f"the mean and std of {spec.name} are unknown, so its images cannot be turned into pixels; pass mean= "
                 f"and std= to load_engine"
             )
         shape = (1, spec.channels, 1, 1)
@@ -92,23 +94,18 @@ class QualityStatistics:
         self.width = len(STATISTICS) + spec.channels * (1 + self.spectra.bands)
 
     def __call__(self, images: Floats, descriptors: Array | None = None) -> Array:
-        """Measure normalised images ``[B, channels, height, width]``: looks, then descriptors, ``[B, width]``.
+        """Measure normalised images ``[B, channels, height, width]``: statistics, then descriptors, ``[B, width]``.
 
-        Args:
-            images: as the model reads them.
-            descriptors: :func:`fozo.core.descriptor.describe` of them, where somebody has measured it already.
+        ``descriptors`` are :func:`fozo.core.descriptor.describe` of them, where the method has computed them already.
         """
         if descriptors is None:
             descriptors = self.spectra.transform(images)[1]
-        rows = [self._look(image) for image in self.pixels(images)]
-        detail = self._detail(descriptors)
-        looks = np.array(rows).reshape(len(images), -1)
+        rows = np.array([_measure(image) for image in self.pixels(images)]).reshape(len(images), -1)
         first = NAMES.index(OCTAVES[0])
-        looks = np.concatenate([looks[:, :first], detail, looks[:, first:]], axis=1)
-        return np.concatenate([looks, descriptors], axis=1)
+        return np.concatenate([rows[:, :first], self._detail(descriptors), rows[:, first:], descriptors], axis=1)
 
     def pixels(self, images: Floats) -> Floats:
-        """Give normalised images as pixels in [0, 1]."""
+        """Normalised images as pixels in [0, 1]."""
         return np.asarray(np.asarray(images, dtype=np.float32) * self.std + self.mean)
 
     def _detail(self, descriptors: Array) -> Array:
@@ -118,34 +115,34 @@ class QualityStatistics:
         octaves = [bright[:, [min(2 * i, last), min(2 * i + 1, last)]].mean(axis=1) / 2 for i in range(len(OCTAVES))]
         return np.stack(octaves, axis=1)
 
-    @staticmethod
-    def _look(image: Floats) -> list[float]:
-        """Measure one image of pixels in [0, 1], ``[channels, height, width]``; all but its detail."""
-        colour = len(image) == 3
-        luma = np.tensordot(LUMA.astype(np.float32), image, axes=1) if colour else image.mean(axis=0)
-        linear = float(np.mean(np.clip(luma, 0, 1) ** np.float32(GAMMA)))
-        means = image.mean(axis=(1, 2))
-        red, green, blue = (means if colour else means.mean().repeat(3)).tolist()
-        chroma = float((image.max(axis=0) - image.min(axis=0)).mean()) if colour else 0.0
-        across, down = np.abs(np.diff(luma, axis=1)), np.abs(np.diff(luma, axis=0))
-        columns, rows = across.mean(axis=0), down.mean(axis=1)
-        at_border = columns[BLOCK - 1 :: BLOCK].sum() + rows[BLOCK - 1 :: BLOCK].sum()
-        borders = len(columns[BLOCK - 1 :: BLOCK]) + len(rows[BLOCK - 1 :: BLOCK])
-        elsewhere = (columns.sum() + rows.sum() - at_border) / max(columns.size + rows.size - borders, 1)
-        # The finest diagonal detail of a Haar transform: of a picture nearly nothing, of noise as much as anywhere.
-        even = luma[: luma.shape[0] // 2 * 2, : luma.shape[1] // 2 * 2]
-        diagonal = np.abs(even[::2, ::2] - even[1::2, ::2] - even[::2, 1::2] + even[1::2, 1::2]) / 2
-        sigma, mean = float(np.median(diagonal)) / 0.6745, float(diagonal.mean())
-        return [
-            float(np.log2(linear + LEVEL**2)),
-            float(np.log(luma.std() + LEVEL)),
-            float(np.log(chroma + LEVEL)),
-            red - blue,
-            green - (red + blue) / 2,
-            float(np.log(sigma + LEVEL)),
-            float(np.log((sigma + LEVEL) / (mean + LEVEL))),
-            float(np.log((at_border / max(borders, 1) + LEVEL) / (elsewhere + LEVEL))),
-            float(np.log((columns.mean() + LEVEL) / (rows.mean() + LEVEL))),
-            float((luma >= 0.98).mean()),
-            float((luma <= 0.02).mean()),
-        ]
+
+def _measure(image: Floats) -> list[float]:
+    """Measure one image of pixels in [0, 1], ``[channels, height, width]``; all but its detail."""
+    colour = len(image) == 3
+    luma = np.tensordot(LUMA.astype(np.float32), image, axes=1) if colour else image.mean(axis=0)
+    linear = float(np.mean(np.clip(luma, 0, 1) ** np.float32(GAMMA)))
+    means = image.mean(axis=(1, 2))
+    red, green, blue = (means if colour else means.mean().repeat(3)).tolist()
+    chroma = float((image.max(axis=0) - image.min(axis=0)).mean()) if colour else 0.0
+    across, down = np.abs(np.diff(luma, axis=1)), np.abs(np.diff(luma, axis=0))
+    columns, rows = across.mean(axis=0), down.mean(axis=1)
+    at_border = columns[BLOCK - 1 :: BLOCK].sum() + rows[BLOCK - 1 :: BLOCK].sum()
+    borders = len(columns[BLOCK - 1 :: BLOCK]) + len(rows[BLOCK - 1 :: BLOCK])
+    elsewhere = (columns.sum() + rows.sum() - at_border) / max(columns.size + rows.size - borders, 1)
+    # The finest diagonal detail of a Haar transform: pictures have nearly none, noise as much as anywhere.
+    even = luma[: luma.shape[0] // 2 * 2, : luma.shape[1] // 2 * 2]
+    diagonal = np.abs(even[::2, ::2] - even[1::2, ::2] - even[::2, 1::2] + even[1::2, 1::2]) / 2
+    sigma, mean = float(np.median(diagonal)) / 0.6745, float(diagonal.mean())
+    return [
+        float(np.log2(linear + LEVEL**2)),
+        float(np.log(luma.std() + LEVEL)),
+        float(np.log(chroma + LEVEL)),
+        red - blue,
+        green - (red + blue) / 2,
+        float(np.log(sigma + LEVEL)),
+        float(np.log((sigma + LEVEL) / (mean + LEVEL))),
+        float(np.log((at_border / max(borders, 1) + LEVEL) / (elsewhere + LEVEL))),
+        float(np.log((columns.mean() + LEVEL) / (rows.mean() + LEVEL))),
+        float((luma >= 0.98).mean()),
+        float((luma <= 0.02).mean()),
+    ]

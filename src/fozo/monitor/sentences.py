@@ -1,4 +1,4 @@
-"""Sentences: what drifted, in words and units that a person takes at once."""
+"""Sentences: what drifted, in words and units for an operator."""
 
 from __future__ import annotations
 
@@ -10,53 +10,44 @@ from fozo.monitor.signatures import Guess
 from fozo.monitor.types import Drift
 from fozo.types import Array
 
-CLEAR = 0.5
-"""Standard deviations (of clean images) by which the mean of a look has to change to be mentioned: clean images of one
-kind of thing seldom differ by more."""
-MOST = 3
-"""Looks that a sentence names."""
+MIN_DEVIATIONS = 0.5
+"""Standard deviations of clean images by which the mean of a statistic has to change to be named: narrow clean content
+seldom differs by more."""
+MAX_NAMED = 3
 ONLY_MORE = ("noise", "blockiness")
-"""Less of these is nothing to complain of, and a blur takes noise away too."""
-HELPERS = ("evenness of noise",)
-"""Tell corruptions apart, but tell a person nothing."""
+"""Only an increase of these is named; a blur lowers noise too."""
+UNNAMED = ("evenness of noise",)
+"""Distinguishes corruptions, but is not meaningful to users."""
 
 
 def changes(features: Array, mean: Array) -> dict[str, float]:
-    """Changes of the looks of images ``[n, width]`` against clean ones, on the looks' own scales, by name."""
+    """Change of each quality statistic of images ``[n, width]`` against clean ones, on its own scale."""
     change = (features.mean(axis=0) - mean)[: len(STATISTICS)]
-    return {look.name: float(value) for look, value in zip(STATISTICS, change, strict=True)}
+    return {each.name: float(value) for each, value in zip(STATISTICS, change, strict=True)}
 
 
 def clear_changes(features: Array, mean: Array, std: Array) -> list[str]:
-    """Put the clearest changes into words, the clearest first: ``contrast -41 %``.
+    """The clearest changes in words, the clearest first: ``contrast -41 %``.
 
     Of the octaves of detail only the one that changed most is named.
     """
-    found = changes(features, mean)
-    said: list[tuple[float, str, str]] = []
-    for place, look in enumerate(STATISTICS):
-        change = found[look.name]
-        clear = abs(change) / float(std[place])
-        if look.name in HELPERS or (look.name in ONLY_MORE and change < 0):
+    found: list[tuple[float, str, str]] = []
+    for each, change, deviation in zip(STATISTICS, changes(features, mean).values(), std.tolist(), strict=False):
+        if each.name in UNNAMED or (each.name in ONLY_MORE and change < 0):
             continue
-        if clear >= CLEAR and abs(change) >= look.least:
-            said.append((clear, look.name, f"{look.name} {look.say(change)}"))
-    said.sort(reverse=True)
-    kept: list[str] = []
-    octave = False
-    for _, name, words in said:
-        if name in OCTAVES and octave:
-            continue
-        octave |= name in OCTAVES
-        kept.append(words)
-    return kept[:MOST]
+        deviations = abs(change) / deviation
+        if deviations >= MIN_DEVIATIONS and abs(change) >= each.min_change:
+            found.append((deviations, each.name, f"{each.name} {each.format(change)}"))
+    found.sort(reverse=True)
+    octaves = [name for _, name, _ in found if name in OCTAVES]
+    return [text for _, name, text in found if name not in octaves[1:]][:MAX_NAMED]
 
 
-def sentence(drift: Drift, looks: Sequence[str], guess: Guess | None) -> str:
-    """Say what drifted, since when, and what it looks like."""
-    if not drift.drift_detected or drift.since is None:
+def sentence(drift: Drift, changes: Sequence[str], guess: Guess | None) -> str:
+    """What drifted, since when, and which corruption it resembles."""
+    if drift.since is None:
         return "no drift"
-    what = ", ".join(looks) if looks else "the images changed"
+    what = ", ".join(changes) if changes else "the images changed"
     when = f"since image {drift.since:,}"
     if drift.since_time is not None:
         when += f" ({clock(drift.since_time)})"
@@ -64,5 +55,5 @@ def sentence(drift: Drift, looks: Sequence[str], guess: Guess | None) -> str:
 
 
 def clock(time: float) -> str:
-    """Give a time of day, UTC."""
+    """A time of day, UTC."""
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,15 +1,13 @@
-"""The shadow: now and then the plain model predicts too, so that it is known whether adaptation helps.
+"""The shadow: the plain model predicts some of the images too, to measure whether adaptation helps.
 
-At a chosen rate, images are run through the plain model as well. Where both name the same class, both are right or
-both are wrong, however sure they are: only pairs that differ can gain or lose anything. Of these the probability of
-being right is expected for both predictions (:mod:`fozo.monitor.accuracy`); adaptation *hurts* where the plain model's
-is higher by more than two standard errors, which are those of the pairs and of the regressions, as far as these do not
-err alike.
+Where both predictions name the same class, both are right or both are wrong: only pairs that differ can gain or lose.
+For these the probability of being right is estimated for both (:mod:`fozo.monitor.regression`). Adaptation *hurts*
+where the plain model's is higher by more than two standard errors: those of the pairs, and of the part of the
+regressions' errors that both do not share.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,88 +16,79 @@ import numpy.typing as npt
 from fozo.monitor.accuracy import prediction_features
 from fozo.monitor.regression import Regression
 from fozo.monitor.signatures import Coordinates
+from fozo.monitor.types import Stateful
 from fozo.types import Array, Floats
 
 PAIRS = 128
 """Most recent pairs that are compared."""
-FEWEST = 16
-"""Pairs before anything is said."""
+MIN_PAIRS = 16
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the most recent pairs say."""
+    """The most recent pairs of predictions, plain and adapted."""
 
     pairs: int
     agreement: float
-    """Part of the predictions that are the same."""
+    """Fraction of equal predictions."""
     entropy_plain: float
     entropy_adapted: float
     gain: float | None = None
-    """Expected accuracy of the adapted model less that of the plain one, where accuracy can be expected."""
+    """Expected accuracy of the adapted model minus that of the plain one, where it can be estimated."""
     error: float | None = None
-    """Its standard error, but for what both predictions share."""
+    """Its standard error, without what both predictions share."""
 
     @property
     def hurts(self) -> bool:
-        """Whether the evidence says that adaptation makes predictions worse."""
+        """Whether adaptation is significantly worse: a guard begins."""
         return self.gain is not None and self.error is not None and self.gain < -2 * self.error
 
     @property
     def may_hurt(self) -> bool:
-        """Whether it still looks like it: a guard that fell back stays there for so long, lest it flutter."""
+        """Whether it is worse by one standard error: a guard that has begun goes on, so that it does not flutter."""
         return self.gain is not None and self.error is not None and self.gain < -self.error
 
 
-class Shadow:
-    """Chooses images for the shadow, and keeps what both models said of them."""
+class Shadow(Stateful):
+    """Chooses images for the plain model, and remembers features of both predictions."""
+
+    STATE = ("due", "pairs")
 
     def __init__(self, rate: float) -> None:
-        self.rate, self._due = rate, 0.0
-        self._pairs: deque[tuple[Array, Array, bool]] = deque(maxlen=PAIRS)
+        self.rate, self.due = rate, 0.0
+        self.pairs: Array = np.zeros((0, 7))
 
     def choose(self, count: int) -> npt.NDArray[np.int64]:
-        """Say which of the next ``count`` images are run through the plain model too: evenly, without chance."""
-        places = np.floor(self._due + self.rate * np.arange(count + 1))
-        self._due = (self._due + self.rate * count) % 1.0
-        return np.flatnonzero(np.diff(places) > 0)
+        """Which of the next ``count`` images the plain model predicts too: evenly spaced."""
+        steps = np.floor(self.due + self.rate * np.arange(count + 1))
+        self.due = (self.due + self.rate * count) % 1.0
+        return np.flatnonzero(np.diff(steps) > 0)
 
     def add(self, plain: Floats, adapted: Floats) -> None:
-        """Keep pairs of logits ``[n, classes]``."""
+        """Remember pairs of logits ``[n, classes]``: features of both, and whether they name the same class."""
         same = plain.argmax(axis=1) == adapted.argmax(axis=1)
-        rows = zip(prediction_features(plain), prediction_features(adapted), same, strict=True)
-        self._pairs.extend((p, a, bool(s)) for p, a, s in rows)
-
-    def state(self) -> tuple[float, Array]:
-        """What is to be kept: how much of the next image is due, and the pairs as rows ``[n, 7]``."""
-        rows = [np.concatenate([p, a, [same]]) for p, a, same in self._pairs]
-        return self._due, np.array(rows).reshape(-1, 7)
-
-    def load_state(self, due: float, rows: Array) -> None:
-        """Go on from what :meth:`memory` gave."""
-        self._due = due
-        self._pairs.clear()
-        self._pairs.extend((row[:3], row[3:6], bool(row[6])) for row in rows)
+        pairs = np.column_stack([prediction_features(plain), prediction_features(adapted), same])
+        self.pairs = np.concatenate([self.pairs, pairs])[-PAIRS:]
 
     def forget(self) -> None:
         """Drop the pairs: they are of another domain."""
-        self._pairs.clear()
+        self.pairs = self.pairs[:0]
 
     def compare(
-        self, place: Coordinates | None, plain: Regression | None, adapted: Regression | None
+        self, coordinates: Coordinates | None, plain: Regression | None, adapted: Regression | None
     ) -> Comparison | None:
-        """Say what the pairs show; ``place`` is that of the recent images among the signatures."""
-        if len(self._pairs) < FEWEST:
+        """Compare the pairs; ``coordinates`` are those of the recent images."""
+        if len(self.pairs) < MIN_PAIRS:
             return None
-        p, a = (np.array([pair[i] for pair in self._pairs]) for i in (0, 1))
-        agreement = float(np.mean([same for _, _, same in self._pairs]))
+        p, a, same = self.pairs[:, :3], self.pairs[:, 3:6], self.pairs[:, 6] > 0
+        agreement = float(same.mean())
         gain = error = None
-        if place is not None and plain is not None and adapted is not None:
-            same = np.array([pair[2] for pair in self._pairs])
-            difference = np.where(same, 0.0, adapted.probabilities(a, place) - plain.probabilities(p, place))
-            gain = float(difference.mean())
-            # Both are of the same images. What their scores err alike does not change which one is likelier.
-            unlike = np.sqrt(max(1 - plain.likeness(adapted), 0.0))
-            systematic = unlike * np.hypot(plain.mean(p, place)[1], adapted.mean(a, place)[1]) * (1 - agreement)
-            error = float(np.hypot(difference.std() / np.sqrt(len(difference)), systematic))
+        if coordinates is not None and plain is not None and adapted is not None:
+            gains = adapted.probabilities(a, coordinates) - plain.probabilities(p, coordinates)
+            gains = np.where(same, 0.0, gains)
+            gain = float(gains.mean())
+            # Both are of the same images: errors that both regressions share cancel in the difference.
+            unshared = np.sqrt(max(1 - plain.correlation(adapted), 0.0))
+            errors = np.hypot(plain.mean(p, coordinates)[1], adapted.mean(a, coordinates)[1])
+            error = float(np.hypot(gains.std() / np.sqrt(len(gains)), unshared * errors * (1 - agreement)))
         return Comparison(len(p), agreement, float(p[:, 2].mean()), float(a[:, 2].mean()), gain, error)

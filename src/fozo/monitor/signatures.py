@@ -1,13 +1,12 @@
-"""Signatures: what each corruption does to the look of clean images, and which of them a stream looks like.
+"""Signatures: what each corruption does to the features of clean images, and which one a stream resembles.
 
-At calibration some of the clean images are corrupted with fozo's own corruptions, and the mean of their standardised
-features is kept, for each kind at severities 1 to 5; from one to the next a straight line is drawn. Features are
-whitened by how images vary within one corruption, so the squared distance between the mean of n images and the nearest
-point of the true kind's line is at most about (1/n + 1/m + error) for each feature, m being the images that made the
-signature.
+At calibration some clean images are corrupted with fozo's own corruptions. The signature of a kind is the polyline
+through the mean standardised features at severities 1 to 5. Features are whitened by how images vary within one
+corruption. So for n images of a kind whose signature was made from m, the squared distance of their mean to its
+polyline is at most about (1/n + 1/m + error) for each feature.
 
-A guess is the nearest line. Kinds that are nearly as near (by the likelihood ratio) are named beside it as alike: what
-cannot be told apart is not told apart. What is near no line is said to be so.
+A guess is the nearest polyline. Kinds that are nearly as near (by the likelihood ratio) are ambiguous with it and named
+beside it. What is near no polyline is reported as unknown.
 """
 
 from __future__ import annotations
@@ -17,33 +16,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fozo.errors import FozoError
 from fozo.types import Array
 
 SEVERITIES = (1, 2, 3, 4, 5)
-"""At which signatures are made."""
-CLIP = 12.0
-"""Standard deviations at which a feature is clipped: signatures are told apart by large shifts too."""
+MAX_DEVIATION = 12.0
+"""Standard deviations at which a feature is clipped: corruptions differ by large shifts too."""
 SHRINKAGE = 0.2
-"""Part of each feature's own variance that is added before whitening."""
+"""Fraction of each feature's variance that is added before whitening."""
 ERROR = 0.05
-"""Squared error of a signature for another stream's content, as a part of how images vary."""
+"""Squared error of a signature for another stream's content, as a fraction of how images vary."""
 LIKELIHOOD_RATIO = 20.0
-"""Kinds that are less likely than the nearest by less than this factor are alike."""
+"""Kinds whose likelihood is within this factor of the best are ambiguous with it."""
 UNKNOWN = 3.0
-"""Mean squared distance to the nearest signature, in units of its expected error, from which on it is unknown."""
+"""Normalised distance to the nearest signature from which on the drift is unknown."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What a drift looks like."""
+    """Which corruption a drift resembles."""
 
     kind: str
     """The nearest corruption, or ``clean``."""
     severity: float
     """Between 1 and 5; 0 for clean."""
     ambiguous_with: tuple[str, ...]
-    """Other corruptions that cannot be told from it."""
+    """Other corruptions that cannot be distinguished from it."""
     known: bool
     """Whether it is near anything that was seen at calibration."""
     normalised_distance: float
@@ -51,7 +48,6 @@ class Guess:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The nearest corruption and those that cannot be distinguished from it."""
         return (self.kind, *self.ambiguous_with)
 
     def __str__(self) -> str:
@@ -84,10 +80,10 @@ class Signatures:
 
     @classmethod
     def of(cls, clean: Array, corrupted: Mapping[tuple[str, int], Array]) -> Signatures:
-        """Learn them from features of clean images, and of corrupted ones by (kind, severity)."""
+        """Fit them to features of clean images, and of corrupted ones by (kind, severity)."""
         kinds = tuple(dict.fromkeys(kind for kind, _ in corrupted))
         mean, std = clean.mean(axis=0), np.maximum(clean.std(axis=0), 1e-6)
-        rows = {key: np.clip((value - mean) / std, -CLIP, CLIP) for key, value in corrupted.items()}
+        rows = {key: _standardised(value, mean, std) for key, value in corrupted.items()}
         within = np.concatenate([value - value.mean(axis=0) for value in rows.values()])
         covariance = within.T @ within / max(len(within) - len(rows), 1)
         variances = np.maximum(np.diag(covariance), 1e-6)
@@ -96,25 +92,26 @@ class Signatures:
         points = np.array([[rows[kind, severity].mean(axis=0) @ matrix for severity in SEVERITIES] for kind in kinds])
         return cls(kinds, mean, std, matrix, points, min(len(value) for value in rows.values()))
 
-    def check(self, features: int) -> None:
-        """Refuse arrays that do not go together."""
-        shapes = (self.mean.shape, self.std.shape, self.matrix.shape, self.points.shape)
-        wanted = ((features,), (features,), (features, features), (len(self.kinds), len(SEVERITIES), features))
-        if shapes != wanted or self.images < 1 or not (self.std > 0).all():
-            raise FozoError(f"signatures of shapes {shapes} do not go together; collect the reference again")
+    def arrays(self) -> dict[str, Array]:
+        return {"mean": self.mean, "std": self.std, "matrix": self.matrix, "points": self.points}
 
-    def rows(self, features: Array) -> Array:
-        """Whiten ``[n, features]``."""
-        return np.asarray(np.clip((features - self.mean) / self.std, -CLIP, CLIP) @ self.matrix)
+    def check(self, features: int) -> None:
+        shapes = (self.mean.shape, self.std.shape, self.matrix.shape, self.points.shape)
+        expected = ((features,), (features,), (features, features), (len(self.kinds), len(SEVERITIES), features))
+        if shapes != expected or self.images < 1 or not (self.std > 0).all():
+            raise ValueError(f"signatures of shapes {shapes} do not fit together")
+
+    def whiten(self, features: Array) -> Array:
+        return np.asarray(_standardised(features, self.mean, self.std) @ self.matrix)
 
     def coordinates(self, features: Array) -> Coordinates:
         """Coordinates of images ``[n, features]``."""
-        return Coordinates(self.rows(features).mean(axis=0), len(features))
+        return Coordinates(self.whiten(features).mean(axis=0), len(features))
 
     def guess(self, features: Array) -> Guess:
-        """Say what images ``[n, features]`` look like."""
+        """Name the corruption that images ``[n, features]`` resemble most."""
         mean, expected = self.coordinates(features).mean, 1 / len(features) + 1 / self.images + ERROR
-        found = {kind: self._nearest(line, mean) for kind, line in zip(self.kinds, self.points, strict=True)}
+        found = {kind: _nearest(line, mean) for kind, line in zip(self.kinds, self.points, strict=True)}
         found["clean"] = float(np.square(mean).sum()), 0.0
         best = min(found, key=lambda kind: found[kind][0])
         near = found[best][0] + 2 * expected * np.log(LIKELIHOOD_RATIO)
@@ -122,12 +119,16 @@ class Signatures:
         normalised = found[best][0] / len(mean) / expected
         return Guess(best, found[best][1], tuple(kind for _, kind in others), normalised < UNKNOWN, normalised)
 
-    @staticmethod
-    def _nearest(line: Array, point: Array) -> tuple[float, float]:
-        """Squared distance of a point to a broken line through the severities, and the severity there."""
-        found = []
-        for start, end, low, high in zip(line[:-1], line[1:], SEVERITIES[:-1], SEVERITIES[1:], strict=True):
-            way = end - start
-            part = float(np.clip((point - start) @ way / max(float(way @ way), 1e-12), 0, 1))
-            found.append((float(np.square(point - start - part * way).sum()), low + part * (high - low)))
-        return min(found)
+
+def _standardised(features: Array, mean: Array, std: Array) -> Array:
+    return np.clip((features - mean) / std, -MAX_DEVIATION, MAX_DEVIATION)
+
+
+def _nearest(line: Array, point: Array) -> tuple[float, float]:
+    """Squared distance of a point to the polyline through the severities, and the severity there."""
+    found = []
+    for start, end, low in zip(line[:-1], line[1:], SEVERITIES[:-1], strict=True):
+        way = end - start
+        part = float(np.clip((point - start) @ way / max(float(way @ way), 1e-12), 0, 1))
+        found.append((float(np.square(point - start - part * way).sum()), low + part))
+    return min(found)

@@ -36,7 +36,6 @@ class Status:
 
     @property
     def sentence(self) -> str:
-        """All of it in one sentence."""
         parts = [SENTENCES[name] for name in self.faults]
         parts.append(sentence(self.drift, self.changes, self.guess))
         parts += [str(expected) for expected in (self.accuracy, self.relative_accuracy) if expected is not None]
@@ -45,16 +44,12 @@ class Status:
         return "; ".join(parts)
 
     def metrics(self) -> dict[str, float]:
-        """All of it as numbers, named for a metrics server."""
         drift = self.drift
         numbers = {
-            "drift": float(drift.drift_detected),
-            "drift_warning": float(drift.warning_detected),
-            "drift_distance": drift.distance,
-            "drift_threshold": drift.threshold,
-            "drift_p_value": drift.p_value,
+            "drift": float(drift.drift_detected), "drift_warning": float(drift.warning_detected),
+            "drift_distance": drift.distance, "drift_threshold": drift.threshold, "drift_p_value": drift.p_value,
             "camera_faults": float(len(self.faults)),
-        }
+        }  # fmt: skip
         for name, expected in (("expected_accuracy", self.accuracy), ("relative_accuracy", self.relative_accuracy)):
             if expected is not None:
                 numbers |= {name: expected.value, f"{name}_low": expected.low, f"{name}_high": expected.high}

@@ -1,10 +1,10 @@
-"""Thumbnails: what a camera saw, small enough for a line of JSON."""
+"""Thumbnails of frames, small enough for a line of JSON."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import io
+from contextlib import suppress
 
 import numpy as np
 from PIL import Image
@@ -14,8 +14,7 @@ from fozo.types import Floats
 SIDE = 160
 """Pixels of the longer side, at most."""
 QUALITY = 75
-LONGEST = 64 << 10
-"""Characters of one."""
+MAX_CHARACTERS = 64 << 10
 
 
 def thumbnail(pixels: Floats) -> str:
@@ -29,14 +28,9 @@ def thumbnail(pixels: Floats) -> str:
 
 
 def check_thumbnail(text: object) -> str:
-    """Refuse with a ``ValueError`` what is no JPEG in base64."""
-    try:
-        if (
-            isinstance(text, str)
-            and len(text) <= LONGEST
-            and base64.b64decode(text, validate=True)[:3] == b"\xff\xd8\xff"
-        ):
-            return text
-    except (binascii.Error, ValueError):
-        pass
-    raise ValueError("a thumbnail is no JPEG in base64")
+    """Raise a ``ValueError`` for anything but a JPEG in base64."""
+    if isinstance(text, str) and len(text) <= MAX_CHARACTERS:
+        with suppress(ValueError):
+            if base64.b64decode(text, validate=True).startswith(b"\xff\xd8\xff"):
+                return text
+    raise ValueError("a thumbnail is not a JPEG in base64")

@@ -25,7 +25,7 @@ from fozo.engines.ptq4vit.scales import BITS, METRICS, Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import Block, Linear, ViT
-from fozo.quant.search import ERRORS, HeadsProduct, LinearProduct, Sample, SoftmaxProduct, embedding_steps
+from fozo.quant.search import ERRORS, HeadsProduct, LinearProduct, Operands, SoftmaxProduct, embedding_steps
 from fozo.types import Images
 
 SOFTNESS = 0.5
@@ -40,20 +40,20 @@ FIRST_TOKENS = 256
 class Trace:
     """What one pass keeps of a group of images."""
 
-    embedding: Sample
+    embedding: Operands
     """Unfolded patches, which makes the embedding a product like any other."""
     inputs: list[Tensor]
     """What enters each block."""
     gradients: list[Tensor]
     """The gradient of the loss at what leaves each block."""
-    head: Sample
+    head: Operands
 
 
 def _trace(vit: ViT, images: Tensor) -> Trace:
     patch = vit.architecture.patch_size
     with torch.enable_grad():
         patches = vit.patch_embed(images).requires_grad_()
-        states = [vit.place(patches)]
+        states = [vit.add_positions(patches)]
         for block in vit.blocks:
             states.append(block(states[-1]))
         pooled = vit.pool(states[-1])
@@ -62,13 +62,13 @@ def _trace(vit: ViT, images: Tensor) -> Trace:
         loss = F.kl_div(logits.log_softmax(dim=-1), target, reduction="sum")
         at_patches, at_logits, *gradients = torch.autograd.grad(loss, [patches, logits, *states[1:]])
     unfolded = F.unfold(images, patch, stride=patch).transpose(1, 2)
-    embedding = Sample(unfolded, patches.detach(), patches.detach(), at_patches)
-    head = Sample(pooled.detach(), pooled.detach(), logits.detach(), at_logits)
+    embedding = Operands(unfolded, patches.detach(), patches.detach(), at_patches)
+    head = Operands(pooled.detach(), pooled.detach(), logits.detach(), at_logits)
     return Trace(embedding, [x.detach() for x in states[:-1]], list(gradients), head)
 
 
 class _Searcher:
-    """Goes through the model's products one by one."""
+    """Searches the model's products one by one."""
 
     def __init__(self, vit: ViT, images: Tensor, bits: int, metric: str, progress: Callable[[int, int], None]) -> None:
         self.vit, self.side, self.error = vit, levels(bits), ERRORS[metric]
@@ -93,20 +93,20 @@ class _Searcher:
         self._linear("head", self.vit.head, self._cut(t.head for t in self.traces))
         return self.steps
 
-    def _cut(self, groups: Iterator[Sample]) -> list[Sample]:
+    def _cut(self, groups: Iterator[Operands]) -> list[Operands]:
         """Join groups of images and cut them into samples."""
         joined = [torch.cat(parts) for parts in zip(*groups, strict=True)]
-        return [Sample(*parts) for parts in zip(*(torch.split(x, self.sizes) for x in joined), strict=True)]
+        return [Operands(*parts) for parts in zip(*(torch.split(x, self.sizes) for x in joined), strict=True)]
 
     def _found(self, name: str, steps: dict[str, Tensor]) -> None:
         self.steps.update({f"{name}.{operand}": step for operand, step in steps.items()})
         self.done += 1
         self.progress(self.done, self.total)
 
-    def _linear(self, name: str, layer: Linear, samples: list[Sample]) -> None:
+    def _linear(self, name: str, layer: Linear, samples: list[Operands]) -> None:
         parts = QKV_PARTS if name.endswith("qkv") else 1
         rounding = after_gelu if name.endswith("fc2") else uniform
-        flat = [Sample(*(x.flatten(0, -2) for x in sample)) for sample in samples]
+        flat = [Operands(*(x.flatten(0, -2) for x in sample)) for sample in samples]
         product = LinearProduct(flat, layer, self.side, self.error, parts, rounding)
         weight, inputs = product.search(product.widest_input)
         self._found(name, {"weight": weight, "input": inputs})
@@ -117,7 +117,7 @@ class _Searcher:
         name = f"blocks.{i}"
         products = [_open(block, t.inputs[i], t.gradients[i]) for t in self.traces]
 
-        def samples(product: str) -> list[Sample]:
+        def samples(product: str) -> list[Operands]:
             return self._cut(group.pop(product) for group in products)
 
         self._linear(f"{name}.attn.qkv", block.attn.qkv, samples("qkv"))
@@ -132,7 +132,7 @@ class _Searcher:
         self._linear(f"{name}.mlp.fc2", block.mlp.fc2, samples("fc2"))
 
 
-def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Sample]:
+def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Operands]:
     """Run one block in the open: operands, output and gradient of each of its products."""
     attn, mlp = block.attn, block.mlp
     with torch.enable_grad():
@@ -156,7 +156,7 @@ def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Sample]:
     lefts = (normed, q, odds, joined, normed2, active)
     rights = (normed, keys, v, joined, normed2, active)
     return {
-        name: Sample(left.detach(), right.detach(), output.detach(), gradient)
+        name: Operands(left.detach(), right.detach(), output.detach(), gradient)
         for name, left, right, output, gradient in zip(names, lefts, rights, outputs, gradients, strict=True)
     }
 

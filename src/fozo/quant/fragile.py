@@ -22,7 +22,7 @@ from fozo.models.vit import ViT
 from fozo.types import Floats, Spec
 
 IMAGES = 8
-MOST = 0.1
+MAX_ERROR = 0.1
 """Error of the median token's output, as a part of that output. ViT-Tiny's one fragile layer is at 0.49, its next
 one at 0.055, DeiT-Tiny's worst at 0.031 (results/settled.md)."""
 
@@ -41,7 +41,7 @@ class Strain:
 
 def fragile_layers(vit: ViT, spec: Spec) -> list[str]:
     """Names of the layers in the blocks whose typical outputs an 8-bit grid for the inputs would spoil."""
-    return [name for name, strain in strains(vit, spec).items() if strain.error > MOST]
+    return [name for name, strain in strains(vit, spec).items() if strain.error > MAX_ERROR]
 
 
 def strains(vit: ViT, spec: Spec) -> dict[str, Strain]:
@@ -53,8 +53,8 @@ def strains(vit: ViT, spec: Spec) -> dict[str, Strain]:
         (x,) = inputs
         step = ((x.max().clamp(min=0) - x.min().clamp(max=0)) / 255).clamp(min=1e-30)
         lost = ((x / step).round() * step - x) @ layer.weight.T
-        kept = x @ layer.weight.T
-        error = (lost.norm(dim=-1) / kept.norm(dim=-1).clamp(min=1e-30)).median()
+        exact = x @ layer.weight.T
+        error = (lost.norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-30)).median()
         largest, second = x.abs().flatten(0, -2).amax(dim=0).topk(2).values
         found[name] = Strain(float(error), float(largest), float(second))
 

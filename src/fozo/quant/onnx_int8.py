@@ -89,5 +89,4 @@ class _Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]
         self._feeds = ({IMAGES: np.asarray(images), PROMPTS: prompts, **moves} for images in batches)
 
     def get_next(self) -> dict[str, Float32] | None:
-        """Give the next batch, or ``None`` after the last."""
         return next(self._feeds, None)

@@ -23,14 +23,14 @@ from fozo.engines.ptq4vit.rounding import after_gelu, after_softmax, uniform
 from fozo.models.vit import Linear
 
 CANDIDATES = 100
-SMALLEST, LARGEST = 0.01, 1.2
-"""Candidates are these multiples of the step that holds the largest value; the last is never tried, as published."""
+LOWEST_FACTOR, HIGHEST_FACTOR = 0.01, 1.2
+"""Candidates are these multiples of the step that holds the largest value; the last is not tried, as published."""
 ROUNDS = 3
 SPLITS = 20
 """Where softmax's ranges may meet: 1, 1/2, ... 2^-19."""
 
-ROOM = 1 << 21
-"""Numbers in one block of candidates' inputs or outputs: 8 MB, which stays near the processor."""
+BLOCK_NUMBERS = 1 << 21
+"""Numbers in one block of candidates' inputs or outputs: 8 MB, which fits a processor's cache."""
 
 Error = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -43,7 +43,7 @@ ERRORS: dict[str, Error] = {
 of the loss, whose square stands for the diagonal of the Hessian."""
 
 
-class Sample(NamedTuple):
+class Operands(NamedTuple):
     """Some images' share of a product: its two operands, its exact output, and the loss's gradient there."""
 
     left: Tensor
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 
 def factors(like: Tensor) -> Tensor:
     """Multiples of the widest step that are tried."""
-    steps = [SMALLEST + i * (LARGEST - SMALLEST) / CANDIDATES for i in range(CANDIDATES)]
+    steps = [LOWEST_FACTOR + i * (HIGHEST_FACTOR - LOWEST_FACTOR) / CANDIDATES for i in range(CANDIDATES)]
     return torch.tensor(steps, dtype=like.dtype, device=like.device)
 
 
@@ -63,16 +63,16 @@ def widest(largest: Tensor, side: int) -> Tensor:
     return largest.clamp_min(1e-12) / (side - 0.5)
 
 
-def best(count: int, samples: Sequence[Sample], errors: Callable[[Sample, Tensor], Tensor]) -> Tensor:
+def best(count: int, samples: Sequence[Operands], errors: Callable[[Operands, Tensor], Tensor]) -> Tensor:
     """Find, for each group, the first candidate with the smallest sum of errors over all samples.
 
     ``errors(sample, candidates) -> [candidates, groups]``, in candidates of a size that fits memory.
     """
     device = samples[0].output.device
 
-    def total(sample: Sample, candidates: Tensor) -> Tensor:
-        room = max(1, ROOM // max(sample.output.numel(), sample.left.numel()))
-        return torch.cat([errors(sample, part).double() for part in torch.split(candidates, room)])
+    def total(sample: Operands, candidates: Tensor) -> Tensor:
+        size = max(1, BLOCK_NUMBERS // max(sample.output.numel(), sample.left.numel()))
+        return torch.cat([errors(sample, part).double() for part in torch.split(candidates, size)])
 
     sums = total(samples[0], torch.arange(count, device=device))
     # The first sample's winners are run to the end at once: what they reach is the bound for all others.
@@ -95,7 +95,7 @@ def best(count: int, samples: Sequence[Sample], errors: Callable[[Sample, Tensor
 class Product(ABC):
     """A product of two operands, whose steps are searched in turn."""
 
-    def __init__(self, samples: Sequence[Sample], side: int, error: Error) -> None:
+    def __init__(self, samples: Sequence[Operands], side: int, error: Error) -> None:
         self.samples, self.side, self.error = samples, side, error
         self.factors = factors(samples[0].output)
 
@@ -105,7 +105,7 @@ class Product(ABC):
 
     @abstractmethod
     def search_second(self, first: Tensor) -> Tensor:
-        """Search the other."""
+        """Search the other operand."""
 
     def search(self, second: Tensor) -> tuple[Tensor, Tensor]:
         """Search in turn, from a step of the second operand, until nothing changes or three rounds are over."""
@@ -126,7 +126,7 @@ class LinearProduct(Product):
     """Inputs ``left`` [n, in] times weights: one step for the inputs, one for each of ``parts`` of the rows."""
 
     def __init__(
-        self, samples: Sequence[Sample], layer: Linear, side: int, error: Error, parts: int, rounding: Rounding
+        self, samples: Sequence[Operands], layer: Linear, side: int, error: Error, parts: int, rounding: Rounding
     ) -> None:
         super().__init__(samples, side, error)
         self.weight, self.bias, self.parts, self.rounding = layer.weight, layer.bias, parts, rounding
@@ -138,7 +138,7 @@ class LinearProduct(Product):
         """Search the weights' steps; the parts do not touch each other's outputs."""
         inputs = {id(s): self.rounding(s.left, second, self.side) for s in self.samples}
 
-        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+        def errors(sample: Operands, chosen: Tensor) -> Tensor:
             steps = self.factors[chosen, None] * self.widest_weight
             tries = rounded_weight(self.weight, steps, self.side)
             rounded = F.linear(inputs[id(sample)], tries.flatten(0, 1), self.bias.repeat(len(chosen)))
@@ -149,10 +149,9 @@ class LinearProduct(Product):
         return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_weight
 
     def search_second(self, first: Tensor) -> Tensor:
-        """Search the inputs' step."""
         weight = rounded_weight(self.weight, first, self.side)
 
-        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+        def errors(sample: Operands, chosen: Tensor) -> Tensor:
             steps = self.factors[chosen] * self.widest_input
             tries = self.rounding(sample.left, steps[:, None, None], self.side)
             return self.error(sample.output, F.linear(tries, weight, self.bias), sample.gradient).sum(
@@ -162,7 +161,7 @@ class LinearProduct(Product):
         return self.factors[best(len(self.factors), self.samples, errors)][0] * self.widest_input
 
 
-def embedding_steps(samples: Sequence[Sample], weight: Tensor, bias: Tensor, side: int, error: Error) -> Tensor:
+def embedding_steps(samples: Sequence[Operands], weight: Tensor, bias: Tensor, side: int, error: Error) -> Tensor:
     """Search one weight step for each channel of the patch embedding.
 
     The pixels, unfolded to ``left`` [n, patches, pixels], stay exact, so there is nothing to alternate with. Errors run
@@ -170,7 +169,7 @@ def embedding_steps(samples: Sequence[Sample], weight: Tensor, bias: Tensor, sid
     """
     largest, multiples = widest(weight.abs().amax(dim=1), side), factors(weight)
 
-    def errors(sample: Sample, chosen: Tensor) -> Tensor:
+    def errors(sample: Operands, chosen: Tensor) -> Tensor:
         tries = rounded_weight(weight, multiples[chosen, None] * largest, side)
         rounded = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(chosen))).transpose(1, 2)
         raw, gradient = (x.transpose(1, 2)[:, None] for x in (sample.output, sample.gradient))
@@ -182,7 +181,7 @@ def embedding_steps(samples: Sequence[Sample], weight: Tensor, bias: Tensor, sid
 class HeadsProduct(Product):
     """A product [n, heads, T, .] of activations with a step a head on each side: queries with keys."""
 
-    def __init__(self, samples: Sequence[Sample], side: int, error: Error) -> None:
+    def __init__(self, samples: Sequence[Operands], side: int, error: Error) -> None:
         super().__init__(samples, side, error)
         self.widest_left = self._widest([s.left for s in samples])
         self.widest_right = self._widest([s.right for s in samples])
@@ -195,47 +194,41 @@ class HeadsProduct(Product):
         """Round ``[n, heads, ., .]`` with steps ``[..., heads]``."""
         return uniform(x, steps[..., None, :, None, None], self.side)
 
-    def _errors(self, sample: Sample, rounded: Tensor) -> Tensor:
+    def _errors(self, sample: Operands, rounded: Tensor) -> Tensor:
         """``[candidates, n, heads, T, .] -> [candidates, heads]``."""
         return self.error(sample.output, rounded, sample.gradient).sum(dim=(1, 3))
 
     def search_first(self, second: Tensor) -> Tensor:
-        """Search the left steps."""
-
-        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+        def errors(sample: Operands, chosen: Tensor) -> Tensor:
             tries = self._round(sample.left, self.factors[chosen, None] * self.widest_left)
             return self._errors(sample, tries @ self._round(sample.right, second))
 
         return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_left
 
     def search_second(self, first: Tensor) -> Tensor:
-        """Search the right steps."""
-
-        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+        def errors(sample: Operands, chosen: Tensor) -> Tensor:
             tries = self._round(sample.right, self.factors[chosen, None] * self.widest_right)
             return self._errors(sample, self._round_left(sample.left, first) @ tries)
 
         return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_right
 
-    def _round_left(self, x: Tensor, first: Tensor) -> Tensor:
-        return self._round(x, first)
+    _round_left = _round
 
 
 class SoftmaxProduct(HeadsProduct):
     """Probabilities times values. The split is searched with exact values, as published, so once is enough."""
 
     def search_first(self, second: Tensor) -> Tensor:
-        """Search where the two ranges meet; one place for all heads."""
+        """Search where the two ranges meet; one value for all heads."""
         splits = torch.tensor([2.0**-i for i in range(SPLITS)]).to(self.factors)
 
-        def errors(sample: Sample, chosen: Tensor) -> Tensor:
+        def errors(sample: Operands, chosen: Tensor) -> Tensor:
             tries = after_softmax(sample.left, splits[chosen, None, None, None, None], self.side)
             return self._errors(sample, tries @ sample.right).sum(dim=1, keepdim=True)
 
         return splits[best(SPLITS, self.samples, errors)][0]
 
     def search(self, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Search the split, then the values' steps."""
         split = self.search_first(second)
         return split, self.search_second(split)
 

@@ -2,8 +2,8 @@
 
     app = create_app(ServeConfig(models=(ModelConfig("fashion", "fashion.onnx", "fashion.npz"),)))
 
-Any ASGI server runs it; ``fozo serve`` uses uvicorn. One process has all cameras of its state folder, so it is not to
-be run with several worker processes. What goes wrong is told as the protocol says, ``{"error": SENTENCE}``.
+Any ASGI server can run it; ``fozo serve`` uses uvicorn. Do not run it with several worker processes: one process owns
+all cameras of its state folder. Errors are reported as the protocol defines, ``{"error": SENTENCE}``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,250 +28,184 @@ from starlette.routing import Route
 
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
+from fozo.serve import protocol
 from fozo.serve.metrics import Metrics
 from fozo.serve.model import ServedModel
 from fozo.serve.pool import Body, Pool, TooBusy
-from fozo.serve.protocol import (
-    ACCURACY,
-    DRIFT,
-    HEADER_LENGTH,
-    PICTURES,
-    Limits,
-    Request,
-    check_watched,
-    model_metadata,
-    picture_request,
-    read_request,
-)
-from fozo.serve.security import CLOSE, Guard
-from fozo.serve.store import Elsewhere, claim
+from fozo.serve.protocol import HEADER_LENGTH, InferRequest
+from fozo.serve.security import CLOSE, AccessPolicy
+from fozo.serve.store import CameraInUse, claim
 
 if TYPE_CHECKING:
+    from fozo.serve.board import CameraBoard
     from fozo.serve.cameras import Camera
     from fozo.serve.config import ServeConfig
-    from fozo.serve.types import Board
 
 LOG = logging.getLogger("fozo.serve")
 EXTENSIONS = ["sequence", "sequence(string_id)", "binary_tensor_data"]
-VERSION = "1"
-"""Of every model."""
-QUICK = 64 << 10
-"""Bytes of JSON that are parsed at once; more would keep other requests waiting, and go to a thread."""
-WATCHED_AFTER = 0.02
-"""Seconds after which it is watched whether the client is still there; most answers are given by then."""
-BODIES = 8
-"""How many of the longest bodies there may be in memory at a time."""
+MODEL_VERSION = "1"
+INLINE_JSON = 64 << 10  # bytes of JSON parsed on the event loop; longer JSON is parsed on a thread
+DISCONNECT_AFTER = 0.02
+"""Seconds after which the server watches for a client that hangs up; most responses are ready by then."""
+BODIES = 8  # how many bodies of `max_body` bytes may be in memory at a time
 RETRY = {"Retry-After": "1"}
-ELSEWHERE = "Fozo-Camera"
-"""Header of the refusal of a camera that another server has: a router then asks the next one."""
-UNKNOWN = "unknown"
-"""What metrics call the model of requests for one that there is not."""
+IN_USE = {**RETRY, "Fozo-Camera": "elsewhere"}
+"""Headers of the refusal of a camera that another server holds: a proxy may then try the next one."""
+UNKNOWN_MODEL = "unknown"  # label of the metrics of requests for a model that does not exist
 
 
-class Server:
-    """What the routes share: models, metrics, and from start to stop the pool."""
+class InferenceServer:
+    """Models, metrics, and from start to stop the pool that the routes share."""
 
-    def __init__(self, config: ServeConfig, board: Board | None = None) -> None:
+    def __init__(self, config: ServeConfig, board: CameraBoard | None = None) -> None:
         self.config, self.board = config, board
-        self._held = ExitStack()
-        if config.state is not None and not config.shared:
-            self._held.enter_context(claim(Path(config.state)))
-        try:
+        with ExitStack() as stack:
+            if config.state is not None and not config.shared:
+                stack.enter_context(claim(Path(config.state)))
             self.models = {model.name: ServedModel(model, config) for model in config.models}
-        except BaseException:
-            self._held.close()
-            raise
+            self._claim = stack.pop_all()
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
-        self._bytes = 0
-        """Of bodies that are being read, or wait."""
+        self._reserved = 0  # bytes of bodies that are being read or wait
 
     def start(self) -> None:
-        """Be ready for requests."""
-        self.pool = Pool(self.config, after=self._after, gone=self._gone)
+        self.pool = pool = Pool(self.config, on_response=self._record, on_evict=self._forget)
+        self.metrics.streams.set_function(lambda: pool.cameras)
+        self.metrics.queued.set_function(lambda: pool.queued)
 
     def stop(self) -> None:
         """Finish what is queued, and save all cameras."""
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
-        self._held.close()
+        self._claim.close()
 
-    def _after(self, model: ServedModel, camera: Camera, images: int) -> None:
+    def _record(self, model: ServedModel, camera: Camera, images: int) -> None:
         self.metrics.record(model.name, camera, images)
-        if self.board is not None and images and not camera.passing:
+        if self.board is not None and images and not camera.stateless:
             self.board.record(camera.reading(model.name))
 
-    def _gone(self, model: ServedModel, name: str) -> None:
+    def _forget(self, model: ServedModel, name: str) -> None:
         self.metrics.forget(model.name, name)
         if self.board is not None:
             self.board.forget(model.name, name)
 
     def model(self, http: HTTPRequest) -> ServedModel:
         """Find the model that a path names."""
-        name, version = http.path_params["model"], http.path_params.get("version", VERSION)
+        name, version = http.path_params["model"], http.path_params.get("version", MODEL_VERSION)
         model = self.models.get(name)
         if model is None:
             raise HTTPException(404, f"there is no model {name[:100]!r}; the models are {', '.join(self.models)}")
-        if version != VERSION:
-            raise HTTPException(404, f"the model {name} has no version {version[:20]!r}; its version is {VERSION}")
+        if version != MODEL_VERSION:
+            raise HTTPException(404, f"the model {name} has no version {version[:20]!r}; give {MODEL_VERSION}")
         return model
 
     async def infer(self, http: HTTPRequest) -> Response:
         """Answer a request for predictions."""
-        started, name, code = time.perf_counter(), UNKNOWN, 500
+        started, name, code = time.perf_counter(), UNKNOWN_MODEL, 500
         try:
             model = self.model(http)
             name = model.name
-            response = await self._infer(http, model)
-            code = response.status_code
-            return response
-        except HTTPException as error:
-            code = error.status_code
-            raise
-        except ClientDisconnect:
-            code = 499
+            data, length = await self._infer(http, model)
+            code = 200
+        except (HTTPException, ClientDisconnect) as error:
+            code = error.status_code if isinstance(error, HTTPException) else 499
             raise
         finally:
             self.metrics.requests.labels(name, str(code)).inc()
             self.metrics.seconds.labels(name).observe(time.perf_counter() - started)
+        if length is None:
+            return Response(data, media_type="application/json")
+        return Response(data, media_type="application/octet-stream", headers={HEADER_LENGTH: str(length)})
 
-    async def _infer(self, http: HTTPRequest, model: ServedModel) -> Response:
+    async def _infer(self, http: HTTPRequest, model: ServedModel) -> Body:
         if self.pool is None:
-            raise HTTPException(503, "the server is not ready yet", RETRY)
-        with self._room(http):
-            return await self._answer(http, model, self.pool)
-
-    @contextmanager
-    def _room(self, http: HTTPRequest) -> Iterator[None]:
-        """Keep memory for a request's body, as long as it says, while it is read and waits."""
-        told = http.headers.get("content-length", "")
-        length = min(int(told), self.config.max_body) if told.isdecimal() and len(told) < 20 else self.config.max_body
-        if self._bytes + length > BODIES * self.config.max_body:
+            raise HTTPException(503, "the server is not ready yet; try again in a while", RETRY)
+        header, most = http.headers.get("content-length", ""), self.config.max_body
+        length = int(header) if header.isdecimal() and len(header) < 20 else most
+        if length > most:
+            raise _too_long(most)
+        if self._reserved + length > BODIES * most:
             raise HTTPException(503, "too many large requests are being read; try again in a while", {**RETRY, **CLOSE})
-        self._bytes += length
+        self._reserved += length
         try:
-            yield
+            request = await self._read(http, self.pool)
+            protocol.check_monitored(request, model.monitored, model.name)
+            return await self.predict(http, model, request)
+        except FozoError as error:
+            raise refusal(error) from error
         finally:
-            self._bytes -= length
+            self._reserved -= length
 
-    async def _answer(self, http: HTTPRequest, model: ServedModel, pool: Pool) -> Response:
+    async def _read(self, http: HTTPRequest, pool: Pool) -> InferRequest:
+        """Read and parse a body once; long JSON on a thread."""
         try:
-            body = await asyncio.wait_for(self.read_body(http, self.config.max_body), self.config.timeout)
+            body = await asyncio.wait_for(_read_body(http, self.config.max_body), self.config.timeout)
         except asyncio.TimeoutError as error:
             sentence = f"the body did not come within {self.config.timeout:g} s; send it again"
             raise HTTPException(408, sentence, CLOSE) from error
-        try:
-            request = await self._read(http, body, pool.limits)
-            check_watched(request, DRIFT in model.watched, ACCURACY in model.watched, model.name)
-            future = pool.submit(model, request)
-        except TooBusy as error:
-            raise HTTPException(error.code, str(error), RETRY) from error
-        except FozoError as error:
-            raise HTTPException(400, str(error)) from error
-        data, length = await self._wait(http, future)
-        if length is None:
-            return Response(data, media_type="application/json")
-        headers = {"Inference-Header-Content-Length": str(length)}
-        return Response(data, media_type="application/octet-stream", headers=headers)
-
-    @staticmethod
-    async def read_body(http: HTTPRequest, most: int) -> bytes:
-        """Read a body, and no more than is taken."""
-        if http.headers.get("content-encoding", "identity") != "identity":
-            raise HTTPException(415, "the body is compressed, which is not taken; send it as it is", CLOSE)
-        told = http.headers.get("content-length", "0")
-        parts, length = list[bytes](), int(told) if told.isdecimal() and len(told) < 20 else 0
-        if length <= most:
-            length = 0
-            async for part in http.stream():
-                length += len(part)
-                if length > most:
-                    break
-                parts.append(part)
-        if length > most:
-            raise HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
-        return b"".join(parts)
-
-    async def _read(self, http: HTTPRequest, body: bytes, limits: Limits) -> Request:
         kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind in PICTURES:
-            return picture_request(body, http.query_params)
         length = http.headers.get(HEADER_LENGTH)
-        if len(body) <= QUICK or (length is not None and len(length) < 6):
-            return read_request(body, length, limits)
-        return await asyncio.to_thread(read_request, body, length, limits)
+        if kind in protocol.PICTURES:
+            request = protocol.picture_request(body, http.query_params)
+        elif len(body) <= INLINE_JSON or (length is not None and len(length) < 6):
+            request = protocol.read_request(body, length, pool.limits)
+        else:
+            request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
+        named = http.headers.get(protocol.SEQUENCE_HEADER)
+        return request if request.camera or not named else replace(request, camera=protocol.read_sequence_id(named))
 
-    async def _wait(self, http: HTTPRequest, future: Future[Body]) -> Body:
-        """Wait for an answer; if the client goes or time is up, a request that was not begun is dropped."""
-        answer = asyncio.wrap_future(future)
-        gone: asyncio.Future[None] | None = None
-        either: set[asyncio.Future[Any]] = {answer}
-        left = self.config.timeout
+    async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
+        """Queue a request and wait; drop one that was not begun if the client hangs up or time is up."""
+        if self.pool is None:
+            raise TooBusy("the server is being stopped; try again in a while", 503)
+        future: asyncio.Future[Body] = asyncio.wrap_future(self.pool.submit(model, request))
+        tasks: list[asyncio.Future[Any]] = [future]
+        timeout = self.config.timeout
         try:
-            await asyncio.wait(either, timeout=min(WATCHED_AFTER, left))
-            if not answer.done():
-                gone = asyncio.ensure_future(_gone(http))
-                left = max(left - WATCHED_AFTER, 0)
-                await asyncio.wait({*either, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                answer.cancel()
-                if gone is not None and gone.done():
-                    raise HTTPException(499, "the client has gone")
-                raise HTTPException(504, f"there was no answer within {self.config.timeout:g} s; send it again", RETRY)
-            return answer.result()
-        except TooBusy as error:
-            raise HTTPException(error.code, str(error), RETRY) from error
-        except Elsewhere as error:
-            raise HTTPException(503, str(error), {**RETRY, ELSEWHERE: "elsewhere"}) from error
-        except FozoError as error:
-            raise HTTPException(400, str(error)) from error
+            await asyncio.wait(tasks, timeout=min(DISCONNECT_AFTER, timeout))
+            if not future.done():
+                if http is not None:
+                    tasks.append(asyncio.ensure_future(_disconnect(http)))
+                await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if future.done():
+                return future.result()
+            if tasks[-1].done():
+                raise HTTPException(499, "the client has disconnected")
+            raise HTTPException(504, f"there was no response within {timeout:g} s; send it again", RETRY)
         finally:
-            if gone is not None:
-                gone.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def live(self, http: HTTPRequest) -> Response:
-        """Say that the process lives."""
         return Response()
 
     async def ready(self, http: HTTPRequest) -> Response:
-        """Say whether requests are taken."""
+        if "model" in http.path_params:
+            self.model(http)
         return Response(status_code=200 if self.pool is not None else 503)
 
-    async def model_ready(self, http: HTTPRequest) -> Response:
-        """Say whether a model takes requests."""
-        self.model(http)
-        return await self.ready(http)
-
     async def server_metadata(self, http: HTTPRequest) -> Response:
-        """Say what the server is."""
         return JSONResponse({"name": "fozo", "version": installed_version(), "extensions": EXTENSIONS})
 
     async def model_metadata(self, http: HTTPRequest) -> Response:
-        """Say what a model takes and gives."""
         model = self.model(http)
-        return JSONResponse(model_metadata(model.name, model.spec, f"fozo_{model.method}", model.watched))
+        return JSONResponse(protocol.model_metadata(model.name, model.spec, f"fozo_{model.method}", model.monitored))
 
     async def index(self, http: HTTPRequest) -> Response:
-        """List the models."""
         return JSONResponse(
-            [{"name": name, "version": VERSION, "state": "READY", "reason": ""} for name in self.models]
+            [{"name": name, "version": MODEL_VERSION, "state": "READY", "reason": ""} for name in self.models]
         )
 
     async def load(self, http: HTTPRequest) -> Response:
-        """Refuse to load or unload a model."""
-        raise HTTPException(400, "models are chosen when the server is started; start it again with others")
+        raise HTTPException(400, "models are chosen when the server starts; restart it with other ones")
 
     async def prometheus(self, http: HTTPRequest) -> Response:
-        """Give the metrics."""
-        if self.pool is not None:
-            self.metrics.streams.set(self.pool.cameras)
-            self.metrics.queued.set(self.pool.queued)
         return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def routes(self) -> list[Route]:
-        """All that is answered, but the page."""
-        found = [
+    def build_app(self) -> Starlette:
+        """Build the ASGI application: it starts this server, and stops it at shutdown."""
+        routes = [
             Route("/v2", self.server_metadata),
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
@@ -281,53 +215,72 @@ class Server:
             Route("/metrics", self.prometheus),
         ]
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            found += [
+            routes += [
                 Route(path, self.model_metadata),
-                Route(f"{path}/ready", self.model_ready),
+                Route(f"{path}/ready", self.ready),
                 Route(f"{path}/infer", self.infer, methods=["POST"]),
             ]
-        return found
+
+        @asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            self.start()
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(self.stop)
+
+        app = Starlette(
+            routes=[*routes, *([] if self.board is None else self.board.routes)],
+            lifespan=lifespan,
+            middleware=[
+                Middleware(AccessPolicy, token=self.config.token, hosts=(self.config.host, *self.config.allowed_hosts))
+            ],
+            exception_handlers={HTTPException: _error, ClientDisconnect: _error, Exception: _error},
+        )
+        app.state.server = self
+        return app
 
 
-async def _gone(http: HTTPRequest) -> None:
+def refusal(error: FozoError) -> HTTPException:
+    """The response to a request that failed."""
+    if isinstance(error, TooBusy):
+        return HTTPException(error.code, str(error), RETRY)
+    return HTTPException(503, str(error), IN_USE) if isinstance(error, CameraInUse) else HTTPException(400, str(error))
+
+
+async def _read_body(http: HTTPRequest, most: int) -> bytes:
+    """Read a body, but not more than ``most`` bytes."""
+    if http.headers.get("content-encoding", "identity") != "identity":
+        raise HTTPException(415, "the body is compressed; send it uncompressed", CLOSE)
+    body = bytearray()
+    async for part in http.stream():
+        body += part
+        if len(body) > most:
+            raise _too_long(most)
+    return bytes(body)
+
+
+def _too_long(most: int) -> HTTPException:
+    return HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
+
+
+async def _disconnect(http: HTTPRequest) -> None:
     """Wait until the client has closed the connection."""
     while (await http.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _tell(http: HTTPRequest, error: Exception) -> Response:
-    """Tell what went wrong as the protocol does."""
+async def _error(http: HTTPRequest, error: Exception) -> Response:
+    """Report an error as the protocol does."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
-    if isinstance(error, ClientDisconnect):  # there is nobody to be told
+    if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
     return JSONResponse(
-        {"error": f"a fault of fozo itself ({type(error).__name__}); its log tells where"}, status_code=500
+        {"error": f"a fault of fozo itself ({type(error).__name__}); see the server's log"}, status_code=500
     )
 
 
-def create_app(config: ServeConfig, board: Board | None = None) -> Starlette:
-    """Make the application: models are loaded now, cameras are saved when it is shut down.
-
-    Args:
-        config: models and limits.
-        board: shows readings to people, and brings its routes.
-    """
-    server = Server(config, board)
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        server.start()
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(server.stop)
-
-    app = Starlette(
-        routes=[*server.routes(), *([] if board is None else board.routes)],
-        lifespan=lifespan,
-        middleware=[Middleware(Guard, token=config.token)],
-        exception_handlers={HTTPException: _tell, ClientDisconnect: _tell, Exception: _tell},
-    )
-    app.state.server = server
-    return app
+def create_app(config: ServeConfig, board: CameraBoard | None = None) -> Starlette:
+    """Make the application: models are loaded now, cameras are saved at shutdown; ``board`` shows them on a page."""
+    return InferenceServer(config, board).build_app()

@@ -1,4 +1,4 @@
-"""What a server is told: on the command line, in a TOML file, or in Python.
+"""The settings of a server: from the command line, a TOML file, or Python.
 
     port = 8000
     state = "cameras"
@@ -9,26 +9,20 @@
     reference = "fashion.monitor.npz"
     options = { "retrieval.capacity" = 256 }
 
-Paths in a file are as seen from its folder.
+Paths in a file are relative to its folder.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-from fozo.io import as_dataclass, read_text
+from fozo.io import as_dataclass, read_text, read_toml
 from fozo.types import Value
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True)
@@ -36,24 +30,16 @@ class ModelConfig:
     """One model."""
 
     name: str
-    model: str
-    """What :func:`fozo.load_engine` takes."""
-    stats: str | None = None
-    """What ``fozo calibrate`` wrote."""
-    reference: str | None = None
-    """What ``fozo calibrate --monitor`` wrote; without it nobody watches for drift."""
-    method: str | None = None
-    """Of :func:`fozo.list_methods`; by default the recommended one."""
-    options: Mapping[str, Value] = field(default_factory=dict)
-    """Of the method."""
-    shadow: float = 0.02
-    """Part of the images that the plain model predicts too, where there is a monitor."""
-    guard: bool = False
-    """Whether the plain model predicts while the monitor says that adaptation hurts."""
+    model: str  # what :func:`fozo.load_engine` takes
+    stats: str | None = None  # what `fozo calibrate` wrote
+    reference: str | None = None  # what `fozo calibrate --monitor` wrote; without it there is no monitor
+    method: str | None = None  # of :func:`fozo.list_methods`; by default the recommended one
+    options: Mapping[str, Value] = field(default_factory=dict)  # of the method
+    shadow: float = 0.02  # fraction of the images that the plain model predicts too, where there is a monitor
+    guard: bool = False  # whether the plain model predicts while the monitor says that adaptation hurts
     load: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
         if not self.name or len(self.name) > 100 or "/" in self.name:
             raise FozoError(f"a model cannot be called {self.name[:100]!r}; give a short name without a slash")
 
@@ -63,53 +49,35 @@ class ServeConfig:
     """A server."""
 
     models: tuple[ModelConfig, ...]
-    state: str | None = None
-    """Folder where cameras are kept; without one they are gone with the process."""
-    shared: bool = False
-    """Whether other servers keep cameras in the same folder: each camera is then locked by itself."""
+    state: str | None = None  # folder where cameras are kept; without one they are lost with the process
+    shared: bool = False  # whether other servers keep cameras in the same folder: each camera is then locked by itself
     host: str = "127.0.0.1"
     port: int = 8000
-    workers: int = 8
-    """Requests that are worked on at a time."""
-    anonymous: str = "shared"
-    """What requests without a sequence_id have: one ``shared`` memory, or none: ``stateless``."""
-    save_every: int = 100
-    """Images of a camera after which it is saved."""
-    idle: float = 300.0
-    """Seconds without a request after which a camera is saved and leaves the memory."""
-    max_cameras: int = 256
-    """Cameras in memory, of all models; beyond, the one that was idle for longest leaves it."""
-    max_known: int = 10_000
-    """Cameras of a model that are kept on disk; new ones are refused beyond."""
-    max_queue: int = 256
-    """Requests that wait, of all cameras."""
-    max_camera_queue: int = 16
-    """Requests of one camera that wait."""
-    timeout: float = 30.0
-    """Seconds after which a request is given up."""
-    max_images: int = 64
-    """Images in a request."""
-    max_body: int = 64 << 20
-    """Bytes of a request."""
-    max_delay: float = 0.002
-    """Seconds that a pass waits for images of other cameras."""
-    max_batch: int = 32
-    """Images in a pass, beyond which none are added."""
-    max_labels: int = 100
-    """Cameras that have metrics of their own; the rest are called ``other``."""
-    thumbnails: bool = False
-    """Whether the page shows the latest frame of each camera, which may show people."""
-    token: str | None = None
-    """What clients have to show as a bearer token."""
-    certificate: str | None = None
-    """File of the TLS certificate, with its ``key``."""
+    workers: int = 8  # requests that are worked on at a time
+    anonymous: str = "shared"  # requests without a sequence_id: one `shared` memory, or none: `stateless`
+    save_every: int = 100  # images of a camera after which it is saved
+    idle: float = 300.0  # seconds without a request after which a camera is saved and leaves the memory
+    max_cameras: int = 256  # cameras in memory, of all models; beyond, the one that was idle for longest leaves it
+    max_known: int = 10_000  # cameras of a model that are kept on disk; new ones are refused beyond
+    max_queue: int = 256  # requests that wait, of all cameras
+    max_camera_queue: int = 16  # requests of one camera that wait
+    timeout: float = 30.0  # seconds after which a request is given up
+    max_images: int = 64  # images in a request
+    max_body: int = 64 << 20  # bytes of a request
+    max_delay: float = 0.002  # seconds that a pass waits for images of other cameras
+    max_batch: int = 32  # images in a pass, beyond which none are added
+    max_labels: int = 100  # cameras with their own metrics; the rest are called `other`
+    thumbnails: bool = False  # whether the page shows the latest frame of each camera, which may show people
+    token: str | None = None  # what clients have to send as a bearer token
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that the server answers to beside ``host``, ``localhost`` and addresses; ``*`` for any."""
+    certificate: str | None = None  # file of the TLS certificate, with its `key`
     key: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
         names = [model.name for model in self.models]
         if not names or len(set(names)) < len(names):
-            raise FozoError(f"the models are {', '.join(names) or 'none'}; give at least one, each by its own name")
+            raise FozoError(f"the models are {', '.join(names) or 'none'}; give at least one, each with its own name")
         if self.anonymous not in ("shared", "stateless"):
             raise FozoError(f"anonymous is {self.anonymous!r}; give shared or stateless")
         whole = ("workers", "save_every", "max_cameras", "max_known", "max_queue", "max_camera_queue", "max_images")
@@ -124,30 +92,30 @@ class ServeConfig:
             raise FozoError("TLS needs a certificate and its key; give both")
 
 
-FILES = ("state", "certificate", "key"), ("stats", "reference")
-"""Settings of a server, and of a model, that name a file."""
+FILES = ("state", "certificate", "key", "stats", "reference", "model")
+"""Settings that name a file, relative to the configuration's folder."""
 
 
 def read_config(path: Path) -> ServeConfig:
-    """Read a TOML file; what it says and nobody knows is refused."""
-    try:
-        facts: dict[str, Any] = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FozoError(f"{path} is not readable TOML ({error}); correct it") from error
-    if "token" in facts:
+    """Read a TOML file; unknown settings are refused."""
+    payload = read_toml(path)
+    if "token" in payload:
         raise FozoError(f"{path} holds a token, which others may read there; give the name of its own file, token_file")
-    token, models = facts.pop("token_file", None), facts.pop("models", None)
+    token_file, models = payload.pop("token_file", None), payload.pop("models", None)
     if not isinstance(models, dict) or not all(isinstance(table, dict) for table in models.values()):
         raise FozoError(f"{path} should have a table [models.NAME] for each model")
-    _refuse_unknown(ServeConfig, facts, str(path), ("models", "token"))
-    facts |= {name: _beside(path, facts[name]) for name in FILES[0] if name in facts}
-    made = tuple(_read_model(path, name, table) for name, table in models.items())
-    config = as_dataclass(ServeConfig, {**facts, "models": [{"name": "none", "model": ""}]}, str(path))
-    return replace(config, models=made, token=None if token is None else read_token(_beside(path, token)))
+    return as_dataclass(
+        ServeConfig,
+        _with_paths(path, payload),
+        str(path),
+        advice="correct it",
+        models=tuple(_read_model(path, name, table) for name, table in models.items()),
+        token=None if token_file is None else read_token(_relative(path, token_file)),
+    )
 
 
 def read_token(path: str) -> str:
-    """Read the token that clients have to show."""
+    """Read the token that clients have to send."""
     return read_text(path).strip()
 
 
@@ -155,26 +123,19 @@ def _read_model(path: Path, name: str, table: Mapping[str, Any]) -> ModelConfig:
     what = f"the model {name} of {path}"
     loading = [each.name for each in fields(LoadOptions)]
     load = {key: value for key, value in table.items() if key in loading}
-    facts = {key: value for key, value in table.items() if key not in loading}
-    _refuse_unknown(ModelConfig, facts, what, ("name", "load"))
-    facts |= {key: _beside(path, facts[key]) for key in FILES[1] if key in facts}
-    if not str(facts.get("model", "")).startswith("timm:"):
-        facts["model"] = _beside(path, facts.get("model"))
     labels = load.pop("labels", None)
-    options = as_dataclass(LoadOptions, load, what)
     if labels is not None:
-        options = replace(options, labels=tuple(read_text(_beside(path, labels)).splitlines()))
-    return replace(as_dataclass(ModelConfig, {"name": name, **facts}, what), load=options)
+        labels = tuple(read_text(_relative(path, labels)).splitlines())
+    options = as_dataclass(LoadOptions, load, what, advice="correct it", labels=labels)
+    settings = _with_paths(path, {key: value for key, value in table.items() if key not in loading})
+    return as_dataclass(ModelConfig, settings, what, advice="correct it", name=name, load=options)
 
 
-def _beside(path: Path, name: object) -> str:
+def _with_paths(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _relative(path, value) if key in FILES else value for key, value in settings.items()}
+
+
+def _relative(path: Path, name: object) -> str:
     if not isinstance(name, str):
         raise FozoError(f"{path} has {name!r} where the name of a file is needed")
-    return str(path.parent / name)
-
-
-def _refuse_unknown(kind: type[Any], facts: Mapping[str, object], what: str, hidden: tuple[str, ...]) -> None:
-    known = [each.name for each in fields(kind) if each.name not in hidden]
-    unknown = [name for name in facts if name not in known]
-    if unknown:
-        raise FozoError(f"{what} has {unknown[0]!r}, which is no setting; the settings are {', '.join(known)}")
+    return name if name.startswith("timm:") else str(path.parent / name)

@@ -1,7 +1,7 @@
 """The recent past of each camera, as much as a page shows: bounded, and quick to add to.
 
-Whoever looks holds a :class:`Viewer`, which remembers what it was told; :meth:`History.changes` says what is new to
-it. So there is no queue per viewer: one that reads slowly is told the newest when it comes back.
+Every open page has a :class:`Viewer`, which remembers what was sent to it; :meth:`History.changes` returns what is new.
+So there is no queue per viewer: one that reads slowly is sent the newest state when it comes back.
 """
 
 from __future__ import annotations
@@ -15,29 +15,52 @@ from typing import Any, NamedTuple
 
 from fozo.monitor import Event
 from fozo.monitor.faults import SENTENCES
-from fozo.serve.types import Reading
 
-POINTS = 120
-"""Points of drift and accuracy that are kept of a camera."""
-SPACING = 5.0
-"""Seconds that a point stands for, at least: 120 are ten minutes of a camera that sends many frames a second."""
-EVENTS = 50
-"""Events that are kept of a camera."""
-CAMERAS = 512
-"""Cameras that are kept."""
-SILENT = 60.0
-"""Seconds without an image after which a camera gives its place to a new one, where all are taken."""
-GONE = 3600.0
-"""Seconds without an image after which a camera that has left the server's memory is dropped."""
-PART = 16
-"""Cameras in one answer to a viewer: the event loop should not stand still for a large page."""
+POINTS = 120  # points of drift and accuracy that are kept of a camera
+SPACING = 5.0  # seconds between two points, at least: 120 are ten minutes of a camera that sends many frames a second
+EVENTS = 50  # events that are kept of a camera
+CAMERAS = 512  # cameras that are kept
+SILENT = 60.0  # seconds without an image after which a camera makes room for a new one, where there is none left
+FORGOTTEN = 3600.0  # seconds without an image after which a camera that has left the server's memory is dropped
+CAMERAS_PER_MESSAGE = 16  # so that a large page does not block the event loop
 
-Key = tuple[str, str]
-"""Model and camera."""
+Key = tuple[str, str]  # model and camera
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of a camera after one of its requests."""
+
+    model: str
+    camera: str  # its `sequence_id`; empty for requests without one, which share a memory
+    time: float  # in seconds since 1970
+    images: int  # images seen so far
+    drift: float | None = None  # distance from clean images; `None` without a monitor, as are the next ones
+    threshold: float | None = None  # distance above which it is drift
+    drifted: bool = False
+    warning: bool = False
+    accuracy: float | None = None  # expected accuracy of the predictions, from 0 to 1, with its interval
+    accuracy_low: float | None = None
+    accuracy_high: float | None = None
+    sentence: str = ""
+    events: tuple[Event, ...] = ()  # those that the request raised
+    before: bytes | None = None  # small JPEG of the last frame as the camera sent it; only with thumbnails
+    after: bytes | None = None  # the same as the model read it, where an equaliser changed it
+
+    @property
+    def state(self) -> str:
+        """In a word: ``fault``, ``drift``, ``warning``, ``fine``, or ``unwatched`` without a monitor."""
+        if any(fault in self.sentence for fault in SENTENCES.values()):
+            return "fault"
+        if self.drifted:
+            return "drift"
+        if self.warning:
+            return "warning"
+        return "unwatched" if self.drift is None else "fine"
 
 
 class Point(NamedTuple):
-    """A place on both curves."""
+    """A point of both curves."""
 
     version: int
     time: float | None
@@ -47,72 +70,61 @@ class Point(NamedTuple):
     low: float | None
     high: float | None
 
+    @property
+    def excess(self) -> float:
+        """Drift above its threshold."""
+        return -math.inf if self.drift is None else self.drift - (self.threshold or 0.0)
+
 
 @dataclass
 class Viewer:
-    """Someone who looks: what was told already."""
+    """An open page: what was sent to it."""
 
-    version: int = -1
-    """Of the history, when all of it had been told."""
-    fewer: int = -1
-    """When cameras were last known to have gone."""
-    told: dict[Key, int] = field(default_factory=dict)
-    """Version of each camera."""
-
-
-def state_of(reading: Reading) -> str:
-    """Say it in a word: ``fault``, ``drift``, ``warning``, ``fine``, or ``unwatched`` without a monitor."""
-    if any(fault in reading.sentence for fault in SENTENCES.values()):
-        return "fault"
-    if reading.drifted:
-        return "drift"
-    if reading.warning:
-        return "warning"
-    return "unwatched" if reading.drift is None else "fine"
+    version: int = -1  # of the history, when all of it had been sent
+    removed_at: int = -1  # version of the history when cameras were last removed from the page
+    sent: dict[Key, int] = field(default_factory=dict)  # version of each camera
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:
-    """Shorten a number; JSON has none that is not finite."""
+    """Shorten a number; JSON has only finite ones."""
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
-class Camera:
-    """What is kept of one camera."""
+class CameraHistory:
+    """The recent past of one camera."""
 
-    def __init__(self, born: int, points: int, events: int) -> None:
-        self.born = self.version = self.pictured = born
+    def __init__(self, version: int, points: int, events: int) -> None:
+        self.created = self.version = self.frames_version = version
         self.points: deque[Point] = deque(maxlen=points)
         self.events: deque[tuple[int, Event]] = deque(maxlen=events)
         self.before: bytes | None = None
         self.after: bytes | None = None
-        self.gone = False
-        """Whether it has left the server's memory."""
+        self.evicted = False  # whether it has left the server's memory
         self.reading: Reading
 
     def add(self, reading: Reading, version: int, spacing: float) -> None:
-        """Take a reading; of those that share a point, the one that is farthest beyond its threshold is drawn."""
-        self.version, self.reading, self.gone = version, reading, False
+        """Add a reading; of those that share a point, the one farthest above its threshold is drawn."""
+        self.version, self.reading, self.evicted = version, reading, False
         self.events.extend((version, event) for event in reading.events)
         if reading.before is not None:
-            self.before, self.after, self.pictured = reading.before, reading.after, version
+            self.before, self.after, self.frames_version = reading.before, reading.after, version
         numbers = (reading.drift, reading.threshold, reading.accuracy, reading.accuracy_low, reading.accuracy_high)
         point = Point(version, rounded(reading.time, 2), *map(rounded, numbers))
         last = self.points[-1] if self.points else None
-        shared = last is not None and last.time is not None and 0 <= reading.time - last.time < spacing
-        if last is None or not shared:
+        if last is None or last.time is None or not 0 <= reading.time - last.time < spacing:
             self.points.append(point)
-        elif _excess(point) >= _excess(last):
+        elif point.excess >= last.excess:
             self.points[-1] = point._replace(time=last.time)
 
-    def since(self, told: int) -> dict[str, Any]:
-        """Give what is new since a version, for JSON; all that is kept, if the viewer does not know this camera."""
-        fresh = told < self.born
-        told = 0 if fresh else told
+    def since(self, sent: int) -> dict[str, Any]:
+        """What is new since a version, for JSON; all of it, if the viewer does not know this camera."""
+        fresh = sent < self.created
+        sent = 0 if fresh else sent
         reading = self.reading
         return {
             "model": reading.model,
             "camera": reading.camera,
-            "state": state_of(reading),
+            "state": reading.state,
             "time": rounded(reading.time, 2),
             "images": reading.images,
             "drift": rounded(reading.drift),
@@ -121,116 +133,102 @@ class Camera:
             "low": rounded(reading.accuracy_low),
             "high": rounded(reading.accuracy_high),
             "sentence": reading.sentence,
-            "gone": self.gone,
+            "gone": self.evicted,
             "fresh": fresh,
-            "points": [point[1:] for point in self.points if point.version > told],
+            "points": [point[1:] for point in self.points if point.version > sent],
             "events": [
                 [rounded(event.time, 2), event.image, event.name, event.text]
                 for version, event in self.events
-                if version > told
+                if version > sent
             ],
-            "frames": 0 if self.before is None else self.pictured,
+            "frames": 0 if self.before is None else self.frames_version,
         }
 
 
-def _excess(point: Point) -> float:
-    """How far a point is above its threshold."""
-    if point.drift is None:
-        return -math.inf
-    return point.drift - (point.threshold or 0.0)
-
-
 class History:
-    """Keeps the recent past of all cameras; may be used from any thread.
+    """The recent past of all cameras; may be used from any thread.
 
     Args:
         cameras, points, events: how many of them are kept.
-        spacing: seconds that a point stands for, at least.
+        spacing: seconds between two points, at least.
     """
 
     def __init__(
         self, *, cameras: int = CAMERAS, points: int = POINTS, events: int = EVENTS, spacing: float = SPACING
     ) -> None:
         self.cameras, self.points, self.events, self.spacing = cameras, points, events, spacing
-        self.version = 0
-        """Grows with every change."""
-        self.crowded = False
-        """Whether a camera was turned away because all places are taken."""
-        self._fewer = 0
+        self.version = 0  # grows with every change
+        self.full = False  # whether a camera was left out because there is no room for it
+        self._removed_at = 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Key, Camera] = OrderedDict()
-        """The one that was heard of longest ago comes first."""
+        self._cameras: OrderedDict[Key, CameraHistory] = OrderedDict()
+        """In the order of their latest readings, oldest first."""
 
     def record(self, reading: Reading) -> None:
-        """Take a reading. The lock is held for microseconds: nothing is drawn, encoded or sent here."""
+        """Add a reading. The lock is held for microseconds: nothing is drawn, encoded or sent here."""
         key = (reading.model, reading.camera)
         with self._lock:
-            camera = self._kept.get(key)
-            self._drop_old(reading.time)
+            camera = self._cameras.get(key)
+            oldest = next(iter(self._cameras.items()), None)
+            if oldest is not None and oldest[1].evicted and reading.time - oldest[1].reading.time >= FORGOTTEN:
+                self._remove(oldest[0])
             if camera is None and not self._make_room(reading.time):
                 return
             self.version += 1
-            if camera is None:
-                camera = self._kept[key] = Camera(self.version, self.points, self.events)
+            if camera is None or key not in self._cameras:
+                camera = self._cameras[key] = CameraHistory(self.version, self.points, self.events)
             camera.add(reading, self.version, self.spacing)
-            self._kept.move_to_end(key)
-
-    def _drop_old(self, now: float) -> None:
-        """Drop the camera that was heard of longest ago, if that is long ago and it has gone."""
-        for key, camera in self._kept.items():
-            if camera.gone and now - camera.reading.time >= GONE:
-                self._drop(key)
-            break
+            self._cameras.move_to_end(key)
 
     def _make_room(self, now: float) -> bool:
-        """Let the camera go that was heard of longest ago; not one that is heard of now, or rows would only flicker."""
-        if len(self._kept) >= self.cameras:
-            oldest, camera = next(iter(self._kept.items()))
-            if not camera.gone and now - camera.reading.time < SILENT:
-                self.version += not self.crowded
-                self.crowded = True
+        """Remove the oldest camera if it is silent; an active one stays, or rows would flicker."""
+        if len(self._cameras) >= self.cameras:
+            key, oldest = next(iter(self._cameras.items()))
+            if not oldest.evicted and now - oldest.reading.time < SILENT:
+                self.version += not self.full
+                self.full = True
                 return False
-            self._drop(oldest)
-        self.crowded = False
+            self._remove(key)
+        self.full = False
         return True
 
-    def _drop(self, key: Key) -> None:
-        del self._kept[key]
+    def _remove(self, key: Key) -> None:
+        del self._cameras[key]
         self.version += 1
-        self._fewer = self.version
+        self._removed_at = self.version
 
     def forget(self, model: str, camera: str) -> None:
-        """Note that a camera has left the server's memory; one that is not kept is no error."""
+        """Note that a camera has left the server's memory; an unknown one is ignored."""
         with self._lock:
-            kept = self._kept.get((model, camera))
+            kept = self._cameras.get((model, camera))
             if kept is not None:
                 self.version += 1
-                kept.gone, kept.version = True, self.version
+                kept.evicted, kept.version = True, self.version
 
     def frames(self, model: str, camera: str) -> tuple[bytes, bytes | None] | None:
         """JPEGs of a camera's last frame before and after the equaliser, where there are any."""
         with self._lock:
-            kept = self._kept.get((model, camera))
+            kept = self._cameras.get((model, camera))
             return None if kept is None or kept.before is None else (kept.before, kept.after)
 
     def changes(self, viewer: Viewer) -> dict[str, Any] | None:
-        """Give what is new to a viewer, for JSON, and note that it was told; ``None`` where nothing is.
+        """Return what is new to a viewer, for JSON, and note it as sent; ``None`` if nothing is.
 
-        At most :data:`PART` cameras are told at a time: ask again while ``viewer.version`` is behind. To a new viewer
-        everything is new. At first, and where cameras have gone, ``all`` names those that there are.
+        At most :data:`CAMERAS_PER_MESSAGE` are sent at a time: call again while ``viewer.version`` is behind. At
+        first, and after cameras were removed, ``all`` names those that there are.
         """
         with self._lock:
             if viewer.version == self.version:
                 return None
-            new = [key for key, camera in self._kept.items() if camera.version > viewer.told.get(key, -1)]
-            part = new[:PART]
-            lines = [self._kept[key].since(viewer.told.get(key, -1)) for key in part]
-            viewer.told.update((key, self._kept[key].version) for key in part)
-            message: dict[str, Any] = {"time": time.time(), "limit": self.cameras if self.crowded else None}
-            if viewer.fewer < self._fewer:
-                message["all"] = list(self._kept)
-                viewer.told = {key: told for key, told in viewer.told.items() if key in self._kept}
-                viewer.fewer = self._fewer
-            if len(part) == len(new):
+            new = [key for key, camera in self._cameras.items() if camera.version > viewer.sent.get(key, -1)]
+            some = new[:CAMERAS_PER_MESSAGE]
+            lines = [self._cameras[key].since(viewer.sent.get(key, -1)) for key in some]
+            viewer.sent.update((key, self._cameras[key].version) for key in some)
+            message: dict[str, Any] = {"time": time.time(), "limit": self.cameras if self.full else None}
+            if viewer.removed_at < self._removed_at:
+                message["all"] = list(self._cameras)
+                viewer.sent = {key: version for key, version in viewer.sent.items() if key in self._cameras}
+                viewer.removed_at = self._removed_at
+            if len(some) == len(new):
                 viewer.version = self.version
             return message | {"cameras": lines}

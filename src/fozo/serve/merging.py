@@ -1,18 +1,20 @@
 """Requests of several cameras in one pass: an engine whose ``run`` may be called by many threads at once.
 
-Each camera has a memory of its own, and so a method of its own; all that they share is the model. Their methods need
-not know of each other: what they ask of the engine at the same time is put together here, run once, and taken apart
-again. Moves are one for each image already, so images under different moves go through the blocks side by side.
+Each camera has its own memory, and so its own method; they share only the model. Methods need not know of each other:
+calls that arrive at the same time are concatenated here, run once, and split again. Moves are per image already, so
+images under different moves go through the blocks side by side.
 
-* Nobody waits for company that cannot come: if every caller at work is waiting, the pass begins.
-* Nobody waits for long: ``max_delay`` after the first of them came, it begins with those there are.
+* A pass begins at once if every caller at work is waiting.
+* Otherwise it begins ``max_delay`` after the first call came.
 * While a pass is under way, the next one gathers.
 
-What cannot be put together (prompts, or several candidates) is run by itself, in its turn.
+Calls that cannot be merged (prompts, or several candidates) run alone, in their turn. If a merged pass fails, its calls
+run one by one, and for :data:`RETRY_AFTER` seconds passes have half as many images: memory may be short.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,25 +23,14 @@ from contextlib import contextmanager
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.types import (
-    NO_KNOBS,
-    Affine,
-    Batch,
-    Engine,
-    Floats,
-    Images,
-    Knobs,
-    Move,
-    Spec,
-    Tap,
-    Taps,
-    Threads,
-    engine_repr,
-)
+from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Spec, Tap, Taps, engine_repr
+
+LOG = logging.getLogger("fozo.serve")
+RETRY_AFTER = 60.0  # seconds after which a batch size at which a merged pass failed is tried again
 
 
 class _Call:
-    """One caller's wish, and what became of it."""
+    """One caller's batch, and its result."""
 
     def __init__(self, batch: Batch, knobs: Knobs, taps: tuple[Tap, ...], deadline: float) -> None:
         self.batch, self.knobs, self.taps, self.deadline = batch, knobs, taps, deadline
@@ -47,13 +38,13 @@ class _Call:
         self.woken = threading.Event()
         """Set when the call is done, or when its thread is to look whether a pass should begin."""
         self.done = False
-        self.found: Taps = {}
+        self.result: Taps = {}
         self.error: BaseException | None = None
 
-    def goes_with(self, other: _Call) -> bool:
+    def fits(self, other: _Call) -> bool:
         """Whether both may be run as one."""
-        alike = type(self.batch) is type(other.batch) and self.batch.images.shape[1:] == other.batch.images.shape[1:]
-        return self.mergeable and other.mergeable and self.taps == other.taps and alike
+        same = type(self.batch) is type(other.batch) and self.batch.images.shape[1:] == other.batch.images.shape[1:]
+        return self.mergeable and other.mergeable and self.taps == other.taps and same
 
 
 class MergingEngine:
@@ -62,53 +53,36 @@ class MergingEngine:
     Args:
         engine: what runs the model.
         max_delay: seconds that a call may wait for others.
-        max_batch: images after which nobody is waited for any more.
-        passes: how many passes may be under way at a time.
+        max_batch: images in a merged pass at most; a single call may have more.
     """
 
-    def __init__(self, engine: Engine, *, max_delay: float = 0.002, max_batch: int = 32, passes: int = 1) -> None:
+    def __init__(self, engine: Engine, *, max_delay: float = 0.002, max_batch: int = 32) -> None:
         if not 0 <= max_delay <= 1:
             raise FozoError(f"max_delay is {max_delay}; give seconds from 0 to 1")
-        if max_batch < 1 or passes < 1:
-            raise FozoError(f"max_batch is {max_batch} and passes {passes}; give whole numbers from 1 up")
-        self.engine, self.max_delay, self.max_batch, self.passes = engine, max_delay, max_batch, passes
-        # What else an engine can do (gradients, walking through blocks) it does for one caller at a time.
+        if max_batch < 1:
+            raise FozoError(f"max_batch is {max_batch}; give a whole number from 1 up")
+        self.engine, self.max_delay, self.max_batch = engine, max_delay, max_batch
+        # Other abilities (gradients, walking through blocks) are for one caller at a time.
         self.abilities = engine.abilities & {"tokens"}
+        self.device, self.threads = engine.device, engine.threads
+        self.check, self.head = engine.check, engine.head
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
-        self._callers = self._running = self._served = 0
+        self._callers, self._running = 0, False
         self._inside = threading.local()
+        self._limit, self._limited_until = max_batch, 0.0
+        """Images in a merged pass for now, and until when: fewer than ``max_batch`` after one has failed."""
 
     def __repr__(self) -> str:
-        """Say in one line what runs where."""
         return engine_repr(self)
 
     @property
     def spec(self) -> Spec:
-        """The model's facts."""
-        return self.engine.spec
-
-    @property
-    def device(self) -> str:
-        """Where it computes."""
-        return self.engine.device
-
-    @property
-    def threads(self) -> Threads:
-        """Those of the engine."""
-        return self.engine.threads
-
-    def check(self, images: Images) -> Batch:
-        """Refuse images that the model cannot read, and convert the others."""
-        return self.engine.check(images)
-
-    def head(self) -> Affine:
-        """Give the head."""
-        return self.engine.head()
+        return self.engine.spec  # a black box learns its classes with its first batch
 
     @contextmanager
     def caller(self) -> Iterator[None]:
-        """Say that this thread is at work and may call :meth:`run`: others then wait for it, though not for long."""
+        """Announce that this thread is at work and may call :meth:`run`: other calls wait for it a little."""
         with self._lock:
             self._callers += 1
         self._inside.value = True
@@ -121,13 +95,13 @@ class MergingEngine:
                 self._wake()
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        """Run the batch, together with what others want run at the same time."""
+        """Run the batch, together with those of other threads."""
         if "tokens" in self.abilities:
-            knobs.check(self.spec, len(batch))  # here, so that nobody else is told of it
+            knobs.check(self.spec, len(batch))  # here, so that only this caller sees the error
         call = _Call(batch, knobs, tuple(taps), time.monotonic() + self.max_delay)
-        stranger = not getattr(self._inside, "value", False)
+        unannounced = not getattr(self._inside, "value", False)
         with self._lock:
-            self._callers += stranger
+            self._callers += unannounced
             self._waiting.append(call)
         try:
             while not call.done:
@@ -140,56 +114,61 @@ class MergingEngine:
                     call.woken.wait(patience)
         finally:
             with self._lock:
-                self._callers -= stranger
-                if call in self._waiting:  # Ctrl-C, say
+                self._callers -= unannounced
+                if call in self._waiting:  # after Ctrl-C
                     self._waiting.remove(call)
                 self._wake()
         if call.error is not None:
             raise call.error
-        return call.found
+        return call.result
 
     def _wake(self) -> None:
-        """Have the thread whose call waits for longest look whether a pass should begin. To be called locked."""
-        if self._waiting and self._running < self.passes:
+        """Let the thread of the oldest call look whether a pass should begin. Needs the lock."""
+        if self._waiting and not self._running:
             self._waiting[0].woken.set()
 
     def _next(self, call: _Call) -> tuple[list[_Call], float | None]:
-        """Give the calls that this thread is to run now, or for how long it may sleep. To be called locked."""
-        if self._running >= self.passes or call not in self._waiting:
-            return [], None  # whoever runs will wake it
-        first = self._waiting[0]
-        group, images = list[_Call](), 0
+        """Return the calls that this thread is to run now, or how long it may sleep. Needs the lock."""
+        if self._running or call not in self._waiting:
+            return [], None  # the running thread will wake it
+        first, now = self._waiting[0], time.monotonic()
+        if now >= self._limited_until:
+            self._limit = self.max_batch
+        group, others, images = list[_Call](), list[_Call](), 0
         for each in self._waiting:
-            if each is first or (each.goes_with(first) and images + len(each.batch) <= self.max_batch):
+            if each is first or (each.fits(first) and images + len(each.batch) <= self._limit):
                 group.append(each)
                 images += len(each.batch)
-        everybody = len(self._waiting) + self._served >= self._callers
-        left = first.deadline - time.monotonic()
-        if not (everybody or images >= self.max_batch or not first.mergeable or left <= 0):
+            else:
+                others.append(each)
+        all_waiting, left = len(self._waiting) >= self._callers, first.deadline - now
+        if not (all_waiting or images >= self._limit or not first.mergeable or left <= 0):
             return [], left if call is first else None
-        self._waiting = [each for each in self._waiting if each not in group]
-        self._running += 1
-        self._served += len(group)
+        self._waiting, self._running = others, True
         return group, None
 
     def _run(self, group: list[_Call]) -> None:
-        """Run some calls as one; if that fails, each by itself, so that one caller's fault is nobody else's."""
+        """Run some calls as one; if that fails, one by one, so that a caller's error reaches only that caller."""
         try:
             if len(group) > 1:
                 try:
                     self._run_merged(group)
                     return
-                except Exception:
-                    pass
+                except Exception as error:
+                    images = sum(len(call.batch) for call in group)
+                    self._limit, self._limited_until = images // 2, time.monotonic() + RETRY_AFTER
+                    LOG.error(
+                        "a pass of %d images of several cameras failed; they run one by one, and for %g s passes have "
+                        "at most %d", images, RETRY_AFTER, images // 2, exc_info=error,
+                    )  # fmt: skip
             for call in group:
                 try:
-                    call.found = self.engine.run(call.batch, call.knobs, call.taps)
+                    call.result = self.engine.run(call.batch, call.knobs, call.taps)
                 except BaseException as error:  # raised where it was called
                     call.error = error
         finally:
             with self._lock:
-                self._running -= 1
-                self._served -= len(group)
+                self._running = False
                 for call in group:
                     call.done = True
                     call.woken.set()
@@ -198,35 +177,30 @@ class MergingEngine:
     def _run_merged(self, group: list[_Call]) -> None:
         counts = [len(call.batch) for call in group]
         images = np.concatenate([call.batch.images for call in group])
-        knobs = merged([call.knobs for call in group], counts)
-        found = self.engine.run(group[0].batch.with_images(images), knobs, group[0].taps)
-        ends = np.cumsum(counts)
-        for call, count, end in zip(group, counts, ends, strict=True):
-            call.found = {tap: array[:, end - count : end] for tap, array in found.items()}
+        knobs = merge_knobs([call.knobs for call in group], counts)
+        result = self.engine.run(group[0].batch.with_images(images), knobs, group[0].taps)
+        for call, count, end in zip(group, counts, np.cumsum(counts), strict=True):
+            call.result = {tap: array[:, end - count : end] for tap, array in result.items()}
 
 
-def merged(knobs: Sequence[Knobs], counts: Sequence[int]) -> Knobs:
-    """Moves of several batches, of so many images each, as one: a row for each image."""
+def merge_knobs(knobs: Sequence[Knobs], counts: Sequence[int]) -> Knobs:
+    """Concatenate the moves of several batches of ``counts`` images: a row for each image."""
     return Knobs(
-        cls=_merged([each.cls for each in knobs], counts), patches=_merged([each.patches for each in knobs], counts)
+        cls=_merge_moves([each.cls for each in knobs], counts),
+        patches=_merge_moves([each.patches for each in knobs], counts),
     )
 
 
-def _merged(moves: Sequence[Move | None], counts: Sequence[int]) -> Move | None:
-    made = next((move for move in moves if move is not None), None)
-    if made is None:
+def _merge_moves(moves: Sequence[Move | None], counts: Sequence[int]) -> Move | None:
+    like = next((move for move in moves if move is not None), None)
+    if like is None:
         return None
-    form = made.scale.shape[2:]
-
-    def rows(parts: Sequence[Floats | None], still: float) -> Floats:
-        found = np.full((1, sum(counts), *form), still, dtype=made.scale.dtype)
-        end = 0
-        for part, count in zip(parts, counts, strict=True):
-            end += count
-            if part is not None:
-                found[:, end - count : end] = part
-        return found
-
-    scales = [None if move is None else move.scale for move in moves]
-    shifts = [None if move is None else move.shift for move in moves]
-    return Move(rows(scales, 1.0), rows(shifts, 0.0))
+    shape = (1, sum(counts), *like.scale.shape[2:])
+    scale, shift = np.ones(shape, like.scale.dtype), np.zeros(shape, like.scale.dtype)
+    end = 0
+    for move, count in zip(moves, counts, strict=True):
+        end += count
+        if move is not None:
+            scale[:, end - count : end] = move.scale
+            shift[:, end - count : end] = move.shift
+    return Move(scale, shift)

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Cameras are named by strangers, so only so many of them get labels of their own."""
+"""Metrics for Prometheus. Clients name the cameras, so the number of labels is limited."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from fozo.serve.cameras import Camera
 
-OTHER = "other"
-"""What cameras beyond the first few are called together."""
+OTHER = "other"  # label of the cameras beyond the first `max_labels`
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 
 class Metrics:
-    """Counts and readings of one server, in a registry of its own.
+    """Counters and gauges of one server, in its own registry.
 
     Args:
-        most: cameras that have labels of their own. Counts of the others are added up as ``other``; readings, which
-            cannot be added up, they have none.
+        max_labels: cameras with their own label. Counts of the others are added up as ``other``; they have no gauges.
     """
 
-    def __init__(self, most: int = 100) -> None:
-        self.registry, self._most = CollectorRegistry(), most
+    def __init__(self, max_labels: int = 100) -> None:
+        self.registry, self._max_labels = CollectorRegistry(), max_labels
         self._named: set[tuple[str, str]] = set()
         made = self.registry
         one, camera = ["model"], ["model", "stream"]
@@ -34,7 +32,7 @@ class Metrics:
         )
         self.images = Counter("fozo_images", "Images predicted", camera, registry=made)
         self.passes = Counter("fozo_passes", "Forward passes of the model, an image at a time", one, registry=made)
-        self.repeated = Counter("fozo_repeated_requests", "Requests answered as before", one, registry=made)
+        self.repeated = Counter("fozo_repeated_requests", "Requests answered from the cache", one, registry=made)
         self.rollbacks = Counter(
             "fozo_rollbacks", "Times that the plain model predicted instead", [*camera, "reason"], registry=made
         )
@@ -44,23 +42,22 @@ class Metrics:
         self.threshold = Gauge("fozo_drift_threshold", "Distance above which it is drift", camera, registry=made)
         self.drifted = Gauge("fozo_drift_detected", "Whether there is drift", camera, registry=made)
         self.accuracy = Gauge("fozo_expected_accuracy", "Expected accuracy of predictions", camera, registry=made)
-        self.look = Gauge("fozo_look", "Change of a look against clean images", [*camera, "band"], registry=made)
+        self.quality = Gauge(
+            "fozo_image_quality", "Change of a statistic against clean images", [*camera, "band"], registry=made
+        )
         self.memories = Gauge("fozo_memories", "Images that a camera's adapter remembers", camera, registry=made)
 
-    def label(self, model: str, camera: str) -> str:
-        """What a camera is called: by its name while there is room."""
-        if (model, camera) not in self._named:
-            if len(self._named) >= self._most:
-                return OTHER
-            self._named.add((model, camera))
-        return camera
-
     def record(self, model: str, camera: Camera, images: int) -> None:
-        """Take in what a request of ``images`` images showed."""
+        """Count a request of ``images`` images, and update the camera's gauges."""
         if not images:
             self.repeated.labels(model).inc()
             return
-        name = self.label(model, camera.name)
+        name = camera.name
+        if (model, name) not in self._named:
+            if len(self._named) < self._max_labels:
+                self._named.add((model, name))
+            else:
+                name = OTHER
         self.images.labels(model, name).inc(images)
         self.passes.labels(model).inc(images * camera.passes_per_image)
         fallbacks = camera.adapter.metrics().get("fallbacks", 0.0)
@@ -69,10 +66,9 @@ class Metrics:
         for event in camera.events:
             if event.name == "guard":
                 self.rollbacks.labels(model, name, "guard").inc()
-        if camera.passing or (name == OTHER and camera.name != OTHER):
+        if camera.stateless or (name == OTHER and camera.name != OTHER):
             return
-        memories = camera.memories
-        if memories is not None:
+        if (memories := camera.memories) is not None:
             self.memories.labels(model, name).set(memories)
         if camera.monitor is None:
             return
@@ -83,14 +79,12 @@ class Metrics:
         if status.accuracy is not None:
             self.accuracy.labels(model, name).set(status.accuracy.value)
         for band, change in status.quality.items():
-            self.look.labels(model, name, band).set(change)
+            self.quality.labels(model, name, band).set(change)
 
     def forget(self, model: str, camera: str) -> None:
-        """Drop the readings of a camera that has left; its counts stay."""
-        for gauge in (self.score, self.threshold, self.drifted, self.accuracy, self.memories):
+        """Drop the gauges of an evicted camera; its counts stay."""
+        for gauge in (self.score, self.threshold, self.drifted, self.accuracy, self.memories, self.quality):
             gauge.remove_by_labels({"model": model, "stream": camera})
-        self.look.remove_by_labels({"model": model, "stream": camera})
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
         return generate_latest(self.registry)

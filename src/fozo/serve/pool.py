@@ -1,9 +1,8 @@
 """The queue of each camera, and the threads that work on them.
 
-Requests of one camera are answered in the order in which they came, one at a time; those of different cameras side by
-side, so that their images can share passes (:mod:`fozo.serve.merging`). Queues are bounded: who sends faster than the
-model can work is told so at once, and not kept waiting. A camera that nobody sends for is saved and leaves the memory;
-it is found again when it returns.
+Requests of one camera are answered one at a time, in the order in which they came; those of different cameras side by
+side, so that their images can share passes (:mod:`fozo.serve.merging`). Queues are bounded: a client that sends faster
+than the model works is refused at once. An idle camera is saved and leaves the memory; it is restored when it returns.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -21,16 +20,15 @@ from fozo.errors import FozoError
 from fozo.serve.cameras import Camera
 from fozo.serve.config import ServeConfig
 from fozo.serve.model import ServedModel
-from fozo.serve.protocol import Limits, Request, write_answer
-from fozo.serve.store import Elsewhere
+from fozo.serve.protocol import InferRequest, Limits, write_response
+from fozo.serve.store import CameraInUse
 
 LOG = logging.getLogger("fozo.serve")
-Body = tuple[bytes, int | None]
-"""An answer as it is sent, and the length of its JSON if tensors follow it."""
+Body = tuple[bytes, int | None]  # A response as it is sent, and the length of its JSON if tensors follow it
 
 
 class TooBusy(FozoError):
-    """A queue is full: come again in a while."""
+    """A queue is full: the client should try again in a while."""
 
     def __init__(self, sentence: str, code: int) -> None:
         super().__init__(sentence)
@@ -39,14 +37,13 @@ class TooBusy(FozoError):
 
 @dataclass
 class _Slot:
-    """A camera's place: its queue, and the camera itself while it is in memory."""
+    """A camera's queue, and the camera itself while it is in memory."""
 
     model: ServedModel
     name: str
-    key: tuple[str, str, int]
-    jobs: deque[tuple[Request, Future[Body]]] = field(default_factory=deque)
-    busy: bool = False
-    """Whether a thread works on it, or soon will."""
+    key: tuple[str, str, int]  # model, camera, and a number other than 0 for a stateless request
+    jobs: deque[tuple[InferRequest, Future[Body]]] = field(default_factory=deque)
+    busy: bool = False  # whether a thread works on it, or soon will
     camera: Camera | None = None
     used: float = 0.0
 
@@ -56,22 +53,19 @@ class Pool:
 
     Args:
         config: its limits.
-        after: is told of every camera and request after it was answered, by the thread that did, with the number of its
-            images (0 where it was a repetition).
-        gone: is told of every camera that left the memory.
-        clock: gives the time in seconds.
+        on_response: called after every request by the thread that answered it, with the number of its images (0 for a
+            repeated request).
+        on_evict: called when a camera left the memory.
     """
 
     def __init__(
         self,
         config: ServeConfig,
-        *,
-        after: Callable[[ServedModel, Camera, int], None] = lambda model, camera, images: None,
-        gone: Callable[[ServedModel, str], None] = lambda model, name: None,
-        clock: Callable[[], float] = time.monotonic,
+        on_response: Callable[[ServedModel, Camera, int], None],
+        on_evict: Callable[[ServedModel, str], None],
     ) -> None:
-        self.config, self._after, self._gone, self._clock = config, after, gone, clock
-        self.limits = Limits(images=config.max_images, body=config.max_body)
+        self.config, self._on_response, self._on_evict = config, on_response, on_evict
+        self.limits = Limits(images=config.max_images)
         self._slots: dict[tuple[str, str, int], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
@@ -81,7 +75,7 @@ class Pool:
         self._threads = [
             threading.Thread(target=self._work, name=f"fozo-serve-{i}", daemon=True) for i in range(config.workers)
         ]
-        self._threads.append(threading.Thread(target=self._watch, name="fozo-serve-idle", daemon=True))
+        self._threads.append(threading.Thread(target=self._evict_idle, name="fozo-serve-idle", daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -96,8 +90,8 @@ class Pool:
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
 
-    def submit(self, model: ServedModel, request: Request) -> Future[Body]:
-        """Queue a request; raises :class:`TooBusy` where there is no room for it."""
+    def submit(self, model: ServedModel, request: InferRequest) -> Future[Body]:
+        """Queue a request; raises :class:`TooBusy` if a queue is full."""
         future: Future[Body] = Future()
         stateless = not request.camera and self.config.anonymous == "stateless"
         with self._changed:
@@ -139,9 +133,9 @@ class Pool:
                 self._release(slot)
 
     def _release(self, slot: _Slot) -> None:
-        """Put a camera back: to the end of the line if it has more to do."""
+        """Put a camera back: to the end of the line if it has more requests."""
         with self._changed:
-            slot.used = self._clock()
+            slot.used = time.monotonic()
             if slot.jobs:
                 self._ready.append(slot)
                 self._changed.notify()
@@ -151,47 +145,46 @@ class Pool:
                 self._slots.pop(slot.key, None)
             self._idle.notify_all()
 
-    def _handle(self, slot: _Slot, request: Request, future: Future[Body]) -> None:
-        """Answer a request; then see to what has to be done for its camera."""
+    def _handle(self, slot: _Slot, request: InferRequest, future: Future[Body]) -> None:
+        """Answer a request; then save or evict its camera where that is due."""
+        stateless = bool(slot.key[2])
         try:
             if slot.camera is None:
                 slot.camera = self._open(slot)
-                self._make_room()
+                self._limit_cameras()
             camera = slot.camera
-            answer, new = camera.answer(request, self.limits, slot.model.engine.caller)
-            body = write_answer(answer, request, slot.model.spec, slot.model.name)
+            response, new = camera.answer(request, self.limits, slot.model.engine.caller)
+            body = write_response(response, request, slot.model.spec, slot.model.name)
         except BaseException as error:
             future.set_exception(error)
             return
         finally:
-            if slot.key[2]:
+            if stateless:
                 slot.camera = None
-        # Before the answer is given, so that metrics and page are not behind what a client knows.
-        self._tell(slot, camera, len(answer.logits) if new else 0)
+        # Before the response is sent, so that metrics and page are not behind what a client knows.
+        self._report(slot, camera, len(response.logits) if new else 0)
         future.set_result(body)
-        if slot.key[2]:
-            return
-        if request.end:
+        if request.end and not stateless:
             self._evict(slot)
-        elif camera.unsaved >= self.config.save_every:
+        elif camera.unsaved >= self.config.save_every and not stateless:
             self._save(camera)
 
     def _open(self, slot: _Slot) -> Camera:
-        """Bring a camera to memory; if that fails, it is not for what the client sent."""
+        """Bring a camera to memory; if that fails, it is not the client's fault."""
         try:
-            return slot.model.passing() if slot.key[2] else slot.model.open(slot.name)
-        except Elsewhere:
+            return slot.model.stateless() if slot.key[2] else slot.model.open(slot.name)
+        except CameraInUse:
             raise
-        except FozoError as error:  # the disk is full, or too many are known
+        except FozoError as error:  # the disk is full, or there are too many cameras
             raise TooBusy(str(error), 503) from error
 
-    def _tell(self, slot: _Slot, camera: Camera, images: int) -> None:
+    def _report(self, slot: _Slot, camera: Camera, images: int) -> None:
         for event in camera.events:
             LOG.info(
                 "%s, camera %r: %s at image %d: %s", slot.model.name, slot.name, event.name, event.image, event.text
             )
         try:
-            self._after(slot.model, camera, images)
+            self._on_response(slot.model, camera, images)
         except Exception:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
@@ -201,55 +194,53 @@ class Pool:
         try:
             camera.save()
             return True
-        except Exception:  # a full disk, say: predictions go on, and the next save may succeed
+        except Exception:  # e.g. a full disk: predictions continue, and the next save may succeed
             LOG.exception("the camera %r could not be saved", camera.name)
             camera.unsaved = 1  # not to try again with every request
             return False
 
     def _evict(self, slot: _Slot) -> None:
-        """Save a camera and drop it from memory, if that succeeds; its thread has it to itself."""
+        """Save a camera and drop it from memory, if that succeeds; the slot has to be busy."""
         camera = slot.camera
         if camera is None or (not self._save(camera) and not self._closing):
             return
         slot.camera = None
-        camera.let_go()
-        self._gone(slot.model, slot.name)
+        camera.close()
+        self._on_evict(slot.model, slot.name)
 
-    def _make_room(self) -> None:
+    def _evict_all(self, slots: Iterable[_Slot]) -> None:
+        for slot in slots:
+            self._evict(slot)
+            self._release(slot)
+
+    def _limit_cameras(self) -> None:
         """If there are too many cameras in memory, evict the one that was idle for longest."""
         with self._changed:
-            held = [slot for slot in self._slots.values() if slot.camera is not None]
-            idle = [slot for slot in held if not slot.busy]
-            if len(held) <= self.config.max_cameras or not idle:
+            loaded = [slot for slot in self._slots.values() if slot.camera is not None]
+            idle = [slot for slot in loaded if not slot.busy]
+            if len(loaded) <= self.config.max_cameras or not idle:
                 return
             oldest = min(idle, key=lambda slot: slot.used)
             oldest.busy = True
-        self._evict(oldest)
-        self._release(oldest)
+        self._evict_all([oldest])
 
-    def let_go(self, model: str, camera: str, patience: float = 5.0) -> None:
-        """Save a camera and drop it from memory once nobody works on it, so that another server can have it."""
+    def release(self, model: str, camera: str, patience: float = 5.0) -> None:
+        """Save a camera and drop it from memory once it is idle, so that another server can open it."""
         with self._changed:
             slot = self._slots.get((model, camera, 0))
             if slot is None or not self._idle.wait_for(lambda: not slot.busy, patience):
                 return
             slot.busy = True
-        self._evict(slot)
-        self._release(slot)
+        self._evict_all([slot])
 
-    def _watch(self) -> None:
-        """Evict cameras that nobody has sent for in a while."""
-        while True:
-            if self._stop.wait(min(self.config.idle / 4, 5.0)):
-                return
+    def _evict_idle(self) -> None:
+        while not self._stop.wait(min(self.config.idle / 4, 5.0)):
             with self._changed:
-                before = self._clock() - self.config.idle
+                before = time.monotonic() - self.config.idle
                 idle = [s for s in self._slots.values() if s.camera is not None and not s.busy and s.used < before]
                 for slot in idle:
                     slot.busy = True
-            for slot in idle:
-                self._evict(slot)
-                self._release(slot)
+            self._evict_all(idle)
 
     def close(self) -> None:
         """Finish what is queued, stop the threads, and save all cameras."""

@@ -12,8 +12,8 @@ datatype   shape                                     read as
 ``BYTES``  ``[B]``                                   JPEG or PNG files (in JSON: in base64)
 =========  ========================================  ===========================================================
 
-Nothing that a body says is believed before it is held against the body's own length: sizes are multiplied and compared
-first, and pictures are judged by their headers before a pixel is decoded.
+Bodies are not trusted: sizes are multiplied and compared with the body's length before anything is allocated, and
+pictures are checked by their headers before a pixel is decoded.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from fozo.data.images import header_size, read_image
 from fozo.data.inputs import sized_pixels
@@ -36,36 +37,29 @@ from fozo.errors import FozoError
 from fozo.io import parse_json
 from fozo.types import Spec
 
-IMAGES = "images"
-"""What the input is called."""
+IMAGES = "images"  # name of the input
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
-OUTPUTS = (LOGITS, PROBABILITIES, LABELS)
-"""Given where nothing is asked for by name."""
-WATCHED = (ACCURACY, DRIFT)
-"""Given on request, by a model that has a monitor."""
-PICTURES = ("image/jpeg", "image/png")
-"""Content types of a body that is one picture."""
-HEADER_LENGTH = "inference-header-content-length"
-"""Header that says how much of a body is JSON; tensors follow."""
-LONGEST_ID = 256
-"""Characters of a request's id, and of a sequence's."""
-LARGEST_ID = 2**64 - 1
+OUTPUTS = (LOGITS, PROBABILITIES, LABELS)  # returned by default
+MONITORED = (ACCURACY, DRIFT)  # returned on request, by a model that has a monitor
+PICTURES = ("image/jpeg", "image/png")  # content types of a body that is one picture
+HEADER_LENGTH = "inference-header-content-length"  # header with the length of a body's JSON; tensors follow
+SEQUENCE_HEADER = "x-sequence-id"  # header that names the camera where the body does not: proxies can route by it
+MAX_ID_LENGTH = 256
+MAX_SEQUENCE_NUMBER = 2**64 - 1
 TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
+Tensor = npt.NDArray[np.generic] | tuple[bytes, ...]  # numbers, or encoded pictures
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may have at most."""
+    """Limits of a request."""
 
     images: int = 64
-    pixels: int = 1 << 26
-    """In all of its images together, before they are resized."""
-    body: int = 64 << 20
-    """Bytes."""
+    pixels: int = 1 << 26  # in all of its images together, before they are resized
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputSpec:
     """A tensor that was asked for."""
 
     name: str
@@ -73,22 +67,19 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Request:
-    """A request that could be read. Its images are still as they were sent: :meth:`images` decodes them."""
+class InferRequest:
+    """A request as it was parsed. Its images are still encoded: :meth:`images` decodes them."""
 
     id: str
-    camera: str
-    """The ``sequence_id`` as text; empty for none."""
+    camera: str  # the `sequence_id` as text; empty for none
     start: bool
     end: bool
-    outputs: tuple[Output, ...]
-    told: frozenset[str]
-    """Of :data:`WATCHED`: what the answer's parameters are to tell."""
-    tensor: npt.NDArray[np.generic] | tuple[bytes, ...]
-    """Numbers, or pictures."""
+    outputs: tuple[OutputSpec, ...]
+    reported: frozenset[str]  # of :data:`MONITORED`: what the response's parameters report
+    tensor: Tensor
 
     def images(self, spec: Spec, limits: Limits) -> npt.NDArray[np.generic]:
-        """Decode what was sent into what an adapter takes; pictures are brought to the model's size."""
+        """Decode the images for an adapter; pictures are resized to the model's size."""
         if isinstance(self.tensor, np.ndarray):
             return self.tensor
         left = limits.pixels
@@ -101,27 +92,19 @@ class Request:
         return sized_pixels(pictures, spec)
 
 
-def picture_request(body: bytes, query: Mapping[str, str]) -> Request:
-    """Make a request of a body that is one picture; what JSON would say is in the query, and the answer is in JSON."""
-    known = ("id", "sequence_id", "sequence_start", "sequence_end", *WATCHED)
+def picture_request(body: bytes, query: Mapping[str, str]) -> InferRequest:
+    """Make a request of a body that is one picture; its parameters are in the query, and the response is JSON."""
+    known = ("id", "sequence_id", "sequence_start", "sequence_end", *MONITORED)
     parameters: dict[str, object] = {}
     for name, value in query.items():
         if name not in known:
-            raise FozoError(f"the query has {name[:40]!r}, which says nothing here; it may have {', '.join(known)}")
+            raise FozoError(f"the query has {name[:40]!r}, which is unknown; it may have {', '.join(known)}")
         parameters[name] = {"true": True, "false": False}.get(value, value) if name in known[2:] else value
-    return Request(
-        _text(parameters.get("id", ""), "id"),
-        _camera(parameters.get("sequence_id", "")),
-        _flag(parameters, "sequence_start"),
-        _flag(parameters, "sequence_end"),
-        tuple(Output(name, False) for name in OUTPUTS),
-        frozenset(name for name in WATCHED if _flag(parameters, name)),
-        (body,),
-    )
+    return _request(parameters.get("id", ""), parameters, _read_outputs(None, False), (body,))
 
 
-def read_request(body: bytes, header_length: str | None, limits: Limits) -> Request:
-    """Read a body of JSON, or of JSON and tensors where ``header_length`` says how long the JSON is."""
+def read_request(body: bytes, header_length: str | None, limits: Limits) -> InferRequest:
+    """Parse a body of JSON, or of JSON and tensors where ``header_length`` is the length of the JSON."""
     length = len(body)
     if header_length is not None:
         # isdecimal() is true of other scripts' digits too, which int() reads; but not of signs, spaces and the like.
@@ -132,24 +115,25 @@ def read_request(body: bytes, header_length: str | None, limits: Limits) -> Requ
             )
         length = int(header_length)
     try:
-        facts = parse_json(body[:length])
+        payload = parse_json(body[:length])
     except ValueError as error:
         raise FozoError(f"the request is not readable JSON ({str(error)[:100]}); send an inference request") from error
-    parameters = _table(facts.get("parameters", {}), "parameters")
-    inputs = facts.get("inputs")
+    parameters = _table(payload.get("parameters", {}), "parameters")
+    inputs = payload.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
         raise FozoError(f"the request should have a list of one input, called {IMAGES!r}")
     tensor = _read_tensor(_table(inputs[0], "input"), memoryview(body)[length:], limits)
-    camera = _camera(parameters.get("sequence_id", 0))
-    return Request(
-        _text(facts.get("id", ""), "id"),
-        camera,
-        _flag(parameters, "sequence_start"),
-        _flag(parameters, "sequence_end"),
-        _read_outputs(facts.get("outputs"), _flag(parameters, "binary_data_output")),
-        frozenset(name for name in WATCHED if _flag(parameters, name)),
-        tensor,
-    )
+    outputs = _read_outputs(payload.get("outputs"), _flag(parameters, "binary_data_output"))
+    return _request(payload.get("id", ""), parameters, outputs, tensor)
+
+
+def _request(
+    id: object, parameters: Mapping[str, object], outputs: tuple[OutputSpec, ...], tensor: Tensor
+) -> InferRequest:
+    camera = read_sequence_id(parameters.get("sequence_id", ""))
+    start, end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
+    reported = frozenset([name for name in MONITORED if _flag(parameters, name)])
+    return InferRequest(_text(id, "id"), camera, start, end, outputs, reported, tensor)
 
 
 def _table(value: object, what: str) -> dict[str, Any]:
@@ -166,31 +150,31 @@ def _flag(parameters: Mapping[str, object], name: str) -> bool:
 
 
 def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_ID:
-        raise FozoError(f"the request's {what} should be a text of at most {LONGEST_ID} characters")
+    if not isinstance(value, str) or len(value) > MAX_ID_LENGTH:
+        raise FozoError(f"the request's {what} should be a text of at most {MAX_ID_LENGTH} characters")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise FozoError(f"the request's {what} is no text in UTF-8; send another one") from error
+        raise FozoError(f"the request's {what} is not valid UTF-8; send another one") from error
     return value
 
 
-def _camera(value: object) -> str:
-    """Read a sequence's id: a number or a text, which mean the same camera if they read the same; 0 is none."""
-    if type(value) is int and 0 <= value <= LARGEST_ID:
+def read_sequence_id(value: object) -> str:
+    """Read a sequence's id: 7 and "7" are the same camera; 0 and "" are none."""
+    if type(value) is int and 0 <= value <= MAX_SEQUENCE_NUMBER:
         return str(value) if value else ""
     if isinstance(value, str):
         return _text(value, "sequence_id")
-    raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {LARGEST_ID}")
+    raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {MAX_SEQUENCE_NUMBER}")
 
 
-def _read_outputs(outputs: object, binary: bool) -> tuple[Output, ...]:
+def _read_outputs(outputs: object, binary: bool) -> tuple[OutputSpec, ...]:
     if outputs is None or outputs == []:
-        return tuple(Output(name, binary) for name in OUTPUTS)
-    known = OUTPUTS + WATCHED
+        return tuple([OutputSpec(name, binary) for name in OUTPUTS])
+    known = OUTPUTS + MONITORED
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
-    found: dict[str, Output] = {}
+    found: dict[str, OutputSpec] = {}
     for each in outputs:
         table = _table(each, "output")
         name = table.get("name")
@@ -199,14 +183,12 @@ def _read_outputs(outputs: object, binary: bool) -> tuple[Output, ...]:
                 f"the request asks for the output {str(name)[:40]!r}; ask for {', '.join(known)}, each once"
             )
         parameters = _table(table.get("parameters", {}), "parameters of an output")
-        found[name] = Output(name, _flag(parameters, "binary_data") if "binary_data" in parameters else binary)
+        found[name] = OutputSpec(name, _flag(parameters, "binary_data") if "binary_data" in parameters else binary)
     return tuple(found.values())
 
 
-def _read_tensor(
-    table: Mapping[str, Any], rest: memoryview, limits: Limits
-) -> npt.NDArray[np.generic] | tuple[bytes, ...]:
-    """Read the one input; ``rest`` is what follows the JSON."""
+def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> Tensor:
+    """Read the input; ``rest`` is what follows the JSON."""
     if table.get("name") != IMAGES:
         raise FozoError(f"the request's input is called {str(table.get('name'))[:40]!r}; call it {IMAGES!r}")
     datatype, shape = table.get("datatype"), table.get("shape")
@@ -221,29 +203,24 @@ def _read_tensor(
             f"the input's shape should be a list of one to four whole numbers from 1 up, of {limits.pixels} pixels at "
             f"most"
         )
-    single = datatype != "BYTES" and len(shape) == 3
-    images = 1 if single else shape[0]
+    images = 1 if datatype != "BYTES" and len(shape) == 3 else shape[0]
     if images > limits.images:
-        raise FozoError(
-            f"the request has {images} images, where {limits.images} are taken at most; send fewer at a time"
-        )
+        raise FozoError(f"the request has {images} images, but at most {limits.images} are taken; send fewer at a time")
     if datatype != "BYTES" and (len(shape) < 3 or math.prod(shape) > 4 * limits.pixels):
         raise FozoError(
             f"the input's shape is {shape}; images have three or four sides, and {limits.pixels} pixels in all at most"
         )
+    if datatype == "BYTES" and len(shape) != 1 and shape[1:] != [1]:
+        raise FozoError(f"the BYTES tensor has shape {shape}; give [pictures]")
     size = _table(table.get("parameters", {}), "parameters of an input").get("binary_data_size")
     if size is None:
         if len(rest):
-            raise FozoError(f"{len(rest)} bytes follow the JSON, which no input claims by binary_data_size")
+            raise FozoError(f"{len(rest)} bytes follow the JSON, but no input has a binary_data_size; give it")
         return _from_json(table.get("data"), datatype, shape)
     if type(size) is not int or size != len(rest):
         raise FozoError(f"the input's binary_data_size is {str(size)[:20]}, where {len(rest)} bytes follow the JSON")
-    return _from_bytes(rest, datatype, shape)
-
-
-def _from_bytes(rest: memoryview, datatype: str, shape: list[int]) -> npt.NDArray[np.generic] | tuple[bytes, ...]:
     if datatype == "BYTES":
-        return _elements(rest, shape)
+        return _elements(rest, images)
     dtype = TYPES[datatype]
     if len(rest) != math.prod(shape) * dtype.itemsize:
         raise FozoError(f"the input has {len(rest)} bytes, where {datatype} of shape {shape} has another number")
@@ -251,34 +228,26 @@ def _from_bytes(rest: memoryview, datatype: str, shape: list[int]) -> npt.NDArra
     return array if array.flags.aligned else array.copy()
 
 
-def _elements(rest: memoryview, shape: list[int]) -> tuple[bytes, ...]:
+def _elements(rest: memoryview, count: int) -> tuple[bytes, ...]:
     """Read a ``BYTES`` tensor: of each element its length in four bytes, then itself."""
-    found, place, count = list[bytes](), 0, _pictures(shape)
-    while place < len(rest) and len(found) < count:
-        if place + 4 > len(rest):
+    found, start = list[bytes](), 0
+    while start + 4 <= len(rest) and len(found) < count:
+        (length,) = struct.unpack_from("<I", rest, start)
+        start += 4
+        if length > len(rest) - start:
             break
-        (length,) = struct.unpack_from("<I", rest, place)
-        place += 4
-        if length > len(rest) - place:
-            break
-        found.append(bytes(rest[place : place + length]))
-        place += length
-    if len(found) != count or place != len(rest):
+        found.append(bytes(rest[start : start + length]))
+        start += length
+    if len(found) != count or start != len(rest):
         raise FozoError(f"the BYTES tensor does not hold the {count} elements that its shape says")
     return tuple(found)
 
 
-def _pictures(shape: list[int]) -> int:
-    if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
-        raise FozoError(f"the BYTES tensor has shape {shape}; give [pictures]")
-    return shape[0]
-
-
-def _from_json(data: object, datatype: str, shape: list[int]) -> npt.NDArray[np.generic] | tuple[bytes, ...]:
+def _from_json(data: object, datatype: str, shape: list[int]) -> Tensor:
     if not isinstance(data, list):
         raise FozoError("the input has neither data nor binary_data_size; give one of them")
     if datatype == "BYTES":
-        if len(data) != _pictures(shape) or not all(isinstance(text, str) for text in data):
+        if len(data) != shape[0] or not all(isinstance(text, str) for text in data):
             raise FozoError(f"the BYTES tensor of shape {shape} should have as many texts, each a picture in base64")
         try:
             return tuple(base64.b64decode(text, validate=True) for text in data)
@@ -287,26 +256,24 @@ def _from_json(data: object, datatype: str, shape: list[int]) -> npt.NDArray[np.
     try:
         array = np.asarray(data)
     except (ValueError, TypeError, OverflowError) as error:
-        raise FozoError("the input's data are no numbers, or lists of differing lengths; send an array") from error
+        raise FozoError("the input's data are not numbers, or lists of differing lengths; send an array") from error
     if array.dtype.kind not in ("iuf" if datatype == "FP32" else "iu") or array.size != math.prod(shape):
         raise FozoError(f"the input's data are not {math.prod(shape)} numbers of {datatype}, as its shape {shape} says")
     if datatype == "UINT8" and (array.min() < 0 or array.max() > 255):
-        raise FozoError("the input's data are beyond 0 to 255, which UINT8 has")
+        raise FozoError("the input's data are not within 0 to 255; UINT8 needs that")
     with np.errstate(over="ignore"):  # infinite ones are refused with the images
         numbers: npt.NDArray[np.generic] = array.astype(TYPES[datatype]).reshape(shape)
     return numbers
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a camera answers: all outputs follow from it."""
+class InferResponse:
+    """A camera's response: all outputs follow from it."""
 
-    logits: npt.NDArray[np.floating]
-    """``[B, classes]``."""
+    logits: npt.NDArray[np.floating]  # `[B, classes]`
     drift: tuple[float, float, float, float] | None = None
     """Whether there is drift, distance, threshold, p-value: Alibi Detect's numbers."""
-    accuracy: tuple[float, float, float] | None = None
-    """Expected, and its interval."""
+    accuracy: tuple[float, float, float] | None = None  # expected, and its interval
     sentence: str = ""
 
 
@@ -314,47 +281,40 @@ ALIBI = ("is_drift", "distance", "threshold", "p_val")
 EXPECTED = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
 
 
-def write_answer(answer: Answer, request: Request, spec: Spec, model: str) -> tuple[bytes, int | None]:
-    """Write the body of an answer, and the length of its JSON if tensors follow it."""
-    described, tensors = [], []
+def write_response(response: InferResponse, request: InferRequest, spec: Spec, model: str) -> tuple[bytes, int | None]:
+    """Write the body of a response, and return the length of its JSON if tensors follow it."""
+    outputs, tensors = [], []
     for output in request.outputs:
-        table, data = _write_tensor(output, answer, spec)
-        described.append(table)
+        table, data = _write_tensor(output, response, spec)
+        outputs.append(table)
         if data is not None:
             tensors.append(data)
-    facts: dict[str, object] = {"model_name": model, "model_version": "1", "outputs": described}
+    payload: dict[str, object] = {"model_name": model, "model_version": "1", "outputs": outputs}
     if request.id:
-        facts["id"] = request.id
-    told: dict[str, object] = {}
-    if DRIFT in request.told:
-        told |= zip(ALIBI, _known(answer.drift, DRIFT, model), strict=True)
-        told["sentence"] = answer.sentence
-    if ACCURACY in request.told:
-        told |= zip(EXPECTED, _known(answer.accuracy, ACCURACY, model), strict=True)
-    if told:
-        facts["parameters"] = told
-    text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+        payload["id"] = request.id
+    reported: dict[str, object] = {}
+    if DRIFT in request.reported:
+        reported |= zip(ALIBI, response.drift or (), strict=True)
+        reported["sentence"] = response.sentence
+    if ACCURACY in request.reported:
+        reported |= zip(EXPECTED, response.accuracy or (), strict=True)
+    if reported:
+        payload["parameters"] = reported
+    text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
     return b"".join([text, *tensors]), len(text) if tensors else None
 
 
-def _known(numbers: tuple[float, ...] | None, what: str, model: str) -> tuple[float, ...]:
-    if numbers is None:
-        raise FozoError(
-            f"{model} has no monitor that tells {what.replace('_', ' ')}; start the server with a --reference"
-        )
-    return numbers
+def check_monitored(request: InferRequest, monitored: Sequence[str], model: str) -> None:
+    """Refuse, before anything is learnt from it, a request for outputs that need a monitor."""
+    for name in request.reported.union([output.name for output in request.outputs]):
+        if name in MONITORED and name not in monitored:
+            raise FozoError(
+                f"{model} has no monitor that reports {name.replace('_', ' ')}; start the server with a --reference"
+            )
 
 
-def check_watched(request: Request, drift: bool, accuracy: bool, model: str) -> None:
-    """Refuse, before anything is learnt from it, a request for what nobody watches."""
-    asked = {output.name for output in request.outputs} | request.told
-    for name, known in ((DRIFT, drift), (ACCURACY, accuracy)):
-        if name in asked and not known:
-            _known(None, name, model)
-
-
-def _write_tensor(output: Output, answer: Answer, spec: Spec) -> tuple[dict[str, object], bytes | None]:
-    name, logits = output.name, np.asarray(answer.logits, dtype="<f4")
+def _write_tensor(output: OutputSpec, response: InferResponse, spec: Spec) -> tuple[dict[str, object], bytes | None]:
+    name, logits = output.name, np.asarray(response.logits, dtype="<f4")
     table: dict[str, object] = {"name": name, "datatype": "FP32"}
     if name == LABELS:
         labels = [spec.label(int(best)) for best in logits.argmax(axis=1)]
@@ -366,21 +326,21 @@ def _write_tensor(output: Output, answer: Answer, spec: Spec) -> tuple[dict[str,
         if name == LOGITS:
             numbers = logits
         elif name == PROBABILITIES:
-            numbers = np.exp(logits - logits.max(axis=1, keepdims=True))
-            numbers /= numbers.sum(axis=1, keepdims=True)
+            numbers = softmax(logits, axis=1)
         else:
-            numbers = np.asarray(answer.drift if name == DRIFT else answer.accuracy, dtype="<f4")
+            numbers = np.asarray(response.drift if name == DRIFT else response.accuracy, dtype="<f4")
         table["shape"] = list(numbers.shape)
         if not output.binary:
-            return {**table, "data": [float(number) for number in numbers.ravel().tolist()]}, None
+            return {**table, "data": numbers.ravel().tolist()}, None
         data = np.ascontiguousarray(numbers, dtype="<f4").tobytes()
     return {**table, "parameters": {"binary_data_size": len(data)}}, data
 
 
-def model_metadata(name: str, spec: Spec, platform: str, watched: Sequence[str]) -> dict[str, object]:
-    """Say what a model takes and gives. Of the three datatypes that images may have, the one that all clients know."""
+def model_metadata(name: str, spec: Spec, platform: str, monitored: Sequence[str]) -> dict[str, object]:
+    """Describe a model's inputs and outputs. Of the three datatypes of images, the one that all clients know."""
     shapes = {LOGITS: [-1, spec.classes], PROBABILITIES: [-1, spec.classes], ACCURACY: [3], DRIFT: [4]}
-    outputs = [{"name": each, "datatype": "FP32", "shape": shapes[each]} for each in (LOGITS, PROBABILITIES, *watched)]
+    numbers = (LOGITS, PROBABILITIES, *monitored)
+    outputs = [{"name": each, "datatype": "FP32", "shape": shapes[each]} for each in numbers]
     outputs.append({"name": LABELS, "datatype": "BYTES", "shape": [-1]})
     inputs = [{"name": IMAGES, "datatype": "FP32", "shape": [-1, *spec.image_shape]}]
     return {"name": name, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": outputs}

@@ -1,144 +1,202 @@
-"""The server on a Ray cluster: as many servers as one asks for, on as many machines, behind one address.
+"""The server on a Ray cluster: several replicas, on several machines, behind one address.
 
     from ray import serve
     serve.run(application(config, servers=4))
 
-or, with a TOML file that all nodes reach (as they have to reach the model and the state folder):
+or, with a TOML file that all nodes can read (as they have to read the model and the state folder):
 
     serve run fozo.serve.ray:from_file config=/shared/serve.toml servers=4
 
-Every server is a deployment of one replica, so that it can be addressed: a camera belongs to one of them. In front of
-them stands a router (:mod:`fozo.serve.router`), which holds no state. Ray starts again what dies; until then the other
-servers go on with the cameras that were saved.
+Routing is Ray Serve's: :class:`CameraRouter` tells its proxies and handles which replica has a camera. Clients name the
+camera in the header ``serve_multiplexed_model_id``; a request without it is parsed by the replica that gets it, and
+handed on once. The locks of the state folder guarantee that a camera is in one replica at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from fozo.errors import FozoError
-from fozo.serve.app import Server as App
+from fozo.serve.app import RETRY, InferenceServer, refusal
 from fozo.serve.config import read_config
-from fozo.serve.router import PASSED_ON, Died, LocalPart, Message, Reply, Router, refusal
+from fozo.serve.pool import Body, TooBusy
+from fozo.serve.store import CameraInUse
 
 try:
     from ray import serve
     from ray.exceptions import RayError, RayTaskError
+    from ray.serve.config import RequestRouterConfig
     from ray.serve.exceptions import RayServeException
+    from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 except ImportError as error:
     raise FozoError(f"this needs {error.name}; install it with pip install 'fozo[ray-serve]'") from error
 
 if TYPE_CHECKING:
     from ray.serve import Application
-    from ray.serve.handle import DeploymentHandle, DeploymentResponse
+    from ray.serve.handle import DeploymentHandle
+    from starlette.applications import Starlette
     from starlette.requests import Request as HTTPRequest
 
     from fozo.serve.config import ServeConfig
+    from fozo.serve.model import ServedModel
+    from fozo.serve.protocol import InferRequest
 
-T = TypeVar("T")
-PATIENCE = 60.0
-"""Seconds that a server may take to save its cameras when it is stopped."""
-
-
-class Server(LocalPart):
-    """A server in a process of Ray's, which ends its life by ``__del__``."""
-
-    def __del__(self) -> None:
-        """Save all cameras."""
-        if hasattr(self, "server"):  # else it was never made
-            self.stop()
+SHUTDOWN_TIMEOUT = 60.0  # seconds that a replica may take to save its cameras when it is stopped
+BROADCAST_TIMEOUT = 10.0
+ANONYMOUS = " "  # key of requests without a sequence_id, which share a memory
 
 
-class _Remote:
-    """A server as the router calls it."""
+class CameraRouter(RequestRouter):
+    """Sends the requests of a camera to one replica by rendezvous hashing: if replicas change, few cameras move."""
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
-        self.handle = handle
-
-    async def call(self, message: Message, leave: bool) -> Reply:
-        """Let it answer."""
-        return await _outcome(cast("DeploymentResponse[Reply]", self.handle.call.remote(message, leave)))
-
-    async def ready(self) -> int:
-        """Let it say that it lives."""
-        return await _outcome(cast("DeploymentResponse[int]", self.handle.ready.remote()))
-
-
-async def _outcome(response: DeploymentResponse[T]) -> T:
-    try:
-        return await response
-    except asyncio.CancelledError:
-        response.cancel()  # type: ignore[no-untyped-call]
-        raise
-    except RayTaskError:  # a fault of our own, not a death
-        raise
-    except (RayError, RayServeException) as error:
-        raise Died(str(error)) from error
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        if pending_request is None:
+            return [candidate_replicas]
+        pending_request.routing_context.should_backoff = True  # instead of asking a busy replica in a loop
+        metadata = pending_request.metadata
+        key = metadata.multiplexed_model_id or metadata.internal_request_id
+        return [[max(candidate_replicas, key=lambda replica: weight(replica.replica_id.unique_id, key))]]
 
 
-class Front:
-    """Takes requests and hands them on."""
+def weight(replica: str, camera: str) -> bytes:
+    """The replica with the largest weight has the camera."""
+    return hashlib.blake2b(f"{replica} {camera}".encode(), digest_size=8).digest()
 
-    def __init__(self, config: ServeConfig, *handles: DeploymentHandle[Any]) -> None:
-        self.config, self.router = config, Router([_Remote(handle) for handle in handles], config)
 
-    async def __call__(self, http: HTTPRequest) -> Response:
-        """Answer a request."""
-        headers = tuple((name, value) for name, value in http.headers.items() if name in PASSED_ON)
-        path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
+class Replica(InferenceServer):
+    """One server of several, in a process of Ray's."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        super().__init__(replace(config, shared=True))
+        context = serve.get_replica_context()
+        self.handle: DeploymentHandle[Any] = serve.get_deployment_handle(context.deployment, context.app_name)
+        self._forwarded = 0
+
+    def __serve_build_asgi_app__(self) -> Starlette:
+        return self.build_app()
+
+    async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
+        camera = request.camera or (ANONYMOUS if self.config.anonymous == "shared" else "")
+        if http is None or not camera or serve.get_multiplexed_model_id():
+            work = self._predict_here(http, model, request)
+        else:
+            work = self._forward(camera, model, request)
         try:
-            body = await App.read_body(http, self.config.max_body)
-            reply = await self.router.route(Message(http.method, path, http.url.query, headers, body))
-        except HTTPException as error:
-            reply = refusal(error.status_code, error.detail)
-        return Response(reply.body, reply.status, dict(reply.headers))
+            return await asyncio.wait_for(work, self.config.timeout)
+        except asyncio.TimeoutError as error:
+            sentence = f"there was no response within {self.config.timeout:g} s; send it again"
+            raise HTTPException(504, sentence, RETRY) from error
+
+    async def _predict_here(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
+        """Predict; a camera that another replica has in memory, because replicas changed, is released there first."""
+        while True:
+            try:
+                return await super().predict(http, model, request)
+            except CameraInUse:
+                await self._broadcast("release", model.name, request.camera)
+                await asyncio.sleep(0.05)
+
+    async def _forward(self, camera: str, model: ServedModel, request: InferRequest) -> Body:
+        """Hand a parsed request on to the camera's replica; if that dies, a request with an id is repeated."""
+        if self._forwarded >= self.config.max_queue:
+            raise TooBusy(f"{self._forwarded} requests are waiting already; try again in a while", 503)
+        self._forwarded += 1
+        try:
+            while True:
+                try:
+                    method = self.handle.options(multiplexed_model_id=camera).answer
+                    body, refused = await cast("Any", method.remote(model.name, request))
+                    break
+                except RayTaskError:  # a fault of the server itself
+                    raise
+                except (RayError, RayServeException) as error:
+                    if not request.id:
+                        sentence = "the server that had this request died; send it again, best with an id"
+                        raise HTTPException(503, sentence, RETRY) from error
+                    await asyncio.sleep(0.1)
+        finally:
+            self._forwarded -= 1
+        if refused is not None:
+            raise HTTPException(*refused)
+        return cast("Body", body)
+
+    async def answer(self, model: str, request: InferRequest) -> tuple[Body | None, tuple[Any, ...] | None]:
+        """Answer a request that another replica has parsed: the body, or status, sentence and headers of a refusal."""
+        try:
+            return await self.predict(None, self.models[model], request), None
+        except (FozoError, HTTPException) as error:
+            known = refusal(error) if isinstance(error, FozoError) else error
+            return None, (known.status_code, known.detail, known.headers)
+
+    async def release(self, model: str, camera: str) -> None:
+        """Save a camera and drop it from memory, so that another replica can open it."""
+        if self.pool is not None:
+            await asyncio.to_thread(self.pool.release, model, camera)
+
+    async def collect_metrics(self) -> tuple[int, list[Metric]]:
+        return serve.get_replica_context().rank.rank, list(self.metrics.registry.collect())
+
+    async def prometheus(self, http: HTTPRequest) -> Response:
+        """The metrics of all replicas, with the label ``server``."""
+        families = dict[str, Metric]()
+        for rank, metrics in await self._broadcast("collect_metrics"):
+            for metric in metrics:
+                family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                family.samples += [
+                    sample._replace(labels={**sample.labels, "server": str(rank)}) for sample in metric.samples
+                ]
+        registry = cast("CollectorRegistry", SimpleNamespace(collect=families.values))
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _broadcast(self, method: str, *arguments: str) -> list[Any]:
+        """Call a method of all replicas; those that die meanwhile are left out."""
+        response = self.handle.broadcast(method, *arguments)
+        results = await response.results_async(timeout_s=BROADCAST_TIMEOUT, return_exceptions=True)
+        return [result for result in results if not isinstance(result, BaseException)]
 
 
-def application(config: ServeConfig, *, servers: int = 2, routers: int = 1, cpus: float = 1.0) -> Application:
+def application(config: ServeConfig, *, servers: int = 2, cpus: float = 1.0) -> Application:
     """Make the application that ``ray.serve.run`` runs.
 
     Args:
-        config: as for one server; its ``state`` is a folder that all nodes reach, with file locks that hold between
-            them. Where to listen is Ray's to know.
-        servers: processes that have the model and cameras. With another number some cameras move.
-        routers: processes in front of them. Requests of one camera that are sent side by side keep their order if they
-            come through the same one.
-        cpus: processors that a server is given.
+        config: as for one server; all nodes have to reach its ``state`` folder, with file locks that hold between them.
+            Ray decides where to listen.
+        servers: replicas, each with the models and a share of the cameras.
+        cpus: processors of a replica.
     """
-    if servers < 1 or routers < 1:
-        raise FozoError(f"servers is {servers} and routers {routers}; give whole numbers from 1 up")
+    if servers < 1:
+        raise FozoError(f"servers is {servers}; give a whole number from 1 up")
     if config.state is None:
         raise FozoError("several servers need a folder that all nodes reach; give state")
-    most = config.max_queue + 64
-    handles = [
-        serve.deployment(
-            name=f"server-{number}",
-            ray_actor_options={"num_cpus": cpus},
-            max_ongoing_requests=most,
-            graceful_shutdown_timeout_s=PATIENCE,
-        )(Server).bind(config)
-        for number in range(servers)
-    ]
-    front = serve.deployment(
-        name="router", num_replicas=routers, ray_actor_options={"num_cpus": 0}, max_ongoing_requests=most * servers
+    deployment = serve.deployment(
+        name="server",
+        num_replicas=servers,
+        ray_actor_options={"num_cpus": cpus},
+        max_ongoing_requests=2 * config.max_queue + 64,  # the pool and _forward() refuse more
+        graceful_shutdown_timeout_s=SHUTDOWN_TIMEOUT,
+        request_router_config=RequestRouterConfig(request_router_class=cast("Any", CameraRouter)),
     )
-    return front(Front).bind(config, *handles)
+    return deployment(serve.ingress()(Replica)).bind(config)
 
 
 def from_file(settings: dict[str, str]) -> Application:
-    """Make the application of a TOML file, for ``serve run``: ``config``, and what :func:`application` takes."""
-    known = {"config", "servers", "routers", "cpus"}
+    """Make the application of a TOML file, for ``serve run``: ``config``, and options of :func:`application`."""
+    known = {"config", "servers", "cpus"}
     if "config" not in settings or set(settings) - known:
         raise FozoError(f"the settings are {', '.join(settings) or 'none'}; give config=FILE, and others of {known}")
     try:
-        numbers = {name: int(settings[name]) for name in ("servers", "routers") if name in settings}
-        cpus = float(settings.get("cpus", 1.0))
+        servers, cpus = int(settings.get("servers", 2)), float(settings.get("cpus", 1.0))
     except ValueError as error:
-        raise FozoError(f"a setting is no number ({error}); give whole ones") from error
-    config = read_config(Path(settings["config"]).absolute())
-    return application(config, cpus=cpus, **numbers)
+        raise FozoError(f"a setting is not a number ({error}); give numbers") from error
+    return application(read_config(Path(settings["config"]).absolute()), servers=servers, cpus=cpus)

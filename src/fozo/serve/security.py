@@ -1,10 +1,12 @@
-"""Who may ask: the bearer token, and no web page of another site."""
+"""Access: the bearer token, the host names the server answers to, and no web page of another site."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hmac
+import ipaddress
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,44 +16,55 @@ from starlette.responses import JSONResponse
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-CLOSE = {"Connection": "close"}
-"""Nothing more is read from who was refused."""
-OPEN = ("/v2/health/live", "/v2/health/ready", "/")
-"""What is told to everybody: a cluster asks, and nothing is given away. The page has no data in it: it asks for the
-token, and then for those."""
+CLOSE = {"Connection": "close"}  # nothing more is read from a client that was refused
+PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
+"""Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
 
 
-class Guard:
-    """Lets requests pass that show the token, where there is one, and that no foreign web page sends.
+class AccessPolicy:
+    """Passes on requests that show the token, where there is one, and that no foreign web page sends.
 
-    A browser sends requests for any page that it shows, also to a server on its own machine; it says for whom in
-    ``Origin``. Who knows only passwords may show the token as one, with any user name; it is not offered, because a
-    browser would then ask for a password where the page asks for the token.
+    A browser sends requests on behalf of any page, also to a server on its own machine, and names the page's site in
+    ``Origin``. After DNS rebinding that site's name resolves to this server, so ``Host`` is checked as well: addresses
+    (which cannot be rebound), ``localhost``, and ``hosts`` are allowed; ``*`` allows all.
+
+    Clients that know only passwords may send the token as one, with any user name.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] = ()) -> None:
         self.app, self.token = app, None if token is None else token.encode()
+        self.hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        if "origin" in headers and _host(headers["origin"]) != headers.get("host"):
-            refusal = JSONResponse({"error": "requests of other sites' pages are not taken"}, 403, CLOSE)
-            await refusal(scope, receive, send)
-        elif self.token is not None and scope["path"] not in OPEN and not self._shown(headers.get("authorization", "")):
-            challenge = {"WWW-Authenticate": 'Bearer realm="fozo"', **CLOSE}
-            refusal = JSONResponse(
-                {"error": "this server asks for a token; send Authorization: Bearer"}, 401, challenge
-            )
-            await refusal(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
+        refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        await (self.app if refusal is None else refusal)(scope, receive, send)
 
-    def _shown(self, authorization: str) -> bool:
-        """Whether a header shows the token; how long that takes says nothing about it."""
+    def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
+        host = headers.get("host", "")
+        if not self._is_allowed(host):
+            sentence = f"this server does not answer for the host {host[:100]!r}; name it in allowed_hosts"
+            return JSONResponse({"error": sentence}, 421, CLOSE)
+        if "origin" in headers and _netloc(headers["origin"]) != host:
+            return JSONResponse({"error": "requests of other sites' pages are refused"}, 403, CLOSE)
+        if self.token is None or path in PUBLIC or self._has_token(headers.get("authorization", "")):
+            return None
+        # Basic is not offered: a browser would then ask for a password where the page asks for the token.
+        challenge = {"WWW-Authenticate": 'Bearer realm="fozo"', **CLOSE}
+        return JSONResponse({"error": "this server needs a token; send Authorization: Bearer"}, 401, challenge)
+
+    def _is_allowed(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        name = name.lower().rstrip(".")
+        if not host or name in self.hosts or name.endswith(".localhost") or "*" in self.hosts:
+            return True
+        try:
+            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+            return True
+        except ValueError:
+            return False
+
+    def _has_token(self, authorization: str) -> bool:
+        """Compare in constant time."""
         assert self.token is not None
         scheme, _, text = authorization.partition(" ")
         shown = text.strip().encode("utf-8", "replace")
@@ -65,7 +78,7 @@ class Guard:
         return hmac.compare_digest(shown, self.token)
 
 
-def _host(origin: str) -> str | None:
+def _netloc(origin: str) -> str | None:
     try:
         return urlsplit(origin).netloc
     except ValueError:

@@ -1,13 +1,13 @@
-"""Where cameras are kept while nobody sends for them, and when the server is down.
+"""Where cameras are kept while they are idle, and when the server is down.
 
-    STATE/fashion-1f0c.../cam-3-9a2b.../camera.json        which generation counts, and of whom it is
-                                       /adapter-7.npz       what was adapted
-                                       /monitor-7.npz       what the monitor remembers
-                                       /answers-7.npz       the latest answers, by the ids of their requests
+    STATE/fashion-1f0c.../cam-3-9a2b.../camera.json        which generation is in force, and of which camera
+                                       /adapter-7.npz       the adapter's state
+                                       /monitor-7.npz       the monitor's state
+                                       /answers-7.npz       the latest responses, by the ids of their requests
 
-The files of a generation are written first, and ``camera.json`` is replaced last, which is one step: however a process
-ends, adapter, monitor and answers are of one moment. Names of cameras come from outside, so folders are called by a
-hash of them. A camera in memory has its folder locked, and the server all of its state: nobody else writes there.
+The files of a generation are written first, and ``camera.json`` is replaced last, atomically: however a process ends,
+adapter, monitor and responses are of one moment. Clients choose the names of cameras, so folders are named by a hash.
+A camera in memory has its folder locked; a server that does not share its state folder locks all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,70 +24,71 @@ from fozo.io import disk_errors, locked, read_json, remove_temporary_files, writ
 from fozo.types import LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 KIND, VERSION = "camera", 1
-FACTS = "camera.json"
-REFUSED = ".refused"
-"""What is added to the name of a folder whose camera cannot be gone on with."""
+HEADER_FILE = "camera.json"
+REFUSED = ".refused"  # suffix of the folder of a camera whose state could not be restored
 
 
-class Elsewhere(FozoError):
-    """A camera that another server has in memory just now."""
+class CameraInUse(FozoError):
+    """Another server has the camera in memory."""
 
 
 def folder_name(name: str) -> str:
-    """A folder's name for any text: what of it is harmless, for people, and a hash, to tell it from all others."""
+    """A folder's name for any text: its harmless characters, for people, and a hash that makes it unique."""
     harmless = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:40]
     return f"{harmless}-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"
 
 
-class Folder:
-    """One camera's folder, kept to this process until it is closed."""
+class CameraFolder:
+    """One camera's folder, locked by this process until it is closed."""
 
     def __init__(self, path: Path, camera: str) -> None:
-        self.path, self.camera = path, camera
+        self.path, self.camera, self.generation = path, camera, 0
         self._lock = ExitStack()
         try:
             self._lock.enter_context(locked(path))
         except FozoError as error:
-            raise Elsewhere(f"the camera {camera!r} is with another server that uses {path.parent}") from error
-        self.generation = 0
+            raise CameraInUse(
+                f"another server that uses {path.parent} has the camera {camera!r}; try again in a while"
+            ) from error
 
-    def facts(self) -> dict[str, Any] | None:
-        """What is written of the camera, or ``None`` if it is new."""
-        if not (self.path / FACTS).exists():
+    def header(self) -> dict[str, Any] | None:
+        """What ``camera.json`` says, or ``None`` for a new camera."""
+        path = self.path / HEADER_FILE
+        if not path.exists():
             return None
-        facts = read_json(self.path / FACTS, "remove its folder, and the camera begins anew")
-        generation = facts.get("generation")
-        if facts.get("kind") != KIND or facts.get("version") != VERSION or type(generation) is not int:
-            raise FozoError(f"{self.path / FACTS} is no camera of this version of fozo; remove its folder")
-        if facts.get("id") != self.camera:
-            raise FozoError(f"{self.path} is of the camera {facts.get('id')!r}; remove the folder")
+        header = read_json(path, "remove its folder to reset the camera")
+        generation = header.get("generation")
+        if header.get("kind") != KIND or header.get("version") != VERSION or type(generation) is not int:
+            raise FozoError(f"{path} is not a camera of this version of fozo; remove its folder")
+        if header.get("id") != self.camera:
+            raise FozoError(f"{self.path} is of the camera {header.get('id')!r}; remove the folder")
         self.generation = generation
-        return facts
+        return header
 
     def file(self, name: str) -> Path:
         """The file called ``name`` of the generation in force."""
         return self.path / f"{name}-{self.generation}.npz"
 
-    def save(self, facts: dict[str, object], files: dict[str, Callable[[Path], None]]) -> None:
-        """Write a new generation: what writes each file, by name; then the ones before are removed."""
+    def save(self, header: dict[str, object], files: dict[str, Callable[[Path], None]]) -> None:
+        """Write a new generation: a writer for each file, by name; then remove the earlier ones."""
         self.generation += 1
         with disk_errors(self.path):
             for name, write in files.items():
                 write(self.file(name))
-        header = {"kind": KIND, "version": VERSION, "id": self.camera, "generation": self.generation}
-        write_json(self.path / FACTS, {**facts, **header})
-        kept = {self.file(name).name for name in files}
+        own = {"kind": KIND, "version": VERSION, "id": self.camera, "generation": self.generation}
+        write_json(self.path / HEADER_FILE, {**header, **own})
+        current = {self.file(name).name for name in files}
         for path in self.path.glob("*-*.npz"):
-            if path.name not in kept:
+            if path.name not in current:
                 with suppress(OSError):
                     path.unlink()
 
-    def refuse(self, why: Exception) -> None:
-        """Set aside what cannot be gone on with: the camera begins anew, and a person may look at it."""
-        LOG.warning("the camera %r begins anew: %s", self.camera, why)
+    def set_aside(self, why: Exception) -> None:
+        """Move a state that cannot be restored to another folder, for people to look at; the camera starts again."""
+        LOG.warning("the camera %r starts again: %s", self.camera, why)
         aside = self.path.with_name(self.path.name + REFUSED)
         shutil.rmtree(aside, ignore_errors=True)
         with disk_errors(aside):
@@ -97,11 +98,10 @@ class Folder:
         self.generation = 0
 
     def close(self) -> None:
-        """Let go of it."""
         self._lock.close()
 
 
-class Store:
+class StateFolder:
     """The folder of one model's cameras."""
 
     def __init__(self, state: Path, model: str) -> None:
@@ -109,29 +109,29 @@ class Store:
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self.count = sum(1 for each in self.path.iterdir() if each.is_dir() and not each.name.endswith(REFUSED))
-        """Cameras known; counted once, for servers that share it count each their own new ones."""
+        """Cameras known: counted once, then each of the servers that share the folder adds its own new ones."""
 
-    def known(self, camera: str) -> bool:
-        """Whether it has a folder."""
+    def has(self, camera: str) -> bool:
         return (self.path / folder_name(camera)).is_dir()
 
-    def open(self, camera: str) -> Folder:
+    def open(self, camera: str) -> CameraFolder:
         """Open a camera's folder, made if need be."""
-        new = not self.known(camera)
-        folder = Folder(self.path / folder_name(camera), camera)
+        new = not self.has(camera)
+        folder = CameraFolder(self.path / folder_name(camera), camera)
         self.count += new
         with suppress(OSError):
             remove_temporary_files(folder.path)
         return folder
 
 
-def claim(state: Path) -> ExitStack:
-    """Keep a state folder to this process until what is returned is closed."""
-    held = ExitStack()
-    try:
-        held.enter_context(locked(state))
-    except FozoError as error:
-        if not state.is_dir():
-            raise
-        raise FozoError(f"another server keeps its cameras in {state}; stop it, or give another --state") from error
-    return held
+@contextmanager
+def claim(state: Path) -> Iterator[None]:
+    """Lock a whole state folder for this process."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(state))
+        except FozoError as error:
+            if not state.is_dir():
+                raise
+            raise FozoError(f"another server keeps its cameras in {state}; stop it, or give another --state") from error
+        yield

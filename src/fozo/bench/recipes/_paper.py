@@ -17,6 +17,7 @@ def rows(table: str, quantise: str = "") -> tuple[Experiment, ...]:
     found = []
     for line in table.strip().splitlines():
         label, method, numbers = (part.strip() for part in line.split("|"))
+        label = label.replace("(FP)", "(FP={passes})")
         name, *passes = method.split()
         options: dict[str, Value] = {"passes": int(passes[0])} if passes else {}
         columns = COLUMNS[: len(KINDS) + 1] if quantise else COLUMNS

@@ -29,7 +29,7 @@ VARIANTS: Methods = {
         {"mean_strength": 0.3, "std_strength": 0.4, "cls_strength": 0.6, "equaliser_strength": 1.0},
     ),
     "one domain": ("align", {"retrieval.dimensions": 0.0, "camera_baseline": False}),  # all look alike
-    "2 passes": ("align", {"passes": 2}),
+    "{passes} passes": ("align", {"passes": 2}),
     "passes = auto": ("align", {"passes": "auto"}),
 }
 

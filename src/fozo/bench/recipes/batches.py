@@ -18,7 +18,7 @@ SIZES = (1, 8, 32, 128)
 METHODS: Methods = {
     "NoAdapt": ("noadapt", {}),
     "Align": ("align", {}),
-    "Align, 2 passes": ("align", {"passes": 2}),
+    "Align, {passes} passes": ("align", {"passes": 2}),
     "Align, passes = auto": ("align", {"passes": "auto"}),
     **{label: method for label, method in rivals.METHODS.items() if label not in ("NoAdapt", "Align", "FOZO (paper)")},
 }

@@ -19,7 +19,7 @@ half of it.
 from dataclasses import replace
 
 from fozo.bench.plan import Experiment, Methods, Recipe, StreamPlan, grid
-from fozo.bench.recipes import tuning
+from fozo.bench.recipes import rivals, tuning
 from fozo.bench.recipes.streams import FAMILIES
 from fozo.data.corruptions import KINDS
 
@@ -29,22 +29,23 @@ STREAMS = {
     for severity in (5, 3)
     for name, scenario in (("continual", "continual"), ("reset", "episodic"))
 }
-PUBLISHED: Methods = {
-    "NoAdapt": ("noadapt", {}),
-    "Align": ("align", {}),
-    "NEO": ("neo", {}),
-    "GAIN": ("gain", {}),
-    "LAME": ("lame", {}),
-    "T3A": ("t3a", {}),
-    "PEA": ("pea", {}),
-    "FOZO": ("fozo", {"passes": 2}),
-    "ZOA": ("zoa", {"passes": 2}),
-    "FOA": ("foa", {"passes": 2}),
-    "TENT": ("tent", {}),
-    "EATA": ("eata", {}),
-    "DeYO": ("deyo", {}),
-    "SAR": ("sar", {}),
-}
+CHEAP_FIRST = [
+    "NoAdapt",
+    "Align",
+    "NEO",
+    "GAIN",
+    "LAME",
+    "T3A",
+    "PEA",
+    "FOZO",
+    "ZOA",
+    "FOA",
+    "TENT",
+    "EATA",
+    "DeYO",
+    "SAR",
+]
+PUBLISHED: Methods = {label: rivals.METHODS[label] for label in CHEAP_FIRST}
 TUNED: Methods = {
     "NEO (tuned)": tuning.METHODS["NEO, rate 0.8"],
     "GAIN (tuned)": tuning.METHODS["GAIN, kappa 30"],
@@ -62,9 +63,9 @@ a quarter of their rates as at the published ones, at which they collapse on lon
 MANY: Methods = {
     "NoAdapt": ("noadapt", {}),
     "Align": ("align", {}),
-    "FOA, 28 passes": ("foa", {"passes": 28}),
-    "ZOA, 28 passes": ("zoa", {"passes": 28}),
-    "FOZO, 28 passes": ("fozo", {"passes": 28}),
+    "FOA, {passes} passes": ("foa", {"passes": 28}),
+    "ZOA, {passes} passes": ("zoa", {"passes": 28}),
+    "FOZO, {passes} passes": ("fozo", {"passes": 28}),
     "CAZO": ("cazo", {}),
 }
 

@@ -18,5 +18,7 @@ RECIPE = Recipe(
     title="Align against NoAdapt on held-out classes, clean and under 15 corruptions, continual",
     cost="20,000 passes",
     calibration=1000,
-    rows=grid({label: vs_noadapt.METHODS[label] for label in ("NoAdapt", "Align", "Align, 2 passes")}, {AVERAGE: PLAN}),
+    rows=grid(
+        {label: vs_noadapt.METHODS[label] for label in ("NoAdapt", "Align", "Align, {passes} passes")}, {AVERAGE: PLAN}
+    ),
 )

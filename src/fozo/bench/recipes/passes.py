@@ -18,17 +18,19 @@ METHODS: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 """Passes of each method, which is called like its label; none where they cannot be chosen."""
 
+
+def _row(name: str, n: int) -> Experiment:
+    label = name if n == 1 else f"{name}, {{passes}} passes"
+    return Experiment(label, name.lower(), {"passes": n}, PLAN, x=n, axis=f"passes of {name}")
+
+
 RECIPE = Recipe(
     name="passes",
     title="Accuracy per forward pass, four corruptions at level 3, continual",
     cost="50,000 passes",
     calibration=512,
     rows=tuple(
-        Experiment(
-            name if n == 1 else f"{name}, {n} passes", name.lower(), {"passes": n}, PLAN, x=n, axis=f"passes of {name}"
-        )
-        if n
-        else Experiment(name, name.lower(), {}, PLAN)
+        _row(name, n) if n else Experiment(name, name.lower(), {}, PLAN)
         for name, passes in METHODS.items()
         for n in passes or (0,)
     ),

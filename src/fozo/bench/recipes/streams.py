@@ -23,7 +23,7 @@ STREAMS = {
 }
 METHODS: Methods = {
     **{label: method for label, method in rivals.METHODS.items() if label != "FOZO (paper)"},
-    "Align, 2 passes": ("align", {"passes": 2}),
+    "Align, {passes} passes": ("align", {"passes": 2}),
 }
 
 RECIPE = Recipe(

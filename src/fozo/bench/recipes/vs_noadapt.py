@@ -14,7 +14,7 @@ PLAN = StreamPlan(data="clean", kinds=("clean", *KINDS), images=256)
 METHODS: Methods = {
     "NoAdapt": ("noadapt", {}),
     "Align": ("align", {}),
-    "Align, 2 passes": ("align", {"passes": 2}),
+    "Align, {passes} passes": ("align", {"passes": 2}),
     "Align, no equaliser": ("align", {"equaliser_strength": 0.0}),
 }
 

@@ -42,7 +42,6 @@ class Series:
 
     @property
     def style(self) -> str:
-        """Its classes."""
         return f"c{self.colour}{' dashed' if self.dashed else ''}{' faint' if self.faint else ''}"
 
 
@@ -70,7 +69,6 @@ class Row:
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """Choose round numbers that cover a range."""
     span = max(high - low, 1e-9)
     step = 10 ** math.floor(math.log10(span / count))
     step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= count)
@@ -105,7 +103,6 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Name the curves."""
     keys = "".join(f'<span class="key"><i class="swatch {s.style}"></i>{escape(s.label)}</span>' for s in series)
     return f'<div class="legend">{keys}</div>'
 

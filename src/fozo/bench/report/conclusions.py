@@ -72,5 +72,4 @@ def _against_base(gained: Mapping[str, Gains]) -> str:
 
 
 def few(words: Sequence[str]) -> str:
-    """List some words, and count the others."""
     return ", ".join(words if len(words) <= MAX_NAMES + 1 else [*words[:MAX_NAMES], f"{len(words) - MAX_NAMES} more"])

@@ -16,7 +16,7 @@ from fozo.bench.report.conclusions import conclusions
 from fozo.bench.report.figures import charts
 from fozo.bench.report.pictures import corrupted_pictures
 from fozo.bench.report.render import render, write_page
-from fozo.bench.report.tables import Cell, Table, comma_separated, latex, markdown, number, table_of
+from fozo.bench.report.tables import Cell, Table, comma_separated, number, table_of
 from fozo.bench.store import Group, collect, stores
 from fozo.io import check_output
 
@@ -36,9 +36,9 @@ def write_report(root: Path, out: Path, images: Path | None = None) -> tuple[lis
     stale = [str(path.relative_to(root)) for store in stores(root) for path in store.stale()]
     made = {
         out: page(groups, stale, images),
-        out.with_suffix(".md"): markdown(tables),
+        out.with_suffix(".md"): render("tables.md", tables=tables),
         out.with_suffix(".csv"): comma_separated(tables),
-        out.with_suffix(".tex"): latex(tables),
+        out.with_suffix(".tex"): render("tables.tex", tables=tables),
     }
     for path, text in made.items():
         write_page(path, text)
@@ -46,10 +46,11 @@ def write_report(root: Path, out: Path, images: Path | None = None) -> tuple[lis
 
 
 def page(groups: Sequence[Group], stale: Sequence[str] = (), images: Path | None = None) -> str:
-    """Make the page; ``stale`` names folders of runs that are not on it."""
     pictures, severity = ([], None) if images is None else corrupted_pictures(images, groups)
     made = chapters({f"{group.recipe.name}-{number}": group for number, group in enumerate(groups)})
-    return render("report", title="fozo: results", chapters=made, stale=stale, pictures=pictures, severity=severity)
+    return render(
+        "report.html", title="fozo: results", chapters=made, stale=stale, pictures=pictures, severity=severity
+    )
 
 
 def chapters(groups: Mapping[str, Group]) -> list[Chapter]:
@@ -122,7 +123,6 @@ class Chapter:
         return self.PAPERS_MODEL in self.group.setting
 
     def agreement(self, cell: Cell) -> str:
-        """The class of a difference to the paper's number."""
         difference = cell.difference or 0.0
         return "near" if abs(difference) <= CLOSE else "above" if difference > 0 else "below"
 

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fozo.bench.report import colours
-from fozo.bench.report.tables import full_name, number
+from fozo.bench.report.tables import full_name, number, tex, words
 from fozo.io import atomic_write, disk_errors
 
 
@@ -17,19 +17,20 @@ from fozo.io import atomic_write, disk_errors
 def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("fozo.bench.report"),
-        autoescape=True,
+        autoescape=lambda name: (name or "").endswith(".html.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
+        keep_trailing_newline=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "full_name": full_name}
+    made.filters |= {"number": number, "full_name": full_name, "tex": tex, "words": words}
     made.globals |= {"colours": Markup(colours.css())}
     return made
 
 
 def render(template: str, **values: object) -> str:
-    """Fill ``templates/TEMPLATE.html.j2``: one HTML page that needs no network and no script."""
-    return _environment().get_template(f"{template}.html.j2").render(values)
+    """Fill ``templates/TEMPLATE.j2``: a page that needs no network and no script, or tables as text."""
+    return _environment().get_template(f"{template}.j2").render(values)
 
 
 def write_page(out: Path, text: str) -> None:

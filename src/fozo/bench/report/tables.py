@@ -40,7 +40,6 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's."""
         return None if self.paper is None else self.ours - self.paper
 
 
@@ -54,6 +53,12 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
 
+    @property
+    def headings(self) -> list[str]:
+        """The columns, corruptions by the paper's short names."""
+        short = {full_name(kind): heading for kind, heading in SHORT.items()}
+        return [short.get(column, column) for column in self.columns]
+
 
 def full_name(domain: str, severity: int | None = None) -> str:
     """Write a domain's name out: ``Gaussian noise``; with its severity, unless that is the usual one."""
@@ -63,8 +68,6 @@ def full_name(domain: str, severity: int | None = None) -> str:
     return f"{name}, severity {level}" if level and level != str(severity) else name
 
 
-HEADS = {full_name(kind): short for kind, short in SHORT.items()}
-"""The paper's headings by full name."""
 Columns: TypeAlias = dict[str, dict[str, Cell | None]]
 """Cells by column and row."""
 Number: TypeAlias = Callable[[Run], float]
@@ -201,17 +204,6 @@ def words(cell: Cell | None) -> str:
     return text
 
 
-def markdown(tables: Sequence[Table]) -> str:
-    """All tables in Markdown."""
-    parts = []
-    for table in tables:
-        lines = [f"## {table.title}", "", table.setting, "", "| | " + " | ".join(table.columns) + " |"]
-        lines.append("|---|" + "---:|" * len(table.columns))
-        lines += [f"| {label} | " + " | ".join(map(words, cells)) + " |" for label, cells in table.rows]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
 def comma_separated(tables: Sequence[Table]) -> str:
     """All cells, one a line."""
     text = io.StringIO()
@@ -230,31 +222,6 @@ def comma_separated(tables: Sequence[Table]) -> str:
     return text.getvalue()
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
+    """Escape what LaTeX would not print as it is."""
     return re.sub("([&%#_])", r"\\\1", text)
-
-
-def latex(tables: Sequence[Table]) -> str:
-    """All tables in LaTeX with booktabs; the paper's numbers in gray below ours."""
-    parts = ["% \\usepackage{booktabs,xcolor}"]
-    for table in tables:
-        lines = [
-            "\\begin{table*}[t]\\centering\\small",
-            f"\\begin{{tabular}}{{@{{}}l*{{{len(table.columns)}}}{{r}}@{{}}}}",
-            "\\toprule",
-            " & ".join(["", *(_tex(HEADS.get(column, column)) for column in table.columns)]) + " \\\\",
-            "\\midrule",
-        ]
-        for label, cells in table.rows:
-            ours = ["--" if cell is None else number(cell.ours, cell.digits) for cell in cells]
-            lines.append(" & ".join([_tex(label), *ours]) + " \\\\")
-            if any(cell is not None and cell.paper is not None for cell in cells):
-                papers = [
-                    "" if cell is None or cell.paper is None else number(cell.paper, cell.digits) for cell in cells
-                ]
-                theirs = [text and f"\\textcolor{{gray}}{{{text}}}" for text in papers]
-                lines.append(" & ".join(["\\quad paper", *theirs]) + " \\\\")
-        caption = f"{table.title}. {table.setting}."
-        lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{_tex(caption)}}}", "\\end{table*}"]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"

@@ -68,11 +68,10 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
-    """Make the page."""
     readings = [line for line in lines if line["type"] == "reading"]
     events = [line for line in lines if line["type"] == "event"]
     return render(
-        "timeline",
+        "timeline.html",
         title=f"fozo: {name}",
         name=name,
         images=readings[-1]["image"],

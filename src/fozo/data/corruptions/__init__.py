@@ -34,31 +34,16 @@ __all__ = ["EXTRA_KINDS", "KINDS", "SMALLEST_SIDE", "check_kind", "check_severit
 
 Corruption = Callable[..., Pixels]  # of an image, a generator, and the constants of a severity
 
-# The first 15 are in the order of the paper's tables, which is the order of the continual stream.
-_CORRUPTIONS: dict[str, Corruption] = {
-    "gaussian_noise": noise.gaussian_noise,
-    "shot_noise": noise.shot_noise,
-    "impulse_noise": noise.impulse_noise,
-    "defocus_blur": blur.defocus_blur,
-    "glass_blur": blur.glass_blur,
-    "motion_blur": blur.motion_blur,
-    "zoom_blur": blur.zoom_blur,
-    "snow": weather.snow,
-    "frost": weather.frost,
-    "fog": weather.fog,
-    "brightness": digital.brightness,
-    "contrast": digital.contrast,
-    "elastic_transform": digital.elastic_transform,
-    "pixelate": digital.pixelate,
-    "jpeg_compression": digital.jpeg_compression,
-    "speckle_noise": noise.speckle_noise,
-    "gaussian_blur": blur.gaussian_blur,
-    "spatter": weather.spatter,
-    "saturate": digital.saturate,
-}
-
+_FUNCTIONS: tuple[Corruption, ...] = (
+    noise.gaussian_noise, noise.shot_noise, noise.impulse_noise,
+    blur.defocus_blur, blur.glass_blur, blur.motion_blur, blur.zoom_blur,
+    weather.snow, weather.frost, weather.fog, digital.brightness,
+    digital.contrast, digital.elastic_transform, digital.pixelate, digital.jpeg_compression,
+    noise.speckle_noise, blur.gaussian_blur, weather.spatter, digital.saturate,
+)  # fmt: skip
+_CORRUPTIONS = {function.__name__: function for function in _FUNCTIONS}
 KINDS: tuple[str, ...] = tuple(_CORRUPTIONS)[:15]
-"""The 15 corruptions of ImageNet-C, in the order of the paper."""
+"""The 15 corruptions of ImageNet-C, in the order of the paper's tables, which is that of the continual stream."""
 EXTRA_KINDS: tuple[str, ...] = tuple(_CORRUPTIONS)[15:]
 """The 4 that ImageNet-C keeps for validation."""
 SMALLEST_SIDE = 8
@@ -90,10 +75,8 @@ def corrupt(
         raise FozoError(f"the image has shape {image.shape}; give [height, width, 3], or gray [height, width]")
     side = min(image.shape[:2])
     if side < SMALLEST_SIDE:
-        raise FozoError(
-            f"the image is {image.shape[1]} x {image.shape[0]} px; a corruption needs at least "
-            f"{SMALLEST_SIDE} x {SMALLEST_SIDE}"
-        )
+        size = f"{image.shape[1]} x {image.shape[0]}"
+        raise FozoError(f"the image is {size} px; a corruption needs at least {SMALLEST_SIDE} x {SMALLEST_SIDE}")
     if scale is None:
         scale = 32 if side <= 48 else 64 if side <= 96 else 224
     if scale not in SCALES:
@@ -112,7 +95,6 @@ def corrupt(
 
 
 def check_kind(kind: str) -> None:
-    """Raise an error that suggests the closest name, unless ``kind`` is a corruption."""
     if kind in _CORRUPTIONS:
         return
     close = difflib.get_close_matches(kind, _CORRUPTIONS, n=1)
@@ -121,6 +103,5 @@ def check_kind(kind: str) -> None:
 
 
 def check_severity(severity: int) -> None:
-    """Raise an error unless ``severity`` is 1 to 5."""
     if severity not in (1, 2, 3, 4, 5):
         raise FozoError(f"severity is {severity}, but ImageNet-C has 1 (slight) to 5 (strong)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
 import numpy as np
@@ -13,12 +12,13 @@ from fozo.errors import FozoError
 from fozo.types import Floats
 
 
-def library(name: str) -> ModuleType:
-    """Import an optional library, or say which extra brings it."""
+def opencv() -> ModuleType:
+    """Import OpenCV, or say which extra brings it."""
     try:
-        return importlib.import_module(name)
+        import cv2
     except ImportError as error:
-        raise FozoError(f"this corruption needs {name}; run: pip install 'fozo[bench]'") from error
+        raise FozoError("this corruption needs OpenCV; run: pip install 'fozo[bench]'") from error
+    return cv2
 
 
 def quantise(image: Floats) -> Pixels:
@@ -28,8 +28,10 @@ def quantise(image: Floats) -> Pixels:
 
 def smooth(image: Floats, sigma: float) -> Floats:
     """Blur the first two axes by a Gaussian cut at 4 sigma, edges repeated (scikit-image's defaults)."""
+    from scipy.ndimage import gaussian_filter
+
     sigmas = (sigma, sigma) + (0,) * (image.ndim - 2)
-    blurred: Floats = library("scipy.ndimage").gaussian_filter(image, sigmas, mode="nearest", truncate=4)
+    blurred: Floats = gaussian_filter(image, sigmas, mode="nearest", truncate=4)
     return blurred
 
 
@@ -60,9 +62,8 @@ def clipped_zoom(image: npt.NDArray[np.float32], factor: float) -> npt.NDArray[n
 def line_blur(image: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
     """Blur along a line as ImageMagick's ``MotionBlurImage`` does.
 
-    Its kernel is one half of a Gaussian: ``2 ceil(radius) + 1`` taps at 0, 1, 2, ... pixels in the
-    direction of ``angle`` (degrees, clockwise on the screen from the x axis), each at the nearest pixel,
-    edges repeated.
+    Its kernel is one half of a Gaussian: ``2 ceil(radius) + 1`` taps at 0, 1, 2, ... pixels in the direction of
+    ``angle`` (degrees, clockwise from the x axis), each at the nearest pixel, edges repeated.
     """
     taps = np.arange(2 * int(np.ceil(radius)) + 1)
     weights = np.exp(-(taps**2) / (2 * sigma**2))
@@ -84,9 +85,8 @@ def line_blur(image: Pixels, radius: float, sigma: float, angle: float) -> Pixel
 def plasma(size: int, decay: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Draw a diamond-square fractal on a torus of ``size`` (a power of two), scaled to [0, 1].
 
-    Each level halves the grid and gives every new point the mean of its four neighbours plus uniform noise.
-    The noise's range is the *square* of a roughness that starts at 100 and is divided by ``decay`` at each
-    level.
+    Each level halves the grid and gives every new point the mean of its four neighbours plus uniform noise. Its range
+    is the *square* of a roughness that starts at 100 and is divided by ``decay`` at each level.
     """
     field = np.zeros((1, 1))
     roughness = 100.0

@@ -1,10 +1,7 @@
-"""The published constants of ImageNet-C, CIFAR-C and Tiny-ImageNet-C.
+"""The published constants of ImageNet-C, CIFAR-C and Tiny-ImageNet-C, in ``constants.txt``.
 
-Facts from ``make_imagenet_c.py``, ``make_tinyimagenet_c.py`` and ``make_cifar_c.py`` of hendrycks/robustness
-(Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
-ICLR 2019). ``CONSTANTS[kind][scale][severity - 1]`` is a tuple of numbers, whose meaning the function of that
-kind gives; ``scale`` is the side in pixels of the images that they were chosen for. The numbers stand in
-``constants.txt``: a row is a scale, with the constants of severities 1 to 5.
+They are those of hendrycks/robustness (Hendrycks and Dietterich, ICLR 2019). ``CONSTANTS[kind][scale][severity - 1]``
+are the arguments of the kind's function; ``scale`` is the side in pixels of the images that they were chosen for.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numpy.random import Generator
 from PIL import Image
 
-from fozo.data.corruptions.common import library, quantise
+from fozo.data.corruptions.common import opencv, quantise
 from fozo.data.images import Pixels
 
 
@@ -46,32 +46,34 @@ def contrast(image: Pixels, rng: Generator, factor: float) -> Pixels:
 
 def elastic_transform(image: Pixels, rng: Generator, *shares: float) -> Pixels:
     """Stretch the image by a random affine map and then by a smooth random field."""
-    cv2, ndimage = library("cv2"), library("scipy.ndimage")
+    from scipy.ndimage import map_coordinates
+
+    cv2 = opencv()
     height, width = image.shape[:2]
     side = min(height, width)
-    amplitude, smoothness, shift = (side * share for share in shares)
+    alpha, smoothness, shift = (side * share for share in shares)
     centre = np.array([width // 2, height // 2], np.float32)
     arm = side // 3
     corners = (centre + np.array([[arm, arm], [arm, -arm], [-arm, -arm]])).astype(np.float32)
     moved = corners + rng.uniform(-shift, shift, size=(3, 2)).astype(np.float32)
     affine, clean = cv2.getAffineTransform(corners, moved), image.astype(np.float32) / 255
     warped = cv2.warpAffine(clean, affine, (width, height), borderMode=cv2.BORDER_REFLECT_101)
-    right = amplitude * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
-    down = amplitude * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
-    places = np.stack([np.arange(height)[:, None] + down, np.arange(width) + right])
-    channels = [ndimage.map_coordinates(warped[..., c], places, order=1, mode="reflect") for c in range(image.shape[2])]
+    right = alpha * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
+    down = alpha * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
+    coordinates = np.stack([np.arange(height)[:, None] + down, np.arange(width) + right])
+    channels = [map_coordinates(warped[..., c], coordinates, order=1, mode="reflect") for c in range(image.shape[2])]
     return quantise(np.stack(channels, axis=2))
 
 
 def _smooth_reflect(field: npt.NDArray[np.float64], sigma: float) -> npt.NDArray[np.float64]:
-    """Blur by a Gaussian cut at 3 sigma, with reflected edges.
+    """Blur by a Gaussian cut at 3 sigma, with reflected edges: a product in the basis of the cosine transform.
 
-    Reflection about the edges is what makes the cosine transform diagonal, so that the cost does not grow
-    with ``sigma``, which is up to 0.76 of the image's side here.
+    So the cost does not grow with ``sigma``, which is up to 0.76 of the image's side here.
     """
     if sigma == 0:
         return field
-    fft = library("scipy.fft")
+    from scipy import fft
+
     response = np.outer(_response(field.shape[0], sigma), _response(field.shape[1], sigma))
     smoothed: npt.NDArray[np.float64] = fft.idctn(fft.dctn(field) * response)
     return smoothed
@@ -79,7 +81,6 @@ def _smooth_reflect(field: npt.NDArray[np.float64], sigma: float) -> npt.NDArray
 
 @lru_cache(maxsize=16)
 def _response(length: int, sigma: float) -> npt.NDArray[np.float64]:
-    """What that blur multiplies each cosine of an axis by."""
     taps = np.arange(-int(3 * sigma + 0.5), int(3 * sigma + 0.5) + 1)
     weights = np.exp(-(taps**2) / (2 * sigma**2))
     frequency = np.pi / length * np.arange(length)
@@ -95,7 +96,6 @@ def pixelate(image: Pixels, rng: Generator, share: float) -> Pixels:
 
 
 def jpeg_compression(image: Pixels, rng: Generator, quality: float) -> Pixels:
-    """Save as a JPEG of low quality."""
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "JPEG", quality=int(quality))
     return np.array(Image.open(stream))

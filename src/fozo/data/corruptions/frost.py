@@ -2,10 +2,9 @@
 
 The photographs are not ours to ship. The ``imagecorruptions`` package carries them, and when it is
 installed they are read from its folder (it is never imported: it needs an older NumPy). Otherwise five
-textures are drawn: a cloudy haze with feathers of ice, given the mean and the standard deviation of each
-photograph's colours. They look like frost and load the model in the same way, but accuracies on them are
-not comparable with published ones, which is why :func:`frost_source` goes into the metadata of every
-corrupted tree.
+textures are drawn: a cloudy haze with feathers of ice, with the mean and standard deviation of each photograph's
+colours. Accuracies on them are not comparable with published ones, so every corrupted tree records
+:func:`frost_source`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fozo.data.corruptions.common import library, plasma
+from fozo.data.corruptions.common import opencv, plasma
 from fozo.data.images import Pixels, read_image
 
 # The published program lists six files and draws among the first five.
@@ -37,8 +36,8 @@ COLOURS = (
 def _folder() -> Path | None:
     """Find the photographs of an installed ``imagecorruptions`` without importing it."""
     spec = importlib.util.find_spec("imagecorruptions")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        folder = Path(place) / "frost"
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(location) / "frost"
         if all((folder / name).is_file() for name in FILES):
             return folder
     return None
@@ -56,7 +55,7 @@ def textures(shrink: float) -> tuple[Pixels, ...]:
     images = map(draw_texture, range(len(COLOURS))) if folder is None else (read_image(folder / name) for name in FILES)
     if shrink == 1:
         return tuple(images)
-    return tuple(library("cv2").resize(image, (0, 0), fx=shrink, fy=shrink) for image in images)
+    return tuple(opencv().resize(image, (0, 0), fx=shrink, fy=shrink) for image in images)
 
 
 def draw_texture(index: int, size: int = 512) -> Pixels:
@@ -74,7 +73,7 @@ def draw_texture(index: int, size: int = 512) -> Pixels:
 
 def _feathers(size: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Draw many feathers: a bent stem with barbs at about 60 degrees, as ice grows, shorter at the tip."""
-    cv2 = library("cv2")
+    cv2 = opencv()
     canvas = np.zeros((size, size), np.uint8)
     # The brightest last, so that it lies on top.
     for light in np.sort(rng.integers(40, 220, size)):
@@ -87,8 +86,8 @@ def _feathers(size: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
         lines = [np.rint(16 * stem).astype(np.int32)]
         for side in (-np.pi / 3, np.pi / 3):
             barb = heading + side + rng.normal(0, 0.15, along.shape)
-            reach = 0.35 * length * (1 - along) * rng.uniform(0.3, 1, along.shape)
-            tips = stem + (reach * np.stack([np.cos(barb), np.sin(barb)])).T
+            extent = 0.35 * length * (1 - along) * rng.uniform(0.3, 1, along.shape)
+            tips = stem + (extent * np.stack([np.cos(barb), np.sin(barb)])).T
             lines.extend(np.rint(16 * np.stack([stem, tips], axis=1)).astype(np.int32))
         cv2.polylines(canvas, lines, False, int(light), int(rng.integers(1, 3)), cv2.LINE_AA, 4)
     return np.asarray(canvas / 255)

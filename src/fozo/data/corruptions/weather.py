@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
-from fozo.data.corruptions.common import clipped_zoom, library, line_blur, plasma, quantise, smooth
+from fozo.data.corruptions.common import clipped_zoom, line_blur, opencv, plasma, quantise, smooth
 from fozo.data.corruptions.frost import textures
 from fozo.data.images import Pixels
 
@@ -16,7 +16,7 @@ MUD = np.array([63, 42, 20], np.float32) / 255
 
 def snow(image: Pixels, rng: Generator, *constants: float) -> Pixels:
     """Whiten the scene and add streaks of falling flakes, once as drawn and once turned by 180 degrees."""
-    mean, scale, zoom, threshold, radius, sigma, kept = constants
+    mean, scale, zoom, threshold, radius, sigma, share = constants
     clean = image.astype(np.float32) / 255
     flakes = clipped_zoom(rng.normal(mean, scale, size=image.shape[:2]).astype(np.float32), zoom)
     flakes[flakes < threshold] = 0
@@ -24,7 +24,7 @@ def snow(image: Pixels, rng: Generator, *constants: float) -> Pixels:
     gray = clean @ np.array([0.299, 0.587, 0.114], np.float32)
     white = np.maximum(clean, gray[..., None] * 1.5 + 0.5)
     streaks += streaks[::-1, ::-1].copy()
-    return quantise(kept * clean + (1 - kept) * white + streaks[..., None])
+    return quantise(share * clean + (1 - share) * white + streaks[..., None])
 
 
 def frost(image: Pixels, rng: Generator, weight: float, strength: float, shrink: float) -> Pixels:
@@ -35,7 +35,7 @@ def frost(image: Pixels, rng: Generator, weight: float, strength: float, shrink:
     factor = max(height / texture.shape[0], width / texture.shape[1])
     if factor > 1:  # enlarged, in its proportions, until the image can be cut out of it
         size = (int(np.ceil(texture.shape[1] * factor)), int(np.ceil(texture.shape[0] * factor)))
-        texture = library("cv2").resize(texture, size, interpolation=library("cv2").INTER_CUBIC)
+        texture = opencv().resize(texture, size, interpolation=opencv().INTER_CUBIC)
     top = rng.integers(max(texture.shape[0] - height, 1))
     left = rng.integers(max(texture.shape[1] - width, 1))
     ice = texture[top : top + height, left : left + width]
@@ -71,7 +71,7 @@ def spatter(image: Pixels, rng: Generator, *constants: float) -> Pixels:
 
 def _rim_light(drops: Pixels) -> npt.NDArray[np.float32]:
     """Light falling on drops from one corner: an emboss of the distance to their rims."""
-    cv2 = library("cv2")
+    cv2 = opencv()
     distance = cv2.distanceTransform(255 - cv2.Canny(drops, 50, 150), cv2.DIST_L2, 5)
     shallow = cv2.blur(np.minimum(distance, 20), (3, 3)).astype(np.uint8)
     emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)

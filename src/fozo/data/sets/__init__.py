@@ -11,9 +11,9 @@ from inspect import signature
 from pathlib import Path
 
 from fozo.data.sets import imagenet
-from fozo.data.sets.arrays import open_arrays
+from fozo.data.sets.arrays import open_arrays, open_cifar_c
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
-from fozo.data.sets.corrupted import SEVERITIES, kind_folders, open_cifar_c, open_imagenet_c
+from fozo.data.sets.corrupted import SEVERITIES, kind_folders, open_imagenet_c
 from fozo.data.sets.folder import Listing, Tree, open_folder, open_unlabelled, some
 from fozo.data.sets.imagenet import FLAT, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
 from fozo.data.sets.tar import open_tar

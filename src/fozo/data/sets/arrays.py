@@ -1,23 +1,26 @@
-"""One ``.npz`` file with images, labels and class names: small sets of small images, such as the bundled sample.
+"""Sets of small images in arrays: one ``.npz`` file, such as the bundled sample, and CIFAR-10-C/100-C.
 
-The arrays are ``images`` (``uint8 [N, height, width]``, or ``[N, height, width, 3]``), ``labels`` (``[N]``) and
-``classes`` (names, ``[C]``).
+The arrays of an ``.npz`` file are ``images`` (``uint8 [N, height, width]``, or ``[N, height, width, 3]``), ``labels``
+(``[N]``) and ``classes`` (names, ``[C]``).
 """
 
 from __future__ import annotations
 
 import math
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from fozo.data.images import Pixels
-from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
+from fozo.data.images import Pixels, unreadable
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, Names, Sample, check_labels, choose, in_paper_order
 from fozo.data.sets.folder import Tree
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, read_npz
+from fozo.io import ArraySpec, open_regular, read_array_spec, read_npz
 
 RATIO, SPARE = 50.0, 64 << 20
 """Unpacked, a set may have ``RATIO * file + SPARE`` bytes: drawings shrink to a twentieth, a decompression bomb to a
@@ -40,16 +43,14 @@ class ArrayStore:
         return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
 
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
-        """The size that all images of an array share."""
         height, width = self.arrays[domain.kind].shape[1:3]
         return height, width
 
     def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
-        """The checksums of the images."""
         return [zlib.crc32(self.read(path, domain).tobytes()) for path in paths]
 
 
-def open_arrays(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
+def open_arrays(tree: Tree, classes: Names = None) -> ImageSet:
     """Open an ``.npz`` file, with its own class names unless others are given."""
     root = tree.root
 
@@ -59,25 +60,65 @@ def open_arrays(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
         if not fits or labels.dtype.kind not in "iu" or math.prod(labels.shape) != images.shape[0]:
             raise FozoError(
                 f"{root} holds {images.dtype} images of shape {list(images.shape)} and {labels.dtype} labels of shape "
-                f"{list(labels.shape)}; uint8 images [N, height, width] or [N, height, width, 3] and as many labels are"
-                f" needed, whole numbers"
+                f"{list(labels.shape)}; give uint8 images [N, height, width(, 3)] and N whole numbers"
             )
         if names.dtype.kind != "U" or len(names.shape) != 1 or 0 in images.shape:
             raise ValueError("classes is not a list of names, or the images have no pixels")
 
-    try:
+    with unreadable(f"{root} is not a readable .npz of images, labels and classes", "write it again"):
         found = read_npz(root, judge, kinds="biufU", ratio=RATIO, spare=SPARE)
         images, labels = found["images"].view(np.uint8), found["labels"].astype(np.int64)
         named = tuple(map(str, found["classes"])) if classes is None else tuple(classes)
-    except FozoError:
-        raise
-    except Exception as error:  # zipfile and numpy raise nearly anything on a damaged file
-        raise FozoError(
-            f"{root} is not a readable .npz of images, labels and classes ({type(error).__name__}: {error}); "
-            f"write it again"
-        ) from error
-    if not 0 <= labels.min() <= labels.max() < len(named):
-        raise FozoError(f"{root} has labels from {labels.min()} to {labels.max()} for {len(named)} classes; check both")
+    check_labels(root, labels, named)
     samples = tuple(Sample(f"{number:06d}", int(label)) for number, label in enumerate(labels.ravel()))
     size = (images.shape[1], images.shape[2])
     return ImageSet("arrays", samples, named, ArrayStore({CLEAN.kind: images}, len(images)), size=size)
+
+
+def _map(file: Path) -> npt.NDArray[np.generic]:
+    """Map an array into memory, once its header agrees with the length of its file."""
+    with unreadable(f"{file} is not a readable .npy array", "download it again"), open_regular(file) as stream:
+        spec, start = read_array_spec(stream), stream.tell()
+        if start + spec.bytes != os.fstat(stream.fileno()).st_size:
+            raise ValueError("it is not as long as its header says")
+        return np.memmap(stream, spec.dtype, "r", start, spec.shape, "F" if spec.fortran else "C")
+
+
+def open_cifar_c(
+    tree: Tree, classes: Names = None, kinds: Names = None, severities: Sequence[int] | None = None
+) -> ImageSet:
+    """Open ``kind.npy`` files of 5 x N images beside ``labels.npy``; the classes are numbers unless given."""
+    root = tree.root
+    if not (root / "labels.npy").is_file():
+        raise FozoError(f"CIFAR-C should have a labels.npy beside its kind.npy files, but {root} has none")
+    names = {file.stem for file in root.glob("*.npy")} - {"labels"}
+    present = [Domain(kind, severity) for kind in in_paper_order(names) for severity in range(1, 6)]
+    if not present:
+        raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy, but {root} has only labels.npy")
+    domains = choose(present, kinds, severities)
+    labels = np.asarray(_map(root / "labels.npy"))
+    rows = len(labels) if labels.ndim == 1 else 0
+    per_severity = rows // 5
+    if not rows or rows % 5 or labels.dtype.kind not in "iu" or (labels.reshape(5, -1) != labels[:per_severity]).any():
+        raise FozoError(
+            f"{root / 'labels.npy'} should hold the same N whole numbers five times, once for each severity, but is "
+            f"{labels.dtype} of shape {list(labels.shape)}; download it again"
+        )
+    arrays: dict[str, Pixels] = {}
+    for kind in dict.fromkeys(domain.kind for domain in domains):
+        array = _map(root / f"{kind}.npy")
+        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[0] != rows or array.shape[3] != 3:
+            raise FozoError(
+                f"{root / kind}.npy should be uint8 of shape [{rows}, height, width, 3] as labels.npy has "
+                f"{rows} rows, but is {array.dtype} of shape {list(array.shape)}; download it again"
+            )
+        arrays[kind] = array.view(np.uint8)
+    sizes = {array.shape[1:3] for array in arrays.values()}
+    if len(sizes) > 1:
+        raise FozoError(f"all arrays of a CIFAR-C set should have one image size, but {root} has {sorted(sizes)}")
+    samples = tuple(Sample(f"{i:05d}", int(value)) for i, value in enumerate(labels[:per_severity]))
+    if classes is None:
+        classes = tuple(map(str, range(10 if labels.max() < 10 else 100)))
+    check_labels(root, labels, classes)
+    height, width = sizes.pop()
+    return ImageSet("cifar-c", samples, tuple(classes), ArrayStore(arrays, per_severity), domains, size=(height, width))

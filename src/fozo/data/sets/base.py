@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fozo.data.corruptions import KINDS
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
+
+Names = Sequence[str] | None
 
 PROBES = 32
 """Headers read at opening to learn whether the images are ready-made crops of one size."""
@@ -32,7 +36,6 @@ class Domain(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``gaussian_noise/5``, or ``clean``."""
         return f"{self.kind}/{self.severity}" if self.severity else self.kind
 
 
@@ -86,7 +89,6 @@ class ImageSet:
             raise FozoError(f"the {self.name} set holds no images; check the path")
 
     def __len__(self) -> int:
-        """Images of one domain."""
         return len(self.samples)
 
     @property
@@ -115,7 +117,6 @@ class ImageSet:
         return digest.hexdigest()[:16]
 
     def read(self, index: int, domain: Domain = CLEAN) -> Pixels:
-        """Decode image ``index`` as it is under ``domain``."""
         path = self.samples[index].path
         pixels = self.store.read(path, domain)
         if self.size is not None and pixels.shape[:2] != self.size:
@@ -134,10 +135,9 @@ class ImageSet:
         named = {sample.path: sample for sample in self.samples}
         missing = [path for path in paths if path not in named]
         if missing:
-            raise FozoError(
-                f"{len(missing)} of the {len(paths)} listed images are not in this {self.name} set, "
-                f"first {missing[0]!r} (the set has names like {self.samples[0].path!r}); give the whole set"
-            )
+            names = f"first {missing[0]!r} (the set has names like {self.samples[0].path!r})"
+            listed = f"{len(missing)} of the {len(paths)} listed images are not in this {self.name} set"
+            raise FozoError(f"{listed}, {names}; give the whole set")
         twice = [path for path, times in Counter(paths).items() if times > 1]
         if twice:
             raise FozoError(f"the list names {twice[0]!r} more than once; list every image once")
@@ -145,7 +145,6 @@ class ImageSet:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed that is not a 64-bit key."""
     if not 0 <= seed < 2**64:
         raise FozoError(f"the seed is {seed}; give a whole number from 0 to 2**64 - 1")
 
@@ -173,7 +172,6 @@ def with_size(images: ImageSet) -> ImageSet:
 
 
 def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
-    """Read the sizes of a few images, evenly spaced over samples and domains."""
     found = {}
     count = len(images.samples)
     for flat in np.unique(np.linspace(0, count * len(images.domains) - 1, PROBES).astype(int)).tolist():
@@ -183,8 +181,32 @@ def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
     return found
 
 
+def in_paper_order(kinds: Collection[str]) -> list[str]:
+    """The paper's kinds first, in its order; then others by name."""
+    return [kind for kind in KINDS if kind in kinds] + sorted(set(kinds) - set(KINDS))
+
+
+def choose(found: Sequence[Domain], kinds: Names, severities: Sequence[int] | None) -> tuple[Domain, ...]:
+    """Keep the wanted kinds and severities; an absent one is refused."""
+    wanted = (kinds, severities)
+    for what, values, present in zip(("kind", "severity"), wanted, zip(*found, strict=True), strict=True):
+        absent = [value for value in values or () if value not in present]
+        if absent:
+            has = ", ".join(map(str, sorted(set(present))))
+            raise FozoError(f"there is no {what} {absent[0]!r} in this set; it has {has}")
+    some_kinds = [domain for domain in found if kinds is None or domain.kind in kinds]
+    return tuple(domain for domain in some_kinds if severities is None or domain.severity in severities)
+
+
+def check_labels(root: Path, labels: npt.NDArray[np.int64], classes: Sequence[str]) -> None:
+    low, high = labels.min(), labels.max()
+    if low < 0 or high >= len(classes):
+        raise FozoError(
+            f"{root} has labels from {low} to {high} for {len(classes)} classes; pass classes= with a name for each"
+        )
+
+
 def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, ...]) -> FozoError:
-    """The error of an image that differs in size from the ready-made crops of its set."""
     height, width = images.size or (0, 0)
     or_else = "" if images.corrupted else ", or open the set with crops=False to resize and crop every image"
     return FozoError(

@@ -41,7 +41,6 @@ class FolderStore:
         return header_size(self.locate(path, domain))
 
     def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
-        """The lengths of the files."""
         lengths = []
         for path in paths:
             file = self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
@@ -74,7 +73,6 @@ class Tree:
         return Tree(self.root / folder, self._listings)
 
     def listing(self, folder: str = "") -> Listing:
-        """List one folder; its path is relative to the root."""
         return self.listings((folder,))[0]
 
     def listings(self, folders: Iterable[str]) -> list[Listing]:

@@ -7,14 +7,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fozo.data.images import unreadable
 from fozo.errors import FozoError
 from fozo.io import read_bytes, read_text
 
 _FILE = r"(?P<file>ILSVRC2012_val_\d{8})(?:\.JPEG)?"
 _NAMED_WNID = re.compile(_FILE + r"[\s,]+(?P<wnid>n\d{8})\b.*")  # Kaggle's LOC_val_solution.csv, or "file wnid"
-_NAMED_INDEX = re.compile(_FILE + r"[\s,]+(?P<index>\d{1,3})")  # Caffe's val.txt: position in sorted order
+_NAMED_INDEX = re.compile(_FILE + r"[\s,]+(?P<number>\d{1,3})")  # Caffe's val.txt: position in sorted order
 _WNID = re.compile(r"(?P<wnid>n\d{8})")  # one a line, in the order of the file numbers
-_DEVKIT = re.compile(r"(?P<id>\d{1,4})")  # one a line, in the devkit's own numbering 1 ... 1000
+_DEVKIT = re.compile(r"(?P<number>\d{1,4})")  # one a line, in the devkit's own numbering 1 ... 1000
 MAX_META = 4 << 20
 """Bytes of meta.mat, which has 60,000."""
 _FORMATS = (_NAMED_WNID, _NAMED_INDEX, _WNID, _DEVKIT)
@@ -36,7 +37,7 @@ def read_ground_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
             f"{file} is not a list of validation labels: its first line is {(lines or [''])[0][:60]!r}; "
             f"give ILSVRC2012_validation_ground_truth.txt, a val.txt of 'file index', or LOC_val_solution.csv"
         )
-    devkit = _devkit(file.parent) if pattern is _DEVKIT else {}
+    numbered = _devkit(file.parent) if pattern is _DEVKIT else dict(enumerate(wnids))
     truth = {}
     for number, line in enumerate(lines, start=1):
         match = pattern.fullmatch(line)
@@ -44,12 +45,7 @@ def read_ground_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
             raise FozoError(f"line {number} of {file} is {line[:60]!r}, unlike the lines before; repair the file")
         parts = match.groupdict()
         name = parts.get("file") or f"ILSVRC2012_val_{number:08d}"
-        if "index" in parts:
-            wnid = wnids[int(parts["index"])]
-        elif "id" in parts:
-            wnid = devkit.get(int(parts["id"]), "")
-        else:
-            wnid = parts["wnid"]
+        wnid = parts["wnid"] if "wnid" in parts else numbered.get(int(parts["number"]), "")
         if wnid not in wnids:
             raise FozoError(f"line {number} of {file} is {line[:60]!r}, which is not a class of ImageNet-1k; repair it")
         truth[f"{name}.JPEG"] = wnid
@@ -70,11 +66,7 @@ def _devkit(folder: Path) -> dict[int, str]:
         )
     from scipy.io import loadmat  # imported here: it takes as long as the rest of fozo, and few sets need it
 
-    try:
+    with unreadable(f"{matrix} is not the devkit's meta.mat", "download it again"):
         synsets = loadmat(io.BytesIO(read_bytes(matrix, MAX_META)), squeeze_me=True)["synsets"]
         # Inner nodes of the hierarchy are listed too, with numbers above 1000.
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
-    except FozoError:
-        raise
-    except Exception as error:  # a damaged file may make scipy raise nearly anything
-        raise FozoError(f"{matrix} is not the devkit's meta.mat ({error}); download it again") from error

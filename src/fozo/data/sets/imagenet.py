@@ -97,14 +97,14 @@ def robustbench_list(file: str | Path | None = None) -> tuple[str, ...]:
 
     Args:
         file: a list of ``wnid/ILSVRC2012_val_XXXXXXXX.JPEG`` lines; by default the one in an installed
-            ``robustbench``, which is not imported (that would import torch and download nothing we need).
+            ``robustbench``, which is not imported.
     """
     if file is None:
         package = find_spec("robustbench")
         if package is None or not package.submodule_search_locations:
             raise FozoError(
-                "robustbench is not installed, so its list of 5000 images is missing; "
-                "run pip install --no-deps robustbench, or give the file imagenet_test_image_ids.txt"
+                "robustbench is not installed; run pip install --no-deps robustbench, or give its file "
+                "imagenet_test_image_ids.txt"
             )
         file = Path(package.submodule_search_locations[0]) / ROBUSTBENCH
     paths = tuple(line.strip() for line in read_text(file).splitlines() if line.strip())

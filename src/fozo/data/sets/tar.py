@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fozo.data.images import EXTENSIONS, MAX_BYTES, Pixels, header_size, read_image
+from fozo.data.images import EXTENSIONS, MAX_BYTES, Pixels, header_size, read_image, unreadable
 from fozo.data.sets.base import Domain, ImageSet, Sample, with_size
 from fozo.data.sets.folder import Tree, some
 from fozo.errors import FozoError
@@ -46,35 +46,32 @@ class TarStore:
         return header_size(*self._bytes(path))
 
     def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
-        """The lengths of the members."""
         return [self.members[path].size for path in paths]
 
 
 def _index(tar: Path, images: dict[str, tuple[str, Member]], labels: dict[str, int]) -> None:
     """Add the image and the label of every key in one tar, in the tar's order."""
-    try:
-        # "r:" refuses compression: a compressed tar cannot be read at an offset.
-        with open_regular(tar, bounded=True) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
-            for entry in archive:
-                folder, slash, file = entry.name.removeprefix("./").rpartition("/")
-                stem, _, extension = file.partition(".")
-                key = f"{folder}{slash}{stem}"
-                if not entry.isreg() or entry.issparse() or file.startswith("."):
-                    continue
-                if file.lower().endswith(EXTENSIONS):
-                    if key in images:
-                        raise FozoError(f"the key {key!r} has a second image in {tar}; keys must differ")
-                    images[key] = f"{folder}{slash}{file}", Member(tar, entry.offset_data, entry.size)
-                elif extension == "cls":
-                    content = archive.extractfile(entry)
-                    text = content.read(32).decode("ascii", "replace").strip() if content else ""
-                    if not text.isdecimal():
-                        raise FozoError(f"{entry.name} in {tar} should hold a class number, but holds {text!r}")
-                    labels[key] = int(text)
-    except FozoError:
-        raise
-    except Exception as error:  # a damaged header may make tarfile raise nearly anything
-        raise FozoError(f"{tar} is not a readable uncompressed tar ({error}); unzip or download it again") from error
+    with (
+        unreadable(f"{tar} is not a readable uncompressed tar", "unzip or download it again"),
+        open_regular(tar, bounded=True) as stream,
+        tarfile.open(fileobj=stream, mode="r:") as archive,  # no compression: it cannot be read at an offset
+    ):
+        for entry in archive:
+            folder, slash, file = entry.name.removeprefix("./").rpartition("/")
+            stem, _, extension = file.partition(".")
+            key = f"{folder}{slash}{stem}"
+            if not entry.isreg() or entry.issparse() or file.startswith("."):
+                continue
+            if file.lower().endswith(EXTENSIONS):
+                if key in images:
+                    raise FozoError(f"the key {key!r} has a second image in {tar}; keys must differ")
+                images[key] = f"{folder}{slash}{file}", Member(tar, entry.offset_data, entry.size)
+            elif extension == "cls":
+                content = archive.extractfile(entry)
+                text = content.read(32).decode("ascii", "replace").strip() if content else ""
+                if not text.isdecimal():
+                    raise FozoError(f"{entry.name} in {tar} should hold a class number, but holds {text!r}")
+                labels[key] = int(text)
 
 
 def open_tar(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
@@ -87,14 +84,12 @@ def open_tar(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
     bare = [key for key in images if key not in labels]
     if bare or not images:
         raise FozoError(
-            f"{root} should hold a key.cls with the class number for every key.jpg, but of {len(images)} "
-            f"images {len(bare)} have none ({some(bare)}); give a WebDataset-like tar"
+            f"{root} should hold a key.cls with the class number for every key.jpg, but of {len(images)} images "
+            f"{len(bare)} have none ({some(bare)}); give a WebDataset-like tar"
         )
     highest = max(labels[key] for key in images)
     if classes is None and highest >= MAX_CLASSES:
-        raise FozoError(
-            f"{root} has a label {highest}, of {MAX_CLASSES} classes at most that are counted; name them with classes="
-        )
+        raise FozoError(f"{root} has a label {highest}, above the limit of {MAX_CLASSES}; name classes with classes=")
     names = tuple(map(str, range(highest + 1))) if classes is None else tuple(classes)
     if highest >= len(names):
         raise FozoError(f"{root} has a label {highest}, but there are only {len(names)} classes; complete classes=")

@@ -74,11 +74,9 @@ class QuantisedLinear(Linear):
         self.side, self.rounding = side, rounding
 
     def forward(self, x: Tensor) -> Tensor:
-        """Round and multiply."""
         return F.linear(self.rounding(x, self.step, self.side), self.weight, self.bias)
 
     def rows(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """Outputs ``start:stop`` alone."""
         return super().rows(self.rounding(x, self.step, self.side), start, stop)
 
 
@@ -147,7 +145,6 @@ class QuantisedEngine(TorchEngine):
     abilities = frozenset({"tokens", "torch", "blocks"})
 
     def __init__(self, plain: TorchEngine, scales: Scales) -> None:
-        """Quantise the model of ``plain``, which is left as it is, with steps made for it."""
         spec = plain.spec
         scales.check(spec.fingerprint, spec.name, step_shapes(plain.vit.architecture))
         super().__init__(quantised_vit(plain.vit, scales), name=spec.name, chunk=plain.chunk)

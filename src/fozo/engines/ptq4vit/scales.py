@@ -19,7 +19,7 @@ from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 
 BITS = (4, 6, 8)
-LARGEST = 1e30
+MAX_STEP = 1e30
 """Steps of float32 weights and activations lie far below it, and far above its inverse."""
 METRICS = ("hessian", "l2", "cosine")
 
@@ -36,22 +36,21 @@ class Scales:
     steps: Mapping[str, Array]
     model: str = ""
     metric: str = ""
-    """How they were found; for the reader, nothing depends on it."""
+    """How they were found, for readers only."""
     images: int = 0
 
     KIND = "quantisation scales"
 
     def __post_init__(self) -> None:
-        """Refuse widths that no search supports, and steps that cannot divide."""
         if self.bits not in BITS:
             raise FozoError(f"bits is {self.bits}; choose from {', '.join(map(str, BITS))}")
         for name, step in self.steps.items():
-            if not ((step > 1 / LARGEST) & (step < LARGEST)).all():
+            if not ((step > 1 / MAX_STEP) & (step < MAX_STEP)).all():
                 raise FozoError(f"the quantisation step {name} is not positive and finite; search the scales again")
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that tell one set of steps from another."""
+        """Eight hexadecimal digits that identify a set of steps."""
         text = hashlib.sha256(str(self.bits).encode())
         for name, step in sorted(self.steps.items()):
             text.update(name.encode() + np.ascontiguousarray(step, dtype="<f8").tobytes())
@@ -59,13 +58,13 @@ class Scales:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` without pickles; an old file stays until the new one is complete."""
-        facts = {"model": self.model, "metric": self.metric, "images": self.images}
-        header = {"kind": self.KIND, "fingerprint": self.fingerprint, "bits": self.bits, **facts}
-        save_arrays(path, header, self.steps)
+        metadata = {"model": self.model, "metric": self.metric, "images": self.images}
+        save_arrays(
+            path, {"kind": self.KIND, "fingerprint": self.fingerprint, "bits": self.bits, **metadata}, self.steps
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Scales:
-        """Read what :meth:`save` wrote."""
         header, arrays = load_arrays(path, cls.KIND)
         try:
             steps = {name: array.astype(np.float64) for name, array in arrays.items()}

@@ -74,6 +74,7 @@ class Align(Method[AlignConfig]):
         counts = layer_counts(spec.depth)
         self.shape = (sum(counts), spec.dim, self.targets.vectors.shape[1])
         """Layers, width and contents of what is remembered of an image."""
+        self.parameters = self.shape[0] * self.shape[1]  # of the moves of one image
         cls_strength = config.cls_strength if spec.class_token else 0.0
         self.strengths = np.repeat([config.mean_strength, config.std_strength, cls_strength], counts)[:, None]
 
@@ -270,11 +271,6 @@ class Align(Method[AlignConfig]):
         self._forget()
         self.updates.append(None)
         return logits
-
-    @property
-    def parameters(self) -> int:
-        """Numbers that the moves of one image consist of."""
-        return self.shape[0] * self.shape[1]
 
     def checkpoint(self) -> Callable[[], None]:
         """Roll the memory back instead of copying it."""

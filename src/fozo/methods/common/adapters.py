@@ -89,7 +89,6 @@ class Adapters:
         self.tokens = vit.pos_embed.shape[1]
 
     def __len__(self) -> int:
-        """How many numbers theta has."""
         return sum(tensor.numel() for adapter in self.adapters for tensor in adapter.tensors)
 
     def run(self, batch: Batch, theta: Array, keep: Masks | None, share: float) -> Taps:

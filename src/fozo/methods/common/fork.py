@@ -28,7 +28,6 @@ _held: list[threading.RLock] = []
 
 
 def protect(method: Lockable) -> None:
-    """Let forks wait for a method's batches."""
     _methods.append(weakref.ref(method, _methods.remove))
 
 

@@ -39,7 +39,6 @@ class MethodInfo:
 
 
 def check_needs(info: MethodInfo, engine: Engine, source: SourceStatistics | None) -> None:
-    """Refuse an engine or statistics that the method cannot work with."""
     if source is None and "source" in info.needs:
         raise FozoError(f"{info.name} needs {NEEDS['source']}")
     for need in ABILITIES:

@@ -37,7 +37,6 @@ class JournalFile:
     kept: list[int]
 
     def __len__(self) -> int:
-        """Count the batches in force."""
         return len(self.kept)
 
     def lines(self, batches: int | None = None) -> Iterator[dict[str, Any]]:
@@ -68,7 +67,6 @@ class JournalFile:
         return count
 
     def check(self, header: Mapping[str, object]) -> None:
-        """Refuse a journal of another model, method or config."""
         differing = [key for key in header if self.header.get(key) != header[key]]
         if differing:
             raise FozoError(
@@ -125,7 +123,6 @@ class Journal:
             read_journal(self.path)
 
     def append(self, index: int, entry: Mapping[str, object]) -> None:
-        """Record what batch ``index`` changed."""
         if self._process != os.getpid():  # a lock is inherited: both would write
             raise FozoError(f"the journal {self.path} is the parent process's; give the adapters of a child their own")
         if index > self.batches:
@@ -173,15 +170,13 @@ def _row_changes(old: npt.NDArray[np.generic], new: npt.NDArray[np.generic]) -> 
 
 
 def _with_changes(old: npt.NDArray[np.generic], change: Mapping[str, Any]) -> npt.NDArray[np.generic]:
-    shape, at = tuple(change["shape"]), change["at"]
-    wanted = (*shape[:1], *old.shape[1:])
-    if shape != wanted or len(at) > max(1, *shape[:1]):
+    shape, at, before = tuple(change["shape"]), change["at"], np.atleast_1d(old)
+    if shape[1:] != old.shape[1:] or not all(rows <= len(before) + len(at) for rows in shape[:1]):
         raise FozoError(f"it changes {len(at)} rows of {list(old.shape)} to {list(shape)}; restore it from a backup")
     rows = np.zeros(shape or (1,), dtype=old.dtype)
-    kept = np.atleast_1d(old)[: len(rows)]
+    kept = before[: len(rows)]
     rows[: len(kept)] = kept
     part = rows[at]
-    unpacker = zlib.decompressobj()
-    data = unpacker.decompress(base64.b64decode(change["data"], validate=True), part.nbytes + 1)
+    data = zlib.decompressobj().decompress(base64.b64decode(change["data"], validate=True), part.nbytes + 1)
     rows[at] = np.frombuffer(data, dtype=old.dtype).reshape(part.shape)
     return rows.reshape(shape)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from fozo.types import Array, Batch, Engine, Floats, State, Tap
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from typing_extensions import Self
 
 PUBLISHED_BATCH = 64
 """The batch size that the published learning rates are for."""
@@ -71,15 +70,12 @@ class LayerNorms:
         self.start: Array = self.values()
 
     def __len__(self) -> int:
-        """How many numbers are adapted."""
         return sum(parameter.numel() for parameter in self.parameters)
 
     def values(self) -> Array:
-        """All weights and biases, one after another, norm by norm."""
         return _flat(self.parameters)
 
     def assign(self, values: Array) -> None:
-        """Put ``values`` in force."""
         _fill(self.parameters, values)
 
     def logits(self, images: Tensor) -> Tensor:
@@ -126,14 +122,12 @@ class Descent:
     a short last batch does not change it."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot descend."""
         positive("gradient descent", rate=self.rate, batch_size=self.batch_size)
         if not 0 <= self.momentum < 1:
             raise FozoError(f"momentum must lie in [0, 1), not {self.momentum}")
 
     @property
     def step_size(self) -> float:
-        """The rate in force."""
         return self.rate * self.batch_size / PUBLISHED_BATCH
 
 
@@ -143,23 +137,16 @@ D = TypeVar("D", bound=Descent)
 class GradientMethod(Method[D]):
     """A method that descends a loss of the twin's logits by backpropagation. Subclasses implement ``learn``."""
 
+    LOWER_BLOCKS: ClassVar[bool] = False
+    """Whether only the lower blocks' norms are adapted (:func:`lower_blocks`), or all of the model."""
+    SHARES_PREPARED = False
+
     def prepare(self) -> None:
-        """Make the twin."""
-        self.norms = LayerNorms(self.engine, self.blocks(self.engine.spec.depth))
+        self.norms = LayerNorms(self.engine, lower_blocks(self.engine.spec.depth) if self.LOWER_BLOCKS else None)
+        self.parameters = len(self.norms)
         self.velocity = [parameter.detach().clone().zero_() for parameter in self.norms.parameters]
 
-    @staticmethod
-    def blocks(depth: int) -> range | None:
-        """Say which blocks' norms are adapted; all norms of the model by default."""
-        return None
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers of the model are adapted."""
-        return len(self.norms)
-
     def step(self, batch: Batch) -> Floats:
-        """Learn from a batch and return its logits."""
         import torch
 
         from fozo.engines.torch_engine import TorchBatch, to_numpy
@@ -170,7 +157,6 @@ class GradientMethod(Method[D]):
             return to_numpy(self.learn(batch.x.clone()))
 
     def predict(self, batch: Batch) -> Floats:
-        """One pass with the LayerNorms as they are."""
         self.passes_per_image = 1.0
         logits: Floats = self.norms.engine.run(batch)[Tap.LOGITS][0]
         return logits
@@ -195,20 +181,14 @@ class GradientMethod(Method[D]):
                 weight.sub_(velocity, alpha=self.config.step_size)
 
     def stop(self) -> None:
-        """Forget the momentum."""
         for velocity in self.velocity:
             velocity.zero_()
 
     def begin(self) -> None:
-        """Start from the model's own norms."""
         self.norms.assign(self.norms.start)
         self.stop()
 
-    def sibling(self) -> Self:
-        return self.clone()  # a step writes into the norms
-
     def variables(self) -> State:
-        """The LayerNorms, their momentum, and what a subclass declares."""
         return {"norms": self.norms.values(), "velocity": _flat(self.velocity)} | super().variables()
 
     def assign(self, variables: State) -> None:

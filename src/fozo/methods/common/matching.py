@@ -62,7 +62,6 @@ class MatchingMethod(Method[C]):
         return pooled if shift is None else (pooled + shift).astype(pooled.dtype)
 
     def variables(self) -> State:
-        """Add the average of the shift, if there is one yet, and the rows of the window."""
         spec, average, rows = self.engine.spec, self.shift.average, self.window.rows
         return super().variables() | {
             "shift": np.empty((0, spec.head_width)) if average is None else average[None],

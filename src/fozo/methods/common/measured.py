@@ -16,8 +16,7 @@ from fozo.types import Engine, Images
 class Savable(Protocol):
     """Something measured that can be kept in a file."""
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it."""
+    def save(self, path: str | os.PathLike[str]) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,10 @@ class DriftReading(Protocol):
     """What every drift detector can answer, in river's words."""
 
     @property
-    def drift_detected(self) -> bool:
-        """Whether the images have drifted."""
+    def drift_detected(self) -> bool: ...
 
     @property
-    def warning_detected(self) -> bool:
-        """Whether they may have."""
+    def warning_detected(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,9 @@ class Observer(Protocol):
     """Watches a method: :class:`fozo.Monitor`, or your own. It never changes a prediction."""
 
     @property
-    def drift(self) -> DriftReading:
-        """What it says about drift."""
+    def drift(self) -> DriftReading: ...
 
-    def observe(self, observation: Observation) -> None:
-        """Look at a batch that was predicted."""
+    def observe(self, observation: Observation) -> None: ...
 
     def metrics(self) -> dict[str, float]:
         """Numbers to report beside the method's own."""

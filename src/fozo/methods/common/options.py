@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from fozo.errors import FozoError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The config of a method without options."""
 
 
 def with_options(method: str, prefix: str, config: DataclassInstance, options: Mapping[str, object]) -> object:
@@ -54,14 +59,12 @@ def plain(config: DataclassInstance) -> dict[str, object]:
 
 
 def positive(method: str, **values: float) -> None:
-    """Refuse options that are not above zero (NaN included)."""
     for name, value in values.items():
         if not value > 0:
             raise FozoError(f"{method}: {name} must be above 0, not {value}")
 
 
 def one_of(method: str, choices: tuple[str, ...], **values: str) -> None:
-    """Refuse options that are not among the choices."""
     for name, value in values.items():
         if value not in choices:
             raise FozoError(f"{method}: {name} is {value!r}; choose from {', '.join(choices)}")

@@ -1,13 +1,13 @@
-"""States: attributes that a class declares, the checks that a state has to pass, and the file that keeps one."""
+"""States: attributes that a class declares, and the checks that a state or its file has to pass."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
-from functools import partial
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.errors import FozoError
 from fozo.io import ArraySpec, load_arrays, save_arrays
@@ -16,16 +16,8 @@ from fozo.types import State
 VERSION = 4
 MAX_MAGNITUDE = 1e30
 """Adaptation leads to no number near it; beyond it, products of two would not be finite."""
-
-
-class ArrayLike(Protocol):
-    """An array, or what a file's header says about one."""
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+AnyArray: TypeAlias = npt.NDArray[np.generic] | ArraySpec
+"""An array, or what a file's header says about one."""
 
 
 def read_attributes(owner: object, names: Iterable[str], optional: Collection[str]) -> State:
@@ -64,9 +56,7 @@ def write_attributes(owner: object, names: Iterable[str], optional: Collection[s
         setattr(owner, name, value)
 
 
-def check_arrays(
-    method: str, current: Mapping[str, ArrayLike], variable: Mapping[str, str], state: Mapping[str, ArrayLike]
-) -> None:
+def check_arrays(method: str, current: State, variable: Mapping[str, str], state: Mapping[str, AnyArray]) -> None:
     """Refuse names, shapes and precisions other than the current ones; ``variable`` rows may differ in number."""
     rows: dict[str, int] = {}
     for name in sorted(current.keys() ^ state.keys()):
@@ -89,25 +79,26 @@ def check_finite(state: State) -> None:
             raise FozoError(f"the state's {name!r} has values that are not finite; give a state that was saved whole")
 
 
-class Checker(Protocol):
-    """Refuses arrays that do not fit, by what their headers say."""
-
-    def __call__(self, arrays: Mapping[str, ArrayLike]) -> None: ...
-
-
 def save_state(path: str | os.PathLike[str], model: str, owner: Mapping[str, object], state: State) -> None:
     """Write an ``.npz`` (no pickle), atomically. ``owner`` says what has to be the same to continue from it."""
     save_arrays(path, {"kind": "state", "version": VERSION, "model": model, **owner}, state)
 
 
-def load_state(path: str | os.PathLike[str], owner: Mapping[str, object], check: Checker) -> State:
+def load_state(
+    path: str | os.PathLike[str],
+    owner: Mapping[str, object],
+    check_specs: Callable[[Mapping[str, AnyArray]], None],
+) -> State:
     """Read a state of ``owner``; anything else is refused before its arrays are read."""
-    return load_arrays(path, "state", partial(_check_file, os.fspath(path), owner, check))[1]
+
+    def check(header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
+        _check_owner(os.fspath(path), header, owner)
+        check_specs(specs)
+
+    return load_arrays(path, "state", check)[1]
 
 
-def _check_file(
-    path: str, owner: Mapping[str, object], check: Checker, header: Mapping[str, object], specs: Mapping[str, ArraySpec]
-) -> None:
+def _check_owner(path: str, header: Mapping[str, object], owner: Mapping[str, object]) -> None:
     if header.get("version") != VERSION:
         raise FozoError(f"{path} is a state of version {header.get('version')!r}, where {VERSION} is needed")
     for key in [*owner, "inner"]:
@@ -121,4 +112,3 @@ def _check_file(
             f"{path} was saved with {key}={theirs!r} ({header.get('model')}), but this run has {ours!r}; restore it "
             f"into a method made the same way"
         )
-    check(specs)

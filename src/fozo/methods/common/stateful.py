@@ -17,7 +17,7 @@ from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.journal import Journal, apply_changes, changes, read_journal
 from fozo.methods.common.options import plain
 from fozo.methods.common.state import (
-    ArrayLike,
+    AnyArray,
     check_arrays,
     check_finite,
     load_state,
@@ -48,6 +48,9 @@ class Stateful(ABC, Generic[C]):
 
     A number named here and in ``STATE`` may be ``None``.
     """
+
+    UNJOURNALED: ClassVar[tuple[str, ...]] = ()
+    """Variables that journal entries leave out, so that a replay begins them again."""
 
     engine: Engine
     config: C
@@ -100,6 +103,11 @@ class Stateful(ABC, Generic[C]):
         """Return what has to be the same for a journal to be continued or replayed."""
         return {"model": self.engine.spec.name, **self.owner()}
 
+    def open_journal(self, path: str | os.PathLike[str]) -> None:
+        """Append what each batch changes to a file from now on, as ``journal=`` does from the first batch on."""
+        with self.lock:
+            self.journal, self._recorded = Journal(path, self.journal_header()), self.variables()
+
     def append_to(self, journal: Journal, index: int) -> None:
         journal.append(index, self.record())
         self._recorded, self._entries = self.variables(), index + 1
@@ -145,8 +153,7 @@ class Stateful(ABC, Generic[C]):
                 self._metrics = {}
             self._rewind()
 
-    def check_arrays(self, arrays: Mapping[str, ArrayLike]) -> None:
-        """Refuse names, shapes and precisions that no state of this method has; arrays or their headers will do."""
+    def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
         check_arrays(self.info.name, self.variables(), self.variable_length(), arrays)
 
     def identity(self) -> dict[str, object]:
@@ -179,7 +186,7 @@ class Stateful(ABC, Generic[C]):
         file, other = read_journal(journal), self.sibling()
         file.check(self.journal_header())
         followed = file.replay(other.follow, batches)
-        with self.lock:
+        with self.lock, self.transaction():
             self._entries = followed
             self.load_state(other.state())
             self._recorded = {} if self.journal is None else self.variables()

@@ -48,7 +48,7 @@ class Wrapper(Method[C]):
             raise FozoError(
                 f"{self.inner.info.name} has a journal of its own; give journal= to {self.info.name} instead"
             )
-        self.lock = self.inner.lock
+        self.lock, self.parameters = self.inner.lock, self.inner.parameters
 
     def forward(self, batch: Batch) -> Floats | Answer:
         """Let the inner method adapt and predict, or only predict while frozen."""
@@ -100,10 +100,6 @@ class Wrapper(Method[C]):
         with self.lock:
             inner = {} if self.inner is None else self.inner.metrics()
             return {PREFIX + name: value for name, value in inner.items()} | super().metrics()
-
-    @property
-    def parameters(self) -> int:
-        return 0 if self.inner is None else self.inner.parameters
 
     def freeze(self) -> None:
         super().freeze()

@@ -41,12 +41,10 @@ def make_header(
 
 
 def record(step: Step, point: Array) -> dict[str, object]:
-    """Make the line of a step and the point that it led to."""
     return {**asdict(step), "led_to": checksum(point)}
 
 
 def starting_point(file: JournalFile) -> Array:
-    """Read the point before the first step."""
     shape = file.header.get("shape")
     try:
         values = np.frombuffer(base64.b64decode(str(file.header["start"]), validate=True), dtype="<f8")

@@ -61,7 +61,6 @@ class FOZOConfig:
     """Batches with fewer images than this are small."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown switches."""
         if self.passes < 2 or self.passes % 2:
             raise FozoError(f"fozo takes an even number of passes, 2n with n >= 1, not {self.passes}")
         one_of("fozo", ("normed", "cls"), features=self.features)
@@ -69,7 +68,6 @@ class FOZOConfig:
         self.objective()
 
     def objective(self) -> Objective:
-        """Make the loss."""
         return Objective(weight=self.weight, distance=self.distance, level_batches=self.level_batches)
 
 
@@ -91,6 +89,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
 
     EXTRAS: ClassVar = ("start", "noise")
     STATE: ClassVar = ("spsa",)
+    UNJOURNALED: ClassVar = ("shift", "window")
     VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "average": "averages"}
     PRESETS: ClassVar = {
         "official": FOZOConfig(),
@@ -98,16 +97,14 @@ class FOZO(MatchingMethod[FOZOConfig]):
     }
 
     def prepare(self) -> None:
-        """Make the loss, and draw the first prompts."""
         config = self.config
         self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
         self.start = first_prompts(self.engine.spec, config.prompts, self.seed, self.extras["start"])
         self.objective = config.objective()
         self.source_features = self.source.features if config.features == "normed" else self.source.cls
-        self.passes_per_image = float(config.passes)
+        self.passes_per_image, self.parameters = float(config.passes), self.start.size
 
     def begin(self) -> None:
-        """Set up everything that adaptation changes."""
         config = self.config
         self.spsa = SPSA(self.start, config.schedule, self.noise, samples=config.passes // 2, watch=config.watch)
         self.begin_matching(config.window, scale=2.0 if config.shift == "sum" else 1.0)
@@ -116,11 +113,6 @@ class FOZO(MatchingMethod[FOZOConfig]):
     def prompts(self) -> Array:
         """The prompts as they are now, ``[p, d]``."""
         return self.spsa.point
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers are adapted."""
-        return self.start.size
 
     def step(self, batch: Batch) -> Floats:
         """One turn of Algorithm 1's loop."""
@@ -146,7 +138,6 @@ class FOZO(MatchingMethod[FOZOConfig]):
         return prediction
 
     def predict(self, batch: Batch) -> Floats:
-        """One pass with the prompts as they are."""
         pooled = self.engine.run(batch, Knobs(prompts=self.prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
         self.passes_per_image = 1.0
         return self.engine.head()(pooled if self.config.shift == "none" else self.shifted(pooled))

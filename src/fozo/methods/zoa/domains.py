@@ -61,7 +61,6 @@ class KnowledgeBank:
         return len(self.offsets) - 1
 
     def mixed(self, mixture: Array) -> Array:
-        """The offsets mixed by ``mixture``."""
         offset: Array = softmax(self.inverse_temperature * mixture) @ self.offsets
         return offset
 
@@ -96,11 +95,9 @@ class KnowledgeBank:
         return out + 1
 
     def state(self) -> State:
-        """Return everything that changes, as named arrays."""
         return {"offsets": self.offsets, "similarity": self.similarity}
 
     def load_state(self, state: State) -> None:
-        """Continue from what :meth:`state` returned."""
         if len(state["offsets"]) > self.capacity + 1:
             raise FozoError(f"the state remembers {len(state['offsets']) - 1} domains, but capacity is {self.capacity}")
         self.offsets, self.similarity = (np.array(state[name], np.float64) for name in ("offsets", "similarity"))

@@ -13,7 +13,7 @@ and borrows the features of the images before it, as in FOZO.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.methods.zoa.domains import DomainWatch, KnowledgeBank
 from fozo.types import Array, Batch, Floats, State, Tap, Taps
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,6 @@ class ZOAConfig:
     """Whether the batch that reveals a new domain is still shifted for the old one."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
         positive("zoa", c=self.c, mixture_c=self.mixture_c, samples=self.samples)
         each = 1 + self.samples
         if self.passes < each or self.passes % each:
@@ -89,6 +85,7 @@ class ZOA(MatchingMethod[ZOAConfig]):
     """
 
     EXTRAS: ClassVar = ("noise",)
+    SHARES_PREPARED = False
     STATE: ClassVar = ("search", "bank")
     VARIABLE_LENGTH: ClassVar = {
         **MatchingMethod.VARIABLE_LENGTH, "point": "coordinates", "offsets": "domains", "domain": "averages",
@@ -99,14 +96,13 @@ class ZOA(MatchingMethod[ZOAConfig]):
     }
 
     def prepare(self) -> None:
-        """Make the twin."""
         self.norms = LayerNorms(self.engine, lower_blocks(self.engine.spec.depth, first=1))
         self.noise: Noise = self.extras["noise"] or SignedUniform(self.seed)
         self.objective = Objective()
         self.passes_per_image = float(self.config.passes)
+        self.parameters = len(self.norms) + self.config.capacity + 1  # e, and the mixture of a full bank
 
     def begin(self) -> None:
-        """Set up everything that adaptation changes."""
         c = self.config
         size = len(self.norms)
         self.bank = KnowledgeBank(
@@ -122,13 +118,7 @@ class ZOA(MatchingMethod[ZOAConfig]):
         self.begin_matching(c.window)
         self.norms.assign(self.norms.start)
 
-    @property
-    def parameters(self) -> int:
-        """How many numbers are adapted: e, and the mixture of a full bank."""
-        return len(self.norms) + self.config.capacity + 1
-
     def _parts(self, point: Array) -> tuple[Array, Array]:
-        """Cut a point into the mixture a and e."""
         return point[: -len(self.norms)], point[-len(self.norms) :]
 
     def _moves(self, draw: int, size: int) -> Array:
@@ -212,13 +202,9 @@ class ZOA(MatchingMethod[ZOAConfig]):
         return True
 
     def predict(self, batch: Batch) -> Floats:
-        """One pass with the LayerNorms as they are."""
         pooled = self.norms.engine.run(batch, taps=(Tap.POOLED,))[Tap.POOLED][0]
         self.passes_per_image = 1.0
         return self.engine.head()(self.shifted(pooled))
-
-    def sibling(self) -> Self:
-        return self.clone()  # a step writes into the norms
 
     def variables(self) -> State:
         average = self.watch.average

@@ -8,8 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 STYLE = ("page.css",)
-SCRIPT = ("rows.js", "order.js", "stream.js")
-"""Parts of one module: what one defines, all know."""
+SCRIPT = ("rows.js", "order.js", "stream.js")  # parts of one module
 
 
 @cache
@@ -18,7 +17,7 @@ def _text(*names: str) -> str:
 
 
 def document() -> str:
-    """Put the page together."""
+    """The HTML of the page: static files only, no data."""
     return _text("page.html").replace("/*STYLE*/", _text(*STYLE)).replace("/*SCRIPT*/", _text(*SCRIPT))
 
 
@@ -27,19 +26,10 @@ def policy() -> str:
 
     Strings cannot become markup or code, even by mistake: a camera may have any name.
     """
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src {_hash(*SCRIPT)}",
-            f"style-src {_hash(*STYLE)}",
-            "connect-src 'self'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        ]
+    return (
+        f"default-src 'none'; script-src {_hash(*SCRIPT)}; style-src {_hash(*STYLE)}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 

@@ -1,0 +1,226 @@
+"""What the base class promises beside predictions: observers, freezing, journals, and arguments as users have them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.data import sample
+from fozo.engines.blackbox import black_box
+from fozo.engines.load import Model
+from fozo.methods import registry
+from fozo.methods.base import Method
+from fozo.methods.common import fork
+from fozo.methods.common.observer import Observation
+from fozo.methods.noadapt import NoAdapt
+from fozo.testing import check_method, same
+from tests.helpers import random_images
+from tests.methods.test_every_method import create
+
+SAMPLE = sample.MODELS["float32"]
+FROZEN_PASSES = {"align": 1, "cazo": 1, "deyo": 1, "foa": 1, "fozo": 1, "neo": 1, "sar": 1, "t3a": 1, "zoa": 1}
+
+
+class Drift:
+    """No drift."""
+
+    drift_detected = warning_detected = False
+
+
+class Observer:
+    """Counts what it is shown, or fails; returns what a guard once did."""
+
+    drift = Drift()
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails, self.batches = fails, 0
+
+    def observe(self, observation: Observation) -> None:
+        self.batches += 1
+        if self.fails:
+            raise RuntimeError("no disk")
+
+    def metrics(self) -> dict[str, float]:
+        return {"watched": float(self.batches)}
+
+    def reset(self) -> None:
+        self.batches = 0
+
+
+def test_a_method_has_one_observer_which_is_reset_with_it() -> None:
+    method, first, second = create("neo"), Observer(), Observer()
+    method.attach(first)
+    with pytest.raises(fozo.FozoError, match="is watched by a Observer already"):
+        method.attach(second)
+    method(random_images(2))
+    assert method.metrics()["watched"] == 1 and second.batches == 0
+    method.reset()
+    assert first.batches == 0
+    method.detach(second)
+    assert method.observer is first
+    assert method.sibling().observer is None
+    method.detach()
+    with pytest.raises(fozo.FozoError, match="neo has no monitor"):
+        method.drift  # noqa: B018 - the attribute is what is asked about
+
+
+def test_what_an_observer_returns_changes_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, observer = create("noadapt"), Observer()
+    monkeypatch.setattr(observer, "observe", lambda observation: np.zeros_like(observation.logits))
+    method.attach(observer)
+    np.testing.assert_array_equal(method(random_images(2)), create("noadapt")(random_images(2)))
+
+
+def test_an_observer_that_keeps_failing_is_logged_once_and_then_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 4: there were 600 lines for 50 frames."""
+    now = [0.0]
+    monkeypatch.setattr("fozo.methods.common.observer.time.monotonic", lambda: now[0])
+    method = create("noadapt")
+    method.attach(Observer(fails=True))
+    with caplog.at_level(logging.ERROR):
+        for _ in range(50):
+            method(random_images(1))
+        assert len(caplog.records) == 1 and caplog.records[0].exc_info
+        now[0] = 61.0
+        method(random_images(1))
+    assert caplog.records[1].getMessage() == "the monitor of noadapt has failed on 51 batches"
+
+
+@pytest.mark.parametrize("name", FROZEN_PASSES)
+def test_a_frozen_method_costs_one_pass(name: str) -> None:
+    method = create(name)
+    method(random_images(6))
+    method.freeze()
+    learnt = method(random_images(6, seed=1))
+    assert method.passes_per_image == FROZEN_PASSES[name]
+    method.unfreeze()
+    method.reset()
+    method.freeze()
+    assert not np.array_equal(method(random_images(6, seed=1)), learnt)  # what was learnt is used
+    assert not method.sibling().frozen and not method.clone().frozen
+
+
+def test_a_journal_takes_a_path_and_the_model_as_a_file(tmp_path: Path) -> None:
+    """Defect 1: 'str' object has no attribute 'spec'."""
+    statistics = SAMPLE.with_suffix(".statistics.npz")
+    method = fozo.FOZO(str(SAMPLE), str(statistics), journal=str(tmp_path / "journal"))
+    images = np.random.default_rng(0).random((8, 1, 28, 28), dtype=np.float32)
+    prompts = [method.prompts, *((method(images), method.prompts)[1] for _ in range(3))]
+    np.testing.assert_array_equal(fozo.replay(tmp_path / "journal", batches=2), prompts[2])
+    other = fozo.FOZO(SAMPLE, statistics)
+    other.replay(tmp_path / "journal")
+    assert all(np.array_equal(other.state()[name], method.state()[name]) for name in ("point", "pace", "average"))
+
+
+def test_a_black_box_has_a_journal(tmp_path: Path) -> None:
+    """Defect 6: fozo.adapter(black_box, clean, journal=...) was refused."""
+    path, clean = tmp_path / "journal", random_images(32)
+    engine = black_box(lambda images: np.asarray(images).mean(axis=(2, 3)), name="means")
+    adapter = fozo.adapter(engine, [clean], journal=path)
+    states = []
+    for seed in range(5):
+        adapter(0.2 * random_images(6, seed=seed))
+        states.append(adapter.state())
+    other = adapter.clone()
+    for batches in (2, 5, 1):
+        other.replay(path, batches=batches)
+        assert same(other.state(), states[batches - 1])
+    with pytest.raises(fozo.FozoError, match="holds 5 batches, not 6"):
+        other.replay(path, batches=6)
+    size = path.stat().st_size
+    assert size < 5 * 6 * 3 * 9 * 8 * 2 + 4000  # only rows that changed are written
+
+
+@pytest.mark.parametrize("name", ["neo", "t3a", "tent", "foa"])
+def test_a_journal_follows_resets_restores_and_failures(name: str, tmp_path: Path) -> None:
+    path, method = tmp_path / "journal", create(name)
+    method.open_journal(path)
+    method(random_images(4))
+    method.save(tmp_path / "state.npz")
+    method.reset()
+    fresh = method.sibling()
+    fresh.replay(path)
+    assert same(fresh.state(), method.state())
+    method.restore(tmp_path / "state.npz")
+    method(random_images(4, seed=1))
+    state = method.state()
+    with pytest.raises(fozo.FozoError):
+        method(np.full((2, *method.engine.spec.image_shape), np.nan, np.float32))
+    fresh.replay(path)
+    assert same(fresh.state(), state)
+    fresh(random_images(4, seed=2)), method(random_images(4, seed=2))
+    assert same(fresh.state(), method.state())
+
+
+def test_a_journal_goes_on_after_a_restart(tmp_path: Path) -> None:
+    path, method = tmp_path / "journal", create("neo")
+    method.open_journal(path)
+    for seed in range(3):
+        method(random_images(4, seed=seed))
+    assert method.journal is not None
+    method.journal.close()
+    again = create("neo")
+    again.open_journal(path)
+    again.replay(path, batches=2)
+    again(random_images(4, seed=2))
+    assert same(again.state(), method.state()) and again.journal is not None and again.journal.batches == 3
+
+
+def test_a_fork_waits_for_all_busy_methods_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 14: it waited for each of them as long."""
+    monkeypatch.setattr(fork, "WAIT", 0.3)
+    methods, held, done = [create("neo") for _ in range(4)], threading.Barrier(5), threading.Event()
+
+    def hold(method: Method[Any]) -> None:
+        with method.lock:
+            held.wait()
+            done.wait()
+
+    threads = [threading.Thread(target=hold, args=(method,)) for method in methods]
+    for thread in threads:
+        thread.start()
+    held.wait()
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if all(method.lock.acquire(timeout=1) for method in methods) else 1)
+    waited = time.monotonic() - started
+    done.set()
+    assert os.waitpid(child, 0)[1] == 0 and 0.25 < waited < 0.9
+    for thread in threads:
+        thread.join()
+
+
+def test_arguments_are_typed_as_the_docstring_offers_them(tmp_path: Path) -> None:
+    """Defect 17: mypy, which reads this file, accepts a path for every argument that takes one."""
+
+    def make(model: Model, source: str | Path) -> list[Method[Any]]:
+        return [
+            fozo.FOZO(model, source, journal=tmp_path / "a"),
+            fozo.Align(model, source, journal=str(tmp_path / "b")),
+            fozo.create("neo", model, source, journal=tmp_path / "c"),
+            NoAdapt(model),
+        ]
+
+    assert all(method.engine.spec.classes == 10 for method in make(SAMPLE, SAMPLE.with_suffix(".statistics.npz")))
+
+
+def test_the_examples_of_the_documentation_keep_every_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    own, combined = (block.partition("```")[0] for block in text.split("```python\n")[1:3])
+    names: dict[str, Any] = {}
+    exec(own, names)
+    check_method(lambda: names["Balance"](create("noadapt").engine))
+    exec(combined, names)
+    assert names["adapter"].inner.info.name == "foa"

@@ -1,0 +1,104 @@
+"""Methods around other methods: what composes keeps every promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fozo
+from fozo.methods.base import Method
+from fozo.methods.equalise import Equalise
+from fozo.methods.neo import NEO
+from fozo.testing import check_method, same
+from tests.helpers import random_images
+from tests.methods.test_every_method import create
+
+PAIRS: dict[str, Callable[[], Method[Any]]] = {
+    "equalise, fozo": lambda: Equalise.before(create("fozo")),
+    "equalise, t3a": lambda: Equalise.before(create("t3a")),
+    "equalise, tent": lambda: Equalise.before(create("tent")),
+    "align, neo": lambda: NEO.behind(create("align")),
+    "foa, neo": lambda: NEO.behind(create("foa")),
+    "equalise, foa, neo": lambda: NEO.behind(Equalise.before(create("foa"))),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_pair_keeps_every_promise(pair: str) -> None:
+    check_method(PAIRS[pair])
+
+
+def test_each_does_to_the_other_what_it_does_alone() -> None:
+    """NEO's correction of logits is linear, so it can be checked against the inner method's own logits."""
+    alone, pair = create("foa"), NEO.behind(create("foa"))
+    bias, total, images = pair.engine.head().bias, 0.0, 0
+    for seed in range(3):
+        batch = random_images(6, seed=seed)
+        logits = alone(batch)
+        total, images = total + logits.sum(axis=0, dtype=np.float64), images + len(logits)
+        np.testing.assert_allclose(pair(batch), logits - (total / images - bias), atol=1e-5)
+    assert pair.passes_per_image == alone.passes_per_image == 3 and pair.parameters == alone.parameters
+    assert pair.metrics()["inner.loss"] == alone.metrics()["loss"]
+
+
+def test_the_inner_method_sees_equalised_images() -> None:
+    inner = create("t3a")
+    seen, step = list[np.ndarray](), inner.step
+    inner.step = lambda batch: (seen.append(batch.images.copy()), step(batch))[1]  # type: ignore[method-assign, func-returns-value]
+    pair, alone = Equalise.before(inner), create("equalise")
+    for seed in range(3):
+        batch = 0.3 * random_images(12, seed=seed)
+        pair(batch), alone(batch)
+        assert alone.last_input is not None and not np.array_equal(seen[-1], batch)
+        np.testing.assert_array_equal(seen[-1][-1], alone.last_input)
+    assert pair.descriptors is not None and len(pair.descriptors) == 12
+
+
+def test_states_belong_to_one_combination(tmp_path: Path) -> None:
+    pair, batch = Equalise.before(create("t3a")), random_images(6)
+    pair(batch)
+    pair.save(tmp_path / "pair.npz")
+    assert {"mean", "inner.labels"} <= pair.state().keys()
+    for other in (create("equalise"), Equalise.before(create("noadapt"))):
+        with pytest.raises(fozo.FozoError, match=r"inner|method"):
+            other.restore(tmp_path / "pair.npz")
+    create("equalise").save(tmp_path / "alone.npz")
+    with pytest.raises(fozo.FozoError, match="inner=None"):
+        pair.restore(tmp_path / "alone.npz")
+    assert "inner=<T3A on" in repr(pair)
+
+
+def test_a_failure_behind_the_inner_step_undoes_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = NEO.behind(create("foa"))
+    pair(random_images(6))
+    before = pair.state()
+    with monkeypatch.context() as patch:
+        patch.setattr(pair, "_centred", lambda logits: logits * np.nan)
+        with pytest.raises(fozo.FozoError, match="not all finite"):
+            pair(random_images(6, seed=1))
+    assert same(before, pair.state())
+
+
+def test_what_cannot_be_wrapped_is_refused(tmp_path: Path, engine: fozo.Engine) -> None:
+    with pytest.raises(fozo.FozoError, match="need one engine"):
+        NEO(engine, inner=create("t3a"))
+    inner = create("t3a")
+    inner.open_journal(tmp_path / "journal")
+    with pytest.raises(fozo.FozoError, match="t3a has a journal of its own"):
+        NEO.behind(inner)
+
+
+def test_a_frozen_inner_method_stays_as_it_is() -> None:
+    inner = create("t3a")
+    pair = NEO.behind(inner)
+    pair(random_images(6))
+    inner.freeze()
+    before = pair.state()
+    pair(random_images(6, seed=1))
+    after = pair.state()
+    assert same(*({k: v for k, v in s.items() if k.startswith("inner.")} for s in (before, after)))
+    assert after["count"] == 12 and not pair.frozen

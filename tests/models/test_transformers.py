@@ -1,0 +1,112 @@
+"""Models of transformers become fozo's ViT with equal logits, or are refused with a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fozo
+from fozo.errors import FozoError
+from tests.models.helpers import assert_equal_logits, images, shake
+
+HF_SIZES: dict[str, Any] = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "image_size": 32,
+    "patch_size": 8,
+    "num_labels": 6,
+}
+
+
+def hf_model(kind: str, **changes: Any) -> nn.Module:
+    import transformers
+
+    sizes = {**HF_SIZES, **changes}
+    if kind == "Siglip":
+        sizes = {"num_labels": sizes.pop("num_labels"), "vision_config": sizes, "text_config": {"vocab_size": 50_000}}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    return shake(getattr(transformers, f"{kind}ForImageClassification")(config))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("ViT", {}),
+        ("ViT", {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"}),
+        ("ViT", {"num_channels": 1}),
+        ("DeiT", {}),
+        ("Dinov2", {}),
+        ("Dinov2", {"layerscale_value": 0.5, "mlp_ratio": 2}),
+        ("Dinov2WithRegisters", {}),
+        ("Siglip", {}),
+    ],
+)
+def test_transformers_models(kind: str, changes: dict[str, Any]) -> None:
+    model = hf_model(kind, **changes)
+    assert_equal_logits(model, fozo.load_engine(model), images(3, changes.get("num_channels", 3)))
+
+
+def test_transformers_models_with_the_names_of_version_4() -> None:
+    """Older releases named the same tensors differently; a stand-in wears those names."""
+    model = hf_model("ViT")
+    old = [
+        (r"vit\.layers\.(\d+)", r"vit.encoder.layer.\1"),
+        (r"attention\.q_proj", "attention.attention.query"),
+        (r"attention\.k_proj", "attention.attention.key"),
+        (r"attention\.v_proj", "attention.attention.value"),
+        (r"attention\.o_proj", "attention.output.dense"),
+        (r"mlp\.fc1", "intermediate.dense"),
+        (r"mlp\.fc2", "output.dense"),
+    ]
+
+    class Older(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+            self.config = model.config
+            self.classifier = model.classifier
+
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            renamed = {}
+            for name, tensor in model.state_dict().items():
+                for new, past in old:
+                    name = re.sub(new, past, name)
+                renamed[name] = tensor
+            assert "vit.encoder.layer.0.attention.attention.query.weight" in renamed
+            return renamed
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return model(x)
+
+    assert_equal_logits(model, fozo.load_engine(Older().eval()), images())
+
+
+def test_dinov2_at_another_size_equals_transformers_own_interpolation() -> None:
+    model = hf_model("Dinov2")
+    assert_equal_logits(model, fozo.load_engine(model, image_size=48), images(2, 3, 48, 48))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hf_model("Dinov2", use_swiglu_ffn=True), "not a plain ViT|blocks"),
+        (lambda: hf_model("Beit"), r"tokens of BeitForImageClassification are not known.*use it as a black box"),
+    ],
+)
+def test_other_transformers_models_are_refused(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(FozoError, match=message):
+        fozo.load_engine(make())
+
+
+def test_transformers_distilled_deit() -> None:
+    import transformers
+
+    model = shake(transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**HF_SIZES)))
+    assert_equal_logits(model, fozo.load_engine(model), images())
