@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit ray mutate docs clean
+.PHONY: demo test lint types unit ray matrix mutate docs clean
 
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
@@ -32,6 +32,15 @@ unit: $(VENV)/.ready
 ray: $(VENV)/.ready
 	$(BIN)/pytest --numprocesses 0 -m ray $(shell grep -rlE 'mark\.ray' tests --include='*.py')
 
+# What needs neither PyTorch nor the pinned versions, on every other Python that is there.
+PYTHONS ?= python3.10 python3.12 python3.13
+matrix:
+	@for python in $(PYTHONS); do \
+	  $$python -m venv $(VENV)-$$(basename $$python) && \
+	  $(VENV)-$$(basename $$python)/bin/python -m pip install --quiet --editable '.[serve]' pytest pytest-timeout hypothesis httpx && \
+	  $(VENV)-$$(basename $$python)/bin/python -m pytest -q -m "not ray" --noconftest tests/core tests/io || exit 1; \
+	done
+
 # Change one operator or number after another, and list changes that no test notices: 20 minutes on two processors.
 mutate: $(VENV)/.ready
 	$(BIN)/python -m tests.mutate
@@ -45,7 +54,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "installing the pinned development environment (a few minutes the first time)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,timm,bench,ray,serve,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,transformers,timm,bench,ray,serve,dev]'
 	@# Only to compare with, so without what it asks for, which is of 2020.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps imagecorruptions robustbench
 	@touch $@

@@ -142,9 +142,9 @@ def table(results: dict[str, Result], a: argparse.Namespace) -> str:
         "",
         f"NoAdapt takes {1000 * plain['seconds']:.0f} ms an image and {plain['peak']:.0f} MiB, of which most is Python "
         f"and PyTorch. A top-1 is uncertain by up to {error:.1f} points (one standard error); differences between "
-        "methods are surer than that, because all see the same images. Some 90 MiB of FOA's memory are what pycma "
-        "imports. Align's parameters are the numbers that the moves of an image consist of; they are computed, not "
-        "searched or learned.",
+        "methods are surer than that, because all see the same images. Some 90 MiB of FOA's memory were pycma's, "
+        "which it no longer uses. Align's parameters are the numbers that the moves of an image consist of; they are "
+        "computed, not searched or learned.",
         "",
     ]
     return "\n".join(lines)

@@ -50,13 +50,13 @@ def test_a_source_tree_that_nobody_installed_has_no_version(monkeypatch: pytest.
 
 
 def test_importing_fozo_does_not_import_torch_or_other_heavy_packages() -> None:
-    names = ("torch", "timm", "transformers", "PIL", "onnx", "onnxruntime", "openvino", "typer", "cma")
+    names = ("torch", "timm", "transformers", "PIL", "onnx", "onnxruntime", "openvino", "typer")
     assert python(f"import fozo, sys; print([m for m in {names} if m in sys.modules])") == "[]"
 
 
 WINDOWS = """
 import asyncio, importlib, multiprocessing, os, pkgutil, signal, subprocess, sys, tempfile
-import cma, cv2, numpy, onnx, onnxruntime, openvino, PIL.Image, prometheus_client, rich.console, rich.progress
+import cv2, numpy, onnx, onnxruntime, openvino, PIL.Image, prometheus_client, rich.console, rich.progress
 import scipy.ndimage, starlette.applications, torch, typer, uvicorn
 for name in ("fcntl", "grp", "posix", "pwd", "resource", "syslog", "termios", "tty"):
     sys.modules[name] = None

@@ -171,7 +171,7 @@ class Trainer:
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         self.epoch, seed = (int(value) for value in tensors.pop("epoch"))
         if seed != self.seed:
-            raise SystemExit(f"{self.checkpoint} was made with seed {seed}, not {self.seed}; remove it to start anew")
+            raise SystemExit(f"{self.checkpoint} was made with seed {seed}, not {self.seed}; remove it to start again")
         weights = {name[7:]: tensor for name, tensor in tensors.items() if name.startswith("weight.")}
         self.vit.load_state_dict(weights)
         for rate, optimizer in self.optimizers.items():

@@ -94,6 +94,6 @@ def test_a_node_that_does_not_share_the_folder_refuses(
 
 def test_an_address_where_nobody_answers_is_said_at_once(weights: Path, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
-    with pytest.raises(FozoError, match=r"nobody answers at 127\.0\.0\.1:1 "):
+    with pytest.raises(FozoError, match=r"no answer at 127\.0\.0\.1:1 "):
         run_on_ray(*work(weights, photos, tmp_path), address="127.0.0.1:1", finished=nothing)
     assert not list(tmp_path.iterdir())

@@ -17,7 +17,6 @@ import torch
 
 import fozo
 from fozo.bench import resources as resources_module
-from fozo.bench.measures import BatchRecord
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths, Resources, Show
 from fozo.bench.run import run_experiment
@@ -133,12 +132,6 @@ def test_what_is_recorded(weights: Path, paths: Paths, tmp_path: Path) -> None:
     assert all(cost.seconds > 0 and cost.memory > 1e6 for cost in costs)
     conditions = read_json(run.folder / "conditions.json")
     assert conditions["command"] == "fozo bench x" and "numpy" in json.dumps(conditions["environment"])
-
-
-def test_a_run_says_in_memory_what_its_files_say(weights: Path, paths: Paths, tmp_path: Path) -> None:
-    resources, store = opened(paths, tmp_path / "cache"), Store(tmp_path / "runs")
-    first = run_experiment(make(weights), resources, store)
-    assert run_experiment(make(weights), resources, store) == first
 
 
 def test_a_finished_run_is_found_before_a_model_is_loaded_or_anything_measured(
@@ -334,8 +327,3 @@ def test_a_full_disk_while_saving_the_state_is_one_sentence_and_loses_nothing(
             run_experiment(make(weights), resources, store, save_seconds=0)
     assert not list((tmp_path / "runs").rglob("*.part"))
     assert timeless(run_experiment(make(weights), resources, store)) == timeless(whole)
-
-
-def test_records_are_read_as_they_were_written(weights: Path, paths: Paths, tmp_path: Path) -> None:
-    run = run_experiment(make(weights), opened(paths, tmp_path), Store(tmp_path / "runs"))
-    assert [BatchRecord.read(record.line()) for record in run.records()] == run.records()

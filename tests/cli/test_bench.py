@@ -184,7 +184,7 @@ def test_progress_on_a_terminal(
 def test_the_report(call: Call, recipe: Path, weights: Path, photos: Path, tmp_path: Path) -> None:
     runs, page = tmp_path / "runs", tmp_path / "page.html"
     code, _, errors = call("report", runs)
-    assert code == 2 and "is no folder" in errors and len(errors.splitlines()) == 1
+    assert code == 2 and "is not a folder" in errors and len(errors.splitlines()) == 1
     runs.mkdir()
     code, _, errors = call("report", runs, "-o", page)
     assert code == 2 and "holds no results" in errors and not page.exists()

@@ -76,12 +76,26 @@ def test_a_restored_search_continues_bit_for_bit(dimension: int, population: int
     assert all(np.array_equal(theirs[name], ours[name], equal_nan=True) for name in theirs)
 
 
-def test_a_large_search_with_a_population_of_two_keeps_going() -> None:
-    # From 300 dimensions on, pycma's own default step-size rule fails with a population of two.
-    optimizer = CMAES(np.zeros(320), population=2, keep_best=False)
-    for _ in range(5):
-        optimizer.tell(sphere(optimizer.ask()))
-    assert optimizer.index == 5
+@pytest.mark.parametrize(
+    ("size", "population", "keep_best"), [(12, 2, False), (12, 2, True), (12, 5, True), (48, 27, True), (320, 2, True)]
+)
+def test_it_is_pycma(size: int, population: int, keep_best: bool) -> None:
+    """Ill-conditioned and rugged, so that paths stall, mirrors are tried and points are shortened."""
+    cma = pytest.importorskip("cma")
+    ours, theirs = (np.random.RandomState(1) for _ in range(2))
+    search = CMAES(np.zeros(size), population=population, keep_best=keep_best, draws=lambda step: ours.randn)
+    settings = {"popsize": population, "AdaptSigma": cma.sigma_adaptation.CMAAdaptSigmaCSA, "seed": np.nan}
+    oracle = cma.CMAEvolutionStrategy(np.zeros(size), 1.0, settings | {"randn": theirs.randn, "verbose": -9})
+    best = np.zeros(size)
+    for _ in range(40):
+        expected = np.array(oracle.ask() + [best] * keep_best)
+        found = search.ask()
+        np.testing.assert_allclose(found, expected, atol=1e-8)
+        losses = (np.linspace(1, 30, size) * (expected - 0.3) ** 2 + np.sin(7 * expected)).sum(axis=1)
+        best = expected[losses.argmin()]
+        oracle.tell(list(expected), losses.tolist())
+        search.tell(losses)
+        np.testing.assert_allclose(search.sigma, oracle.sigma, rtol=1e-9)
 
 
 def test_telling_without_having_asked_is_refused() -> None:

@@ -1,6 +1,6 @@
-"""A state that does not fit is refused, and nothing is changed: also where its form is right and its meaning is not.
+"""A state that does not fit is refused and changes nothing, also one of impossible values in the right shapes.
 
-What every method has to refuse by form (names, shapes, precisions, NaN) :func:`fozo.testing.check_method` checks.
+What every method has to refuse (names, shapes, precisions, NaN) :func:`fozo.testing.check_method` checks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def used(name: str, engine: fozo.Engine, source: fozo.SourceStatistics) -> fozo.
 
 
 def rows(count: int, *names: str) -> Damage:
-    """Give some arrays so many rows."""
+    """Give some arrays ``count`` rows."""
     return lambda state: {name: np.resize(state[name], (count, *state[name].shape[1:])) for name in names}
 
 
@@ -89,12 +89,10 @@ def as_type(name: str, dtype: str) -> Damage:
         ("fozo", lambda state: {"point": state["point"][:, 1:]}),
         ("foa", rows(2, "shift")),
         ("foa", rows(9, "window")),
-        ("foa", lambda state: {"cma": state["cma"][:-1]}),
-        ("foa", lambda state: {"cma": np.append(state["cma"], 1.0)}),
-        ("foa", lambda state: {"cma.form": state["cma.form"][:-1]}),
-        ("foa", lambda state: {"cma.form": np.frombuffer(b"[]", np.uint8), "cma": np.empty(0)}),
-        ("foa", lambda state: {"cma.form": np.frombuffer(b'{"a": 1}', np.uint8)}),
-        ("foa", lambda state: {"cma.form": np.frombuffer(b"[" * 100_000, np.uint8)}),
+        ("foa", lambda state: {"axes": state["axes"][:-1]}),
+        ("foa", value("lengths", 0, 0.0)),
+        ("foa", lambda state: {"sigma": np.array(-1.0)}),
+        ("foa", lambda state: {"mirrored": np.array(2.0)}),
         ("fozo", value("point", 0, 1e200)),
         ("tent", value("norms", 0, -1e200)),
         ("zoa", rows(4, "offsets")),

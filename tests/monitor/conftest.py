@@ -42,15 +42,15 @@ def material() -> Material:
     pixels = np.stack([prepare(images, images.read(int(i)), engine.spec.image_size, 1) for i in order])
     labels = np.array([images.samples[i].label for i in order])
     adapter = fozo.adapter(engine, fozo.calibrate(engine, [engine.spec.normalise(pixels[:CALIBRATION])]))
-    told: list[int] = []
+    left: list[int] = []
     reference = fozo.MonitorReference.collect(
         adapter,
         pixels[:CALIBRATION],
         labels[:CALIBRATION],
         sample=20,
-        progress=lambda doing, done, total: told.append(total - done),
+        progress=lambda doing, done, total: left.append(total - done),
     )
-    assert told[-1] == 0 and len(told) > 10  # it says how far it is
+    assert left[-1] == 0 and len(left) > 10
     return Material(adapter, reference, pixels, labels)
 
 

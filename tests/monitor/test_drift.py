@@ -46,7 +46,7 @@ def test_false_alarms_of_real_clean_images_keep_to_the_rate(material: Material, 
     p = np.array([clean.p_value(clean.distance(rows[pick]), size, 0.0) for pick in picks])
     # 20 are expected at 1 in 100 and 2 at 1 in 1000; images recur and 300 calibrated, so twice that is allowed for.
     assert (p < 1e-2).sum() <= 45 and (p < 1e-3).sum() <= 10
-    assert (p < 0.5).mean() > 0.25  # and it is no test that never says anything
+    assert (p < 0.5).mean() > 0.25  # the test has power
 
 
 def test_a_shift_is_noticed_and_dated_and_its_end_too(clean: CleanImages) -> None:
@@ -72,7 +72,7 @@ def test_single_images_add_up(clean: CleanImages) -> None:
     assert found[-1] and 0 < found.index(True) < 20  # not by the first alone
 
 
-def test_frames_of_one_scene_are_no_independent_images(clean: CleanImages) -> None:
+def test_frames_of_one_scene_are_not_independent(clean: CleanImages) -> None:
     scene = invented(40, 7)[np.argmax(np.square(clean.whitening(invented(40, 7))).sum(axis=1) > clean.length)]
     frames = scene + 0.01 * invented(64, 8)
     rows = clean.whitening(frames)

@@ -14,9 +14,9 @@ from tests.monitor.conftest import BATCH, CALIBRATION, Material, run, watched
 
 
 def test_a_day_of_a_camera(material: Material, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[Event] = []
+    raised: list[Event] = []
     times = iter(range(10_000))
-    adapter, monitor = watched(material, on_event=told.append, clock=lambda: 1.0 * next(times))
+    adapter, monitor = watched(material, on_event=raised.append, clock=lambda: 1.0 * next(times))
     with caplog.at_level(logging.INFO, "fozo.monitor"):
         run(adapter, material.images(slice(CALIBRATION, CALIBRATION + 96)))
         assert not adapter.drift.drift_detected and monitor.sentence.startswith("no drift; expected accuracy")
@@ -27,8 +27,8 @@ def test_a_day_of_a_camera(material: Material, caplog: pytest.LogCaptureFixture)
         in_fog = monitor.accuracy
         run(adapter, material.images(slice(500, 596)))
     assert not adapter.drift.drift_detected
-    assert [event.name for event in told] == ["drift", "drift over"] == [event.name for event in monitor.events]
-    assert told[0].image == 97 and told[0].metrics["drift"] == 1.0
+    assert [event.name for event in raised] == ["drift", "drift over"] == [event.name for event in monitor.events]
+    assert raised[0].image == 97 and raised[0].metrics["drift"] == 1.0
     assert "drift at image 97" in caplog.text and "the images look like clean ones" in caplog.text
     assert in_fog is not None and monitor.accuracy is not None and in_fog.value < monitor.accuracy.value
     metrics = adapter.metrics()
@@ -78,7 +78,7 @@ def test_a_camera_that_goes_black_is_an_event(material: Material) -> None:
     assert {"black", "frozen"} <= {event.name for event in monitor.events}
 
 
-def test_watching_begins_and_ends_where_it_is_told_to(material: Material) -> None:
+def test_watching_begins_and_ends(material: Material) -> None:
     adapter, images = material.adapter.clone(), material.images(slice(400, 416))
     with fozo.Monitor(material.reference).watch(adapter) as monitor:
         assert monitor.watch(adapter) is monitor  # once is enough

@@ -23,13 +23,13 @@ def picture(seed: int = 0) -> Array:
     return np.asarray(0.1 + 0.5 * (waves - low) / (high - low))
 
 
-def looks(image: Array) -> dict[str, float]:
+def statistics(image: Array) -> dict[str, float]:
     normalised = ((image - 0.5) / 0.25)[None].astype(np.float32)
     return dict(zip(NAMES, QualityStatistics(SPEC)(normalised)[0], strict=False))
 
 
 def change(image: Array) -> dict[str, float]:
-    before, after = looks(picture()), looks(image)
+    before, after = statistics(picture()), statistics(image)
     return {name: after[name] - before[name] for name in NAMES}
 
 
@@ -51,7 +51,7 @@ def test_noise_is_a_sigma_and_specks_are_uneven() -> None:
     rng, image = np.random.default_rng(1), picture()
     noisy = image + rng.normal(0, 0.05, image.shape)
     luma = 0.05 * np.sqrt(np.square([0.2126, 0.7152, 0.0722]).sum())  # of noise that is independent in each channel
-    assert np.exp(looks(noisy)["noise"]) == pytest.approx(luma + 1 / 255, rel=0.08)
+    assert np.exp(statistics(noisy)["noise"]) == pytest.approx(luma + 1 / 255, rel=0.08)
     specks = np.where(rng.random((1, 64, 64)) < 0.05, 1.0, image)
     assert change(specks)["evenness of noise"] < -0.5 < 0 < change(noisy)["evenness of noise"]
 
@@ -79,7 +79,7 @@ def test_clipped_pixels_are_counted() -> None:
     image = picture()
     image[:, :16] = 1.0
     image[:, 16:24] = 0.0
-    found = looks(image)
+    found = statistics(image)
     assert found["burnt highlights"] == pytest.approx(0.25) and found["blocked shadows"] == pytest.approx(0.125)
 
 

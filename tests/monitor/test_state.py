@@ -18,17 +18,17 @@ from fozo.types import Floats
 from tests.monitor.conftest import BATCH, Material, watched
 
 
-def told(adapter: fozo.Method[Any], monitor: fozo.Monitor, images: Floats) -> list[object]:
-    """All that is said after each batch, and what is returned."""
-    said: list[object] = []
+def reports(adapter: fozo.Method[Any], monitor: fozo.Monitor, images: Floats) -> list[object]:
+    """All that is reported after each batch, and what is returned."""
+    found: list[object] = []
     for start in range(0, len(images), BATCH):
-        said += [adapter(images[start : start + BATCH]).tobytes(), monitor.status, monitor.metrics()]
-    return said
+        found += [adapter(images[start : start + BATCH]).tobytes(), monitor.status, monitor.metrics()]
+    return found
 
 
 @pytest.fixture(scope="module")
 def stream(material: Material) -> Floats:
-    """Clean, then fog, then a frozen frame: something begins before and ends after each place it is cut at."""
+    """Clean, then fog, then a frozen frame: something begins before and ends after each cut."""
     parts = [material.images(slice(400, 448)), material.images(slice(448, 512), "fog", 4)]
     frozen = np.repeat(material.images(slice(512, 513)), 2 * BATCH, axis=0)
     return np.concatenate([*parts, frozen, material.images(slice(520, 552))])
@@ -38,8 +38,9 @@ def stream(material: Material) -> Floats:
 def saved(material: Material, stream: Floats, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("memory") / "monitor.npz"
     adapter, monitor = watched(material, clock=map(float, count()).__next__, shadow=0.3)
-    told(adapter, monitor, stream[: 8 * BATCH])
+    reports(adapter, monitor, stream[: 8 * BATCH])
     monitor.save(path)
+    assert path.stat().st_size < 200_000
     return path
 
 
@@ -48,18 +49,18 @@ def test_what_is_said_is_the_same_to_the_bit(material: Material, stream: Floats,
     seconds = count()
     options: dict[str, Any] = {"clock": lambda: float(next(seconds)), "shadow": 0.3}
     adapter, monitor = watched(material, **options)
-    told(adapter, monitor, stream[: cut * BATCH])
+    reports(adapter, monitor, stream[: cut * BATCH])
     before, events = monitor.status, list(monitor.events)
     monitor.save(tmp_path / "monitor.npz")
     adapter.save(tmp_path / "state.npz")
-    expected = told(adapter, monitor, stream[cut * BATCH :])
+    expected = reports(adapter, monitor, stream[cut * BATCH :])
     all_events = list(monitor.events)
     seconds = count(cut)
     adapter, monitor = watched(material, **options)
     adapter.restore(tmp_path / "state.npz")
     monitor.restore(tmp_path / "monitor.npz")
     assert monitor.status == before and list(monitor.events) == events
-    assert told(adapter, monitor, stream[cut * BATCH :]) == expected
+    assert reports(adapter, monitor, stream[cut * BATCH :]) == expected
     assert list(monitor.events) == all_events and {"drift", "frozen"} <= {event.name for event in all_events}
 
 
@@ -108,7 +109,3 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     with pytest.raises(FozoError, match=message):
         monitor.restore(tmp_path / "damaged.npz")
     assert monitor.status is before and all(np.array_equal(state[name], a) for name, a in monitor.state().items())
-
-
-def test_a_file_that_was_saved_is_small(saved: Path) -> None:
-    assert saved.stat().st_size < 200_000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fozo.io.system import usable_cpus
 
-PACKAGES = ("fozo", "numpy", "torch", "timm", "transformers", "onnxruntime", "openvino", "pillow", "scipy", "cma")
+PACKAGES = ("fozo", "numpy", "torch", "timm", "transformers", "onnxruntime", "openvino", "pillow", "scipy")
 STATUS = Path("/proc/self/status")
 
 

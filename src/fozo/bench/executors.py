@@ -26,7 +26,7 @@ Finished = Callable[[Run], None]
 
 @dataclass(frozen=True)
 class Setup:
-    """Where and how experiments are run: plain values, so that another process can be told."""
+    """Where and how experiments are run: plain values, for another process."""
 
     out: str
     """The folder of the recipe."""
@@ -51,14 +51,9 @@ def run_one(experiment: Experiment, setup: Setup, show: Show = quiet) -> Run:
 def run_local(
     experiments: Sequence[Experiment], setup: Setup, *, workers: int = 1, finished: Finished, show: Show = quiet
 ) -> None:
-    """Run experiments on this machine.
+    """Run experiments on this machine, with ``workers`` processes; with 1 everything happens in this one.
 
-    Args:
-        experiments: what to run.
-        setup: where and how.
-        workers: processes; with 1 everything happens in this one.
-        finished: told of every run, in the order in which they end.
-        show: told how far a run in this process is.
+    ``finished`` is called with every run, in the order in which they end, ``show`` with the progress in this process.
     """
     if workers < 1:
         raise FozoError(f"workers is {workers}; give a whole number from 1 up")
@@ -78,7 +73,7 @@ def run_local(
                     left.remove(futures[future])
                     finished(run)
         except BrokenProcessPool:
-            deaths = deaths + 1 if len(left) == before else 0  # a death now and then in a long run is no reason to stop
+            deaths = deaths + 1 if len(left) == before else 0  # a death now and then does not end a long run
         if deaths == TRIES:
             raise FozoError(
                 f"worker processes died {TRIES} times in a row, perhaps for lack of memory; "

@@ -1,8 +1,7 @@
 """Running many experiments on a Ray cluster, with the same results as in one process.
 
-Every node must see the weights, the images and ``--out`` under the same absolute paths, as a network file system shows
-them: an experiment lives in its folder, so a node that takes over from a dead one goes on from the state saved there.
-A worker that does not find the driver's token in ``--out`` refuses to begin, and stops when the token goes.
+Every node must see the weights, the images and ``--out`` under the same absolute paths: a node that takes over from a
+dead one continues from the state in the experiment's folder. Workers stop where the driver's token is not in ``--out``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def run_on_ray(
         experiments: what to run; as many at a time as the cluster has processors for, ``setup.threads`` to each.
         setup: where and how.
         address: of the cluster, as Ray writes it; by default the one Ray finds, or else a new one on this machine.
-        finished: told of every run, in the order in which they end.
+        finished: called with every run, in the order in which they end.
     """
     with _cluster(address) as ray, _token(Path(setup.out)) as token:
         room = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
@@ -61,7 +60,7 @@ def run_on_ray(
 
 
 def _run(experiment: Experiment, setup: Setup, token: str) -> Run:
-    """On a node: run one experiment. The process is kept for the next ones, and its model with it."""
+    """On a node: run one experiment. The process stays for the next ones, with its model."""
 
     def watch(doing: str, done: int, total: int) -> None:
         if not Path(token).exists():
@@ -113,7 +112,7 @@ def _token(out: Path) -> Iterator[str]:
 @contextmanager
 def _cluster(address: str | None) -> Iterator[ModuleType]:
     """Connect to the cluster, unless this process is connected already; leave it as it was found."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read at import: nothing is reported to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read at import: nothing is reported
     try:
         import ray
     except ImportError as error:
@@ -123,10 +122,10 @@ def _cluster(address: str | None) -> Iterator[ModuleType]:
         return
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     try:
-        if host and port.isdigit():  # else auto or local; does anybody answer there? Ray itself would try for minutes
+        if host and port.isdigit():  # else auto or local; Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
-        raise FozoError(f"nobody answers at {address} ({error}); give --address of a running Ray cluster") from error
+        raise FozoError(f"no answer at {address} ({error}); give --address of a running Ray cluster") from error
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)

@@ -36,7 +36,7 @@ QUANTISATION_IMAGES = 32
 """Clean images that PTQ4ViT searches its scales on, as published."""
 
 Show = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is in all."""
+"""Called with what is being done, how much of it is done, and how much there is in all."""
 
 
 def quiet(doing: str, done: int, total: int) -> None:
@@ -116,7 +116,7 @@ class Resources:
         return self._sets[key]
 
     def pixels(self, images: ImageSet, spec: Spec) -> ImageSet | DomainSource:
-        """Give what a stream reads: the images, or what was kept of corrupting them before."""
+        """Give what a stream reads: the images, or the cache of corrupted ones."""
         if self.paths.pixels is None or images.corrupted:
             return images
         made = Corrupting(images, spec.image_size, channels=spec.channels)
@@ -125,11 +125,10 @@ class Resources:
         return CachedCorrupting(images, spec.image_size, channels=spec.channels, folder=folder)
 
     def clean(self, count: int, streamed: ImageSet, group: str = "") -> ImageSet:
-        """Choose clean images to calibrate on, none of which is in the stream in any form.
+        """Choose clean images of all classes to calibrate on, none of which is in the stream in any form.
 
-        They are of all classes, also where the stream is of one ``group``: a camera that sees dogs runs a model that
-        was calibrated on everything. For groups they are the first images of the classes, which no stream of a group
-        has; so all groups of a recipe share one set of statistics.
+        For a stream of one ``group`` of classes they are the first images of all classes, which no such stream has: so
+        all groups of a recipe share one set of statistics.
         """
         key = (count, bool(group), streamed.fingerprint)
         if key in self._sets:
@@ -178,7 +177,7 @@ class Resources:
         return self._engines[key]
 
     def quantised(self, experiment: Experiment, streamed: ImageSet, show: Show = quiet) -> Engine:
-        """Quantise a model on clean images that are not in the stream, with scales kept from before where possible."""
+        """Quantise a model on clean images that are not in the stream, with cached scales where there are some."""
         from fozo.quant import Scales, ptq4vit, with_scales
 
         clean = self.clean(QUANTISATION_IMAGES, streamed, experiment.stream.classes)
@@ -212,7 +211,7 @@ class Resources:
     def _cached(
         self, kind: str, engine: Engine, images: ImageSet, load: Callable[[Path], S], make: Make[S], show: Show
     ) -> S:
-        """Load what was made before of this model and these images, or make it and keep it."""
+        """Load what was made before of this model and these images, or make and save it."""
         spec = engine.spec
         text = f"{spec.fingerprint} {spec.subset} {spec.image_size} {spec.mean} {spec.std} {images.fingerprint}"
         path = self.cache_dir / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.npz"
@@ -252,13 +251,13 @@ def _of_group(images: ImageSet, group: str, whole: ImageSet) -> ImageSet:
             f"{CLASSES}; give images of ImageNet, or run a recipe without groups of classes"
         )
     wanted, firsts = set(class_indices(group)), _firsts(whole)
-    kept = tuple(sample for sample in images.samples if sample.label in wanted and sample.path not in firsts)
-    if not kept:
+    chosen = tuple(sample for sample in images.samples if sample.label in wanted and sample.path not in firsts)
+    if not chosen:
         raise FozoError(
             f"the {images.name} set has no images of {group!r} beside the first of each class, which is left to "
             f"calibration; give a set with more images of these classes"
         )
-    return replace(images, samples=kept)
+    return replace(images, samples=chosen)
 
 
 def needs(method: str, options: Mapping[str, object]) -> frozenset[str]:

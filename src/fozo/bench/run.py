@@ -44,12 +44,12 @@ def run_experiment(
     Args:
         experiment: what to run.
         resources: where engines and images come from.
-        store: where results are kept.
+        store: where results are saved.
         threads: processor threads; an unfinished run keeps the number that it began with, because the order of
             additions, and so the last bits, may depend on it.
         command: what the user typed, for the report.
         save_seconds: least time between two savings of the state.
-        show: told of preparations, and after each batch of the accuracy so far.
+        show: called with preparations, and after each batch with the accuracy so far.
     """
     with store.open(experiment) as folder:
         images = resources.images(experiment.stream)
@@ -67,8 +67,8 @@ def run_experiment(
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
         plan, seed, decoders = experiment.stream, experiment.seed, resources.load.threads
-        shown = resources.pixels(images, engine.spec)
-        stream = Stream(shown, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
+        source = resources.pixels(images, engine.spec)
+        stream = Stream(source, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
         method = resources.method(experiment, engine, images, show)
         identity = {
             **experiment.identity(),

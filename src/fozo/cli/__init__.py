@@ -26,7 +26,7 @@ COMPLETE = "_FOZO_COMPLETE"
 CODES = (
     f"Exit codes: 0, done; {WRONG}, something given cannot be used or a file cannot be written, as one sentence says; "
     f"{BROKEN}, a fault of fozo itself ({TRACEBACK}=1 shows where); 128 + n, ended by signal n: 130 by Ctrl-C, 143 by "
-    f"kill, 141 because nobody reads the output any more."
+    f"kill, 141 because the reader of the output is gone."
 )
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)

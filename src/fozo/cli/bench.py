@@ -1,4 +1,4 @@
-"""``fozo bench``: the paper's tables and figures, and recipes of one's own."""
+"""``fozo bench``: the paper's tables and figures, and users' own recipes."""
 
 from __future__ import annotations
 

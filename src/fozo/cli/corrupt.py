@@ -1,4 +1,4 @@
-"""``fozo corrupt``: an ImageNet-C of one's own images."""
+"""``fozo corrupt``: an ImageNet-C of your images."""
 
 from __future__ import annotations
 

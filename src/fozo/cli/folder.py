@@ -1,4 +1,4 @@
-"""A folder of one's own images, without labels: what ``calibrate``, ``quantise`` and ``adapt`` read."""
+"""A folder of images without labels: what ``calibrate``, ``quantise`` and ``adapt`` read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["label_by_folder", "open_unlabelled", "read_batches"]
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     """Label the images by the folders that they lie in, where all of these are classes of the model; else ``None``.
 
-    Folders may mean anything, days or cameras say; only if each is called like a class are they taken for classes, and
-    bare numbers are not. A model of ImageNet's 1000 classes whose file names none has the usual order.
+    Folders may be days or cameras: only if each is called like a class are they classes, and bare numbers are not. A
+    model of 1000 classes whose file names none has ImageNet's order.
     """
     folders = [sample.path.partition("/")[0] if "/" in sample.path else "" for sample in images.samples]
     names = tuple(sorted(set(folders)))
@@ -33,8 +33,8 @@ def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     if spec.labels is None and not set(names) <= set(known):
         return None
     classes = names if spec.labels else ids
-    places = {name: place for place, name in enumerate(classes)}
-    samples = tuple(Sample(s.path, places[name]) for s, name in zip(images.samples, folders, strict=True))
+    labels = {name: label for label, name in enumerate(classes)}
+    samples = tuple(Sample(s.path, labels[name]) for s, name in zip(images.samples, folders, strict=True))
     named = replace(images, name="folder", samples=samples, classes=classes)
     try:
         return match_classes(named, spec)

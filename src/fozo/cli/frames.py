@@ -16,9 +16,9 @@ from fozo.data.images import EXTENSIONS, Pixels, read_image
 from fozo.errors import FozoError
 
 POLL = 0.5
-"""Seconds between two looks into a folder that grows."""
+"""Seconds between two reads of a folder that grows."""
 PATIENCE = 4
-"""Looks at a file that cannot be read before it is left out: it may be half-written."""
+"""Tries of a file that cannot be read before it is left out: it may be half-written."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
     if path.is_dir():
         return _folder(path, follow)
     if follow:
-        raise FozoError(f"{source} is no folder; only a folder can be followed")
+        raise FozoError(f"{source} is not a folder; only a folder can be followed")
     if not source.isdecimal() and not path.is_file():
         raise FozoError(f"there is no folder or video {source}; give one of these, or the number of a camera")
     return _video(source)

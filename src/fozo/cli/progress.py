@@ -10,20 +10,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 DELAY = 2.0
-"""Seconds of work before a terminal is shown anything."""
+"""Seconds of work before anything is drawn on a terminal."""
 PAUSE = 30.0
-"""Seconds between two plain lines where standard error is no terminal: a log file, a pipe."""
+"""Seconds between two plain lines where standard error is not a terminal."""
 
 
 class Progress:
     """A bar on a terminal, once the work has lasted two seconds; elsewhere a plain line every half a minute.
 
-    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is. Either goes to
-    standard error, and neither is shown once :attr:`quiet` is set (``fozo --quiet``).
+    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, on standard error.
     """
 
     quiet = False
-    """Whether all of them keep silent."""
+    """Whether nothing is shown (``fozo --quiet``)."""
 
     def __init__(self) -> None:
         self._bar = Bar(

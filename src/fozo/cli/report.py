@@ -37,7 +37,7 @@ def report(
         print(out)
         return
     if not runs.is_dir():
-        raise FozoError(f"{runs} is no folder; give the folder that was fozo bench's --out, or the log of fozo adapt")
+        raise FozoError(f"{runs} is not a folder; give fozo bench's --out, or the log of fozo adapt")
     written, stale = write_report(runs, out, images)
     for path in stale:
         print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)

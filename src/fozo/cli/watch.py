@@ -53,7 +53,7 @@ def watch(
     ] = False,
     batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 8,
 ) -> None:
-    """Adapt to a camera; say what drifted, since when, and how accurate predictions still are."""
+    """Adapt to a camera; report what drifted, since when, and the expected accuracy."""
     from rich.console import Console
     from rich.live import Live
 
@@ -66,7 +66,7 @@ def watch(
     if batch_size < 1:
         raise FozoError(f"batch_size is {batch_size}; give a whole number from 1 up")
     if thumbnails and events is None:
-        raise FozoError("thumbnails are kept in the events file; give its name as --events")
+        raise FozoError("thumbnails are written to the events file; give its name as --events")
     for path in (events, *states(state)):
         if path is not None:
             check_output(path)
@@ -107,20 +107,20 @@ def watch(
                 if live is not None:
                     live.update(view(monitor, source), refresh=True)
                 if time.monotonic() - saved > SAVED:
-                    keep(adapter, monitor, state)
+                    save_states(adapter, monitor, state)
                     saved = time.monotonic()
         finally:
-            keep(adapter, monitor, state)
+            save_states(adapter, monitor, state)
     print(f"{monitor.status.images:,} images, {len(monitor.events)} events; at the end: {monitor.sentence}")
 
 
 def states(state: Path | None) -> list[Path]:
-    """Files that remember: the adapter's, and the monitor's beside it."""
+    """State files: the adapter's, and the monitor's beside it."""
     return [] if state is None else [state, state.with_name(f"{state.name}.monitor")]
 
 
-def keep(adapter: AnyMethod, monitor: Monitor, state: Path | None) -> None:
-    """Write what both remember, if asked to: the adapter's last, so that where it is, the other is too."""
+def save_states(adapter: AnyMethod, monitor: Monitor, state: Path | None) -> None:
+    """Write both states; the adapter's last, so that where it exists, the other does too."""
     if state is not None:
         own, beside = states(state)
         monitor.save(beside)
@@ -128,7 +128,7 @@ def keep(adapter: AnyMethod, monitor: Monitor, state: Path | None) -> None:
 
 
 def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]]:
-    """Put frames together; where none comes for now, what there is."""
+    """Batches of frames; where none is ready, what there is."""
     batch: list[Frame] = []
     for frame in pictures:
         if frame is not None:
@@ -148,16 +148,10 @@ def prepared(batch: list[Frame], spec: Spec) -> Floats:
 
 
 def reading(monitor: Monitor) -> dict[str, object]:
-    """What the monitor says after a batch, for the events file."""
-    status = monitor.status
-    return {
-        "type": "reading",
-        "image": status.images,
-        "time": monitor.clock(),
-        "sentence": status.sentence,
-        "quality": status.quality,
-        **monitor.metrics(),
-    }
+    """The status after a batch, for the events file."""
+    status, now = monitor.status, monitor.clock()
+    line = {"type": "reading", "image": status.images, "time": now, "sentence": status.sentence}
+    return {**line, "quality": status.quality, **status.metrics()}
 
 
 def view(monitor: Monitor, source: str) -> Table:

@@ -1,21 +1,19 @@
-"""CMA-ES behind the same ask and tell as n-SPSA: pycma, with private random numbers and a state without pickles.
+"""CMA-ES with cumulative step-size adaptation, behind the same ask and tell as n-SPSA.
 
-pycma keeps what it learns in a handful of objects with numeric attributes. :meth:`CMAES.state` copies exactly those,
-and :meth:`CMAES.load_state` puts them into a fresh optimizer, which then continues bit for bit. The state is as large
-as pycma's memory, two N x N matrices, however long the run was.
+Equation numbers are those of N. Hansen, "The CMA Evolution Strategy: A Tutorial" (arXiv:1604.00772). What differs is as
+in pycma 4, with which FOA was published: the learning rate c_1 of small populations, the damping for many parents, the
+length limit of points that were not drawn from the gaussian, and the mirror image of the worst point for populations
+below six (Auger, Brockhoff & Hansen, "Mirrored sampling in evolution strategies with weighted recombination", 2011).
 """
 
 from __future__ import annotations
 
-import importlib
-import json
 import math
-import warnings
 from collections.abc import Callable
-from typing import Protocol, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import gamma
 
 from fozo.core.noise import Purpose, generator
 from fozo.core.optimizer import as_floats, checked_losses
@@ -24,36 +22,50 @@ from fozo.types import Array, State
 
 Draws = Callable[..., Array]
 """``draws(rows, columns)``: standard normal numbers, as ``numpy.random.randn``."""
+MIRRORED_BELOW = 6
+"""Populations in which the worst point's mirror image takes the place of a draw."""
+MAX_CONDITION = 1e14
+"""Of C; smaller eigenvalues are rounding errors and are raised to the limit."""
 
-SIZES = {"strategy.mean": 1, "sampler.C": 2}
-"""Axes of the numbers that have one row a coordinate: by them a state of another size is told."""
-DERIVED = {"B", "C", "D", "dC", "ary", "pop_sorted"}
-"""Attributes of pycma's outermost object that repeat its sampler's, or are of the batch just told only."""
+
+def expected_length(size: int) -> float:
+    """E|N(0, I)| of that many coordinates; from 100 on by the first terms of Stirling's series, as pycma has it."""
+    if size <= 100:
+        return float(2**0.5 * gamma((size + 1) / 2) / gamma(size / 2))
+    return math.sqrt(size) * (1 - 1 / (4 * size) + 1 / (32 * size**2))
 
 
-class _Strategy(Protocol):
-    """The part of ``cma.CMAEvolutionStrategy`` that is used here."""
+class Rates:
+    """Weights and learning rates for N coordinates and a population of lambda (Table 1)."""
 
-    mean: Array
-    sigma: float
-    pop_injection_directions: list[Array]
-    sm: object
-    adapt_sigma: object
-    fit: object
-    timer: object
-    _indices_of_selective_mirrors: range
-
-    def ask(self) -> list[Array]: ...
-
-    def tell(self, solutions: list[Array], function_values: list[float]) -> None: ...
-
-    def _updateBDfromSM(self, sm: object) -> None: ...
+    def __init__(self, size: int, population: int) -> None:
+        raw = math.log((population + 1) / 2) - np.log(np.arange(1, population + 1))  # Eq. 49
+        self.parents = int((raw > 0).sum())
+        positive, negative = np.split(raw / sum(raw[raw > 0]), [self.parents])
+        self.mu_eff = mu = float(1 / sum(positive**2))  # Eq. 8
+        self.c_c = (4 + mu / size) / (size + 4 + 2 * mu / size)  # Eq. 56
+        self.c_1 = min(1.0, population / 6) * 2 / ((size + 1.3) ** 2 + mu)  # Eq. 57
+        self.c_mu = min(1 - self.c_1, 2 * (0.25 + mu - 2 + 1 / mu) / ((size + 2) ** 2 + mu))  # Eq. 58
+        self.c_sigma = min(0.5, (mu + 2) / (size + (mu + 3)))  # Eq. 55
+        self.mirrors = int(population < MIRRORED_BELOW)
+        many = max(1.0, 3 * (1 - 0.5 ** (size / 9))) * math.sqrt((mu - 1) / (size + 1))
+        few = min(1.0, (self.mirrors / (0.159 * population) - 1) ** 2)
+        self.damping = 0.5 + few / 2 + 2 * max(0.0, many - 1) + self.c_sigma  # Eq. 55, which has few = 1
+        negative = negative / -sum(negative)
+        negative = negative * ((1 + self.c_1 / self.c_mu) / -sum(negative))  # Eq. 50
+        mu_minus = sum(negative) ** 2 / sum(negative**2)
+        for limit in ((1 - self.c_1 - self.c_mu) / self.c_mu / size, 1 + 2 * mu_minus / (mu + 2)):  # Eqs. 52 and 51
+            negative = negative * min(1.0, limit / -sum(negative))
+        self.weights: Array = np.concatenate([positive, negative])  # Eq. 53
+        self.expected_length = expected_length(size)
+        self.max_length = math.sqrt(size) + 2 * size / (size + 2)
+        self.decomposed_every = 1 / (self.c_1 + self.c_mu) / size / 10  # Section B.2
 
 
 class CMAES:
     """Search by sampling from a gaussian that learns from the ranking of its samples.
 
-    With ``keep_best`` the best point of the last step is evaluated and told again with every step, as FOA does.
+    With ``keep_best`` the best point of the last step is evaluated and ranked again with every step, as FOA does.
     """
 
     def __init__(
@@ -72,165 +84,130 @@ class CMAES:
             population: points drawn in each step, at least two.
             keep_best: whether the last step's best is tried again.
             seed: of the samples.
-            draws: where the normal numbers of a step come from, instead of the seeded private generator.
+            draws: gives, for a step, the source of its normal numbers, instead of the seeded private generator.
         """
-        try:
-            with warnings.catch_warnings():  # pycma misses matplotlib aloud, and nothing here plots
-                warnings.filterwarnings("ignore", message=".*matplotlib", category=UserWarning)
-                self._cma = importlib.import_module("cma")
-        except ImportError as error:
-            raise FozoError("CMA-ES needs pycma; install it with pip install cma") from error
         if population < 2:
             raise FozoError(f"CMA-ES needs a population of at least 2, not {population}")
         generator(seed, Purpose.CMAES)  # refuses a bad seed now rather than at the first batch
-        self.seed = seed
-        self.draws: Callable[[int], Draws] = draws or self._private
-        self.population = population
-        self.keep_best = keep_best
+        self.seed, self.population, self.keep_best = seed, population, keep_best
+        self.draws = draws or self._seeded_draws
         self.point: Array = np.array(start, dtype=np.float64)
-        self.index = 0
-        self._strategy = self._fresh()
-        self._asked: list[Array] | None = None
-        self._before: dict[str, Array] = {}
+        size = self.point.size
+        self.rates = Rates(size, population)
+        self.mean: Array = np.zeros(size)
+        self.sigma = 1.0
+        # Arrays are replaced, never written to, so that a state can refer to them.
+        self.covariance: Array = np.diag(np.exp(1e-4 / size * np.arange(size)))  # no two eigenvalues are equal
+        self.axes: Array = np.eye(size)
+        """B': the eigenvectors of C as rows, when it was last decomposed."""
+        self.lengths: Array = np.sqrt(np.diag(self.covariance))
+        """D: the roots of its eigenvalues."""
+        self.covariance_path: Array = np.zeros(size)
+        self.sigma_path: Array = np.zeros(size)
+        self.mirror: Array = np.zeros(size)
+        """Direction of the worst point's mirror image, which is tried next if there is one."""
+        self.mirrored = False
+        self.index = self.decomposed = 0
+        """Steps done, and how many there were when C was last decomposed."""
+        self._asked: Array | None = None
 
-    def _fresh(self) -> _Strategy:
-        # pycma 4 changes its step-size rule from 300 dimensions on, to one that needs a larger population than FOA
-        # has; up to pycma 3, which FOA was made with, it was CSA at every size.
-        csa = importlib.import_module("cma.sigma_adaptation").CMAAdaptSigmaCSA
-        settings = {
-            "popsize": self.population,
-            "AdaptSigma": csa,
-            "randn": lambda *shape: self._normal(*shape),
-            "seed": np.nan,  # leave numpy's global generator alone
-            "verbose": -9,
-        }
-        self._normal: Draws = self.draws(0)
-        return cast("_Strategy", self._cma.CMAEvolutionStrategy(np.zeros(self.point.size), 1.0, settings))
-
-    def _private(self, step: int) -> Draws:
+    def _seeded_draws(self, step: int) -> Draws:
         numbers = generator(self.seed, Purpose.CMAES, step)
         return lambda *shape: numbers.standard_normal(shape)
 
-    @property
-    def library(self) -> str:
-        """Version of pycma; a state can only be continued by the version that wrote it."""
-        return str(self._cma.__version__)
-
-    @property
-    def mean(self) -> Array:
-        """The centre of the gaussian, in the shape of the points."""
-        return self._strategy.mean.reshape(self.point.shape)
+    def length(self, step: Array) -> float:
+        """Mahalanobis length ``|C^-1/2 y|`` of a step ``y``, in units of sigma; summed one by one, as pycma does."""
+        return float(sum((np.dot(self.axes, step) / self.lengths) ** 2) ** 0.5)
 
     def ask(self) -> Array:
         """Return the points to evaluate, ``[K, ...]``; the same ones until their losses are told."""
         if self._asked is None:
-            self._before = self._numbers()
-            self._normal = self.draws(self.index)
-            self._asked = [np.array(point) for point in self._strategy.ask()]
-            if self.keep_best:
-                self._asked.append(self.point.ravel().copy())
-        return np.stack(self._asked).reshape(-1, *self.point.shape)
+            draw, size = self.draws(self.index), self.point.size
+            steps = np.empty((0, size))
+            if self.mirrored:
+                length = self.length(self.mirror) / self.sigma
+                scale = np.sum(draw(1, size) ** 2) ** 0.5 / length if length > math.sqrt(size) else 1.0
+                steps = self.mirror[None] * (scale / self.sigma)
+            normal = draw(self.population - len(steps), size)
+            drawn = np.dot(self.axes.T, (self.lengths * normal).T).T  # y = B D z, Eqs. 38 and 39
+            points = self.mean + self.sigma * np.vstack([steps, drawn])  # Eq. 40
+            self._asked = np.vstack([points, self.point.reshape(1, size)]) if self.keep_best else points
+        asked: Array = self._asked.reshape(-1, *self.point.shape).copy()
+        return asked
 
     def tell(self, losses: npt.ArrayLike) -> None:
         """Take the losses of the points asked for, and learn from their ranking; the best becomes :attr:`point`."""
         if self._asked is None:
             raise FozoError("tell comes after ask")
-        values = checked_losses(losses, len(self._asked))
-        points, self._asked, self._before = self._asked, None, {}
-        self.point = points[int(np.argmin(values))].reshape(self.point.shape).copy()
-        self._strategy.tell(points, values.tolist())
-        self.index += 1
+        values, points, rates = checked_losses(losses, len(self._asked)), self._asked, self.rates
+        order = np.argsort(values)
+        self.point = points[order[0]].reshape(self.point.shape).copy()
+        if self.keep_best:  # it was drawn from another gaussian: not to be longer than this one's draws
+            excess = self.length(points[-1] - self.mean) / self.sigma / rates.max_length
+            if excess > 1:
+                points = np.vstack([points[:-1], (points[-1] - self.mean) / excess + self.mean])
+        ranked, before = points[order], self.mean
+        self.mean = np.dot(rates.weights[: rates.parents], ranked[: rates.parents])  # Eqs. 41 and 42
+        h_sigma = self._follow_paths(self.mean - before)
+        self._update_covariance((ranked - before) / self.sigma, h_sigma, int(np.flatnonzero(order == 0)[0]))
+        speed = float(np.sqrt(np.sum(self.sigma_path**2))) / rates.expected_length - 1
+        self.sigma *= float(np.exp(min(1.0, speed * (rates.c_sigma / rates.damping))))  # Eq. 44
+        self.mirrored = bool(rates.mirrors) and not (self.mirrored and order[-1] == 0)  # not a mirror's mirror
+        self.mirror = before - ranked[-1] if self.mirrored else np.zeros_like(before)
+        self.index, self._asked = self.index + 1, None
+        if self.index >= self.decomposed + rates.decomposed_every:
+            self._decompose()
 
-    def _owners(self, strategy: _Strategy) -> dict[str, object]:
-        return {
-            "strategy": strategy,
-            "sampler": strategy.sm,
-            "sigma": strategy.adapt_sigma,
-            "fitness": strategy.fit,
-        }
+    def _follow_paths(self, shift: Array) -> bool:
+        """Add the mean's shift to both evolution paths; say whether that of C moves: not while sigma grows fast."""
+        rates, size, c = self.rates, len(shift), self.rates.c_sigma
+        isotropic = np.dot(self.axes.T, np.dot(self.axes, shift) / self.lengths) * (rates.mu_eff**0.5 / self.sigma)
+        self.sigma_path = (1 - c) * self.sigma_path + (c * (2 - c)) ** 0.5 * isotropic  # Eq. 43
+        square = np.sum(self.sigma_path**2) / (1 - (1 - c) ** (2 * (self.index + 1)))
+        h_sigma = bool(square / size - 1 < 1 + 4 / (size + 1))
+        c = rates.c_c
+        step = (c * (2 - c) * rates.mu_eff) ** 0.5 / self.sigma * shift
+        self.covariance_path = (1 - c) * self.covariance_path + h_sigma * step  # Eq. 45
+        return h_sigma
 
-    def _numbers(self) -> dict[str, Array]:
-        """All that pycma has learned. Matrices are referred to, not copied: asking replaces them, telling does not."""
-        found: dict[str, Array] = {}
-        for owner, thing in self._owners(self._strategy).items():
-            for name, value in vars(thing).items():
-                if owner == "strategy" and name in DERIVED:
-                    continue
-                # What is infinite has not been set yet, and is as infinite in a fresh optimizer.
-                if _is_number(value) and np.isfinite(value).all():
-                    found[f"{owner}.{name}"] = np.asarray(value, dtype=np.float64)
-        directions = self._strategy.pop_injection_directions
-        found["directions"] = np.array(directions).reshape(len(directions), self.point.size)
-        return found
+    def _update_covariance(self, steps: Array, h_sigma: bool, mirror: int) -> None:
+        """Learn from ranked steps; ``mirror`` is the rank of the first point, which may be a mirror image."""
+        rates = self.rates
+        weights = rates.c_mu * np.insert(rates.weights, rates.parents, np.zeros(len(steps) - self.population))
+        if self.mirrored:  # that a mirror image is bad says nothing against its direction
+            weights[mirror] = max(0.0, weights[mirror])
+        stalled = 0.0 if h_sigma else rates.c_c * (2 - rates.c_c)
+        decay = 1 - sum([rates.c_1 * (1 - stalled), *weights])
+        for i in np.flatnonzero(weights < 0):  # Eq. 46
+            weights[i] *= steps.shape[1] / (self.length(steps[i]) + 1e-9) ** 2
+        vectors = np.vstack([self.covariance_path, steps])
+        learned = np.dot(np.array([rates.c_1, *weights]) * vectors.T, vectors)
+        self.covariance = self.covariance * decay + learned  # Eq. 47
+
+    def _decompose(self) -> None:
+        """C = B D^2 B'."""
+        self.covariance = (self.covariance + self.covariance.T) / 2
+        values, axes = np.linalg.eigh(self.covariance)
+        self.axes, self.lengths = np.ascontiguousarray(axes.T), np.maximum(values, values[-1] / MAX_CONDITION) ** 0.5
+        self.decomposed = self.index
+
+    ARRAYS = ("mean", "covariance", "axes", "lengths", "covariance_path", "sigma_path", "mirror")
+    SCALARS = ("sigma", "index", "decomposed", "mirrored")
 
     def state(self) -> State:
-        """Return everything that changes; points asked for and not yet told are forgotten.
-
-        pycma's numbers are one long vector, and ``cma.form`` says in JSON what they are: which exist depends on how far
-        the search is.
-        """
-        numbers = self._numbers() if self._asked is None else self._before
-        # The order in memory is kept as well: products round differently in another.
-        form = [[name, value.shape, bool(value.flags.fnc)] for name, value in numbers.items()]
-        return {
-            "point": self.point.copy(),
-            "index": np.array(self.index),
-            "cma": np.concatenate([value.ravel(order="K") for value in numbers.values()]),
-            "cma.form": np.frombuffer(json.dumps(form).encode(), dtype=np.uint8),
-        }
+        """Return everything that changes; points asked for and not yet told are forgotten."""
+        arrays = {name: getattr(self, name) for name in self.ARRAYS}
+        scalars = {name: np.array(getattr(self, name), np.float64) for name in self.SCALARS}
+        return {"point": self.point.copy(), **arrays, **scalars}
 
     def load_state(self, state: State) -> None:
         """Continue from what :meth:`state` returned, refusing what does not fit before anything is changed."""
-        point, index = as_floats(state, "point", self.point.shape), int(as_floats(state, "index", ()))
-        lacking = [name for name in ("cma", "cma.form") if name not in state]
-        if lacking:
-            raise FozoError(f"the state lacks {lacking[0]!r}; save the state again")
-        numbers = self._unpacked(np.array(state["cma"], np.float64), state["cma.form"].tobytes())
-        strategy = self._fresh()
-        for owner, thing in self._owners(strategy).items():
-            for key, value in numbers.items():
-                if key.startswith(f"{owner}."):
-                    name = key.removeprefix(f"{owner}.")
-                    setattr(thing, name, _as_was(getattr(thing, name, None), value))
-        strategy._updateBDfromSM(strategy.sm)
-        strategy.timer = importlib.import_module("cma.utilities.utils").ElapsedWCTime()  # else only made by a first ask
-        strategy.pop_injection_directions = list(numbers["directions"])
-        # pycma tries the worst point's mirror image next, but no mirror image's; these were all such.
-        strategy._indices_of_selective_mirrors = range(len(numbers["directions"]))
-        self._strategy, self._asked = strategy, None
-        self.point, self.index = point, index
-
-    def _unpacked(self, values: Array, form: bytes) -> dict[str, Array]:
-        """Cut pycma's numbers apart again."""
-        size, found, start = self.point.size, {}, 0
-        try:
-            for name, shape, by_columns in json.loads(form):
-                length = math.prod(shape)
-                if SIZES.get(name, len(shape)) != len(shape) or (name in SIZES and set(shape) != {size}):
-                    raise ValueError(f"{name} has shape {shape}")
-                found[name] = values[start : start + length].reshape(shape, order="F" if by_columns else "C")
-                start += length
-            if start != len(values) or not {"strategy.sigma", "directions", *SIZES} <= set(found):
-                raise ValueError("numbers are missing or left over")
-        except (ValueError, TypeError, IndexError) as error:
-            raise FozoError(
-                f"the state of CMA-ES is not of {size} coordinates ({error}); give its own state"
-            ) from error
-        return found
-
-
-def _is_number(value: object) -> TypeGuard[npt.NDArray[np.float64]]:
-    arrays = isinstance(value, np.ndarray) and value.dtype == np.float64
-    return arrays or isinstance(value, (bool, int, float, np.number))
-
-
-def _as_was(fresh: object, value: Array) -> Array | float | int | bool:
-    """A saved number or array in the type that pycma keeps it in."""
-    if value.ndim:
-        array: Array = value.copy(order="K")
-        return array
-    number = float(value)
-    if isinstance(fresh, bool):
-        return bool(number)
-    # Some of pycma's floats start as an integer.
-    return int(number) if isinstance(fresh, int) and number.is_integer() else number
+        point = as_floats(state, "point", self.point.shape)
+        arrays = {name: as_floats(state, name, getattr(self, name).shape) for name in self.ARRAYS}
+        sigma, index, decomposed, mirrored = (float(as_floats(state, name, ())) for name in self.SCALARS)
+        if not (sigma > 0 and (arrays["lengths"] > 0).all() and 0 <= decomposed <= index and mirrored in (0, 1)):
+            raise FozoError("the state of CMA-ES is not one that a search leads to; save the state again")
+        self.point, self._asked = point, None
+        self.sigma, self.index, self.decomposed, self.mirrored = sigma, int(index), int(decomposed), bool(mirrored)
+        for name, value in arrays.items():
+            setattr(self, name, value)

@@ -185,7 +185,8 @@ def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Mod
     try:
         transformers = importlib.import_module("transformers")
     except (ImportError, RuntimeError) as error:
-        raise FozoError(f"cannot import transformers ({error}); install it with pip install 'fozo[torch]'") from error
+        remedy = "install it with pip install 'fozo[transformers]'"
+        raise FozoError(f"cannot import transformers ({error}); {remedy}") from error
     read_json(folder / "config.json")  # which refuses what is no regular file of a bearable size
     try:
         model, info = transformers.AutoModelForImageClassification.from_pretrained(

@@ -30,7 +30,7 @@ class FOAConfig:
 
     passes: int = 28
     """Forward passes for each batch: from 3 on the last is the incumbent, the best candidate of the batch before; with
-    2 there is none, because pycma cannot do with a population of one."""
+    2 there is none, because CMA-ES needs a population of two."""
     prompts: int = 3
     weight: float = 0.4
     """lambda of Eq. 5; the authors use 0.2 for ImageNet-R."""
@@ -59,7 +59,6 @@ class FOA(MatchingMethod[FOAConfig]):
     PRESETS: ClassVar = {"paper": FOAConfig()}
     EXTRAS: ClassVar = ("start", "draws")
     STATE: ClassVar = ("search",)
-    VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "cma": "numbers", "cma.form": "bytes"}
 
     def prepare(self) -> None:
         self.objective = Objective(weight=self.config.weight)
@@ -104,7 +103,3 @@ class FOA(MatchingMethod[FOAConfig]):
         pooled = self.engine.run(batch, Knobs(prompts=prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
         self.passes_per_image = 1.0
         return self.engine.head()(self.shifted(pooled))
-
-    def identity(self) -> dict[str, object]:
-        """Add the version of pycma, whose private numbers a state holds."""
-        return super().identity() | {"pycma": self.search.library}

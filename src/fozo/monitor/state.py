@@ -22,7 +22,7 @@ from fozo.types import Array
 WINDOW = 64
 """Most recent images that quality statistics, diagnosis and expected accuracy refer to."""
 EVENTS = 200
-"""Most recent events that are kept."""
+"""Most recent events that are remembered."""
 
 
 @dataclass(frozen=True)

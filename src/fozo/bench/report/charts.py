@@ -32,10 +32,10 @@ class Series:
     x: Sequence[float]
     y: Sequence[float]
     colour: int
-    """Its place in :data:`fozo.bench.report.colours.PALETTE`."""
+    """Its index into :data:`fozo.bench.report.colours.PALETTE`."""
     dashed: bool = False
     faint: bool = False
-    """For curves that are to be seen behind the others."""
+    """Drawn behind the others."""
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     """Ends of the intervals, where it has some: a band, or whiskers where the points are marked."""
@@ -90,8 +90,8 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 def _thin(values: Sequence[float]) -> list[float]:
     step = max(1, math.ceil(len(values) / POINTS))
-    kept = list(values[::step])
-    return kept if not values or (len(values) - 1) % step == 0 else [*kept, values[-1]]
+    thinned = list(values[::step])
+    return thinned if not values or (len(values) - 1) % step == 0 else [*thinned, values[-1]]
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -119,18 +119,10 @@ def line_chart(
     spans: Sequence[Span] = (),
     events: Sequence[tuple[float, str]] = (),
 ) -> Markup:
-    """Draw curves.
+    """Draw curves in their order; those without points are left out, and with none there is no chart.
 
-    Args:
-        title: what is seen, above it.
-        series: the curves, drawn in their order; those without points are left out, and with none there is no chart.
-        x_label: below the axis.
-        y_label: above the axis.
-        log: whether the x axis is logarithmic.
-        dots: whether points are marked.
-        lines: whether they are joined.
-        spans: names on the x axis, instead of numbers.
-        events: places on the x axis, and the short words to mark them with.
+    ``log`` makes the x axis logarithmic, ``dots`` marks points, ``lines`` joins them. ``spans`` are names on the x axis
+    instead of numbers, ``events`` positions on it with the short words to mark them with.
     """
     series = [s for s in series if s.x]
     xs = [float(x) for s in series for x in s.x]
@@ -151,8 +143,8 @@ def line_chart(
         return " ".join(f"{SIDE * across(x):.0f},{SIDE * down(y):.0f}" for x, y in points)
 
     shapes, words = [], []
-    for place, span in enumerate(spans):
-        if place % 2:
+    for index, span in enumerate(spans):
+        if index % 2:
             at, wide = SIDE * across(span.left), SIDE * (across(span.right) - across(span.left))
             shapes.append(f'<rect class="span" x="{at:.0f}" y="0" width="{wide:.0f}" height="{SIDE}"/>')
         middle = 50 * (across(span.left) + across(span.right))

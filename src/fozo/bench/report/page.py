@@ -21,8 +21,6 @@ from fozo.bench.store import Group, collect, stores
 from fozo.io import check_output
 
 COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
-CLOSE = 1.0
-"""Points of accuracy within which a number counts as agreeing with the paper's."""
 
 
 def write_report(root: Path, out: Path, images: Path | None = None) -> tuple[list[Path], list[str]]:
@@ -98,33 +96,21 @@ class Chapter:
     def best(self) -> list[str | None]:
         """The highest number of each column as written, where it is an accuracy and there are several rows."""
         found: list[str | None] = []
-        for place, name in enumerate(self.table.columns):
-            column = [cell for _, cells in self.table.rows if (cell := cells[place]) is not None]
+        for index, name in enumerate(self.table.columns):
+            column = [cell for _, cells in self.table.rows if (cell := cells[index]) is not None]
             top = max(column, key=lambda cell: cell.ours, default=None)
             compared = top is not None and name not in COSTS and len(self.table.rows) > 1
             found.append(number(top.ours, top.digits) if compared and top is not None else None)
         return found
 
     @property
-    def _cells(self) -> list[Cell]:
+    def cells(self) -> list[Cell]:
         return [cell for _, cells in self.table.rows for cell in cells if cell is not None]
-
-    @property
-    def has_significant_gains(self) -> bool:
-        return any(cell.gain is not None and cell.gain.side for cell in self._cells)
-
-    @property
-    def has_paper(self) -> bool:
-        return any(cell.paper is not None for cell in self._cells)
 
     @property
     def papers_model(self) -> bool:
         """Whether the runs are of the paper's model, so that its numbers may be compared."""
         return self.PAPERS_MODEL in self.group.setting
-
-    def agreement(self, cell: Cell) -> str:
-        difference = cell.difference or 0.0
-        return "near" if abs(difference) <= CLOSE else "above" if difference > 0 else "below"
 
     @property
     def conditions(self) -> dict[str, list[str]]:
