@@ -209,7 +209,7 @@ def one_input(reader: Reader, path: Path, outcome: Outcome) -> None:
 
 def run(name: str, inputs: int, number: int, folder: Path) -> None:
     """Try one reader in this process, which is its own, and print what became of it."""
-    from tests.fuzz_readers import READERS
+    from tests.fuzz_images import READERS
 
     reader = READERS[name](folder)
     limit = (kibibytes("VmSize") << 10) + SPARE
@@ -229,7 +229,8 @@ def run(name: str, inputs: int, number: int, folder: Path) -> None:
 
 def main() -> None:
     """Try all readers, one after the other."""
-    from tests.fuzz_readers import READERS, source
+    from tests.fuzz_images import READERS
+    from tests.fuzz_readers import source
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=1000, help="of each reader")

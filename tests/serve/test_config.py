@@ -97,11 +97,13 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
 
 def test_the_number_of_labels_is_limited() -> None:
     class Adapter:
+        memory = range(5)
+
         def metrics(self) -> dict[str, float]:
             return {"fallbacks": 1.0}
 
     class Camera:
-        monitor, events, memories, stateless, adapter = None, (), 5, False, Adapter()
+        monitor, events, stateless, adapter = None, (), False, Adapter()
         passes_per_image = 2.0
 
         def __init__(self, name: str) -> None:

@@ -1,9 +1,9 @@
-"""Equalise: what fozo does for a model that it cannot look into, on the images alone.
+"""Equalise: what fozo does for a black-box model, on the images alone.
 
 The half of :mod:`Align <fozo.methods.align>` that needs no model: every image is described by its bands of spatial
 frequency, :mod:`~fozo.methods.align.retrieval` finds the earlier images of the same domain, and where that domain is
 weaker in a band than clean images are, :mod:`~fozo.methods.align.equaliser` amplifies it before the model sees it.
-Images of domains that look clean are handed on as they came, or all but.
+Images of domains that look clean are passed on nearly unchanged.
 
 The model is called once a batch, on all of it, whatever it returns. Nothing is learnt from its answers: a detector's
 boxes are as good as logits.
@@ -110,10 +110,10 @@ class Equalise(Wrapper[EqualiseConfig]):
     def _in_range(self, images: Floats) -> Floats:
         """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
         inputs = self.source.inputs
-        told = self.engine.spec.normalisation or (None if inputs is None else inputs.told())
-        if told is None:
+        normalisation = self.engine.spec.normalisation or (None if inputs is None else inputs.told())
+        if normalisation is None:
             return images
-        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in told)
+        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in normalisation)
         return np.clip(images, (0 - mean) / std, (1 - mean) / std)
 
     def checkpoint(self) -> Callable[[], None]:

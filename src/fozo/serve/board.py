@@ -33,12 +33,7 @@ HEADERS = {
 
 
 class CameraBoard:
-    """The page and the data that it shows. Readings are recorded from worker threads.
-
-    Args:
-        history: what is kept of each camera.
-        viewers: pages that may be open at a time.
-    """
+    """The page and the data that it shows, for at most ``viewers`` pages. Worker threads record the readings."""
 
     def __init__(self, history: History | None = None, *, viewers: int = VIEWERS) -> None:
         self.history = History() if history is None else history

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -209,12 +209,6 @@ class Camera:
         """Forward passes that the latest request cost for each image, with those of the monitor."""
         shadow = 0.0 if self.monitor is None or self.monitor.guarded else self.monitor.passes_per_image
         return self.method.passes_per_image + shadow
-
-    @property
-    def memories(self) -> int | None:
-        """Images that the adapter remembers, where it remembers images."""
-        memory = getattr(self.adapter, "memory", None)
-        return len(memory) if isinstance(memory, Sized) else None
 
     def save(self) -> None:
         """Write everything to the folder, where there is one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from fozo.serve.cameras import Camera
@@ -68,8 +70,9 @@ class Metrics:
                 self.rollbacks.labels(model, name, "guard").inc()
         if camera.stateless or (name == OTHER and camera.name != OTHER):
             return
-        if (memories := camera.memories) is not None:
-            self.memories.labels(model, name).set(memories)
+        memory = getattr(camera.adapter, "memory", None)
+        if isinstance(memory, Sized):
+            self.memories.labels(model, name).set(len(memory))
         if camera.monitor is None:
             return
         status = camera.monitor.status

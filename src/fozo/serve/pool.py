@@ -53,8 +53,7 @@ class Pool:
 
     Args:
         config: its limits.
-        on_response: called after every request by the thread that answered it, with the number of its images (0 for a
-            repeated request).
+        on_response: called after every request, with the number of its images (0 for a repeated request).
         on_evict: called when a camera left the memory.
     """
 

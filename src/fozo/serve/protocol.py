@@ -66,6 +66,9 @@ class OutputSpec:
     binary: bool
 
 
+DEFAULT_OUTPUTS = {binary: tuple(OutputSpec(name, binary) for name in OUTPUTS) for binary in (False, True)}
+
+
 @dataclass(frozen=True)
 class InferRequest:
     """A request as it was parsed. Its images are still encoded: :meth:`images` decodes them."""
@@ -132,7 +135,7 @@ def _request(
 ) -> InferRequest:
     camera = read_sequence_id(parameters.get("sequence_id", ""))
     start, end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
-    reported = frozenset([name for name in MONITORED if _flag(parameters, name)])
+    reported = frozenset(name for name in MONITORED if _flag(parameters, name))
     return InferRequest(_text(id, "id"), camera, start, end, outputs, reported, tensor)
 
 
@@ -170,7 +173,7 @@ def read_sequence_id(value: object) -> str:
 
 def _read_outputs(outputs: object, binary: bool) -> tuple[OutputSpec, ...]:
     if outputs is None or outputs == []:
-        return tuple([OutputSpec(name, binary) for name in OUTPUTS])
+        return DEFAULT_OUTPUTS[binary]
     known = OUTPUTS + MONITORED
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
@@ -194,15 +197,12 @@ def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> 
     datatype, shape = table.get("datatype"), table.get("shape")
     if datatype not in (*TYPES, "BYTES"):
         raise FozoError(f"the input's datatype is {str(datatype)[:20]!r}; send FP32, UINT8 or BYTES")
-    if (
-        not isinstance(shape, list)
-        or not 1 <= len(shape) <= 4
-        or not all(type(side) is int and 0 < side <= 4 * limits.pixels for side in shape)
-    ):
-        raise FozoError(
-            f"the input's shape should be a list of one to four whole numbers from 1 up, of {limits.pixels} pixels at "
-            f"most"
-        )
+    wrong = f"the input's shape should be one to four whole numbers from 1 up, {limits.pixels} pixels at most"
+    if not isinstance(shape, list) or not 1 <= len(shape) <= 4:
+        raise FozoError(wrong)
+    for side in shape:
+        if type(side) is not int or not 0 < side <= 4 * limits.pixels:
+            raise FozoError(wrong)
     images = 1 if datatype != "BYTES" and len(shape) == 3 else shape[0]
     if images > limits.images:
         raise FozoError(f"the request has {images} images, but at most {limits.images} are taken; send fewer at a time")

@@ -1,0 +1,202 @@
+"""ImageNet and its natural shifts: labels are right in every layout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from fozo.data.sets import imagenet_wnids, open_images, robustbench_list
+from fozo.data.sets.imagenet import imagenet_r_wnids
+from fozo.errors import FozoError
+from tests.data.test_sets import labels_by_path, shade
+
+Plant = Callable[..., Path]
+VAL = "ILSVRC2012_val_{:08d}.JPEG"
+
+
+# --- the lists of classes ---
+
+
+def test_the_class_lists_are_imagenets() -> None:
+    wnids = imagenet_wnids()
+    assert len(set(wnids)) == 1000
+    assert list(wnids) == sorted(wnids)
+    # tench, tabby, tiger shark, toilet tissue: landmarks that everybody's models agree on
+    assert [wnids.index(w) for w in ("n01440764", "n02123045", "n01491361", "n15075141")] == [0, 281, 3, 999]
+    assert len(set(imagenet_r_wnids())) == 200
+    assert set(imagenet_r_wnids()) < set(wnids)
+    assert list(imagenet_r_wnids()) == sorted(imagenet_r_wnids())
+
+
+def test_the_class_lists_equal_timms() -> None:
+    timm = find_spec("timm")
+    if timm is None or not timm.submodule_search_locations:
+        pytest.skip("timm is not installed")
+    info = Path(timm.submodule_search_locations[0]) / "data" / "_info"
+    assert (info / "imagenet_synsets.txt").read_text().split() == list(imagenet_wnids())
+    indices = [int(line) for line in (info / "imagenet_r_indices.txt").read_text().split()]
+    assert indices == [imagenet_wnids().index(wnid) for wnid in imagenet_r_wnids()]
+
+
+# --- ImageNet ---
+
+
+def test_a_subset_of_imagenet_is_labelled_like_the_whole(plant: Plant) -> None:
+    wnids = imagenet_wnids()
+    root = plant(f"{wnids[label]}/{VAL.format(label)}" for label in (999, 7, 281))
+    images = open_images(root)
+    assert images.name == "imagenet"
+    assert images.classes == wnids
+    assert labels_by_path(images) == {f"{wnids[label]}/{VAL.format(label)}": label for label in (7, 281, 999)}
+    assert images.labels.tolist() == [7, 281, 999]
+
+
+def test_an_unknown_wnid_is_refused(plant: Plant) -> None:
+    root = plant(["n01440764/a.png", "n99999999/a.png"])
+    with pytest.raises(FozoError, match=r"1 of 2 class folders are not among the 1000 .*n99999999"):
+        open_images(root)
+    assert open_images(root, "folder").labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["kaggle", "caffe", "wnids", "devkit-mat", "devkit-map"])
+def test_flat_files_are_labelled_like_folders(plant: Plant, tmp_path: Path, form: str) -> None:
+    wnids = imagenet_wnids()
+    truth = [65, 970, 230, 809]
+    foldered = open_images(plant((f"{wnids[y]}/{VAL.format(i + 1)}" for i, y in enumerate(truth)), "foldered"))
+    flat = plant((VAL.format(i + 1) for i in range(4)), "flat")
+    kit = tmp_path / "devkit"
+    kit.mkdir()
+    # The devkit numbers classes in an order of its own; here, backwards.
+    number = {wnid: 1000 - position for position, wnid in enumerate(wnids)}
+    file = kit / "truth.txt"
+    if form == "kaggle":
+        rows = [f"ILSVRC2012_val_{i + 1:08d},{wnids[y]} 1 2 3 4 " for i, y in enumerate(truth)]
+        file.write_text("\n".join(["ImageId,PredictionString", *reversed(rows)]))
+    elif form == "caffe":
+        file.write_text("".join(f"{VAL.format(i + 1)} {y}\n" for i, y in enumerate(truth)))
+    elif form == "wnids":
+        file.write_text("\n".join(wnids[y] for y in truth))
+    else:
+        file.write_text("".join(f"{number[wnids[y]]}\n" for y in truth))
+    if form == "devkit-map":
+        (kit / "map_clsloc.txt").write_text("".join(f"{wnid} {n} name\n" for wnid, n in number.items()))
+    if form == "devkit-mat":
+        leaves = [(number[wnid], wnid) for wnid in wnids]
+        synsets = np.array([*leaves, (1001, "n00000001")], dtype=[("ILSVRC2012_ID", object), ("WNID", object)])
+        savemat(kit / "meta.mat", {"synsets": synsets})
+    images = open_images(flat, labels=file)
+    assert images.samples == foldered.samples
+    assert images.fingerprint == foldered.fingerprint
+    for path in labels_by_path(images):
+        assert shade(images, path) == shade(foldered, path)
+
+
+def test_flat_files_need_labels_that_cover_them(plant: Plant, tmp_path: Path) -> None:
+    flat = plant([VAL.format(1), VAL.format(2)])
+    with pytest.raises(FozoError, match=r"2 flat validation files.*labels="):
+        open_images(flat)
+    short = tmp_path / "short.txt"
+    short.write_text("n01440764\n")
+    with pytest.raises(FozoError, match="no label for 1 of 2 files"):
+        open_images(flat, labels=short)
+    short.write_text("490\n")
+    with pytest.raises(FozoError, match=r"neither meta\.mat nor map_clsloc"):
+        open_images(flat, labels=short)
+    short.write_text("tench\n")
+    with pytest.raises(FozoError, match="first line is 'tench'"):
+        open_images(flat, labels=short)
+
+
+def test_real_crops_are_a_labelled_subset(real_images: Path) -> None:
+    images = open_images(real_images)
+    assert (images.name, len(images), images.size) == ("imagenet", 4000, (224, 224))
+    assert np.unique(images.labels).tolist() == list(range(1000))
+    assert all(imagenet_wnids()[label] == path.split("/")[0] for path, label in images.samples)
+
+
+# --- R, V2, Sketch: always whole ---
+
+
+def test_imagenet_r_has_labels_to_199_and_a_mask(plant: Plant) -> None:
+    images = open_images(plant(f"{wnid}/art_0.png" for wnid in reversed(imagenet_r_wnids())))
+    assert images.name == "imagenet-r"
+    assert images.labels.tolist() == list(range(200))
+    assert images.mask is not None
+    assert images.mask[:5] == (1, 2, 4, 6, 8)
+    for path, label in images.samples:
+        assert imagenet_wnids()[images.mask[label]] == path.split("/")[0]
+
+
+def test_v2_labels_are_numbers_and_not_string_order(plant: Plant) -> None:
+    images = open_images(plant((f"{number}/x.png" for number in range(1000)), size=(8, 8)))
+    assert images.name == "imagenet-v2"
+    assert images.labels.tolist() == list(range(1000))
+    by_path = labels_by_path(images)
+    # As strings, "10" comes third and "2" comes after "199".
+    assert (by_path["10/x.png"], by_path["2/x.png"], by_path["999/x.png"]) == (10, 2, 999)
+    assert images.classes == imagenet_wnids()
+
+
+def test_sketch_is_known_by_its_files(plant: Plant) -> None:
+    images = open_images(plant((f"sketch/{wnid}/sketch_1.png" for wnid in imagenet_wnids()), size=(8, 8)))
+    assert images.name == "imagenet-sketch"
+    assert images.labels.tolist() == list(range(1000))
+    assert images.samples[0].path == "n01440764/sketch_1.png"  # the wrapping folder is no part of the name
+
+
+@pytest.mark.parametrize(
+    ("layout", "folders", "words"),
+    [
+        ("imagenet-r", imagenet_r_wnids()[1:], "200 class folders .* lacks 1 \\(n01443537\\)"),
+        ("imagenet-v2", map(str, range(998)), "1000 class folders .* lacks 2 \\(998, 999\\)"),
+        ("imagenet-sketch", imagenet_wnids()[3:], "1000 class folders .* lacks 3 "),
+        ("imagenet-v2", map(str, range(1001)), "has 1 others \\(1000\\)"),
+    ],
+)
+def test_missing_classes_are_named(plant: Plant, layout: str, folders: tuple[str, ...], words: str) -> None:
+    root = plant((f"{folder}/x.png" for folder in folders), size=(8, 8))
+    with pytest.raises(FozoError, match=words):
+        open_images(root, layout)
+
+
+# --- RobustBench ---
+
+
+def test_the_5k_list_keeps_the_order_of_its_file(plant: Plant, tmp_path: Path) -> None:
+    wnids = imagenet_wnids()
+    listed = [f"{wnids[label]}/{VAL.format(number)}" for number, label in ((9, 5), (3, 999), (7, 0), (1, 5))]
+    file = tmp_path / "ids.txt"
+    file.write_text("\n".join(listed))  # like the original, without a newline at the end
+    root = plant([*sorted(listed), f"{wnids[1]}/{VAL.format(2)}"])
+    images = open_images(root).select(robustbench_list(file))
+    assert [sample.path for sample in images.samples] == listed
+    assert images.labels.tolist() == [5, 999, 0, 5]
+
+
+def test_the_installed_5k_list() -> None:
+    package = find_spec("robustbench")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("robustbench is not installed")
+    listed = robustbench_list()
+    original = Path(package.submodule_search_locations[0], "helper_files", "imagenet_test_image_ids.txt")
+    assert "\n".join(listed) == original.read_text()
+    assert len(set(listed)) == 5000
+    wnids = {path.split("/")[0] for path in listed}
+    assert len(wnids) == 997
+    assert wnids < set(imagenet_wnids())
+    assert "robustbench" not in sys.modules
+
+
+def test_a_wrong_list_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    file.write_text("n01440764/a.JPEG\n")
+    with pytest.raises(FozoError, match=r"lines like .* but has 'n01440764/a\.JPEG'"):
+        robustbench_list(file)
+    with pytest.raises(FozoError, match="there is no file"):
+        robustbench_list(tmp_path / "none.txt")

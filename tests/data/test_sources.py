@@ -1,0 +1,121 @@
+"""The pixels that streams give: prepared, corrupted on the fly or stored, normalised."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fozo.data.corrupt_tree import corrupt_tree
+from fozo.data.corruptions import corrupt
+from fozo.data.images import resize_crop
+from fozo.data.scenarios import Continual
+from fozo.data.sets import CLEAN, Domain, open_images
+from fozo.data.sources import Corrupting
+from fozo.data.streams import Stream, normalisation_table
+from fozo.types import Spec
+
+Plant = Callable[..., Path]
+MakeSpec = Callable[..., Spec]
+TWO = ("fog", "snow")
+
+
+@pytest.mark.parametrize(("channels", "size"), [(3, (16, 16)), (1, (16, 16)), (1, (12, 20)), (3, (20, 12))])
+def test_pixels_are_cropped_corrupted_and_normalised(
+    tmp_path: Path, make_spec: MakeSpec, channels: int, size: tuple[int, int]
+) -> None:
+    rng = np.random.Generator(np.random.Philox(0))
+    for name, shape in (("a/0.png", (40, 50, 3)), ("b/1.png", (37, 31, 3))):
+        (tmp_path / name).parent.mkdir()
+        Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(tmp_path / name)
+    images = open_images(tmp_path)
+    spec = make_spec(2, channels=channels, mean=(0.4,) * channels, std=(0.3,) * channels, image_size=size)
+    stream = Stream(images, spec, Continual(kinds=("clean", "gaussian_noise", "fog"), severity=2, shuffle=False))
+    clean, *corrupted = stream.batches()
+    cropped = [resize_crop(images.read(i), size) for i in range(2)]
+    if channels == 1:
+        cropped = [np.array(Image.fromarray(pixels).convert("L"))[..., None] for pixels in cropped]
+    np.testing.assert_array_equal(clean.images, spec.normalise(np.stack(cropped)))
+    for kind, batch in zip(("gaussian_noise", "fog"), corrupted, strict=True):
+        # The gray image is what is corrupted: a gray camera has one channel of noise, not the mean of three.
+        named = zip(("a/0.JPEG", "b/1.JPEG"), cropped, strict=True)
+        expected = np.stack([corrupt(pixels, kind, 2, 0, image_id=name) for name, pixels in named])
+        np.testing.assert_array_equal(batch.images, spec.normalise(expected))
+    preparation = str(stream.describe()["preparation"])
+    assert "CenterCrop(" in preparation and preparation.endswith("+ luminance") == (channels == 1)
+
+
+@pytest.mark.parametrize(("size", "words"), [(16, "16 px crops as they are"), (24, "Resize(24, bilinear)")])
+def test_stored_corruptions_are_loaded_as_they_are(plant: Plant, make_spec: MakeSpec, size: int, words: str) -> None:
+    root = plant(f"{kind}/5/{label}/0.png" for kind in TWO for label in "abc")
+    rng = np.random.Generator(np.random.Philox(2))
+    for file in sorted(root.rglob("*.png")):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(file)
+    images = open_images(root)
+    stream = Stream(images, make_spec(3, size=size), Continual(kinds=TWO, shuffle=False))
+    assert stream.describe()["preparation"] == words
+    for number, batch in enumerate(stream.batches()):
+        stored = [images.read(i, Domain(TWO[number], 5)) for i in range(3)]
+        if size == 24:
+            stored = [resize_crop(pixels, 24, resize=24) for pixels in stored]
+        np.testing.assert_array_equal(batch.images, make_spec(3, size=size).normalise(np.stack(stored)))
+
+
+SHAPES = {
+    "photographs": [(40, 50), (40, 50), (40, 50)],
+    "photographs, one of the model's size": [(40, 50), (16, 16), (30, 20)],
+    "squares of two sizes": [(16, 16), (24, 24), (16, 16)],
+    "ready-made crops": [(16, 16), (16, 16), (16, 16)],
+    "crops of another size": [(24, 24), (24, 24), (24, 24)],
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_on_the_fly_equals_a_corrupted_tree_before_its_jpeg_coding(
+    tmp_path: Path, make_spec: MakeSpec, case: str
+) -> None:
+    rng = np.random.Generator(np.random.Philox(1))
+    for name, shape in zip(("a/0.png", "a/1.webp", "b/1.JPEG"), SHAPES[case], strict=True):
+        (tmp_path / "clean" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (*shape, 3), np.uint8)).save(tmp_path / "clean" / name)
+    scenario = Continual(kinds=("impulse_noise", "frost"), severity=3, shuffle=False)
+    corrupt_tree(
+        tmp_path / "clean", tmp_path / "tree", kinds=scenario.kinds, severities=(3,), size=16, seed=4, workers=1
+    )
+    clean, tree = open_images(tmp_path / "clean"), open_images(tmp_path / "tree")
+    fly = Corrupting(clean, 16, seed=4)
+    for kind in scenario.kinds:
+        for index in range(3):
+            coded = io.BytesIO()
+            pixels = fly.load(Domain(kind, 3), index)
+            Image.fromarray(pixels).save(coded, "JPEG", quality=85, optimize=True)
+            written = tmp_path / "tree" / kind / "3" / clean.samples[index].path
+            assert coded.getvalue() == written.with_suffix(".JPEG").read_bytes()
+    # A photograph of the model's size is cropped like its neighbours; a ready-made crop is left alone.
+    untouched = [np.array_equal(fly.load(CLEAN, index), clean.read(index)) for index in range(3)]
+    assert untouched == [case == "ready-made crops"] * 3
+    described = Stream(tree, make_spec(2), scenario).describe()
+    assert (described["corruption"], described["corruption_seed"], described["corruption_quality"]) == ("stored", 4, 85)
+    assert described["frost"] == Stream(fly, make_spec(2), scenario).describe()["frost"]
+
+
+def test_all_sizes_normalise_by_table_exactly(make_spec: MakeSpec) -> None:
+    for size in (1, 8, 16, 33):
+        spec = make_spec(size=size)
+        pixels = np.random.Generator(np.random.Philox(size)).integers(0, 256, (2, size, size, 3), np.uint8)
+        looked_up = np.stack([normalisation_table(spec)[c][pixels[..., c]] for c in range(3)], axis=1)
+        np.testing.assert_array_equal(looked_up, spec.normalise(pixels))
+
+
+def test_real_crops_stream(real_images: Path, make_spec: MakeSpec) -> None:
+    spec = make_spec(1000, 224, mean=(0.5,) * 3, std=(0.5,) * 3)
+    images = open_images(real_images).take(96, seed=0)
+    stream = Stream(images, spec, Continual(kinds=("clean", "brightness")), batch_size=64)
+    batches = list(stream.batches())
+    assert [batch.images.shape for batch in batches] == [(64, 3, 224, 224), (32, 3, 224, 224)] * 2
+    assert np.abs(batches[0].images).max() <= 1
+    assert batches[2].images.mean() > batches[0].images.mean() + 0.2

@@ -1,0 +1,128 @@
+"""The readers of images and of image sets that ``python -m tests.fuzz`` tries."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fozo.data.images import read_image, resize_crop
+from fozo.data.sets import open_images
+from tests.fuzz import Parts, Reader
+from tests.fuzz_readers import READERS, joined, members, reader, zipped
+
+__all__ = ["READERS"]
+
+
+def use(path: Path) -> None:
+    images = open_images(path)
+    for index in {0, len(images) - 1}:
+        resize_crop(images.read(index, images.domains[-1]), 32)
+    assert len(images.fingerprint) == 16
+
+
+@reader
+def arrays(folder: Path) -> Reader:
+    path = folder / "set.npz"
+    np.savez(path, images=np.zeros((5, 8, 8), np.uint8), labels=np.arange(5), classes=list("abcde"))
+    gray = members(path)
+    np.savez(path, images=np.zeros((2, 8, 8, 3), np.uint8), labels=np.arange(2, dtype=np.uint8), classes=["a", "bcd"])
+
+    def build(parts: Parts) -> bytes:
+        return zipped(parts, zipfile.ZIP_DEFLATED)
+
+    return Reader(use, [gray, members(path)], build, "set.npz")
+
+
+@reader
+def cifar(folder: Path) -> Reader:
+    root = folder / "cifar"
+    root.mkdir()
+    np.save(root / "labels.npy", np.tile(np.arange(3), 5))
+    np.save(root / "fog.npy", np.zeros((15, 8, 8, 3), np.uint8))
+    good = (root / "fog.npy").read_bytes()
+
+    def read(path: Path) -> None:
+        (root / "fog.npy").write_bytes(path.read_bytes())
+        use(root)
+
+    return Reader(read, [[good[:10], good[10:128], good[128:]]], joined, "fog")
+
+
+def png_chunks(data: bytes) -> Parts:
+    parts, place = [data[:8]], 8
+    while place < len(data):
+        (length,) = struct.unpack(">I", data[place : place + 4])
+        parts.append(data[place + 4 : place + 8 + length])
+        place += 12 + length
+    return parts
+
+
+def png(parts: Parts) -> bytes:
+    """Give every chunk its length and checksum."""
+    chunks = [struct.pack(">I", max(0, len(p) - 4)) + p + struct.pack(">I", zlib.crc32(p)) for p in parts[1:]]
+    return joined([parts[0], *chunks]) if parts[0][:4] == b"\x89PNG" else joined(parts)
+
+
+@reader
+def image(folder: Path) -> Reader:
+    y, x = np.mgrid[:40, :60]
+    picture = Image.fromarray(np.stack([x * 4, y * 6, x + y], axis=2).astype(np.uint8))
+    formats = {"JPEG": {}, "BMP": {}, "GIF": {}, "PPM": {}, "WEBP": {}, "TIFF": {"compression": "tiff_lzw"}}
+    whole: list[Parts] = []
+    for mode in ("RGB", "L", "P", "RGBA", "1", "I;16"):
+        stream = io.BytesIO()
+        deep = Image.fromarray((x * y).astype(np.uint16)) if mode == "I;16" else picture.convert(mode)
+        deep.save(stream, "PNG")
+        whole.append(png_chunks(stream.getvalue()))
+    for format, options in formats.items():
+        stream = io.BytesIO()
+        picture.save(stream, format, **options)
+        data = stream.getvalue()
+        whole.append([data[:32], data[32:]])
+    whole[-1] += [b"tail"]
+    picture.save(stream := io.BytesIO(), "JPEG", progressive=True, exif=b"Exif\0\0II*\0" + bytes(40))
+    whole.append([stream.getvalue()[:200], stream.getvalue()[200:]])
+
+    def read(path: Path) -> None:
+        pixels = read_image(path)
+        assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3
+        assert resize_crop(pixels, 64).shape == (64, 64, 3)
+
+    return Reader(read, whole, png, "image.png", memory=1200 << 20)
+
+
+def tar_blocks(data: bytes) -> Parts:
+    return [data[place : place + 512] for place in range(0, len(data), 512)]
+
+
+def tar_file(parts: Parts) -> bytes:
+    """Give every header its checksum: a block that has ``ustar`` in its place is one."""
+    made = []
+    for part in parts:
+        if part[257:262] == b"ustar" and len(part) == 512:
+            blank = part[:148] + b" " * 8 + part[156:]
+            part = part[:148] + b"%06o\0 " % sum(blank) + part[156:]
+        made.append(part)
+    return joined(made)
+
+
+@reader
+def tar(folder: Path) -> Reader:
+    stream, picture = io.BytesIO(), io.BytesIO()
+    Image.new("RGB", (8, 8)).save(picture, "PNG")
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in {"a.png": picture.getvalue(), "a.cls": b"3", f"{'b' * 120}é.png": picture.getvalue()}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+        entry = tarfile.TarInfo(f"{'b' * 120}é.cls")
+        entry.size = 1
+        archive.addfile(entry, io.BytesIO(b"1"))
+    return Reader(use, [tar_blocks(stream.getvalue()[:8192])], tar_file, "set.tar", memory=1200 << 20)
