@@ -161,8 +161,10 @@ def test_the_schedule_sees_the_best_or_the_mean_loss() -> None:
 
 
 def test_a_one_sided_state_goes_on_and_needs_one_axis() -> None:
+    noise = SignedUniform(0)
+
     def make() -> OneSidedSPSA:
-        return OneSidedSPSA(np.zeros(3), lambda point, gradient: point - gradient, SignedUniform(0.1, 0))
+        return OneSidedSPSA(np.zeros(3), np.subtract, lambda draw, size: 0.1 * noise(draw, (size,)))
 
     whole, cut = make(), make()
     for losses in ([1.0, 2.0], [2.0, 5.0]):
