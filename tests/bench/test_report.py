@@ -191,6 +191,9 @@ def test_ticks_and_flat_curves() -> None:
     assert ticks(0, 100) == [0, 20, 40, 60, 80, 100] and ticks(59.1, 59.6) == [59.1, 59.2, 59.3, 59.4, 59.5, 59.6]
     svg = line_chart("flat", [Series("one", [5], [50.0], 0)], "x", "y", dots=True)
     assert svg.count("<i class") == 1 and "nan" not in svg and "inf" not in svg
+    spans = [Span(i, i + 1, f"name {i}") for i in range(6)]
+    html = line_chart("t", [Series("one", [0.5, 5.5], [1, 2], 0, low=[0, 1], high=[2, 3])], "", "y", spans=spans)
+    assert all(f">{span.name}<" in html for span in spans) and "plot some" in html and "polygon" in html
 
 
 FLAGS = (
@@ -389,12 +392,6 @@ def test_tuned_rows_stand_behind_the_published_ones_in_their_colour(tmp_path: Pa
     text = (tmp_path / "page.html").read_text()
     assert "the mean over corruptions and clean images" in text and "square: tuned" in text
     assert f'curve c{places["NEO"]} dashed"' in text and "How fast a corruption is learnt" in text
-
-
-def test_names_stand_on_the_axis_and_empty_space_is_not_kept() -> None:
-    spans = [Span(i, i + 1, f"name {i}") for i in range(6)]
-    html = line_chart("t", [Series("one", [0.5, 5.5], [1, 2], 0, low=[0, 1], high=[2, 3])], "", "y", spans=spans)
-    assert all(f">{span.name}<" in html for span in spans) and "plot some" in html and "polygon" in html
 
 
 def test_pictures_are_shown_only_where_images_are_given(runs: Path, tmp_path: Path) -> None:
