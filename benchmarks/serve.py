@@ -45,7 +45,7 @@ from benchmarks.common import in_turn, markdown
 from fozo.data import sample
 from fozo.io.system import usable_cpus
 from fozo.methods.align.config import AlignConfig
-from fozo.methods.align.retrieval import NAMES, RetrievalConfig
+from fozo.methods.align.retrieval import RetrievalConfig
 from fozo.serve.cameras import Camera
 from fozo.serve.store import StateFolder
 
@@ -216,8 +216,9 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
     for capacity in capacities:
         adapter = subject.adapter(capacity)
         adapter(subject.frames[:32])
-        rows = {name: value.repeat(capacity // 32, axis=0) for name, value in adapter.state().items() if name in NAMES}
-        adapter.load_state({**adapter.state(), **rows, "next": np.array(0)})
+        full, names = adapter.state(), adapter.VARIABLE_LENGTH
+        rows = {name: full[name].repeat(capacity // 32, axis=0) for name in names}
+        adapter.load_state({**full, **rows, "next": np.array(0)})
         arrays = sum(array.nbytes for array in adapter.state().values())
         with tempfile.TemporaryDirectory() as state:
             store = StateFolder(Path(state), NAME)

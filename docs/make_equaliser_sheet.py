@@ -22,7 +22,7 @@ from fozo.core.descriptor import spectra
 from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels, resize_crop
 from fozo.methods.align import AlignConfig
-from fozo.methods.align.equaliser import energy_deficit, equalise
+from fozo.methods.align.equaliser import equalise, log_gains
 
 KINDS = ("fog", "contrast", "defocus_blur", "motion_blur", "jpeg_compression", "gaussian_noise")
 STRIP = ("fog", "contrast", "defocus_blur")
@@ -49,17 +49,17 @@ class Equaliser:
 
     def __init__(self) -> None:
         self.clean, self.transform, self.config = crops(), spectra(3, SIZE, SIZE), AlignConfig()
-        descriptors = self.transform.describe(self.transform.transform(normalised(self.clean)))
+        descriptors = self.transform.transform(normalised(self.clean))[1]
         self.mean, self.std = descriptors.mean(axis=0), descriptors.std(axis=0, ddof=1)
 
     def before_and_after(self, kind: str, severity: int) -> tuple[Pixels, Pixels]:
         """The first photograph under a corruption, and what the model gets to see of it."""
         bad = [corrupt(image, kind, severity, seed=2, image_id=str(i)) for i, image in enumerate(self.clean)]
-        coefficients = self.transform.transform(normalised(bad))
-        standardised = (self.transform.describe(coefficients) - self.mean) / self.std
+        coefficients, descriptors = self.transform.transform(normalised(bad))
+        standardised = (descriptors - self.mean) / self.std
         domains = self.config.retrieval.estimate(standardised, np.zeros((0, self.mean.size)))
-        deficit = energy_deficit(self.transform, domains.distinct(), self.std)
-        better = equalise(self.transform, coefficients[:1], deficit[:1], self.config.equaliser_strength)[0]
+        gains = log_gains(self.transform, domains.distinct(), np.ones(1), self.std, self.config.equaliser_strength)
+        better = equalise(self.transform, coefficients[:1], gains[:1])[0]
         return bad[0], ((better.transpose(1, 2, 0) + 1) * 127.5).clip(0, 255).astype(np.uint8)
 
 

@@ -57,7 +57,6 @@ def bad_images(spec: Spec) -> dict[str, npt.NDArray[Any]]:
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Expect a :class:`FozoError`."""
     try:
         yield
     except FozoError as error:
@@ -75,7 +74,7 @@ def same(one: State, other: State) -> bool:
 
 
 class _Unchanged:
-    """Remembers a method as it is, and says when it is no more."""
+    """Remembers a method's state, and fails if it has changed."""
 
     def __init__(self, method: Method[Any]) -> None:
         self.method, self.state = method, method.state()
@@ -111,9 +110,9 @@ def _check_facts(method: Method[Any]) -> None:
     info, config = method.info, method.config
     for name in ("name", "summary", "passes", "adapts", "paper"):
         assert getattr(info, name), f"MethodInfo.{name} is empty"
-    assert info.needs <= NEEDS.keys(), f"{info.name} needs {sorted(info.needs - NEEDS.keys())}, which nobody can give"
+    assert info.needs <= NEEDS.keys(), f"{info.name} needs {sorted(info.needs - NEEDS.keys())}, which is unknown"
     frozen = getattr(getattr(config, "__dataclass_params__", None), "frozen", False)
-    assert frozen, "the config is no frozen dataclass"
+    assert frozen, "the config is not a frozen dataclass"
     assert all(type(preset) is type(config) for preset in method.PRESETS.values()), "a preset is of another class"
     assert type(method).__name__ in repr(method), "repr() does not say what it is"
     for what, preset, options in (("option", None, {"no such": 1}), ("preset", "no such", {})):
@@ -128,7 +127,7 @@ def _logits(answer: Floats | Answer) -> Floats:
 
 def _check_predictions(factory: Factory, batches: Sequence[Images]) -> None:
     one, other = factory(), factory()
-    classes = factory()(batches[0]).shape[1]  # which a black box tells then
+    classes = factory()(batches[0]).shape[1]  # which a black box knows then
     assert classes == one.engine.spec.classes, "logits are not one for each class"
     for images in [*batches, batches[0][:2], batches[0][:1], batches[0], batches[0][:1]]:
         logits = one(images)
@@ -245,7 +244,6 @@ def _check_siblings_and_journals(factory: Factory, batches: Sequence[Images]) ->
 
 
 def _check_threads(factory: Factory, batches: Sequence[Images]) -> None:
-    """Call one method from several threads: the results must be those of some serial order."""
     method, order, answers = factory(), list[int](), dict[int, Floats]()
     step = method.step
 
@@ -312,7 +310,7 @@ def check_engine(engine: Engine, tolerance: float = 1e-4) -> None:
         if "blocks" in engine.abilities:
             _check_walk(engine, batch, tolerance)
         return
-    with refused("a tap of tokens that are not shown"):
+    with refused("a tap of tokens that the engine does not have"):
         engine.run(batch, taps=(Tap.CLS,))
     with refused("a knob where there is none"):
         engine.run(batch, Knobs(prompts=np.zeros((1, 1, 1))))
@@ -343,11 +341,10 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
     spec = engine.spec
     numbers = np.random.Generator(np.random.Philox(9))
     shape = (1, 1, spec.depth, spec.dim)
-    still = Move(np.ones(shape), np.zeros(shape))
+    identity = Move(np.ones(shape), np.zeros(shape))
     plain = engine.run(batch)[Tap.LOGITS]
-    _close(
-        engine.run(batch, Knobs(cls=still, patches=still))[Tap.LOGITS], plain, tolerance, "a move that moves nothing"
-    )
+    unmoved = engine.run(batch, Knobs(cls=identity, patches=identity))[Tap.LOGITS]
+    _close(unmoved, plain, tolerance, "a move that moves nothing")
     prompts = 0.1 * numbers.standard_normal((3, 2, spec.dim))
     together = engine.run(batch, Knobs(prompts=prompts))[Tap.LOGITS]
     for k in range(3):
@@ -364,9 +361,7 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
         first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
         assert np.allclose(moved[Tap.PATCH_MEAN][:, :, 0], first), "taps are to be read before the move"
         moves = name == "patches" or spec.class_token
-        assert np.allclose(moved[Tap.LOGITS], plain) != moves, (
-            f"the {name} move does nothing, or there is no such token"
-        )
+        assert np.allclose(moved[Tap.LOGITS], plain) != moves, f"the {name} move does nothing, or there is no token"
     wrong = np.ones((1, 1, spec.depth, spec.dim + 1))
     for knobs in (Knobs(prompts=prompts[0]), Knobs(prompts=prompts[..., 1:]), Knobs(cls=Move(wrong, wrong))):
         with refused("a knob of the wrong shape"):

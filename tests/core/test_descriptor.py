@@ -77,12 +77,14 @@ def test_a_wave_is_found_in_its_own_band() -> None:
     assert strongest == [9, 7, 5, 3, 1]  # an octave is two bands
 
 
-def test_values_of_bands_go_over_smoothly() -> None:
+def test_gains_are_interpolated_between_bands_and_leave_the_mean_alone() -> None:
     transform = spectra(1, 64, 64)
-    ramp = transform.interpolate(np.arange(float(transform.bands))[None])
-    assert ramp.shape == (1, 64, 64) and ramp[0, -1, -1] == 0 and ramp[0, 0, 0] == transform.bands - 1
+    ramp = np.log(transform.gains(np.arange(float(transform.bands))[None]))
+    assert ramp.shape == (1, 64, 64) and ramp[0, -1, -1] == ramp[0, 0, 0] == 0
+    assert ramp[0, 0, 1] == pytest.approx(transform.bands - 1) == ramp[0, 1, 0]
     assert np.abs(np.diff(ramp[0, 8:, 8:], axis=0)).max() < 0.3
-    np.testing.assert_allclose(transform.interpolate(np.full((2, transform.bands), 0.3)), 0.3, rtol=1e-6)
+    flat = transform.gains(np.full((2, transform.bands), 0.3))
+    np.testing.assert_allclose(flat.reshape(2, -1)[:, 1:], np.exp(0.3), rtol=1e-6)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -1e4])

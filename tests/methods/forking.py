@@ -72,7 +72,7 @@ def on_torch(name: str, **options: Any) -> Method[Any]:
 
 
 def while_another_thread_adapts(method: Method[Any], seconds: float) -> None:
-    """Return in the middle of a batch, which takes so long."""
+    """Return in the middle of a batch, which takes this long."""
     step, inside = method.step, threading.Event()
 
     def slow(batch: Batch) -> Floats | Answer:

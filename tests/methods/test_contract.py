@@ -36,7 +36,7 @@ class Drift:
 
 
 class Observer:
-    """Counts what it is shown, or fails; returns what a guard once did."""
+    """Counts its batches, or fails."""
 
     drift = Drift()
 

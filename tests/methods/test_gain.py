@@ -79,7 +79,7 @@ class Slow:
 
 
 def test_it_is_its_equations() -> None:
-    """On the golden model and stream, with features scaled so that qhat is no certainty and strengths lie inside."""
+    """On the golden model and stream, with features scaled so that qhat is not certain and strengths lie inside."""
     method = GAIN(engine(), preset="raw")
     method.prototypes = method.prototypes * 0.1
     slow = Slow(method.prototypes)
@@ -115,7 +115,7 @@ class _Fixed:
 
 
 def test_one_image_by_hand() -> None:
-    """Two classes in one dimension at +1 and -1, one image at z = 1 of which the source is 90 % sure."""
+    """Two classes in one dimension at +1 and -1, one image at z = 1 which the source predicts with 90 %."""
     method = GAIN(engine(), preset="raw")
     method.prototypes = np.array([[1.0], [-1.0]])
     method.begin()
@@ -129,7 +129,7 @@ def test_one_image_by_hand() -> None:
     means, counts, variance, prior = method.gaussians()
     close(means[:, 0], [(3 + 0.81) / 3.81, (-3 + 0.09) / 3.09], "means")
     close(counts, [3.81, 3.09], "kappa")
-    # One image has no spread, R = 0; nu = sum of n - Q / n = n - n = 0: the variance stays 1.
+    # One image has no scatter, R = 0; nu = sum of n - Q / n = n - n = 0: the variance stays 1.
     close(variance, [1.0], "variance")
     odds = np.array([3.81 / 3.9**2, 3.09 / 3.1**2])
     close(np.exp(prior), odds / odds.sum(), "prior")
@@ -163,7 +163,7 @@ def test_unit_length_is_of_features_and_weight_rows() -> None:
 
 
 def test_the_strength_is_none_where_the_evaluator_sides_with_the_source() -> None:
-    """qbar = s: no tilt towards qhat is worth it; qbar = qhat: all of it is."""
+    """qbar = s: no tilt towards qhat gains anything; qbar = qhat: all of it is."""
     s, qhat = np.array([[0.7, 0.2, 0.1]]), np.array([[0.1, 0.3, 0.6]])
     xi = np.log(qhat / s)
     for qbar, expected in ((s, 0.0), (qhat, 1.0), ([[0.9, 0.1, 0.0]], 0.0), ([[0.0, 0.0, 1.0]], 1.0)):

@@ -78,11 +78,11 @@ class BlackBox:
 def test_runs_on_a_black_box(engine: fozo.Engine) -> None:
     bias = engine.head().bias
     check_method(lambda: NEO(BlackBox(engine)))
-    knowing, blind, told = NEO(engine), NEO(BlackBox(engine)), NEO(BlackBox(engine), bias=bias)
+    knowing, blind, given = NEO(engine), NEO(BlackBox(engine)), NEO(BlackBox(engine), bias=bias)
     for seed in range(3):
         images = random_images(5, seed=seed)
         expected = knowing(images)
-        np.testing.assert_array_equal(told(images), expected)
+        np.testing.assert_array_equal(given(images), expected)
         np.testing.assert_allclose(blind(images), expected - bias, atol=1e-5)
 
 

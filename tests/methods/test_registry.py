@@ -123,10 +123,10 @@ class Foreign(NoAdapt):
 def distribute(folder: Path, package: str, code: str, entries: str) -> None:
     """Put a package where Python finds it, with the metadata that installing it would have left."""
     (folder / f"{package}.py").write_text(code)
-    facts = folder / f"{package}-1.2.dist-info"
-    facts.mkdir(parents=True)
-    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-    (facts / "entry_points.txt").write_text(f"[fozo.methods]\n{entries}\n")
+    info = folder / f"{package}-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(f"[fozo.methods]\n{entries}\n")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_method_of_another_package_is_found_by_its_entry_point(engine: fozo.En
     distribute(elsewhere, "foreign_package", PLUGIN, "foreign = foreign_package:Foreign")
     assert "foreign_package" not in sys.modules
     create("noadapt", engine)
-    assert "foreign_package" not in sys.modules  # nobody asked for it
+    assert "foreign_package" not in sys.modules  # it was not asked for
     with pytest.raises(FozoError, match=r"no method 'foreing' \(did you mean 'foreign'\?\)"):
         create("foreing", engine)
     images = random_images(2)

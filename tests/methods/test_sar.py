@@ -51,7 +51,7 @@ def test_the_default_does_not_step_without_a_sure_prediction() -> None:
     trace = load("sar_official_edge_continual")
     options = {"rate": trace.hp["lr"], "e_margin": 0.3}
     default = fozo.create("sar", engine(), **options)
-    empty = 10  # a batch of this trace in which no prediction is sure
+    empty = 10  # a batch of this trace in which no prediction is reliable
     for t in range(empty):
         default(trace.batch(t))
     before = default.state()["norms"]
@@ -80,8 +80,3 @@ def test_the_rate_doubles_for_single_images() -> None:
 def test_refuses_what_makes_no_sense(bad: dict[str, Any]) -> None:
     with pytest.raises(fozo.FozoError):
         fozo.create("sar", engine(), None, **bad)
-
-
-def test_refuses_an_unknown_preset() -> None:
-    with pytest.raises(fozo.FozoError, match="paper, official, foa"):
-        fozo.create("sar", engine(), preset="best")

@@ -1,6 +1,6 @@
-"""A state that does not fit is refused, and nothing is changed: also where its form is right and its meaning is not.
+"""A state that does not fit is refused and changes nothing, also one of impossible values in the right shapes.
 
-What every method has to refuse by form (names, shapes, precisions, NaN) :func:`fozo.testing.check_method` checks.
+What every method has to refuse (names, shapes, precisions, NaN) :func:`fozo.testing.check_method` checks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def used(name: str, engine: fozo.Engine, source: fozo.SourceStatistics) -> fozo.
 
 
 def rows(count: int, *names: str) -> Damage:
-    """Give some arrays so many rows."""
+    """Give some arrays ``count`` rows."""
     return lambda state: {name: np.resize(state[name], (count, *state[name].shape[1:])) for name in names}
 
 

@@ -16,7 +16,6 @@ import fozo
 from fozo.data import sample
 from fozo.methods.base import Method
 from fozo.methods.common.info import MethodInfo
-from fozo.testing import same
 from fozo.types import Batch, Floats, State, Threads
 from tests.helpers import random_images, random_vit
 
@@ -113,30 +112,6 @@ def test_reset_and_restore_come_between_batches(engine: fozo.Engine, tmp_path: P
 
     in_threads(work)
     assert set(answers) <= set(serial) and method.value == ([0.0, *serial])[method.count]
-
-
-def test_the_bundled_model_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = fozo.load_engine(SAMPLE, threads=2, chunk=4)
-    batches = [0.7 * np.random.default_rng(i).random((8, 1, 28, 28), dtype=np.float32) for i in range(5 * THREADS)]
-    method, order, answers = fozo.Align(engine, sample.source(SAMPLE)), list[int](), dict[int, np.ndarray]()
-    step = method.step
-
-    def noting(batch: Batch) -> Floats:
-        order.append(next(i for i, images in enumerate(batches) if np.array_equal(images, batch.images)))
-        return step(batch)
-
-    def work(number: int) -> None:
-        for i in range(number, len(batches), THREADS):
-            answers[i] = method(batches[i])
-            method.metrics(), method.state()
-
-    monkeypatch.setattr(method, "step", noting)
-    in_threads(work)
-    serial = fozo.Align(engine, sample.source(SAMPLE))
-    assert sorted(order) == list(range(len(batches)))
-    for i in order:
-        assert np.array_equal(serial(batches[i]), answers[i])
-    assert same(serial.state(), method.state())
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])

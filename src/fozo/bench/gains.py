@@ -133,14 +133,14 @@ def _times(images: int, seed: int) -> Array:
 def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[BatchRecord]], seed: int = 0) -> Gains:
     """Pair two rows image by image; each is a list of seeds' records, whose orders need not be the same."""
     sizes = _sizes(ours[0])
-    place = {i: row for row, i in enumerate(sorted({i for run in (*ours, *theirs) for r in run for i in r.right}))}
-    count = max(len(place), *sizes.values())  # images never recognised are not named, but may be drawn
+    row_of = {i: row for row, i in enumerate(sorted({i for run in (*ours, *theirs) for r in run for i in r.right}))}
+    count = max(len(row_of), *sizes.values())  # images never recognised are not named, but may be drawn
 
     def recognised(records: Sequence[BatchRecord]) -> Array:
         """How often each image was recognised in each domain, ``[images, domains]``."""
         found = np.zeros((count, len(sizes)))
         for column, name in enumerate(sizes):
-            rows = [place[i] for record in records if record.domain == name for i in record.right]
+            rows = [row_of[i] for record in records if record.domain == name for i in record.right]
             np.add.at(found[:, column], rows, 1)
         return found
 

@@ -23,7 +23,7 @@ BINS = 15
 RESAMPLES = 2000
 LEVEL = 0.95
 COMMON_METRICS = ("loss", "epsilon", "rate")
-"""Metrics that every line of the records has a place for, filled or null."""
+"""Metrics that every line of the records has, filled or null."""
 
 
 @dataclass(frozen=True)
@@ -176,18 +176,18 @@ def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
     images = np.array([record.images for record in records])
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, 0], dtype=np.uint64)))
     names = list(dict.fromkeys(record.domain for record in records))
-    place = np.array([names.index(record.domain) for record in records])
-    sizes = np.bincount(place, weights=images).astype(int)
+    index = np.array([names.index(record.domain) for record in records])
+    sizes = np.bincount(index, weights=images).astype(int)
     drawn, means = {}, {}
     for what in ("correct", "correct5"):
-        hits = np.bincount(place, weights=[getattr(record, what) for record in records]).astype(int)
+        hits = np.bincount(index, weights=[getattr(record, what) for record in records]).astype(int)
         means[what] = 100 * hits / sizes
         # Drawing n images with replacement of which k are right is drawing from a binomial: no loop over images.
         drawn[what] = generator.binomial(sizes, hits / sizes, (RESAMPLES, len(names)))
     shares = 100 * drawn["correct"] / sizes
     weights = sizes / sizes.sum()
     histogram = np.array([[r.bin_images, r.bin_correct, r.bin_confidence] for r in records], dtype=np.float64)
-    # Confidences are only kept summed over a batch's bins, so it is batches that are drawn again here.
+    # Confidences are recorded summed over a batch's bins, so it is batches that are drawn again here.
     again = generator.multinomial(len(records), np.full(len(records), 1 / len(records)), RESAMPLES)
     errors = _ece(np.tensordot(again, histogram, axes=1))
     return Measures(

@@ -98,7 +98,7 @@ class Experiment:
     """One method on one stream with one model and one seed: a row of a recipe, once model and seed are chosen.
 
     It says *what* is measured, never *where* things lie. Its hash is of all that its records depend on (except the
-    bytes of model and images, whose fingerprints are kept beside the results), so the same experiment is found under
+    bytes of model and images, whose fingerprints are saved beside the results), so the same experiment is found under
     the same hash on every machine, and a changed option gets a new one. How a table shows it is not part of the hash.
     """
 
@@ -109,7 +109,7 @@ class Experiment:
     column: str = AVERAGE
     """Where its average goes, for tables with one stream a column."""
     x: float | None = None
-    """Its place on the axis, for hyper-parameter curves."""
+    """Its position on the axis, for hyper-parameter curves."""
     axis: str = ""
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's numbers by column: a corruption's name, ``Avg``, ``seconds``, ``memory`` (MiB), ``parameters``."""

@@ -35,7 +35,7 @@ def run_on_ray(
         experiments: what to run; as many at a time as the cluster has processors for, ``setup.threads`` to each.
         setup: where and how.
         address: of the cluster, as Ray writes it; by default the one Ray finds, or else a new one on this machine.
-        finished: told of every run, in the order in which they end.
+        finished: called with every run, in the order in which they end.
     """
     with _cluster(address) as ray, _token(Path(setup.out)) as token:
         room = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
@@ -60,7 +60,7 @@ def run_on_ray(
 
 
 def _run(experiment: Experiment, setup: Setup, token: str) -> Run:
-    """On a node: run one experiment. The process is kept for the next ones, and its model with it."""
+    """On a node: run one experiment. The process stays for the next ones, with its model."""
 
     def watch(doing: str, done: int, total: int) -> None:
         if not Path(token).exists():

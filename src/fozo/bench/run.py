@@ -67,8 +67,8 @@ def run_experiment(
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
         plan, seed, decoders = experiment.stream, experiment.seed, resources.load.threads
-        shown = resources.pixels(images, engine.spec)
-        stream = Stream(shown, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
+        source = resources.pixels(images, engine.spec)
+        stream = Stream(source, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
         method = resources.method(experiment, engine, images, show)
         identity = {
             **experiment.identity(),

@@ -1,4 +1,4 @@
-"""Where results are kept: ``OUT/recipe/`` with a folder for each experiment, found again by the experiment's hash.
+"""Where results are saved: ``OUT/recipe/`` with a folder for each experiment, found again by the experiment's hash.
 
 Layout of ``OUT/recipe/label-seed-hash/``:
 

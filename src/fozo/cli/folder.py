@@ -33,8 +33,8 @@ def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     if spec.labels is None and not set(names) <= set(known):
         return None
     classes = names if spec.labels else ids
-    places = {name: place for place, name in enumerate(classes)}
-    samples = tuple(Sample(s.path, places[name]) for s, name in zip(images.samples, folders, strict=True))
+    labels = {name: label for label, name in enumerate(classes)}
+    samples = tuple(Sample(s.path, labels[name]) for s, name in zip(images.samples, folders, strict=True))
     named = replace(images, name="folder", samples=samples, classes=classes)
     try:
         return match_classes(named, spec)

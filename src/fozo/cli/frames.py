@@ -16,9 +16,9 @@ from fozo.data.images import EXTENSIONS, Pixels, read_image
 from fozo.errors import FozoError
 
 POLL = 0.5
-"""Seconds between two looks into a folder that grows."""
+"""Seconds between two reads of a folder that grows."""
 PATIENCE = 4
-"""Looks at a file that cannot be read before it is left out: it may be half-written."""
+"""Tries of a file that cannot be read before it is left out: it may be half-written."""
 
 
 @dataclass(frozen=True)

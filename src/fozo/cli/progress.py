@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 DELAY = 2.0
-"""Seconds of work before a terminal is shown anything."""
+"""Seconds of work before anything is drawn on a terminal."""
 PAUSE = 30.0
 """Seconds between two plain lines where standard error is not a terminal."""
 

@@ -1,11 +1,11 @@
-"""Image descriptors: a few numbers that tell corruptions apart before the model has seen the image.
+"""Image descriptors: a few numbers that distinguish corruptions before the model has seen the image.
 
 Noise, blur, fog or a change of contrast alter colour and the amount of detail at some scale far more than the content
 of a picture does. So the descriptor of an image is the mean of each channel, and the logarithm of the energy of each
 channel in every half octave of spatial frequency. A few dozen numbers; no model, no labels.
 
-Frequencies are those of the discrete cosine transform: unlike Fourier's it takes an image as going on mirrored beyond
-its border, so the border is no edge. Colours are first turned into brightness and two differences of colour, because
+Frequencies are those of the discrete cosine transform: unlike Fourier's it takes an image as mirrored beyond its
+border, so the border is not an edge. Colours are first turned into brightness and two differences of colour, because
 natural images have little fine detail in the latter and noise has as much as anywhere.
 """
 
@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fftpack import dctn, idctn
+from scipy.fft import dctn, idctn
 
 from fozo.types import Array, Threads
 
@@ -26,12 +26,11 @@ FLOOR = 1e-5
 uniform image would be infinitely far from every other one."""
 
 LARGEST = 1e3
-"""A normalised image has a mean, and an amplitude in each band, of a few units; beyond this it is none."""
+"""A normalised image has a mean, and an amplitude in each band, of a few units; beyond this it is not an image."""
 
 AT_ONCE = 1 << 17
-"""Pixels that are worked through together: one image of 224 px, many small ones. All that is done to them is then done
-while they are in the processor's nearest cache, however large the batch."""
-
+"""Pixels that are transformed together: one image of 224 px, many small ones. They then stay in the processor's nearest
+cache, however large the batch."""
 
 ONE = Threads(1)
 
@@ -60,7 +59,8 @@ class Spectra:
         """Coefficients of the mean over the means of orthonormal channels."""
         self._per_length = (1 / lengths).astype(np.float32)[:, None, None]
         # No log energy is farther below zero than FLOOR's, so all of a descriptor is limited by size.
-        self._limits = np.repeat([LARGEST, 2 * np.log(LARGEST)], [channels, channels * self.bands])
+        self.limits = np.repeat([LARGEST, 2 * np.log(LARGEST)], [channels, channels * self.bands])
+        """Size of a descriptor's features, at most, if it is of a normalised image."""
         # Spatial frequency of every coefficient, 1 being the finest along a side, and how many half octaves it lies
         # below the finest; the image's mean counts as the coarsest.
         frequency = np.hypot(np.arange(height)[:, None] / height, np.arange(width)[None] / width)
@@ -83,8 +83,9 @@ class Spectra:
     ) -> tuple[Single, Array]:
         """Turn images ``[B, channels, height, width]`` into coefficients of the same shape, and describe them.
 
-        Coefficients are in ``out`` if given. Descriptors are the means of the channels, then the log energies of their
-        bands: ``[B, channels * (1 + bands)]``.
+        Three colours are first mixed to r + g + b, r - g and r + g - 2 b, of squared length 3, 2 and 6. Coefficients
+        are in ``out`` if given. Descriptors are the means of the channels, then the log energies of their bands:
+        ``[B, channels * (1 + bands)]``.
         """
         coefficients = np.empty(images.shape, dtype=np.float32) if out is None else out
         runs = np.empty((len(images), self.channels, len(self._runs)), dtype=np.float32)
@@ -92,8 +93,17 @@ class Spectra:
         def work(first: int) -> None:
             some = slice(first, first + self._together)
             part = coefficients[some]
-            with np.errstate(over="ignore", invalid="ignore"):  # of this thread; sound() tells them apart
-                self._mix(images[some], part)
+            with np.errstate(over="ignore", invalid="ignore"):  # of this thread; such descriptors are beyond `limits`
+                if self.channels == 3:
+                    red, green, blue = images[some].swapaxes(0, 1)
+                    brightness, one, other = part.swapaxes(0, 1)
+                    np.subtract(red, green, out=one, casting="same_kind")
+                    np.add(red, green, out=brightness, casting="same_kind")
+                    np.multiply(blue, -2, out=other, casting="same_kind")
+                    other += brightness
+                    np.add(brightness, blue, out=brightness, casting="same_kind")
+                else:
+                    part[...] = images[some]
                 found = dctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
                 if not np.may_share_memory(found, part):  # SciPy may overwrite it, and need not
                     part[...] = found
@@ -101,7 +111,7 @@ class Spectra:
                 np.add.reduceat(squares, self._runs, axis=2, out=runs[some])
 
         threads.each(work, range(0, len(images), self._together))
-        descriptors = np.empty((len(images), self._limits.size))
+        descriptors = np.empty((len(images), self.limits.size))
         with np.errstate(over="ignore", invalid="ignore"):
             np.divide(coefficients[:, :, 0, 0], self._roots, out=descriptors[:, : self.channels])
             energies = np.einsum("ncr,rb->ncb", runs, self._members)
@@ -117,56 +127,39 @@ class Spectra:
         def work(first: int) -> None:
             part = coefficients[first : first + self._together]
             np.multiply(part, gains, out=part)
-            self._unmix(idctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True), part)
+            mixed = idctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
+            if self.channels == 3:  # the inverse is the transpose, as all are divided by their squared lengths
+                brightness, one, other = mixed.swapaxes(0, 1)
+                blue = -2 * other
+                blue += brightness
+                brightness += other
+                np.subtract(brightness, one, out=other)
+                np.add(brightness, one, out=part[:, 0])
+                part[:, 1] = other
+                part[:, 2] = blue
+            elif not np.may_share_memory(mixed, part):
+                part[...] = mixed
 
         threads.each(work, range(0, len(coefficients), self._together))
         return coefficients
-
-    def _mix(self, images: npt.NDArray[np.floating], out: Single) -> None:
-        """Turn three colours into brightness and two differences, of squared length 3, 2 and 6; others stay."""
-        if self.channels != 3:
-            out[...] = images
-            return
-        red, green, blue = images[:, 0], images[:, 1], images[:, 2]
-        brightness, one, other = out[:, 0], out[:, 1], out[:, 2]
-        np.subtract(red, green, out=one, casting="same_kind")
-        np.add(red, green, out=brightness, casting="same_kind")
-        np.multiply(blue, -2, out=other, casting="same_kind")
-        other += brightness
-        np.add(brightness, blue, out=brightness, casting="same_kind")
-
-    def _unmix(self, mixed: Single, out: Single) -> None:
-        """Turn them back, which is the transpose, as they are divided by their squared lengths; overwrites them."""
-        if self.channels != 3:
-            if not np.may_share_memory(mixed, out):
-                out[...] = mixed
-            return
-        brightness, one, other = mixed[:, 0], mixed[:, 1], mixed[:, 2]
-        blue = -2 * other
-        blue += brightness
-        brightness += other
-        np.subtract(brightness, one, out=other)
-        np.add(brightness, one, out=out[:, 0])
-        out[:, 1] = other
-        out[:, 2] = blue
-
-    def sound(self, descriptors: Array) -> npt.NDArray[np.bool_]:
-        """Say of each of ``descriptors`` ``[n, f]`` whether it can be a normalised image's; NaN cannot: ``[n]``."""
-        within: npt.NDArray[np.bool_] = np.abs(descriptors) <= self._limits
-        return np.asarray(within.all(axis=1))
 
     def log_energies(self, descriptors: Array) -> Array:
         """Return the part of descriptors ``[n, f]`` that are log energies: ``[n, channels, bands]``."""
         return descriptors[:, self.channels :].reshape(len(descriptors), self.channels, self.bands)
 
-    def interpolate(self, bands: Array) -> Single:
-        """Give every coefficient the value of its band, going over smoothly: ``[..., bands]`` to ``[..., h, w]``."""
-        values = bands.astype(np.float32)
+    def gains(self, log_gains: Array) -> Single:
+        """Turn log gains of bands ``[..., bands]`` into gains of coefficients ``[..., height, width]``.
+
+        They are interpolated between the centres of the bands; the mean of the image keeps a gain of 1.
+        """
+        values = log_gains.astype(np.float32)
         steps = np.diff(values, axis=-1, append=values[..., -1:])
         smooth = np.take(steps, self._lower, axis=-1)
         smooth *= self._beyond
         smooth += np.take(values, self._lower, axis=-1)
-        return np.asarray(smooth.reshape(*bands.shape[:-1], self.height, self.width))
+        gains: Single = np.exp(smooth.reshape(*log_gains.shape[:-1], self.height, self.width))
+        gains[..., 0, 0] = 1
+        return gains
 
 
 @lru_cache(maxsize=8)

@@ -1,6 +1,6 @@
 """DeYO: entropy is not enough, destroy your object (Lee et al., ICLR 2024).
 
-Besides being sure, a prediction must rest on the object's shape: shuffling the image's patches has to lower its
+Besides having low entropy, a prediction must rest on the object's shape: shuffling the image's patches has to lower its
 probability (PLPD, the pseudo-label probability difference). Both measures also weigh the images. LayerNorms of all
 but the last quarter of the blocks (0-8 of 12) are adapted.
 

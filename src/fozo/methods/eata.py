@@ -1,7 +1,7 @@
 """EATA: efficient anti-forgetting test-time adaptation (Niu et al., ICML 2022).
 
-A batch is learned from where its predictions are sure (Eq. 3) and unlike what the model already predicts on average
-(Eq. 4-5), surer ones counting more (Eq. 6). Weights that matter on clean images are held where they were, by the
+Learns from predictions that are reliable, of low entropy (Eq. 3), and not redundant, unlike the average prediction so
+far (Eq. 4-5); lower entropies weigh more (Eq. 6). Weights that matter on clean images are held where they were, by the
 Fisher information (Eq. 8-9): :func:`measure_fisher` measures it once, on clean images, without labels.
 
 What differs from the authors' program: there ``reset`` keeps the average prediction of the stream, a slip that the
@@ -90,7 +90,7 @@ class EATAConfig(Descent):
 
     rate: float = 2.5e-4
     e_margin: float = 0.4
-    """E0 of Eq. 3 as a share of ln(classes): predictions of lower entropy are sure."""
+    """E0 of Eq. 3 as a share of ln(classes): predictions of lower entropy are reliable."""
     d_margin: float = 0.05
     """epsilon of Eq. 5: predictions whose cosine to the average one is higher are redundant."""
     ema_decay: float = 0.9
@@ -112,7 +112,7 @@ class EATAConfig(Descent):
     needs={"torch", "gradient", "fisher"},
 )  # fmt: skip
 class EATA(GradientMethod[EATAConfig]):
-    """Entropy minimisation on sure and new predictions, held by the Fisher information.
+    """Entropy minimisation on reliable and non-redundant predictions, held by the Fisher information.
 
     ``fisher`` is what :func:`measure_fisher` measured; ``fisher_weight=0`` runs without.
     """
@@ -151,8 +151,8 @@ class EATA(GradientMethod[EATAConfig]):
         logits = self.norms.logits(images)
         entropies = entropy(logits)
         probabilities = logits.detach().softmax(dim=1)
-        chosen = entropies.detach() < self.margin  # Eq. 3: sure
-        if self.average is not None:  # Eq. 5: and new
+        chosen = entropies.detach() < self.margin  # Eq. 3: reliable
+        if self.average is not None:  # Eq. 5: and not redundant
             cosine = (probabilities @ self.average) / (probabilities.norm(dim=1) * self.average.norm())
             chosen &= cosine.abs() < self.config.d_margin
         if not bool(chosen.any()):

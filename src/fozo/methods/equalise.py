@@ -1,9 +1,9 @@
-"""Equalise: what fozo does for a model that it cannot look into, on the images alone.
+"""Equalise: what fozo does for a black-box model, on the images alone.
 
 The half of :mod:`Align <fozo.methods.align>` that needs no model: every image is described by its bands of spatial
 frequency, :mod:`~fozo.methods.align.retrieval` finds the earlier images of the same domain, and where that domain is
 weaker in a band than clean images are, :mod:`~fozo.methods.align.equaliser` amplifies it before the model sees it.
-Images of domains that look clean are handed on as they came, or all but.
+Images of domains that look clean are passed on nearly unchanged.
 
 The model is called once a batch, on all of it, whatever it returns. Nothing is learnt from its answers: a detector's
 boxes are as good as logits.
@@ -19,8 +19,8 @@ import numpy as np
 
 from fozo.core.descriptor import spectra
 from fozo.errors import FozoError
-from fozo.methods.align.equaliser import energy_deficit, equalise
-from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Stored
+from fozo.methods.align.equaliser import equalise, log_gains
+from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Rows
 from fozo.methods.base import Method
 from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
@@ -75,7 +75,7 @@ class Equalise(Wrapper[EqualiseConfig]):
     def step(self, batch: Batch) -> Floats | Answer:
         """Equalise images and run the model; those that cannot be pictures are left as they are."""
         coefficients, descriptors = self.spectra.transform(batch.images, threads=self.engine.threads)
-        sound = self.spectra.sound(descriptors)
+        sound = (np.abs(descriptors) <= self.spectra.limits).all(axis=1)  # False for NaN
         shift = samples = 0.0
         last: Floats | None = None
         if sound.any():
@@ -83,15 +83,13 @@ class Equalise(Wrapper[EqualiseConfig]):
             # About 1 for clean images, whatever the size of the batch.
             shift = len(own) * float(np.square(own.mean(axis=0)).mean())
             domains = self.config.retrieval.estimate(own, self.memory.latest(self.config.retrieval.context))
-            deficit, samples = self._deficit(domains)
-            if self.config.strength and deficit.any():
+            gains, samples = self._gains(domains)
+            if gains.any():
                 images = np.array(batch.images)
-                images[sound] = self._in_range(
-                    equalise(self.spectra, coefficients[sound], deficit, self.config.strength, self.engine.threads)
-                )
+                images[sound] = self._in_range(equalise(self.spectra, coefficients[sound], gains, self.engine.threads))
                 batch = batch.with_images(images)
                 last = images[-1]
-            self.memory.add(domains, Stored.of(np.zeros((len(own), 0, 0), dtype=np.float32), np.zeros((len(own), 0))))
+            self.memory.add(Rows.of(domains, np.zeros((len(own), 0, 0), dtype=np.float32), np.zeros((len(own), 0))))
         self.report(shift=shift, effective_sample_size=samples, skipped=float((~sound).sum()))
         found = self.forward(batch)
         self.descriptors = descriptors
@@ -99,21 +97,22 @@ class Equalise(Wrapper[EqualiseConfig]):
             self.last_input = last
         return found
 
-    def _deficit(self, domains: DomainEstimate) -> tuple[Array, float]:
-        """How much log energy the domains of images lack in each band, and how many images that rests on."""
+    def _gains(self, domains: DomainEstimate) -> tuple[Array, float]:
+        """Log gains of the images' bands, by domain, and how many images they rest on."""
+        domains, retrieval = domains.distinct(), self.config.retrieval
         retrieved = self.memory.retrieve(domains)
-        posterior = self.config.retrieval.posterior(domains.distinct(), retrieved)
-        drifted = 1 - self.config.retrieval.clean_weight(posterior, self.spectra.brightness)
-        deficit = drifted[:, None, None] * energy_deficit(self.spectra, posterior, self.descriptor_std)
-        return deficit, float(retrieved.effective_sample_size.mean())
+        posterior = retrieval.posterior(domains, retrieved)
+        drifted = 1 - retrieval.clean_weight(posterior, self.spectra.brightness)
+        gains = log_gains(self.spectra, posterior, drifted, self.descriptor_std, self.config.strength)
+        return gains, float(retrieved.effective_sample_size.mean())
 
     def _in_range(self, images: Floats) -> Floats:
         """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
         inputs = self.source.inputs
-        told = self.engine.spec.normalisation or (None if inputs is None else inputs.told())
-        if told is None:
+        normalisation = self.engine.spec.normalisation or (None if inputs is None else inputs.inferred())
+        if normalisation is None:
             return images
-        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in told)
+        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in normalisation)
         return np.clip(images, (0 - mean) / std, (1 - mean) / std)
 
     def checkpoint(self) -> Callable[[], None]:
@@ -121,7 +120,7 @@ class Equalise(Wrapper[EqualiseConfig]):
         memory.commit()
 
         def undo() -> None:
-            memory.rollback(0)
+            memory.rollback()
             self.memory = memory
 
         return undo

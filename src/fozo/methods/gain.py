@@ -112,7 +112,7 @@ class GAIN(Method[GAINConfig]):
         """Find where E_p(lambda)[xi], which grows with lambda, meets ``goal``; the nearer end where it does not."""
 
         def short(strength: Array) -> npt.NDArray[np.bool_]:
-            """Whether a larger strength is better still."""
+            """Whether a larger strength is better."""
             tilted = np.exp(log_softmax(source + strength[:, None] * xi, axis=1))
             further: npt.NDArray[np.bool_] = (tilted * xi).sum(axis=1) < goal
             return further

@@ -4,13 +4,13 @@ A first, plain pass finds how far each block's CLS tokens are from the source: t
 blocks, are the blocks' weights. In the second pass, after each block, running statistics of the stream's tokens are
 updated and the tokens are whitened by them and coloured by the source's: Y = (X - mu_t) S_t^-1/2 S_s^1/2 + mu_s, and
 X + w (Y - X) enters the next block. So every block's statistics are of tokens that earlier blocks have corrected. When
-predictions are suddenly unsure, everything is forgotten.
+predictions suddenly have a high entropy, everything is forgotten.
 
 The preset ``official`` is the authors' program with its views switched off, ``views`` with its default, two further
 views of each image. What it does that summaries of the paper do not say, and ``paper`` leaves out: a block whose mean
-jumps is begun anew (``gamma``; with the published constants the second batch always counts as a jump), and after a
+jumps is started again (``gamma``; with the published constants the second batch always counts as a jump), and after a
 spike of the entropy the *next* batch begins the statistics, not this one (``restart``). Each group of views is an
-update of its own. Distances are of CLS tokens to the source's mean over *all* tokens, in program and presets alike.
+update of its own. Distances are of CLS tokens to the source's mean over *all* tokens, in program and presets.
 Source statistics are exact here, where the program's are a few percent off; ``as_published`` of
 :func:`measure_covariances` has those.
 
@@ -66,7 +66,7 @@ class PEAConfig:
     smoothing: float = 0.2
     """Weight of a new value in the averages of drift and entropy (alpha)."""
     gamma: float = 4.0
-    """A block whose mean moves by more than this many times its average drift is begun anew; infinity: never."""
+    """A block whose mean moves by more than this many times its average drift is started again; infinity: never."""
     threshold: float = 1.0
     """Nats that the mean entropy may exceed its average by before everything is forgotten."""
     restart: str = "next"
@@ -78,7 +78,7 @@ class PEAConfig:
     group: int = 768
     """Channels that are whitened together."""
     update_every: int = 1
-    """Updates after which the whitening is computed anew."""
+    """Updates after which the whitening is computed again."""
     views_together: int = 1
     """Views that go through the second pass, and into the statistics, together."""
 
@@ -165,8 +165,8 @@ class PEA(Method[PEAConfig]):
         """First pass: how far each block is from the source, ``[L]`` in [0, 1]."""
         means, variances = self.distances(views)
         distance = means + variances
-        spread = distance.max() - distance.min()
-        return (distance - distance.min()) / spread if spread > 0 else np.ones_like(distance)
+        width = distance.max() - distance.min()
+        return (distance - distance.min()) / width if width > 0 else np.ones_like(distance)
 
     def distances(self, views: list[Batch]) -> tuple[Array, Array]:
         """Distance of each block's mean, and of its variances, from the source's: ``[L]`` each."""

@@ -1,6 +1,6 @@
 """The list of methods: a name, what the method needs, and the class that implements it.
 
-Methods of other packages are found by their entry points, and imported when somebody asks for them by name or for the
+Methods of other packages are found by their entry points, and imported when they are asked for by name or for the
 whole list::
 
     [project.entry-points."fozo.methods"]
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=type[AnyMethod])
 def register(
     name: str, *, passes: str, adapts: str, paper: str, needs: Collection[str] = (), draws: bool = False
 ) -> Callable[[M], M]:
-    """Decorate a class: make it known by ``name``, with the first line of its docstring and these facts as its info."""
+    """Decorate a class: make it known by ``name``, with its docstring's first line and these values as its info."""
 
     def add(method: M) -> M:
         if name in _REGISTRY:

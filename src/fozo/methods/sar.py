@@ -1,11 +1,11 @@
 """SAR: sharpness-aware and reliable entropy minimization (Niu et al., ICLR 2023).
 
-Only sure predictions are learned from, the step is taken with the gradient at the worst point nearby (SAM), and the
-model returns to its start when its average loss shows that it has collapsed. LayerNorms of all but the last quarter
+Learns from reliable predictions (of low entropy) only, steps with the gradient at the worst point nearby (SAM), and
+returns to the start when the average loss shows that the model has collapsed. LayerNorms of all but the last quarter
 of the blocks (0-8 of 12) are adapted.
 
 What differs from the authors' program: there a recovery, and ``reset``, leave the momentum alone, and the average
-keeps its low value; and a batch without a sure prediction still moves the model by its momentum. Both are slips: the
+keeps its low value; and a batch without a reliable prediction moves the model by its momentum. Both are slips: the
 preset ``official`` has them, the default does not. The preset ``foa`` is the version in FOA's program, which filters
 all images the second time and returns the predictions of the disturbed model.
 """
@@ -29,7 +29,7 @@ class SARConfig(Descent):
     """Everything about SAR that can be chosen. The defaults are the FOZO paper's."""
 
     e_margin: float = 0.4
-    """E0 of Eq. 2 as a share of ln(classes): predictions of lower entropy are sure."""
+    """E0 of Eq. 2 as a share of ln(classes): predictions of lower entropy are reliable."""
     rho: float = 0.05
     """Radius of Eq. 3: how far the worst point is looked for."""
     reset_threshold: float = 0.2
@@ -39,16 +39,16 @@ class SARConfig(Descent):
     full_recovery: bool = True
     """Whether a recovery (or reset) also clears the momentum, and a recovery the average."""
     step_when_empty: bool = False
-    """Whether a batch without a sure prediction still takes a step by the momentum."""
-    refilter: str = "sure"
-    """Whom the second filter asks: the images that passed the first (``sure``), or ``all``."""
+    """Whether a batch without a reliable prediction takes a step by the momentum."""
+    refilter: str = "reliable"
+    """Which images the second filter checks: the images that passed the first (``reliable``), or ``all``."""
     output: str = "plain"
     """Whose predictions are returned: the ``plain`` model's, or those of the ``disturbed`` one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         positive("sar", e_margin=self.e_margin, rho=self.rho)
-        one_of("sar", ("sure", "all"), refilter=self.refilter)
+        one_of("sar", ("reliable", "all"), refilter=self.refilter)
         one_of("sar", ("plain", "disturbed"), output=self.output)
 
     @property
@@ -62,7 +62,7 @@ class SARConfig(Descent):
     paper="Niu et al., ICLR 2023", needs={"torch", "gradient"},
 )  # fmt: skip
 class SAR(GradientMethod[SARConfig]):
-    """Sharpness-aware entropy minimisation on sure predictions, with recovery."""
+    """Sharpness-aware entropy minimisation on reliable predictions, with recovery."""
 
     STATE: ClassVar = ("average",)
     VARIABLE_LENGTH: ClassVar = {"average": "averages"}
@@ -83,26 +83,26 @@ class SAR(GradientMethod[SARConfig]):
         """Two forward and two backward passes: Eq. 2-6 of the paper."""
         logits = self.norms.logits(images)
         first = entropy(logits)
-        sure = first < self.margin  # Eq. 2
-        if not bool(sure.any()) and not self.config.step_when_empty:
+        reliable = first < self.margin  # Eq. 2
+        if not bool(reliable.any()) and not self.config.step_when_empty:
             return logits
         here = self.norms.values()
-        gradients = self._mean_gradients(first, sure)
+        gradients = self._mean_gradients(first, reliable)
         logits, first = logits.detach(), first.detach()  # lets the first pass's graph go before the second's is made
         norm = sum(float((gradient**2).sum()) for gradient in gradients) ** 0.5
         # Eq. 5: the worst point within the radius, to first order.
         self._move(gradients, self.config.rho / (norm + 1e-12))
         disturbed = self.norms.logits(images)
         second = entropy(disturbed)
-        still = second < self.margin
-        if self.config.refilter == "sure":
-            still &= sure
-        gradients = self._mean_gradients(second, still)
+        selected = second < self.margin
+        if self.config.refilter == "reliable":
+            selected &= reliable
+        gradients = self._mean_gradients(second, selected)
         self.norms.assign(here)
-        if bool(still.any()) or self.config.step_when_empty:
+        if bool(selected.any()) or self.config.step_when_empty:
             self.descend(gradients)  # Eq. 6: the gradient there, the step here
-        if bool(still.any()):
-            self._recover(float(second[still].detach().mean()))
+        if bool(selected.any()):
+            self._recover(float(second[selected].detach().mean()))
         return logits if self.config.output == "plain" else disturbed
 
     def _mean_gradients(self, entropies: Tensor, kept: Tensor) -> list[Tensor]:

@@ -77,7 +77,7 @@ def _unit(rows: Floats) -> Floats:
     needs={"tokens"},
 )  # fmt: skip
 class T3A(Method[T3AConfig]):
-    """Class centroids from the stream's surest features instead of the head."""
+    """Class centroids from the stream's lowest-entropy features instead of the head."""
 
     PRESETS: ClassVar = {"paper": T3AConfig()}
     VARIABLE_LENGTH: ClassVar = dict.fromkeys(("features", "labels", "entropies"), "supports")
@@ -93,7 +93,7 @@ class T3A(Method[T3AConfig]):
         self.supports = self.start
 
     def step(self, batch: Batch) -> Floats:
-        """Add the batch to the supports (Eq. 3-4), drop the unsure ones (Eq. 6), classify (Eq. 2)."""
+        """Add the batch to the supports (Eq. 3-4), drop those of high entropy (Eq. 6), classify (Eq. 2)."""
         taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
         features, logits = taps[Tap.POOLED][0], taps[Tap.LOGITS][0]
         if not np.isfinite(logits).all():  # an infinite feature has no direction, and must not become a centroid

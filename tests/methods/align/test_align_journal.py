@@ -17,8 +17,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import encode, read_log
 from fozo.methods.align.config import AlignConfig
-from fozo.methods.align.retrieval import DomainEstimate, RetrievalConfig, Stored
-from fozo.methods.align.update import Update
+from fozo.methods.align.retrieval import RetrievalConfig
 from fozo.testing import same
 from tests.helpers import random_images, random_vit
 
@@ -28,7 +27,6 @@ Line = dict[str, Any]
 
 
 def close(method: fozo.Align) -> None:
-    """As the end of its process does."""
     assert method.journal is not None
     method.journal.close()
 
@@ -79,7 +77,7 @@ def test_a_run_is_continued_and_undone_in_its_own_journal(
     assert same(third.state(), judge.state())
 
 
-def test_resets_failures_and_healing_are_on_record(
+def test_resets_failures_and_fallbacks_are_recorded(
     engine: fozo.Engine, source: SourceStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "camera.journal"
@@ -133,54 +131,45 @@ def test_bytes_of_an_image(engine: fozo.Engine, source: SourceStatistics, tmp_pa
     for batch in STREAM:
         method(batch)
     size = max(len(line) for line in path.read_bytes().splitlines()[1:]) / 20
-    layers, width, contents = method.form
-    corrections = 3 * 2 * 8 * method.descriptor_std.size / 20  # of three groups, an estimate each
-    beside = 4 * (layers + contents) + 8 * (method.descriptor_std.size + 4) + corrections
-    assert size < 4 / 3 * (layers * width + beside) + 60
+    layers, width, contents = method.shape
+    origins = 3 * 2 * 8 * method.descriptor_std.size / 20  # of three groups, an estimate each
+    beside = 4 * (layers + contents) + 8 * (method.descriptor_std.size + 4) + origins
+    assert size < 4 / 3 * (layers * width + beside) + 150
 
 
-def forge(updates: object = None, **changes: object) -> Callable[[Line], Line]:
+def forge(**changes: object) -> Callable[[Line], Line]:
     def change(line: Line) -> Line:
-        if updates is not None:
-            line = {
-                **line,
-                "updates": updates,
-                "corrections": [False] * len(updates if isinstance(updates, list) else []),
-            }
-        return {**line, **changes}
+        groups = changes.get("updates")
+        origins = {"origins": [False] * len(groups)} if isinstance(groups, list) else {}
+        return {**line, **origins, **changes}
 
     return change
 
 
-def packed(data: bytes, images: object = 1) -> list[Line]:
-    return [{"images": images, "data": base64.b64encode(zlib.compress(data)).decode()}]
+def rows(data: bytes, count: object = 1) -> list[Line]:
+    """A memory update of one array."""
+    text = base64.b64encode(zlib.compress(data)).decode()
+    return [{"clean": {"shape": [count], "at": [0], "data": text}}]
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (forge(credit=None), "no memory updates, or no credit"),
-        (forge(credit=1e9), "no memory updates, or no credit"),
-        (forge(updates=5), "no memory updates, or no credit"),
-        (forge(updates=[5]), r"cannot be read \(no update\)"),
-        (forge(updates=[{}]), r"cannot be read \('images'\)"),
-        (forge(updates=packed(b"")), "data of another length"),
-        (forge(updates=packed(b"\0" * 50_000_000)), "data of another length"),
-        (forge(updates=packed(b"", images=10**12)), "no number of images"),
-        (forge(updates=packed(b"", images=True)), "no number of images"),
-        (forge(updates=[{"images": 1, "data": "?"}]), "cannot be read"),
-        (forge(updates=[]), "leads elsewhere"),
-        (forge(corrections=[]), "no corrections"),
-        (forge(corrections=None), "no corrections"),
-        (forge(left=-1), "no corrections"),
-        (forge(left=True), "no corrections"),
-        (forge(corrections=["?"] * 3), "an estimate of the journal cannot be read"),
-        (forge(corrections=[base64.b64encode(b"\0" * 7).decode()] * 3), "an estimate of the journal cannot be read"),
-        (
-            forge(corrections=[base64.b64encode(np.zeros(200).tobytes()).decode()] * 3),
-            "an estimate of the journal cannot be read",
-        ),
-        (forge(led_to=5), "leads elsewhere"),
+        (forge(credit=None), "cannot be followed"),
+        (forge(credit=1e9), "credit is 1e"),
+        (forge(updates=5), "cannot be followed"),
+        (forge(updates=[5]), "cannot be followed"),
+        (forge(updates=[]), "leads to another state"),
+        (forge(updates=rows(b"")), "cannot be followed"),
+        (forge(updates=rows(b"\0" * 50_000_000)), "cannot be followed"),
+        (forge(updates=rows(b"\0" * 8, count=10**15)), "cannot be followed"),
+        (forge(updates=rows(b"\0" * 8)), "of different numbers of images"),
+        (forge(origins=[]), "cannot be followed"),
+        (forge(origins=None), "cannot be followed"),
+        (forge(origins=["?"] * 3), "cannot be followed"),
+        (forge(left=-1), "leads to another state"),
+        (forge(left=None), "cannot be followed"),
+        (forge(led_to=5), "leads to another state"),
     ],
 )
 def test_a_forged_line_is_one_sentence_and_changes_nothing(
@@ -197,25 +186,6 @@ def test_a_forged_line_is_one_sentence_and_changes_nothing(
     assert same(method.state(), before)
 
 
-def test_numbers_of_a_update_have_to_be_finite_and_variances_positive() -> None:
-    form = (3, 5, 2)
-    values = Stored.of(np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32), np.ones((2, 2)))
-    good = Update(DomainEstimate(*np.ones((3, 2, 4))), values, np.ones(2))
-    read = Update.decode(good.encode(), 4, form)
-    for name in ("codes", "scales", "contents"):
-        np.testing.assert_array_equal(getattr(read.stored, name), getattr(values, name))
-    np.testing.assert_array_equal(read.domains.variance, good.domains.variance)
-    np.testing.assert_array_equal(read.clean, good.clean)
-    nothing = Stored.of(np.ones((0, 3, 5), np.float32), np.ones((0, 2)))
-    empty = Update(DomainEstimate(*np.ones((3, 0, 4))), nothing, np.ones(0))
-    assert len(Update.decode(empty.encode(), 4, form)) == 0
-    for which, value in ((1, 0.0), (0, np.nan), (2, np.inf)):
-        parts = np.ones((3, 2, 4))
-        parts[which, 1, 2] = value
-        with pytest.raises(FozoError, match="not finite"):
-            Update.decode(Update(DomainEstimate(*parts), good.stored, good.clean).encode(), 4, form)
-
-
 def test_a_forked_child_does_not_write_its_parents_journal(
     engine: fozo.Engine, source: SourceStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,18 +199,17 @@ def test_a_forked_child_does_not_write_its_parents_journal(
     method(STREAM[1])
 
 
-def test_a_correction_kept_over_batches_is_replayed_and_saved_too(
+def test_a_correction_cached_over_batches_is_replayed_and_saved_too(
     engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
 ) -> None:
-    """Single images are treated alike for a while; whoever takes over in between goes on with the same numbers."""
+    """Single images share a correction for a while; a method that takes over in between continues with it."""
     path, drifted = tmp_path / "camera.journal", 0.3 * random_images(60, seed=3) + 1.0
     method = fozo.Align(engine, source, journal=path)
-    kept = 0
+    cached = 0
     for i in range(50):
         method(drifted[i : i + 1])
-        kept += method.planned == [True]
-    assert 20 < kept < 50
-    assert method.correction is not None and method.correction.left > 0
+        cached += method.record()["origins"] == [True]
+    assert 20 < cached < 50 and method.state()["correction_scalars"][2] > 0
     replayed, restored = fozo.Align(engine, source), fozo.Align(engine, source)
     replayed.replay(path)
     method.save(tmp_path / "state.npz")

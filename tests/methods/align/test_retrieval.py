@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Stored
+from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Rows
+from fozo.monitor import DriftDetector
 from fozo.testing import same
 
 FEATURES = 21
@@ -23,13 +26,14 @@ def descriptors(domain: float, count: int, seed: int = 0) -> np.ndarray:
     return np.asarray(domain + np.repeat(content, 6, axis=1)[:, :FEATURES])
 
 
-def stored(value: float, count: int) -> Stored:
+def rows(domains: DomainEstimate, value: float) -> Rows:
     """Images of which one number is remembered."""
-    return Stored.of(np.full((count, 1, 1), value, dtype=np.float32), np.full((count, 1), value))
+    count = len(domains.mean)
+    return Rows.of(domains, np.full((count, 1, 1), value, dtype=np.float32), np.full((count, 1), value))
 
 
 def averages(memory: Memory, domains: DomainEstimate) -> np.ndarray:
-    vectors, contents = memory.average(memory.retrieve(domains))
+    vectors, contents = memory.rows.average(memory.retrieve(domains.distinct()).shares)
     np.testing.assert_allclose(vectors[:, :, 0], contents, atol=1e-6)
     return contents
 
@@ -38,8 +42,8 @@ def memory_of(*domains: float, size: int = 64) -> Memory:
     """A memory that has seen one batch of each domain and keeps the domain's number."""
     memory = Memory(FEATURES, (1, 1, 1), CONFIG)
     for number, domain in enumerate(domains):
-        estimate = CONFIG.estimate(descriptors(domain, size, seed=number), memory.domains.descriptor)
-        memory.add(estimate, stored(domain, size))
+        estimate = CONFIG.estimate(descriptors(domain, size, seed=number), memory.latest(16))
+        memory.add(rows(estimate, domain))
     return memory
 
 
@@ -83,7 +87,7 @@ def test_a_new_domain_starts_with_a_clean_slate_and_an_old_one_is_found_again(si
     memory = memory_of(0.0, 3.0)
     for domain, least, most in ((0.0, 20, 64), (3.0, 20, 64), (-6.0, 0, 1.0)):
         domains = CONFIG.estimate(descriptors(domain, size, seed=9), descriptors(domain, 15, seed=8))
-        retrieved = memory.retrieve(domains)
+        retrieved = memory.retrieve(domains.distinct())
         assert least <= retrieved.effective_sample_size.mean() <= most
         if least:
             np.testing.assert_allclose(averages(memory, domains), domain, atol=0.1)
@@ -92,68 +96,71 @@ def test_a_new_domain_starts_with_a_clean_slate_and_an_old_one_is_found_again(si
 def test_recent_images_of_the_same_domain_count_more() -> None:
     memory = Memory(FEATURES, (1, 1, 1), CONFIG)
     for number, value in enumerate((1.0, 2.0)):
-        estimate = CONFIG.estimate(descriptors(0.0, 64, seed=number), memory.domains.descriptor)
-        memory.add(estimate, stored(value, 64))
-    domains = CONFIG.estimate(descriptors(0.0, 64, seed=7), memory.domains.descriptor)
+        estimate = CONFIG.estimate(descriptors(0.0, 64, seed=number), memory.latest(16))
+        memory.add(rows(estimate, value))
+    domains = CONFIG.estimate(descriptors(0.0, 64, seed=7), memory.latest(16))
     assert 1.55 < averages(memory, domains).item() < 1.9
 
 
 def test_images_of_other_domains_do_not_push_memories_out_by_age() -> None:
     first, later = memory_of(0.0), memory_of(0.0, 6.0, -6.0)
     domains = CONFIG.estimate(descriptors(0.0, 64, seed=9), NONE)
-    samples = [memory.retrieve(domains).effective_sample_size.item() for memory in (first, later)]
+    samples = [memory.retrieve(domains.distinct()).effective_sample_size.item() for memory in (first, later)]
     assert samples[1] == pytest.approx(samples[0], rel=0.05)
 
 
-def test_there_is_room_for_so_many_and_no_more() -> None:
+def test_it_holds_the_latest_images_up_to_its_capacity() -> None:
     memory = Memory(FEATURES, (1, 1, 1), RetrievalConfig(capacity=10))
     for number in range(4):
         domains = CONFIG.estimate(descriptors(0.0, 4, seed=number), memory.latest(16))
-        memory.add(domains, stored(number, 4))
+        memory.add(rows(domains, number))
         np.testing.assert_array_equal(memory.latest(3), domains.descriptor[1:])
-    assert len(memory) == 10 == len(memory.domains.descriptor)
+    assert len(memory) == 10 == len(memory.latest(16))
     assert sorted(memory.state()["contents"][:, 0].tolist()) == [1] * 2 + [2] * 4 + [3] * 4
     many = CONFIG.estimate(descriptors(0.0, 25), NONE)
-    memory.add(many, Stored.of(np.zeros((25, 1, 1), np.float32), np.arange(25.0)[:, None]))
+    memory.add(Rows.of(many, np.zeros((25, 1, 1), np.float32), np.arange(25.0)[:, None]))
     assert sorted(memory.state()["contents"][:, 0].tolist()) == list(range(15, 25))
 
 
 @pytest.mark.parametrize("turns", range(1, 12))
 def test_a_ring_retrieves_what_a_list_of_the_same_images_would(turns: int) -> None:
-    """Wherever the oldest image lies in it."""
     config = RetrievalConfig(capacity=10, half_life=3.0)
-    ring, rows = Memory(FEATURES, (1, 1, 1), config), descriptors(0.0, 12 + turns)
-    estimates = DomainEstimate(rows, np.ones_like(rows), rows)
+    ring, shown = Memory(FEATURES, (1, 1, 1), config), descriptors(0.0, 12 + turns)
+    estimates = DomainEstimate(shown, np.ones_like(shown), shown)
     for i in range(12 + turns):
-        ring.add(estimates.part(slice(i, i + 1)), stored(i, 1))
+        ring.add(rows(estimates.part(slice(i, i + 1)), i))
     line = Memory(FEATURES, (1, 1, 1), config)
-    line.add(
-        estimates, Stored.of(np.arange(12.0 + turns, dtype=np.float32)[:, None, None], np.arange(12.0 + turns)[:, None])
-    )
+    numbers = np.arange(12.0 + turns)[:, None]
+    line.add(Rows.of(estimates, numbers.astype(np.float32)[:, None], numbers))
     domains = CONFIG.estimate(descriptors(0.0, 20, seed=5), NONE)
     np.testing.assert_allclose(averages(ring, domains), averages(line, domains), rtol=1e-6)
-    samples = [memory.retrieve(domains).effective_sample_size.item() for memory in (ring, line)]
+    samples = [memory.retrieve(domains.distinct()).effective_sample_size.item() for memory in (ring, line)]
     assert samples[0] == pytest.approx(samples[1])
 
 
-def test_what_was_added_since_a_mark_can_be_taken_back() -> None:
+def test_additions_can_be_undone_until_they_are_committed() -> None:
     memory = Memory(FEATURES, (1, 1, 1), RetrievalConfig(capacity=10))
     for number, size in enumerate((4, 7, 25)):
-        before, mark = memory.state(), memory.mark()
+        before = [memory.state()]
+        update = rows(CONFIG.estimate(descriptors(0.0, size, seed=number), NONE), number)
         for _ in range(2):
-            memory.add(CONFIG.estimate(descriptors(0.0, size, seed=number), NONE), stored(number, size))
-        after = memory.state()
-        memory.rollback(mark)
-        assert same(memory.state(), before)
-        for _ in range(2):
-            memory.add(CONFIG.estimate(descriptors(0.0, size, seed=number), NONE), stored(number, size))
-        assert same(memory.state(), after)
+            memory.add(update)
+            before.append(memory.state())
+        memory.rollback(1)
+        assert same(memory.state(), before[1])
+        memory.rollback()
+        assert same(memory.state(), before[0])
+        memory.add(update)
+        memory.commit()
+        memory.rollback()
+        assert same(memory.state(), before[1])
 
 
 def test_eight_bits_round_by_half_of_the_largest_number_in_127() -> None:
     vectors = np.random.default_rng(0).standard_normal((5, 3, 40)).astype(np.float32)
     vectors[0, 1] = 0
-    kept = Stored.of(vectors, np.ones((5, 2)))
+    nothing = np.ones((5, FEATURES))
+    kept = Rows.of(DomainEstimate(nothing, nothing, nothing), vectors, np.ones((5, 2)))
     again, contents = kept.average(np.eye(5))
     assert (np.abs(again - vectors) <= np.abs(vectors).max(axis=2, keepdims=True) / 254 * 1.001).all()
     assert not again[0, 1].any() and kept.codes.dtype == np.int8
@@ -165,7 +172,7 @@ def test_memories_of_a_domain_sharpen_its_estimates(size: int) -> None:
     """An image in a mixed batch, or one alone, is told from its domain by its content: memories average that out."""
     memory = memory_of(3.0, -3.0, 3.0)
     domains = CONFIG.estimate(np.concatenate([descriptors(3.0, size, seed=9), descriptors(-3.0, size, seed=8)]), NONE)
-    posterior = CONFIG.posterior(domains, memory.retrieve(domains))
+    posterior = CONFIG.posterior(domains, memory.retrieve(domains.distinct()))
     truth = np.repeat([3.0, -3.0], size)[:, None]
     assert np.square(posterior.mean - truth).mean() < 0.5 * np.square(domains.mean - truth).mean()
     assert (posterior.variance < domains.variance).all()
@@ -173,7 +180,7 @@ def test_memories_of_a_domain_sharpen_its_estimates(size: int) -> None:
 
 def test_without_memories_estimates_stay_as_they_are() -> None:
     memory, domains = Memory(FEATURES, (1, 1, 1), CONFIG), CONFIG.estimate(descriptors(3.0, 8), NONE)
-    retrieved = memory.retrieve(domains)
+    retrieved = memory.retrieve(domains.distinct())
     assert retrieved.effective_sample_size.tolist() == [0] and averages(memory, domains).tolist() == [[0]]
     np.testing.assert_allclose(CONFIG.posterior(domains, retrieved).mean, domains.mean)
 
@@ -187,8 +194,9 @@ def test_clean_images_look_clean_and_those_of_far_domains_do_not(size: int) -> N
 
 
 def test_narrow_content_may_look_a_little_different_and_still_clean() -> None:
-    """However sharp the estimate: what it may differ by is a matter of content, not of chance."""
-    centre = np.sqrt(CONTENT_VARIANCE)
+    """However sharp the estimate: by half a standard deviation, and the monitor allows for as much."""
+    assert inspect.signature(DriftDetector).parameters["content"].default == CONTENT_VARIANCE == 0.25
+    centre = 0.5
     found = [
         CONFIG.clean_weight(
             DomainEstimate(*(np.full((1, FEATURES), value) for value in (off * centre, 1e-6, 0.0))), slice(0, 1)
@@ -199,13 +207,7 @@ def test_narrow_content_may_look_a_little_different_and_still_clean() -> None:
 
 
 def test_an_exposure_that_is_off_is_seen_although_all_else_clean_weight() -> None:
-    """It moves one feature of many: the average over all of them would not tell."""
     mean = np.zeros((2, FEATURES))
     mean[0, 0] = mean[1, 1] = 2.0
     exposed, other = CONFIG.clean_weight(DomainEstimate(mean, np.full_like(mean, 0.02), mean), slice(0, 1))
     assert exposed < 1e-2 and other == 1
-
-
-def test_part_of_the_estimates() -> None:
-    domains = DomainEstimate(*(np.arange(8.0).reshape(4, 2) + i for i in range(3)))
-    np.testing.assert_array_equal(domains.part(slice(1, 3)).variance, [[3, 4], [5, 6]])

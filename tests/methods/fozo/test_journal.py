@@ -197,8 +197,8 @@ def test_what_is_not_a_journal(tmp_path: Path) -> None:
     path.write_bytes(b"00000000 [1, 2]\n")
     with pytest.raises(FozoError, match="not a fozo journal"):
         read_journal(path)
-    for facts in ([1, 2], {"kind": "fozo journal"}, {"kind": "fozo journal", "start": "?", "shape": [1], "seed": 1}):
-        path.write_bytes(encode(facts))  # type: ignore[arg-type]
+    for forged in ([1, 2], {"kind": "fozo journal"}, {"kind": "fozo journal", "start": "?", "shape": [1], "seed": 1}):
+        path.write_bytes(encode(forged))  # type: ignore[arg-type]
         with pytest.raises(FozoError):
             fozo.replay(path)
 
@@ -249,7 +249,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     first = Journal(path, header())
     with pytest.raises(FozoError, match=r"another writer has .*run\.journal open; wait"):
         Journal(path, header())
-    read_journal(path)  # anybody may read it meanwhile
+    read_journal(path)  # others may read it meanwhile
     first.close()
     Journal(path, header()).close()
 

@@ -62,7 +62,7 @@ def test_a_new_domain_gets_the_largest_share() -> None:
     np.testing.assert_allclose(knowledge.mixed(np.array([0.0, 0.1])), np.array([1, 0, 0, 1]) / (1 + np.exp(-1)))
 
 
-OFFSETS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0], [1.0, 0.1, 0.0, 1.0]]  # the first and the last are alike
+OFFSETS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0], [1.0, 0.1, 0.0, 1.0]]  # the first and the last are similar
 
 
 def test_a_full_bank_drops_the_older_of_the_most_alike() -> None:

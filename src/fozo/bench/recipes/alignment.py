@@ -28,7 +28,10 @@ VARIANTS: Methods = {
         "align",
         {"mean_strength": 0.3, "std_strength": 0.4, "cls_strength": 0.6, "equaliser_strength": 1.0},
     ),
-    "one domain": ("align", {"retrieval.dimensions": 0.0, "camera_baseline": False}),  # all look alike
+    "one domain": (
+        "align",
+        {"retrieval.dimensions": 0.0, "camera_baseline": False},
+    ),  # all the same
     "{passes} passes": ("align", {"passes": 2}),
     "passes = auto": ("align", {"passes": "auto"}),
 }

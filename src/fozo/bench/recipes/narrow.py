@@ -3,7 +3,7 @@
     fozo bench narrow --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --seeds 0,1,2
 
 Clean images and a corruption of each family at level 3, every domain begun afresh. A method that pulls statistics to
-those of all classes takes a change of content for a corruption; here it shows. Calibration is on all classes alike.
+those of all classes takes a change of content for a corruption; here it shows. Calibration is on all classes.
 Expected: what ``python -m benchmarks.narrow RUNS`` makes of the runs; the paper has no such numbers.
 Cost: 4,900 images a method and seed, 360,000 forward passes (a backward pass counted as two), 200,000 of them
 CAZO's: four hours on one core, 100 minutes without it.

@@ -2,7 +2,7 @@
 
     fozo bench table3 --model timm:vit_base_patch16_224.augreg2_in21k_ft_in1k --imagenet DIR --imagenet-c DIR
 
-The model is quantised first, on 32 of the clean images that are not in the stream, and the scales are kept beside the
+The model is quantised first, on 32 of the clean images that are not in the stream, and the scales are saved beside the
 results. An INT8 file (``fozo export --int8``) as --model is run as it is, on integer kernels; leave ZOA out there
 (--methods noadapt,lame,t3a,foa,fozo,align), because it changes LayerNorms, which ONNX files keep to themselves.
 

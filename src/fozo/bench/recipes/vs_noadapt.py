@@ -2,7 +2,7 @@
 
     fozo bench vs_noadapt --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --severity 1
 
-The last row leaves the equaliser out, to show what it is worth where images lack detail or contrast, and where not.
+The last row leaves the equaliser out, to show what it gains where images lack detail or contrast, and elsewhere.
 Expected: docs/method.md has some of it, and held_out on other classes; the paper has no such numbers.
 Cost: 4,096 images a row: 20,000 forward passes, 20 minutes on one core with a ViT-Tiny.
 """

@@ -32,7 +32,7 @@ class Series:
     x: Sequence[float]
     y: Sequence[float]
     colour: int
-    """Its place in :data:`fozo.bench.report.colours.PALETTE`."""
+    """Its index into :data:`fozo.bench.report.colours.PALETTE`."""
     dashed: bool = False
     faint: bool = False
     """Drawn behind the others."""
@@ -143,8 +143,8 @@ def line_chart(
         return " ".join(f"{SIDE * across(x):.0f},{SIDE * down(y):.0f}" for x, y in points)
 
     shapes, words = [], []
-    for place, span in enumerate(spans):
-        if place % 2:
+    for index, span in enumerate(spans):
+        if index % 2:
             at, wide = SIDE * across(span.left), SIDE * (across(span.right) - across(span.left))
             shapes.append(f'<rect class="span" x="{at:.0f}" y="0" width="{wide:.0f}" height="{SIDE}"/>')
         middle = 50 * (across(span.left) + across(span.right))

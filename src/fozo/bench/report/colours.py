@@ -1,7 +1,7 @@
 """The one table of colours: a method has the same one in every chart of every page, and in the pictures of the docs.
 
 light, dark = COLOURS["Align"]          # for a picture with colours of its own
-places = assign(labels)                 # for a page: the class of a curve is ``c{place}``, see :func:`css`
+indices = assign(labels)                 # for a page: the class of a curve is ``c{index}``, see :func:`css`
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PASSES = re.compile(r"(, \d+ passes| at \d+ passes| \(FP=\d+\))$")
 
 
 def assign(labels: Iterable[str]) -> dict[str, int]:
-    """Give every label of a page a place in :data:`PALETTE`.
+    """Give every label of a page an index into :data:`PALETTE`.
 
     A method has its own, also where its constants are tuned; so has a method at some number of passes, where no other
     label of the page is its. Others take what is free, in the order in which they come, and share colours only where
@@ -50,22 +50,22 @@ def assign(labels: Iterable[str]) -> dict[str, int]:
     every = list(dict.fromkeys(labels))
     listed = list(dict.fromkeys(map(published, every)))
     known = list(COLOURS)
-    places = {label: known.index(label) for label in listed if label in COLOURS}
+    indices = {label: known.index(label) for label in listed if label in COLOURS}
     for label in listed:
         method = PASSES.sub("", label)
-        if method in COLOURS and known.index(method) not in places.values():
-            places[label] = known.index(method)
+        if method in COLOURS and known.index(method) not in indices.values():
+            indices[label] = known.index(method)
     ours = known.index("Align")  # the last to be taken for something else
     order = [*range(len(COLOURS), len(PALETTE)), *range(ours + 1, len(COLOURS)), ours]
-    free = [place for place in order if place not in places.values()] or order
-    others = [label for label in listed if label not in places]
-    places |= {label: free[i % len(free)] for i, label in enumerate(others)}
-    return {label: places[published(label)] for label in every}
+    free = [index for index in order if index not in indices.values()] or order
+    others = [label for label in listed if label not in indices]
+    indices |= {label: free[i % len(free)] for i, label in enumerate(others)}
+    return {label: indices[published(label)] for label in every}
 
 
 def css() -> str:
     """Classes ``c0``, ``c1`` and so on, which set ``--c`` to the palette's colours: the dark ones on dark screens."""
     light, dark = (
-        " ".join(f".c{place} {{ --c: {colour[side]}; }}" for place, colour in enumerate(PALETTE)) for side in (0, 1)
+        " ".join(f".c{index} {{ --c: {colour[side]}; }}" for index, colour in enumerate(PALETTE)) for side in (0, 1)
     )
     return f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} }}\n"

@@ -71,10 +71,10 @@ def gain_chart(gained: Mapping[str, Gains], short: Mapping[str, int], colours: M
     for label in by_method({label: each.mean.value for label, each in gained.items()}):
         each, gain = gained[label], gained[label].mean
         low, high = (None, None) if gain.within is None else (gain.within.low, gain.within.high)
-        shown = f"{label} ({short[label]} columns)" if label in short else label
+        name = f"{label} ({short[label]} columns)" if label in short else label
         parts = list(each.values.values())
         marks = parts if len(parts) > 1 else []
-        rows.append(Row(shown, gain.value, low, high, marks, colours[label], label.endswith(TUNED)))
+        rows.append(Row(name, gain.value, low, high, marks, colours[label], label.endswith(TUNED)))
     note = "points of accuracy; bar: 95 % interval; n.s. and hollow: not significant (it includes zero)"
     if any(row.marks for row in rows):
         note += f"; dot: {mean}, thin marks: each of them"
@@ -142,9 +142,9 @@ def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severi
         return Markup()
     names = list(gained[labels[0]].values)
     series = []
-    for place, label in enumerate(labels):
+    for index, label in enumerate(labels):
         found = [gained[label].of(name) for name in names]
-        x = [i + (place + 1) / (len(labels) + 1) for i in range(len(names))]
+        x = [i + (index + 1) / (len(labels) + 1) for i in range(len(names))]
         within = [each.within for each in found if each.within is not None]
         whole = within if len(within) == len(found) else []
         low, high = [each.low for each in whole], [each.high for each in whole]

@@ -96,8 +96,8 @@ class Chapter:
     def best(self) -> list[str | None]:
         """The highest number of each column as written, where it is an accuracy and there are several rows."""
         found: list[str | None] = []
-        for place, name in enumerate(self.table.columns):
-            column = [cell for _, cells in self.table.rows if (cell := cells[place]) is not None]
+        for index, name in enumerate(self.table.columns):
+            column = [cell for _, cells in self.table.rows if (cell := cells[index]) is not None]
             top = max(column, key=lambda cell: cell.ours, default=None)
             compared = top is not None and name not in COSTS and len(self.table.rows) > 1
             found.append(number(top.ours, top.digits) if compared and top is not None else None)

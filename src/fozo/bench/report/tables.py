@@ -26,7 +26,7 @@ FULL_BUDGET = 1400.0
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of ours, how sure it is, and the paper's."""
+    """A number of ours, its interval, and the paper's."""
 
     ours: float
     low: float | None = None
@@ -150,7 +150,7 @@ def _domain_cell(runs: Sequence[Run], domain: str, gained: Gains | None) -> Cell
 def _costs(group: Group, side: str) -> Columns:
     """What it took, and calibration: the paper's figures where it has them."""
     whole = all(float(run.measures.passes_per_image).is_integer() for run in group.runs)
-    facts: dict[str, tuple[Number, str, int]] = {
+    columns: dict[str, tuple[Number, str, int]] = {
         "Top-5": (lambda r: r.measures.top5, "", 1),
         "ECE": (lambda r: r.measures.ece, "", 1),
         "Passes": (lambda r: r.measures.passes_per_image, "", 0 if whole else 2),
@@ -160,7 +160,7 @@ def _costs(group: Group, side: str) -> Columns:
     }
     return {
         name: {label: _cell(group.of(label, side), value, key, digits) for label in group.labels}
-        for name, (value, key, digits) in facts.items()
+        for name, (value, key, digits) in columns.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Align: images given back what their domain lacks, tokens moved to where clean images of the same content have them.
+"""Align: weak spatial frequencies are restored, and tokens moved towards those of clean images of the same content.
 
 One forward pass an image, no gradient, no prompt, no random number. The stream is worked through in groups of a few
 images. For each of them, :mod:`~fozo.methods.align.retrieval` finds the earlier images of the same domain. Where bands
@@ -11,9 +11,9 @@ With more passes, images are run again once they are in the memory themselves: t
 really added to them, which matters most where little else is remembered. ``passes="auto"`` makes a second pass just
 there, within a budget, and one everywhere else.
 
-Nothing is remembered that is not finite and plausible: of each batch, ``metrics()`` counts the images that were
-predicted but not learnt from (``skipped``). Should adaptation ever break predictions all the same, those of the plain
-model are returned and the memory is begun anew (``fallbacks``).
+Only what is finite and plausible is remembered: ``metrics()`` counts the images of a batch that were predicted but not
+learnt from (``skipped``). Should adaptation ever break predictions all the same, those of the plain model are returned
+and the memory starts again (``fallbacks``).
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ import copy
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from fozo.core.content import contents
 from fozo.core.descriptor import Single, spectra
 from fozo.errors import FozoError
-from fozo.methods.align.alignment import TokenStatistics, joined, plan
+from fozo.methods.align.alignment import BlockUpdates, joined, layer_counts, plan
 from fozo.methods.align.config import BUCKET, BURST, AlignConfig
-from fozo.methods.align.correction import Correction, correction_of, correction_state
-from fozo.methods.align.equaliser import band_gains, energy_deficit, equalise
-from fozo.methods.align.retrieval import DomainEstimate, Memory, Retrieved, Stored
+from fozo.methods.align.correction import NEGLIGIBLE, PART, Correction
+from fozo.methods.align.equaliser import equalise, log_gains
+from fozo.methods.align.retrieval import DomainEstimate, Memory, Retrieved, Rows
 from fozo.methods.align.targets import CameraBaseline, Targets
-from fozo.methods.align.update import Update
 from fozo.methods.base import Method
+from fozo.methods.common.journal import apply_changes, changes
 from fozo.methods.registry import register
-from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap
+from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap, Taps
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 RICH = 32.0
-"""Where every image has retrieved so many effective samples, those of its own batch would hardly add to them."""
+"""Where every image has retrieved this many effective samples, those of its own batch would hardly add to them."""
 LARGEST_GROUP = 64
 """Images that go through the model together at most, which bounds the memory that their taps take."""
-NEGLIGIBLE = 1e-6
-"""A part of a move, or of an image, that is as good as none."""
 PLANNED = 8
 """Rows that are planned at a time, to stay in the cache."""
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
+Update = tuple[Rows, Array]
+"""What a group of images adds to the memory, and how clean each of them looks, 0 to 1."""
 
 
 @register(
@@ -66,42 +67,49 @@ class Align(Method[AlignConfig]):
     )
 
     def prepare(self) -> None:
-        """Read the targets from the source statistics."""
-        source, spec = self.source, self.engine.spec
-        self.targets = Targets(
-            source, self.engine.head(), spec.depth, self.config.content_strength, self.config.content_error
-        )
-        self.width = self.parameters = TokenStatistics.width(spec.depth, spec.dim)  # the moves of one image
-        self.descriptor_std = np.maximum(source.descriptor.std, 1e-6)
+        source, spec, config = self.source, self.engine.spec, self.config
+        self.targets = Targets(source, self.engine.head(), spec.depth, config.content_strength, config.content_error)
+        self.descriptor_mean, self.descriptor_std = source.descriptor.mean, np.maximum(source.descriptor.std, 1e-6)
         self.spectra = spectra(*spec.image_shape)
-        self.form = (self.width // spec.dim, spec.dim, self.targets.vectors.shape[1])
-        self._gains: tuple[Array, Single] | None = None
-        self._room = np.empty((0, *spec.image_shape), dtype=np.float32)
+        counts = layer_counts(spec.depth)
+        self.shape = (sum(counts), spec.dim, self.targets.vectors.shape[1])
+        """Layers, width and contents of what is remembered of an image."""
+        self.parameters = self.shape[0] * self.shape[1]  # of the moves of one image
+        cls_strength = config.cls_strength if spec.class_token else 0.0
+        self.strengths = np.repeat([config.mean_strength, config.std_strength, cls_strength], counts)[:, None]
 
     def begin(self) -> None:
-        """Begin with an empty memory."""
         self._forget()
         self.credit, self.batches = BURST, 0
-        self.planned: list[DomainEstimate | bool] = []
+        self.updates: list[Update | None] = []
+        """Of each group of the latest batch, ``None`` for a fallback."""
+        self.origins: list[DomainEstimate | bool] = []
+        """Where its correction comes from: made for a domain and cached, else whether it was cached before."""
         self.passes_per_image = 1.0
+        self._reader: tuple[Knobs, BlockUpdates] | None = None
+        self._free()
 
     def _forget(self) -> None:
         self.memory = self._empty()
-        self.baseline = self.targets.no_baseline(self.engine.spec.dim)
-        self.correction: Correction | None = None
+        self.baseline = self.targets.no_baseline()
+        self.correction = Correction.none(self.descriptor_std.size, (self.spectra.channels, self.spectra.bands))
 
     def _empty(self) -> Memory:
-        return Memory(self.descriptor_std.size, self.form, self.config.retrieval)
+        return Memory(self.descriptor_std.size, self.shape, self.config.retrieval)
+
+    def _free(self) -> None:
+        self._gains: tuple[Array, Single] | None = None
+        self._buffer = np.empty((0, *self.engine.spec.image_shape), dtype=np.float32)
 
     def step(self, batch: Batch) -> Floats:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
-        room, threads = self._space(len(batch)), self.engine.threads
-        coefficients, descriptors = self.spectra.transform(batch.images, room, threads)
+        if len(self._buffer) < len(batch):  # for coefficients, then equalised images: fresh pages would cost time
+            self._buffer = np.empty(batch.images.shape, dtype=np.float32)
+        buffer = self._buffer[: len(batch)]
+        coefficients, descriptors = self.spectra.transform(batch.images, buffer, self.engine.threads)
         self.descriptors = descriptors
-        sound = self.spectra.sound(descriptors)
-        self.updates: list[Update | None] = []
-        self.planned = []
-        self.passes_per_image = 1.0
+        self.updates, self.origins, self.passes_per_image = [], [], 1.0
+        sound = (np.abs(descriptors) <= self.spectra.limits).all(axis=1)  # False for NaN
         if sound.all():
             logits = self._adapt(batch, coefficients, descriptors)
         else:
@@ -112,259 +120,250 @@ class Align(Method[AlignConfig]):
                 some = batch.with_images(batch.images[sound])
                 logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
             self.last_input = None  # it may be of another image than the last
-        learnt = [len(update) for update in self.updates if update is not None]
-        skipped, fallbacks = len(batch) - sum(learnt), len(self.updates) - len(learnt)
+        skipped, fallbacks = len(logits), 0
+        for update in self.updates:
+            skipped -= 0 if update is None else len(update[1])
+            fallbacks += update is None
         self.report(**self._metrics, skipped=float(skipped), fallbacks=float(fallbacks))
         self.batches += 1
         return logits
 
-    def _space(self, images: int) -> Single:
-        """Where coefficients and then equalised images go: always the same memory, because fresh pages cost time."""
-        if len(self._room) < images:
-            self._room = np.empty((images, *self._room.shape[1:]), dtype=np.float32)
-        return self._room[:images]
-
     def _adapt(self, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
-        """Adapt to described images group by group, so that early ones teach late ones."""
-        descriptors = (descriptors - self.source.descriptor.mean) / self.descriptor_std
+        """Adapt group by group, so that late images profit from early ones."""
+        descriptors = (descriptors - self.descriptor_mean) / self.descriptor_std
         domains = self.config.retrieval.estimate(descriptors, self.memory.latest(self.config.retrieval.context))
         logits, spent, samples, start = list[Floats](), 0, 0.0, 0
-        while start < len(batch):
-            some, correction = self._next(domains, start)
+        while start < len(descriptors):
+            some, correction = self._next_group(domains, start)
             samples = float(correction.samples.mean())
             passes, self.credit = self.config.spend(some.stop - start, samples, self.credit)
-            group, passes = self._group(batch.part(some), coefficients[some], domains.part(some), correction, passes)
+            group, passes = self._predict(batch.part(some), coefficients[some], domains.part(some), correction, passes)
             logits.append(group)
             spent += passes * len(group)
             start = some.stop
-        self.passes_per_image = spent / len(batch)
+        self.passes_per_image = spent / len(descriptors)
         # About 1 for clean images, whatever the size of the batch.
         shift = len(descriptors) * float(np.square(np.add.reduce(descriptors) / len(descriptors)).mean())
         self.report(shift=shift, effective_sample_size=samples)
         return logits[0] if len(logits) == 1 else np.concatenate(logits)
 
-    def _next(self, domains: DomainEstimate, start: int) -> tuple[slice, Correction]:
-        """Choose the images that go through the model next, and decide their correction.
+    def _next_group(self, domains: DomainEstimate, start: int) -> tuple[slice, Correction]:
+        """Choose the images that go through the model next, and their correction.
 
-        Early images of a domain teach the next ones, so groups are small. Where the memory is rich for all, they are
-        large.
+        Later images profit from the early ones of a domain, so groups are small. Where the memory is rich for all, they
+        are large.
         """
         count = len(domains.mean)
-        few = slice(start, min(start + self.config.group_size, count))
-        many = slice(start, min(start + max(LARGEST_GROUP, self.config.group_size), count))
-        if self.correction is not None and self.correction.serves(domains.part(many)):
-            self.planned.append(True)
-            return many, self.correction
-        own = domains.part(few).same_domain()
+        group = slice(start, min(start + self.config.group_size, count))
+        large = slice(start, min(start + max(LARGEST_GROUP, self.config.group_size), count))
+        if large.stop - start <= self.correction.left and self.correction.serves(domains.part(large)):
+            self.origins.append(True)
+            return large, self.correction
+        own = domains.part(group).same_domain()
         retrieved = self.memory.retrieve(own)
-        if few != many and retrieved.effective_sample_size.min() >= RICH:
-            all_of_them = domains.part(many).same_domain()
+        if group != large and retrieved.effective_sample_size.min() >= RICH:
+            all_of_them = domains.part(large).same_domain()
             theirs = self.memory.retrieve(all_of_them)
             if theirs.effective_sample_size.min() >= RICH:
-                few, own, retrieved = many, all_of_them, theirs
-        return few, self._treat(own, retrieved)
+                group, own, retrieved = large, all_of_them, theirs
+        return group, self._correct(own, retrieved)
 
-    def _treat(self, domains: DomainEstimate, retrieved: Retrieved) -> Correction:
-        """Decide what is done to images of ``domains``, and keep it for more of them if there is but one."""
-        posterior = self.config.retrieval.posterior(domains, retrieved)
-        drifted = 1 - self.config.retrieval.clean_weight(posterior, self.spectra.brightness)
-        deficit = drifted[:, None, None] * energy_deficit(self.spectra, posterior, self.descriptor_std)
-        knobs = self._plan(retrieved, drifted)
-        made = Correction(drifted, deficit, knobs, retrieved.effective_sample_size, domains)
-        self.correction = made.kept() if self.config.passes == 1 else None
-        self.planned.append(domains if self.correction is not None else False)
-        return made
+    def _correct(self, domains: DomainEstimate, retrieved: Retrieved) -> Correction:
+        """Decide what is done to images of ``domains``, and cache it if there is but one."""
+        config, samples = self.config, retrieved.effective_sample_size
+        posterior = config.retrieval.posterior(domains, retrieved)
+        drifted = 1 - config.retrieval.clean_weight(posterior, self.spectra.brightness)
+        gains = log_gains(self.spectra, posterior, drifted, self.descriptor_std, config.equaliser_strength)
+        left = int(PART * samples[0]) if len(samples) == 1 and config.passes == 1 else 0
+        correction = Correction(drifted, gains, self._plan(retrieved, drifted), samples, domains, left)
+        if left:
+            self.correction = correction
+        else:
+            self.correction = replace(self.correction, left=0)
+        self.origins.append(domains if left else False)
+        return correction
+
+    def _plan(self, retrieved: Retrieved, drifted: Array) -> Knobs:
+        """Decide the moves from what the blocks added to images of the same domain, and from their content.
+
+        Where nothing has ``drifted`` (0 to 1, ``[B or 1]``), nothing is moved.
+        """
+        if drifted.max() <= NEGLIGIBLE:
+            return NO_KNOBS
+        parts = list[Knobs]()
+        for start in range(0, len(drifted), PLANNED):
+            some = slice(start, start + PLANNED)
+            vectors, content = self.memory.rows.average(retrieved.shares[some])
+            updates = self.targets.decode(vectors)
+            target, believed = self.targets.find(
+                updates, content.astype(np.float64), retrieved.effective_sample_size[some], self.baseline
+            )
+            strengths = self.strengths * drifted[some, None, None] * believed
+            parts.append(plan(updates, target, strengths, self.targets.depth))
+        return parts[0] if len(parts) == 1 else joined(parts)
+
+    def _predict(
+        self, batch: Batch, coefficients: Single, domains: DomainEstimate, correction: Correction, passes: int
+    ) -> tuple[Floats, int]:
+        """Equalise, move, predict and remember a group of images. Return logits and passes made."""
+        knobs = correction.knobs
+        plain, batch = batch, self._equalise(batch, coefficients, correction.log_gains)
+        self.last_input = None if batch is plain else batch.images[-1]
+        for left in range(passes - 1, -1, -1):
+            taps = self.engine.run(batch, knobs, TAPS)
+            logits: Floats = taps[Tap.LOGITS][0]
+            if not np.isfinite(logits).all():
+                return self._fall_back(plain), passes - left + 1
+            rows, clean = self._observe(domains, taps, knobs, correction.drifted)
+            if left:  # the next pass is planned with these images in the memory
+                self.memory.add(rows)
+                knobs = self._plan(self.memory.retrieve(domains.same_domain()), correction.drifted)
+                self.memory.rollback(1)
+        self._learn(rows, clean)
+        self.updates.append((rows, clean))
+        self.correction = replace(self.correction, left=max(self.correction.left - len(logits), 0))
+        return logits, passes
+
+    def _equalise(self, batch: Batch, coefficients: Single, gains: Array) -> Batch:
+        """Restore the detail that the images' domains lack."""
+        if not gains.any():
+            return batch
+        if len(gains) > 1:
+            return batch.with_images(equalise(self.spectra, coefficients, gains, self.engine.threads))
+        if self._gains is None or self._gains[0] is not gains:  # those of a cached correction are there already
+            self._gains = gains, self.spectra.gains(gains[0])
+        return batch.with_images(self.spectra.inverse(coefficients, self._gains[1], self.engine.threads))
+
+    def _observe(self, domains: DomainEstimate, taps: Taps, knobs: Knobs, drifted: Array) -> Update:
+        """Return what is to be remembered of images: nothing of those whose tokens are implausible."""
+        if self._reader is None or self._reader[0] is not knobs:  # those of a cached correction stay the same
+            self._reader = knobs, BlockUpdates(knobs, self.targets.centre, self.targets.unit, self.targets.depth)
+        vectors = self._reader[1](taps)
+        content = contents(taps[Tap.LOGITS][0], self.targets.offsets)
+        clean = (1 - drifted).repeat(len(vectors) // len(drifted))
+        sound = self.targets.plausible(vectors)
+        if not sound.all():
+            domains, vectors, content, clean = domains.part(sound), vectors[sound], content[sound], clean[sound]
+        return Rows.of(domains, vectors, content), clean
+
+    def _learn(self, rows: Rows, clean: Array) -> None:
+        """Remember images, and take them as the camera's baseline in proportion to how clean they look."""
+        self.memory.add(rows)
+        weight = float(clean.sum())
+        if self.config.camera_baseline and weight > NEGLIGIBLE:
+            # All is linear in what is remembered, so the average image has the average residual.
+            vectors, content = rows.average(clean[None] / weight)
+            offset = content.astype(np.float64)
+            residual = self.targets.residuals(self.targets.decode(vectors), offset)
+            self.baseline = self.baseline.learn(weight, offset[0], residual[0])
 
     def _plain(self, batch: Batch) -> Floats:
-        """Predict images as if nothing had been adapted; what is not finite even then is refused."""
+        """Predict images without adaptation; logits that are not finite even then are refused."""
         logits: Floats = self.engine.run(batch)[Tap.LOGITS][0]
         if not np.isfinite(logits).all():
             raise FozoError("the model's logits are not all finite; nothing was changed: check its weights")
         return logits
 
-    def _heal(self, batch: Batch) -> Floats:
-        """Adaptation has broken predictions: if the plain model's are sound, they count, and all memories go."""
+    def _fall_back(self, batch: Batch) -> Floats:
+        """Adaptation has broken predictions: return those of the plain model, and forget everything."""
         # What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
         logits = self._plain(batch)
         self._forget()
         self.updates.append(None)
         return logits
 
-    def _group(
-        self, batch: Batch, coefficients: Single, domains: DomainEstimate, correction: Correction, passes: int
-    ) -> tuple[Floats, int]:
-        """Move, predict and remember a few images. Return logits and passes made."""
-        before, knobs = self.memory.mark(), correction.knobs
-        plain, batch = batch, self._equalised(batch, coefficients, correction.deficit)
-        self.last_input = None if batch is plain else batch.images[-1]
-        for again in range(passes):
-            if again:
-                knobs = self._plan(self.memory.retrieve(domains.same_domain()), correction.drifted)
-            taps = self.engine.run(batch, knobs, TAPS)
-            logits: Floats = taps[Tap.LOGITS][0]
-            if not np.isfinite(logits).all():
-                return self._heal(plain), again + 2
-            update = self._update(domains, self.targets.read(taps, knobs), logits, 1 - correction.drifted)
-            self.memory.rollback(before)  # what the pass before saw of these images is out of date
-            self.memory.add(update.domains, update.stored)
-        self._learn_baseline(update)
-        self.updates.append(update)
-        if self.correction is not None:
-            self.correction = self.correction.used(len(batch))
-        return logits, passes
-
-    def _update(self, domains: DomainEstimate, vectors: Single, logits: Floats, clean: Array) -> Update:
-        """Say what is to be remembered of images; nothing of those whose tokens are beyond belief."""
-        clean = clean.repeat(len(logits) // len(clean))
-        contents = self.targets.offsets(logits)
-        if not self.targets.ordinary(vectors):
-            sound = self.targets.plausible(vectors)
-            domains, vectors, contents, clean = domains.part(sound), vectors[sound], contents[sound], clean[sound]
-        return Update(domains, Stored.of(vectors, contents), clean)
-
-    def _learn_baseline(self, update: Update) -> None:
-        """Take images as the camera's baseline as far as they look clean."""
-        weight = float(update.clean.sum())
-        if self.config.camera_baseline and weight > NEGLIGIBLE:
-            # All is linear in what is remembered, so the average image has the average residual.
-            vectors, contents = update.stored.average(update.clean[None] / weight)
-            offset = contents.astype(np.float64)
-            residual = self.targets.residuals(self.targets.decode(vectors), offset)
-            self.baseline = self.baseline.learn(offset, residual, np.array([weight]))
-
-    def _equalised(self, batch: Batch, coefficients: Single, deficit: Array) -> Batch:
-        """Give images back the detail that their domains lack."""
-        if self._gains is None or self._gains[0] is not deficit:  # a correction that is kept has them already
-            strength = self.config.equaliser_strength
-            if not strength or not deficit.any():
-                return batch
-            if len(deficit) > 1:
-                return batch.with_images(equalise(self.spectra, coefficients, deficit, strength, self.engine.threads))
-            self._gains = deficit, band_gains(self.spectra, deficit[0], strength)
-        return batch.with_images(self.spectra.inverse(coefficients, self._gains[1], self.engine.threads))
-
-    def _plan(self, retrieved: Retrieved, drifted: Array) -> Knobs:
-        """Decide the moves from what the blocks added to images of the same domain, and what those showed.
-
-        Where nothing has ``drifted`` (0 to 1, ``[B or 1]``), nothing is moved.
-        """
-        if drifted.max() <= NEGLIGIBLE:
-            return NO_KNOBS
-        rows = len(drifted)
-        parts = [
-            self._plan_rows(retrieved.part(slice(start, start + PLANNED)), drifted[start : start + PLANNED])
-            for start in range(0, rows, PLANNED)
-        ]
-        return parts[0] if len(parts) == 1 else joined(parts)
-
-    def _plan_rows(self, retrieved: Retrieved, drifted: Array) -> Knobs:
-        vectors, contents = self.memory.average(retrieved)
-        updates = self.targets.decode(vectors)
-        target, believed = self.targets.find(
-            updates, contents.astype(np.float64), retrieved.effective_sample_size, self.baseline
-        )
-        part = drifted[:, None, None]
-        strengths = TokenStatistics(
-            self.config.mean_strength * part * believed.mean,
-            self.config.std_strength * part * believed.log_variance,
-            (self.config.cls_strength if self.engine.spec.class_token else 0.0) * part * believed.cls,
-        )
-        return plan(updates, target, strengths)
-
     def checkpoint(self) -> Callable[[], None]:
-        """Mark where the memory is, instead of copying it."""
+        """Roll the memory back instead of copying it."""
         memory, before = self.memory, (self.baseline, self.correction, self.credit, self.batches)
         memory.commit()
 
         def undo() -> None:
-            memory.rollback(0)
+            memory.rollback()
             self.memory = memory
             self.baseline, self.correction, self.credit, self.batches = before
 
         return undo
 
     def variables(self) -> State:
-        """The memory, the camera's baseline, and the token bucket of ``auto``."""
         return {
             **self.memory.state(),
-            **self._correction_state(),
-            **self.baseline.state(),
+            **self._derived(),
             "credit": np.array(self.credit),
             "batches": np.array(self.batches),
         }
 
-    def _correction_state(self) -> State:
-        spec, bands = self.engine.spec, (self.spectra.channels, self.spectra.bands)
-        return correction_state(self.correction, spec.depth, spec.dim, self.descriptor_std.size, bands)
+    def _derived(self) -> State:
+        """What is learnt beyond the memory, but for two counts."""
+        spec = self.engine.spec
+        return {**self.correction.state(spec.depth, spec.dim), **self.baseline.state()}
 
     def assign(self, variables: State) -> None:
-        """Continue from a memory."""
-        baseline = CameraBaseline.of_state(variables)
-        memory, correction = self._empty(), correction_of(variables, NEGLIGIBLE)
+        baseline, correction = CameraBaseline.of_state(variables), Correction.of_state(variables)
+        credit, memory = float(variables["credit"]), self._empty()
+        if not 0 <= credit <= BUCKET:
+            raise FozoError(f"the state's credit is {credit:g}, of 0 to {BUCKET:g}; save the state again")
         memory.load(variables)
         self.memory, self.correction, self.baseline = memory, correction, baseline
-        self.credit, self.batches = float(variables["credit"]), int(variables["batches"])
+        self.credit, self.batches = credit, int(variables["batches"])
 
     def sibling(self) -> Self:
         made = super().sibling()
-        made.targets = copy.copy(self.targets)  # which keep what they computed last
-        made._gains, made._room = None, self._room[:0].copy()
+        made.targets = copy.copy(self.targets)  # which cache what they computed last
         return made
 
     def release(self) -> None:
         super().release()
         with self.lock:
-            self._gains, self._room = None, self._room[:0].copy()
+            self._free()
 
     @property
     def journal_index(self) -> int:
         return self.batches
 
     def journal_header(self) -> dict[str, object]:
-        """Say whose a journal is. What is learnt depends on the clean statistics too, so they are told by checksum."""
-        facts = (self.targets.average, self.targets.scale, self.targets.weights)
-        crc = zlib.crc32(b"".join(part.flat().tobytes() for part in facts))
-        return {**super().journal_header(), "source": crc}
+        """What is learnt depends on the clean statistics too, so their checksum has to be the same."""
+        arrays = (self.targets.average, self.targets.scale, self.targets.weights)
+        return {**super().journal_header(), "source": zlib.crc32(b"".join(array.tobytes() for array in arrays))}
+
+    def _no_update(self) -> State:
+        return {**vars(Rows.empty(0, self.descriptor_std.size, self.shape)), "clean": np.zeros(0)}
 
     def record(self) -> dict[str, object]:
-        """Make a journal's line of the latest batch: of each group its update, and where its correction comes from.
-
-        That is an estimate of its domain, where the correction was made for it and kept, else whether one was kept from
-        before.
-        """
-        updates = [None if update is None else update.encode() for update in self.updates]
-        corrections = [each if isinstance(each, bool) else each.encode() for each in self.planned]
-        left = 0 if self.correction is None else self.correction.left
-        facts = {"updates": updates, "corrections": corrections, "left": left, "credit": self.credit}
-        return {**facts, "led_to": self._checksum()}
+        """Encode the memory update of each group, and where its correction comes from: all else follows from these."""
+        empty = self._no_update()
+        updates, origins = list[object](), list[object]()
+        for update, origin in zip(self.updates, self.origins, strict=True):
+            updates.append(None if update is None else changes(empty, {**vars(update[0]), "clean": update[1]}))
+            if isinstance(origin, bool):
+                origins.append(origin)
+            else:
+                domain: State = {"mean": origin.mean, "variance": origin.variance}
+                origins.append(changes(empty, domain))
+        entry = {"updates": updates, "origins": origins, "left": self.correction.left, "credit": self.credit}
+        return {**entry, "led_to": self._checksum()}
 
     def _checksum(self) -> int:
-        """CRC-32 of what is learnt beyond the memory, which is told by the updates themselves."""
-        learnt = (self.baseline.offset, self.baseline.residual, *self._correction_state().values())
-        return zlib.crc32(b"".join(array.tobytes() for array in learnt))
+        return zlib.crc32(b"".join(array.tobytes() for array in self._derived().values()))
 
-    def follow(self, line: Mapping[str, object]) -> None:
-        """Learn again what a line of a journal says."""
-        updates, corrections = line.get("updates"), line.get("corrections")
-        credit, left = line.get("credit"), line.get("left")
-        if not isinstance(updates, list) or type(credit) is not float or not 0 <= credit <= BUCKET:
-            raise FozoError("it has no memory updates, or no credit; restore it from a backup")
-        if not isinstance(corrections, list) or len(corrections) != len(updates) or type(left) is not int or left < 0:
-            raise FozoError("it has no corrections; restore it from a backup")
-        for each, origin in zip(updates, corrections, strict=True):
-            if isinstance(origin, str):
-                domains = DomainEstimate.decode(origin, self.descriptor_std.size)
-                self._treat(domains, self.memory.retrieve(domains))
-            elif origin is not True:
-                self.correction = None
-            if each is None:
+    def follow(self, entry: Mapping[str, Any]) -> None:
+        empty = self._no_update()
+        for encoded, origin in zip(entry["updates"], entry["origins"], strict=True):
+            if isinstance(origin, bool):
+                self.correction = replace(self.correction, left=self.correction.left if origin else 0)
+            else:
+                found: dict[str, Any] = apply_changes(empty, origin)
+                domains = DomainEstimate(found["mean"], found["variance"], found["mean"])
+                self._correct(domains, self.memory.retrieve(domains))
+            if encoded is None:
                 self._forget()
             else:
-                update = Update.decode(each, self.descriptor_std.size, self.form)
-                self.memory.add(update.domains, update.stored)
-                self._learn_baseline(update)
+                update: dict[str, Any] = apply_changes(empty, encoded)
+                if len({len(array) for array in update.values()}) > 1:
+                    raise FozoError("its arrays are of different numbers of images; restore it from a backup")
+                clean = update.pop("clean")
+                self._learn(Rows(**update), clean)
         self.memory.commit()
-        self.correction = None if self.correction is None or not left else replace(self.correction, left=left)
-        self.credit, self.batches = credit, self.batches + 1
-        if line.get("led_to") != self._checksum():
-            raise FozoError("it leads elsewhere; use the NumPy version of the original run")
+        self.correction = replace(self.correction, left=int(entry["left"]))
+        self.credit, self.batches = float(entry["credit"]), self.batches + 1
+        if entry["led_to"] != self._checksum():
+            raise FozoError("it leads to another state; use the NumPy version of the original run")

@@ -30,7 +30,7 @@ TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}( ({.*)?)?", re.DOTALL)
 
 @dataclass(frozen=True)
 class JournalFile:
-    """A journal that was read: its header, and which of its lines are still in force."""
+    """A journal that was read: its header, and which of its lines are in force."""
 
     path: Path
     header: Mapping[str, Any]

@@ -110,7 +110,7 @@ def replay(
     def follow(entry: Mapping[str, Any]) -> None:
         nonlocal point
         step, led_to = read_step(entry, point.size)
-        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum tells
+        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum detects them
             point = advance(point, step, directions)
         check_point(point, led_to)
 

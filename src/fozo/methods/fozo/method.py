@@ -6,7 +6,7 @@ gradient without backpropagation, and the prediction with the lowest loss is ret
 The paper and the authors' program differ; each difference is one named switch of :class:`FOZOConfig`, and the presets
 ``paper`` and ``official`` set them. Two of the differences have no effect and no switch. The paper puts the prompts
 before CLS: without a position embedding, attention does not see their place. The paper adjusts epsilon before a batch
-from the losses so far, the program after it: the same values reach the same batches.
+from the losses so far, the program after it: the same batches get the same values.
 
 What neither says: a batch of one has no standard deviation. It borrows the features of the images before it, see
 ``window``.
@@ -156,6 +156,6 @@ class FOZO(MatchingMethod[FOZOConfig]):
 
     def follow(self, entry: Mapping[str, Any]) -> None:
         step, led_to = read_step(entry, self.start.size)
-        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum tells
+        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum detects them
             self.spsa.follow(step)
         check_point(self.spsa.point, led_to)

@@ -80,10 +80,10 @@ class KnowledgeBank:
         return float(((a * b).sum(axis=1) / np.maximum(lengths, 1e-12)).mean())
 
     def _drop(self) -> int:
-        """Forget the older of the two most alike, and return its place among the offsets.
+        """Forget the older of the two most similar, and return its index among the offsets.
 
         The authors' table keeps its places when an entry leaves, so that its rows soon speak of other entries, and
-        a pair counts as alike with 0 where there is no pair.
+        a pair counts as similar with 0 where there is no pair.
         """
         pairs = np.triu(np.ones_like(self.similarity), 1) > 0
         table = self.similarity if self.stale_table else np.where(pairs, self.similarity, -np.inf)

@@ -3,7 +3,7 @@
 The LayerNorms of blocks 1-8 (of 12) are W = W0 + sum_i softmax(10 a)_i D_i + e: the source's, a mixture of what was
 learned on earlier domains, and what is being learned on this one. One-sided SPSA learns e and the mixture a from one
 perturbed pass; the plain pass before it gives the prediction, shifted as in FOA. When the patch embedding's statistics
-jump, the domain has changed: what was learned is stored as a new D, and the bank drops one of its two most alike.
+jump, the domain has changed: what was learned is stored as a new D, and the bank drops one of its two most similar.
 
 What differs from the authors' program: three slips of it that the preset ``official`` has and the default does not,
 ``stale_table``, ``observe_passes`` and ``stale_shift`` of :class:`ZOAConfig`. A batch of one has no standard deviation
@@ -57,7 +57,7 @@ class ZOAConfig:
     ema_decay: float = 0.8
     """Weight of the past in that average."""
     min_batch: int = 64
-    """Batches with fewer images are too small to tell whether the domain has changed."""
+    """Batches with fewer images are too small to detect whether the domain has changed."""
     window: int = 64
     """Images over which the statistics of a batch of one are taken: itself and those just before it."""
     stale_table: bool = False
@@ -65,7 +65,7 @@ class ZOAConfig:
     observe_passes: bool = False
     """Whether the embedding's statistics enter their average once for each pass instead of once for each batch."""
     stale_shift: bool = False
-    """Whether the batch that reveals a new domain is still shifted for the old one."""
+    """Whether the batch that reveals a new domain is shifted for the old one."""
 
     def __post_init__(self) -> None:
         positive("zoa", c=self.c, mixture_c=self.mixture_c, samples=self.samples)
@@ -180,8 +180,8 @@ class ZOA(MatchingMethod[ZOAConfig]):
         taps = self.norms.engine.run(batch, taps=(Tap.FEATURES, Tap.POOLED))
         moments = self.moments(taps[Tap.FEATURES][0])
         misalignment = self.objective.misalignment(self.source.features, moments) / self.source.features.mean.size
-        unsure = entropies(self.engine.head()(taps[Tap.POOLED][0])).mean()
-        return float(self.config.weight * misalignment + unsure), taps
+        entropy = entropies(self.engine.head()(taps[Tap.POOLED][0])).mean()
+        return float(self.config.weight * misalignment + entropy), taps
 
     def _observe(self, batch: Batch) -> bool:
         """Watch the patch tokens that enter the first block; return whether the domain has changed.
