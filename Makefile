@@ -30,15 +30,16 @@ unit: $(VENV)/.ready
 
 # Only the files that have such tests are collected.
 ray: $(VENV)/.ready
-	$(BIN)/pytest --numprocesses 0 -m ray $(shell grep -rlE 'mark\.ray' tests --include='*.py')
+	$(BIN)/pytest --numprocesses 0 --timeout 1500 -m ray $(shell grep -rlE 'mark\.ray' tests --include='*.py')
 
-# What needs neither PyTorch nor the pinned versions, on every other Python that is there.
+# Tests that need neither PyTorch nor the pinned versions, on the other versions of Python.
 PYTHONS ?= python3.10 python3.12 python3.13
 matrix:
 	@for python in $(PYTHONS); do \
-	  $$python -m venv $(VENV)-$$(basename $$python) && \
-	  $(VENV)-$$(basename $$python)/bin/python -m pip install --quiet --editable '.[serve]' pytest pytest-timeout hypothesis httpx && \
-	  $(VENV)-$$(basename $$python)/bin/python -m pytest -q -m "not ray" --noconftest tests/core tests/io || exit 1; \
+	  $$python -m venv $(VENV)-matrix/$$python && \
+	  $(VENV)-matrix/$$python/bin/python -m pip install --quiet --editable '.[serve]' pytest pytest-timeout hypothesis && \
+	  $(VENV)-matrix/$$python/bin/python -m pytest --noconftest -p no:cacheprovider \
+	    $$(grep -rLE 'torch|tests\.|benchmarks' tests/core tests/io tests/monitor tests/serve --include='test_*.py') || exit 1; \
 	done
 
 # Change one operator or number after another, and list changes that no test notices: 20 minutes on two processors.
@@ -66,4 +67,4 @@ $(VENV)-demo/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-demo build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-demo $(VENV)-matrix build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,7 +8,7 @@ overwritten, numbers replaced by enormous ones, values of JSON by others. That i
 of it (an array of an archive, a chunk of a PNG, a header of a tar), whose lengths and checksums are then made right
 again, so that the damage gets past them to the code behind. What a reader accepts is used once, as its owner would.
 
-It prints a line a reader; a file that breaks a promise is kept, and hypothesis shows the smallest such damage.
+It prints a line a reader; a file that breaks a promise is saved, and hypothesis shows the smallest such damage.
 """
 
 # ruff: noqa: E402 - numeric libraries read the number of threads when they are imported
@@ -116,7 +116,7 @@ def damage(data: bytes, edit: Edit) -> bytes:
 
 def forge(data: bytes, a: int, b: int) -> bytes:
     """Put another value at some place of a JSON text."""
-    facts = json.loads(data)
+    payload = json.loads(data)
     places: list[tuple[dict[str, object] | list[object], str | int]] = []
 
     def walk(value: object) -> None:
@@ -127,7 +127,7 @@ def forge(data: bytes, a: int, b: int) -> bytes:
             places.extend((value, index) for index in range(min(3, len(value))))
             list(map(walk, value[:3]))
 
-    walk(facts)
+    walk(payload)
     if not places:
         return data
     inside, key = places[a % len(places)]
@@ -136,7 +136,7 @@ def forge(data: bytes, a: int, b: int) -> bytes:
         del inside[key]  # type: ignore[arg-type]
     else:
         inside[key] = wrong  # type: ignore[index]
-    return json.dumps(facts).encode()
+    return json.dumps(payload).encode()
 
 
 KINDS = ("flip", "cut", "remove", "double", "odd", "number", "json")
@@ -155,7 +155,7 @@ def kibibytes(what: str) -> int:
 
 
 def fuzz(reader: Reader, inputs: int, folder: Path, number: int = 0) -> Outcome:
-    """Try a reader on so many inputs; raises what it should not have raised."""
+    """Try a reader on n inputs; raises what it should not have raised."""
     outcome, path = Outcome(), folder / reader.name
     for parts in reader.whole:  # as they are, they are read, and what is only done once is done
         path.write_bytes(reader.build(parts))

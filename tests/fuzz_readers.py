@@ -233,8 +233,8 @@ def journal(folder: Path) -> Reader:
 def folder_run_log(folder: Path) -> Reader:
     header = {"kind": "fozo adapt", "version": 1, "model": "vit", "labelled": True}
     batch = BatchLine(0, 4, 90, 0.5, 0.6, 1.0, 3, {"shift": 1.5})
-    facts = [header, *(asdict(replace(batch, index=i, end=90 * (i + 1))) for i in range(3)), {"finished": True}]
-    texts = [encode(each)[9:-1] for each in facts]
+    entries = [header, *(asdict(replace(batch, index=i, end=90 * (i + 1))) for i in range(3)), {"finished": True}]
+    texts = [encode(each)[9:-1] for each in entries]
 
     def read(path: Path) -> None:
         run = read_folder_run(path)
@@ -246,7 +246,7 @@ def folder_run_log(folder: Path) -> Reader:
 
 @reader
 def events(folder: Path) -> Reader:
-    facts: list[dict[str, object]] = [
+    entries: list[dict[str, object]] = [
         {"type": "reading", "image": 8, "time": 1.5, "drift_distance": 1.0, "quality": {"contrast": -0.5}},
         {"type": "event", "image": 8, "time": 1.5, "name": "drift", "text": "no", "thumbnails": {"camera": "/9j/"}},
     ]
@@ -254,7 +254,7 @@ def events(folder: Path) -> Reader:
     def read(path: Path) -> None:
         assert "<h2>Events" in timeline_page(path.name, read_events(path))
 
-    whole = [[json.dumps(each).encode() for each in facts + facts[:1]]]
+    whole = [[json.dumps(each).encode() for each in entries + entries[:1]]]
     return Reader(read, whole, lambda parts: b"".join(part + b"\n" for part in parts), "events.jsonl")
 
 

@@ -129,7 +129,7 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
 
 
 def invented_source(contents: Array, statistics: Mapping[str, Array], model: str = "invented") -> fozo.SourceStatistics:
-    """Statistics of images that nobody has: content vectors ``[n, k]``, and values ``[n, ...]`` for all parts."""
+    """Statistics of invented images: content vectors ``[n, k]``, and values ``[n, ...]`` for all parts."""
     k = contents.shape[1]
     conditioned = {name: statistics[name] for name in fozo.SourceStatistics.CONDITIONED}
     return fozo.SourceStatistics(
@@ -190,5 +190,5 @@ class Golden:
 
 @functools.cache
 def golden_material() -> Golden:
-    """Load it once, for fixtures and functions alike."""
+    """Load it once, for fixtures and functions."""
     return Golden()

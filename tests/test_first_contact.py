@@ -341,7 +341,7 @@ def test_clean_images_of_0_to_1_for_an_unknown_model_are_warned_of() -> None:
 # --- habits --------------------------------------------------------------------------------------------------
 
 
-def test_nobody_hears_the_log_unless_he_listens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_logged_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     fozo.calibrate(random_vit(), [normalised(pixels(20))])
     assert capsys.readouterr() == ("", "")
 

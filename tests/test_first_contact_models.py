@@ -81,8 +81,8 @@ def exported(model: nn.Module, folder: Path) -> Path:
 
 def transformers_folder(folder: Path, **preprocessor: Any) -> Path:
     transformers_vit().save_pretrained(folder / "hf")  # type: ignore[operator]
-    facts = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "rescale_factor": 1 / 255, **preprocessor}
-    (folder / "hf" / "preprocessor_config.json").write_text(json.dumps(facts))
+    header = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "rescale_factor": 1 / 255, **preprocessor}
+    (folder / "hf" / "preprocessor_config.json").write_text(json.dumps(header))
     return folder / "hf"
 
 

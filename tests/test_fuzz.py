@@ -21,7 +21,7 @@ def test_every_reader_gives_a_valid_object_or_a_sentence() -> None:
 
 
 def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
-    """A reader that takes much memory, or raises what is no FozoError, has to be caught at it."""
+    """A reader that takes much memory, or raises something else than a FozoError, has to be caught at it."""
     whole = b"not damaged"
 
     def hungry(path: Path) -> None:

@@ -140,7 +140,7 @@ def _tell(statistics: SourceStatistics, spec: Spec) -> None:
     LOG.info("calibrated: %r", statistics)
     if spec.normalisation is not None or statistics.inputs is None:
         return
-    told = statistics.inputs.told()
+    told = statistics.inputs.inferred()
     if told is None:
         LOG.warning(
             "%s does not tell its mean and std, and its clean images look like none of the usual: only their range can "

@@ -1,4 +1,4 @@
-"""What passes between the rooms: a model's facts, knobs and taps, batches, states, and what an engine is.
+"""What passes between packages: a model's spec, knobs and taps, batches, states, and what an engine is.
 
 NumPy only. Everything that crosses a border is NumPy, so methods and optimizers never import a deep-learning library,
 and an engine may be PyTorch, ONNX Runtime, OpenVINO or anything else that can run a model.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
@@ -32,7 +33,7 @@ T = TypeVar("T")
 Value: TypeAlias = bool | int | float | str
 """What an option may be: what TOML, JSON and a command line all can say."""
 LOG = logging.getLogger("fozo")
-"""Where fozo says what it does, if anybody listens: ``logging.basicConfig(level=logging.INFO)``."""
+"""fozo's logger: ``logging.basicConfig(level=logging.INFO)`` shows it."""
 LOG.addHandler(logging.NullHandler())
 State: TypeAlias = dict[str, npt.NDArray[np.generic]]
 """All that adaptation has changed, as named arrays in their own precision."""
@@ -40,10 +41,10 @@ State: TypeAlias = dict[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Spec:
-    """The facts about a model that everything else reads instead of assuming.
+    """What everything else reads about a model instead of assuming it.
 
-    Of a black box, which shows no tokens, depth and widths are 0, and the one patch is the image. What it does not tell
-    (the size of its images, the number of classes) is 0 until a batch has told it.
+    Of a black box, which has no tokens, depth and widths are 0, and the one patch is the image. What is unknown of it
+    (the size of its images, the number of classes) is 0 until the first batch.
     """
 
     name: str
@@ -89,12 +90,12 @@ class Spec:
         """Name an output: its class where that is known, else its number."""
         return str(int(output)) if self.labels is None else self.labels[output]
 
-    @property
+    @cached_property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """Mean and std, where both are known."""
         return None if self.mean is None or self.std is None else (self.mean, self.std)
 
-    @property
+    @cached_property
     def image_shape(self) -> tuple[int, int, int]:
         """Shape of one image as the model reads it: channels, height, width."""
         return (self.channels, *self.image_size)
@@ -156,8 +157,8 @@ class Knobs:
                 counts += [len(move.scale), len(move.shift)]
         return max(counts, default=1)
 
-    def check(self, spec: Spec, batch: int) -> None:
-        """Refuse knobs whose shapes do not fit the model and the batch."""
+    def check(self, spec: Spec, batch: int) -> int:
+        """Refuse knobs whose shapes do not fit the model and the batch; return K."""
         k = self.candidates()
         p = self.prompts
         if p is not None and (p.ndim != 3 or p.shape[0] != k or p.shape[2] != spec.dim):
@@ -170,6 +171,7 @@ class Knobs:
                         f"the {name} move has shape {list(part.shape)}, but [{k} or 1, {batch} or 1, "
                         f"{spec.depth}, {spec.dim}] is needed"
                     )
+        return k
 
 
 NO_KNOBS = Knobs()
@@ -215,7 +217,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a black box returned that is no logits (boxes, masks): handed to the user as it is."""
+    """What a black box returned instead of logits (boxes, masks): passed through unchanged."""
 
     value: object
 
@@ -227,14 +229,12 @@ class Batch(Protocol):
     def images(self) -> Floats:
         """``[B, channels, height, width]`` in the model's precision."""
 
-    def __len__(self) -> int:
-        """Count the images."""
+    def __len__(self) -> int: ...
 
-    def part(self, images: slice) -> Batch:
-        """Give some of the images."""
+    def part(self, images: slice) -> Batch: ...
 
     def with_images(self, images: Floats) -> Batch:
-        """Give the same batch with other pixels, which whoever made them vouches for: they are not checked again."""
+        """The same batch with other pixels, which are not checked again."""
 
 
 @dataclass
@@ -264,8 +264,7 @@ class Engine(Protocol):
     """Runs a frozen model. ``check`` once per batch, then ``run`` as often as a method likes."""
 
     @property
-    def spec(self) -> Spec:
-        """The model's facts."""
+    def spec(self) -> Spec: ...
 
     @property
     def device(self) -> str:
@@ -297,7 +296,6 @@ class Engine(Protocol):
 
 
 def engine_repr(engine: Engine) -> str:
-    """Say in one line what an engine runs, and where."""
     spec = engine.spec
     channels, height, width = spec.image_shape
     return (
@@ -306,7 +304,7 @@ def engine_repr(engine: Engine) -> str:
 
 
 def check_classes(classes: Sequence[int], total: int) -> list[int]:
-    """Refuse a choice of classes that is no choice among ``total``."""
+    """Refuse classes that are not distinct indices below ``total``."""
     if not classes or len(set(classes)) < len(classes) or min(classes) < 0 or max(classes) >= total:
         raise FozoError(f"classes must be distinct indices below {total}, at least one; check the class mask")
     return list(classes)

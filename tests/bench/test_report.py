@@ -94,9 +94,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(page: Path) -> None:
     assert checker.outside == [] and "script" not in checker.count and "@import" not in text and "url(" not in text
     assert {link.removeprefix("#") for link in checker.links} <= checker.ids
     assert checker.count["section"] == checker.count["table"] == 5 and "img" not in checker.count
-    # table1: stream, gains by corruption, passes; figure1, without NoAdapt: stream, passes; figureE1, too short for a
-    # curve along its one domain: passes; tableD1: its curve.
-    assert checker.count["svg"] == 3 + 2 + 1 + 1
+    assert checker.count["svg"] == 3 + 2 + 1 + 1  # table1, figure1 (no NoAdapt), figureE1 (one domain), tableD1
     assert text.count('class="forest"') == 1 + 3  # of table1, and of each column of table4
     assert text.count('class="conclusion"') == 1 + 1 + 1 + 3 + 1
     assert "prefers-color-scheme: dark" in text and "@media print" in text and 'name="viewport"' in text
@@ -144,14 +142,12 @@ def test_other_forms_hold_the_same_numbers(page: Path, runs: Path) -> None:
 
 
 def test_settings_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
-    recipe = Recipe("mine", "Mine & yours", (Experiment("a", "fozo"), Experiment("b", "noadapt")))
-    invent(tmp_path, recipe, batches=2)
-    invent(tmp_path, recipe, batches=2, severity=3)
-    groups = collect(tmp_path)
-    assert [("severity 3" in g.setting, len(g.runs)) for g in groups] == [(True, 2), (False, 2)]
+    recipe = Recipe("mine", "Mine", (Experiment("a", "fozo"), Experiment("b", "noadapt")))
+    for severity in (5, 3):
+        invent(tmp_path, recipe, batches=2, severity=severity)
+    assert [("severity 3" in g.setting, len(g.runs)) for g in collect(tmp_path)] == [(True, 2), (False, 2)]
     (html, *_), stale = write_report(tmp_path, tmp_path / "report.html")
-    text = html.read_text()
-    assert stale == [] and "Not shown" not in text
+    assert stale == [] and "Not shown" not in html.read_text()
 
 
 def test_names_cannot_inject_markup(tmp_path: Path) -> None:
@@ -162,12 +158,11 @@ def test_names_cannot_inject_markup(tmp_path: Path) -> None:
         {"type": "reading", "image": 1, "time": 1.0, "sentence": hostile, "expected_accuracy": 0.5},
         {"type": "event", "image": 1, "time": 1.0, "name": hostile, "text": hostile},
     ]
-    header = {"kind": "fozo adapt", hostile: hostile}
-    batch = BatchLine(0, 4, 90, 0.5, 0.6, 1.0)
+    run = FolderRun(Path(hostile), {hostile: hostile}, [BatchLine(0, 4, 90, 0.5, 0.6, 1.0)], True)
     pages = {
         "report": write_report(tmp_path, tmp_path / "report.html")[0][0].read_text(),
         "timeline": timeline.page(hostile, lines),
-        "folder": folder_page(FolderRun(Path(hostile), header, [batch], True)),
+        "folder": folder_page(run),
     }
     for name, text in pages.items():
         checker = Checker()

@@ -23,7 +23,6 @@ from fozo.core.normalisation import (
     name_of,
     recognise,
     recognise_range,
-    sample,
 )
 from fozo.errors import FozoError
 
@@ -46,37 +45,37 @@ def smooth(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("way", COMMON.values())
 def test_grids_and_ranges_tell(way: Normalisation) -> None:
     x = images(way)
-    assert recognise(sample(x)) == way == recognise(sample(torch.from_numpy(x)))
-    assert recognise(sample(x.astype(np.float64)), CIFAR) == way
-    assert InputRange.of(smooth(x), None).normalisation is None and InputRange.of(smooth(x), None).told() == way
+    assert recognise(x) == way == recognise(torch.from_numpy(x))
+    assert recognise(x.astype(np.float64), CIFAR) == way
+    assert InputRange.of(smooth(x), None).normalisation is None and InputRange.of(smooth(x), None).inferred() == way
     # Dark, and of little contrast: the grid still tells, the range no longer.
     dim = images(way, low=100, high=140)
-    assert recognise(sample(dim)) == way and InputRange.of(smooth(dim), None).told() is None
+    assert recognise(dim) == way and InputRange.of(smooth(dim), None).inferred() is None
 
 
 def test_what_is_not_sure_is_left_open() -> None:
     noise = np.random.default_rng(0).standard_normal((4, 3, 32, 32))
-    assert recognise(sample(noise)) is None and recognise(sample(images(CIFAR))) is None
-    assert recognise(sample(images(IMAGENET).astype(np.float16))) is None
+    assert recognise(noise) is None and recognise(images(CIFAR)) is None
+    assert recognise(images(IMAGENET).astype(np.float16)) is None
     for flat in (np.zeros((4, 3, 32, 32)), np.full((4, 3, 32, 32), 0.2)):
-        assert recognise(sample(flat)) is None
+        assert recognise(flat) is None
     # Bright images under 0.5 are also pixels of 0 to 1: both grids fit, so neither is claimed.
     bright = images(HALF, low=128)
-    assert recognise(sample(bright)) is None and recognise(sample(bright), HALF) == HALF
+    assert recognise(bright) is None and recognise(bright, HALF) == HALF
     assert recognise_range(np.zeros(3), np.array([1.0, 1.0, 0.9])) is None
 
 
 def test_the_models_own_comes_first() -> None:
-    assert recognise(sample(images(CIFAR)), CIFAR) == CIFAR
+    assert recognise(images(CIFAR), CIFAR) == CIFAR
     padded = images(IMAGENET)
     padded[:, :, :16] = 0  # gray bars, after Normalize
-    assert recognise(sample(padded), IMAGENET) is None
+    assert recognise(padded, IMAGENET) is None
     assert InputRange.of(images(IMAGENET), IMAGENET).objection(padded) is None
 
 
 def test_models_of_other_channels_have_fewer_common_ones() -> None:
     assert common(1) == (((0.0,), (1.0,)), ((0.5,), (0.5,)), ((0.0,), (1 / 255,)))
-    assert recognise(sample(images(HALF)[:, :1])) == ((0.5,), (0.5,))
+    assert recognise(images(HALF)[:, :1]) == ((0.5,), (0.5,))
     assert set(common(3)) == {NONE, HALF, BYTES, IMAGENET, CLIP}
 
 
@@ -88,7 +87,7 @@ def test_objections_are_hedged_and_only_made_where_the_clean_images_contradict()
         "it looks like pixels of 0 to 1 (as if Normalize had been left out), but the clean images"
     )
     unknown = InputRange.of(smooth(images(HALF, low=30, high=230)), None)
-    assert unknown.told() is None
+    assert unknown.inferred() is None
     assert unknown.objection(images(HALF)) is None  # the same way, and only now recognised
     assert "ImageNet" in (unknown.objection(images(IMAGENET)) or "")
     assert "0 to 255" in (unknown.objection(images(BYTES)) or "")

@@ -150,3 +150,29 @@ def test_noise_has_an_address() -> None:
     assert not np.array_equal(generator(7, Purpose.PROMPTS).random(5), generator(7, Purpose.CMAES).random(5))
     with pytest.raises(FozoError, match="seed"):
         PhiloxNoise(-1)
+
+
+def test_the_schedule_sees_the_best_or_the_mean_loss() -> None:
+    for watch, loss in (("best", 1.0), ("mean", 3.0)):
+        spsa = SPSA(np.zeros(2), CONSTANT, PhiloxNoise(0), samples=2, watch=watch)
+        spsa.ask()
+        spsa.tell([1.0, 2.0, 4.0, 5.0])
+        assert spsa.last is not None and spsa.last.loss == spsa.pace.average == loss
+
+
+def test_a_one_sided_state_goes_on_and_needs_one_axis() -> None:
+    noise = SignedUniform(0)
+
+    def make() -> OneSidedSPSA:
+        return OneSidedSPSA(np.zeros(3), np.subtract, lambda draw, size: 0.1 * noise(draw, (size,)))
+
+    whole, cut = make(), make()
+    for losses in ([1.0, 2.0], [2.0, 5.0]):
+        whole.ask()
+        whole.tell(losses)
+    cut.load_state({"point": np.array([1.0, 2.0]), "index": np.array(7)})  # may have grown, or shrunk
+    assert cut.point.tolist() == [1.0, 2.0] and cut.index == 7
+    cut.load_state(whole.state())
+    np.testing.assert_array_equal(cut.ask(), whole.ask())
+    with pytest.raises(FozoError, match="not one axis"):
+        cut.load_state({"point": np.zeros((2, 2)), "index": np.array(0)})

@@ -33,7 +33,7 @@ LIGHT = ("brightness", "gaussian_noise")
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Two classes, three photographs, one by chance of the size asked for, and files that are no images."""
+    """Two classes, three photographs, one by chance of the size asked for, and files that are not images."""
     root = tmp_path / "images"
     rng = np.random.default_rng(0)
     for name, shape in [("cat/a.png", (32, 32)), ("cat/b.jpg", (50, 70)), ("dog/c.bmp", (90, 40))]:
@@ -87,7 +87,7 @@ def ready_made(root: Path, count: int = 40) -> Path:
 def test_ready_made_crops_are_taken_as_they_are(tmp_path: Path) -> None:
     images = ready_made(tmp_path / "images")
     outcome = corrupt_tree(images, tmp_path / "out", kinds=["contrast"], size=32, workers=1)
-    # As a stream does: an image that is no crop like the others is not zoomed into in silence.
+    # As a stream does: an image of another size than the other crops is not zoomed into in silence.
     assert outcome.written == 39
     assert "04.png (clean) is 20x20 px where the folder set's other images are 32x32" in outcome.unreadable[0]
     whole = corrupt(read_image(images / "cat/01.png"), "contrast", 5, 0, image_id="cat/01.JPEG")

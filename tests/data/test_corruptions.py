@@ -292,9 +292,9 @@ def test_frost_without_photographs_is_drawn(no_photographs: None) -> None:
 @pytest.mark.parametrize("index", range(5))
 def test_drawn_frost_has_the_colours_of_the_photographs(index: int) -> None:
     texture = frost_module.draw_texture(index)
-    mean, spread = frost_module.COLOURS[index]
+    mean, std = frost_module.COLOURS[index]
     np.testing.assert_allclose(texture.mean(axis=(0, 1)), mean, atol=3)
-    np.testing.assert_allclose(texture.std(axis=(0, 1)), spread, atol=4)
+    np.testing.assert_allclose(texture.std(axis=(0, 1)), std, atol=4)
 
 
 def test_frost_larger_than_its_texture(no_photographs: None) -> None:

@@ -35,7 +35,7 @@ def test_held_out_is_all_that_was_not_tuned_on() -> None:
         ("vehicles", "n02701002"),  # ambulance
     ],
 )
-def test_landmarks_that_everybodys_models_agree_on(name: str, wnid: str) -> None:
+def test_landmarks_that_all_models_agree_on(name: str, wnid: str) -> None:
     assert imagenet_wnids().index(wnid) in class_indices(name)
 
 

@@ -1,4 +1,4 @@
-"""Images and sets made to do harm: small files that would be huge, files that are no files, names in no encoding."""
+"""Images and sets made to do harm: small files that would be huge, special files, names in no encoding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def png(width: int, height: int) -> bytes:
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
-    """Whoever uses it must not allocate much from Python or NumPy."""
+    """The test must not allocate much from Python or NumPy."""
     tracemalloc.start()
     yield
     peak = tracemalloc.get_traced_memory()[1]
@@ -164,8 +164,8 @@ def test_a_set_of_zeros_is_not_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, labels=np.zeros(1_000_000, np.int8), classes=np.array(["a"]))
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file, file.open("images.npy", "w") as stream:
-        facts = {"descr": "|u1", "fortran_order": False, "shape": (1_000_000, 20, 20)}
-        np.lib.format.write_array_header_1_0(stream, facts)
+        header = {"descr": "|u1", "fortran_order": False, "shape": (1_000_000, 20, 20)}
+        np.lib.format.write_array_header_1_0(stream, header)
         for _ in range(400):
             stream.write(bytes(1_000_000))
     with pytest.raises(FozoError, match="would unpack to 382 MiB"):

@@ -1,4 +1,4 @@
-"""The order in which the world is shown: domains by scenario, images by seed."""
+"""The order of a stream: domains by scenario, images by seed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_the_class_lists_are_imagenets() -> None:
     wnids = imagenet_wnids()
     assert len(set(wnids)) == 1000
     assert list(wnids) == sorted(wnids)
-    # tench, tabby, tiger shark, toilet tissue: landmarks that everybody's models agree on
+    # tench, tabby, tiger shark, toilet tissue: landmarks that all models agree on
     assert [wnids.index(w) for w in ("n01440764", "n02123045", "n01491361", "n15075141")] == [0, 281, 3, 999]
     assert len(set(imagenet_r_wnids())) == 200
     assert set(imagenet_r_wnids()) < set(wnids)
@@ -147,7 +147,7 @@ def test_sketch_is_known_by_its_files(plant: Plant) -> None:
     images = open_images(plant((f"sketch/{wnid}/sketch_1.png" for wnid in imagenet_wnids()), size=(8, 8)))
     assert images.name == "imagenet-sketch"
     assert images.labels.tolist() == list(range(1000))
-    assert images.samples[0].path == "n01440764/sketch_1.png"  # the wrapping folder is no part of the name
+    assert images.samples[0].path == "n01440764/sketch_1.png"  # the wrapping folder is not part of the name
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Streams: every image once, the same batches for everybody, resumable, and never a silent failure."""
+"""Streams: every image once, the same batches for every reader, resumable, and never a silent failure."""
 
 from __future__ import annotations
 
@@ -113,19 +113,19 @@ def test_every_image_comes_once_in_each_segment(name: str, count: int, batch_siz
     stream = Stream(source, spec_for(), scenario(name), batch_size=batch_size, seed=seed, workers=2)
     batches = list(stream.batches())
     assert [batch.index for batch in batches] == list(range(len(stream)))
-    shown: list[LabelledBatch] = []
+    seen_batches: list[LabelledBatch] = []
     for segment in stream.segments:
         total = count * len(segment.domains)
         sizes: list[int] = []
         while sum(sizes) < total:
-            batch = batches[len(shown)]
-            shown.append(batch)
+            batch = batches[len(seen_batches)]
+            seen_batches.append(batch)
             sizes.append(len(batch.labels))
             assert batch.domain == segment.name
             assert batch.reset == (name == "episodic" and len(sizes) == 1)
         # Only a segment's last batch is short.
         assert sizes == [batch_size] * (total // batch_size) + [total % batch_size] * (total % batch_size > 0)
-    assert len(shown) == len(batches)
+    assert len(seen_batches) == len(batches)
     for batch in batches:
         assert batch.images.dtype == np.float32
         assert batch.labels.dtype == np.int64
@@ -226,7 +226,7 @@ def test_fingerprints_tell_streams_apart(plant: Plant, make_spec: MakeSpec) -> N
     ]
     others = [Stream(**(default | change)) for change in changes]
     assert len({stream.fingerprint for stream in [base, *others]}) == 1 + len(others)
-    # Speed is no part of what a stream is, and neither is the model beyond its preprocessing.
+    # Speed does not change what a stream is; neither does the model beyond its preprocessing.
     again = Stream(**(default | {"spec": make_spec(3, name="other"), "workers": 1, "ahead": 5}))
     assert again.fingerprint == base.fingerprint
     assert base.describe()["corruption_seed"] == 0 and "frost" not in base.describe()
@@ -244,7 +244,7 @@ def test_fingerprints_notice_images_that_were_replaced(plant: Plant, make_spec: 
     noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     Image.fromarray(noise).save(root / "snow" / "5" / "b" / "0.png")
     assert fingerprint(*TWO) != both and fingerprint("snow") != snow
-    assert fingerprint("fog") == fog  # what a stream does not show is no part of it
+    assert fingerprint("fog") == fog  # unused domains do not count
 
 
 # --- what is refused ---

@@ -1,10 +1,10 @@
-"""Which mean and std images were normalised with, told from their values.
+"""Which mean and std images were normalised with, inferred from their values.
 
 Nearly all images have 8 bits before they are normalised, so their values afterwards lie on a grid:
-``(k / 255 - mean) / std`` for whole numbers k from 0 to 255. A handful of pixels tells whether they lie on the grid of
+``(k / 255 - mean) / std`` for whole numbers k from 0 to 255. A handful of pixels shows whether they lie on the grid of
 one mean and std and not on another's, whatever they show: a foggy, a bright or a noisy image is on the same grid as a
 clean one. So drift is not mistaken for another normalisation, nor the other way round. Images that were resized or
-augmented as floats lie on no grid, and of them only the range tells something.
+augmented as floats lie on no grid, and of them only the range says something.
 
 And what every engine refuses to read (:func:`check_images`): images of another shape, broken ones, and
 values that no pixel can have.
@@ -38,6 +38,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.errors import FozoError, ImageWarning
 from fozo.types import Array, Images, Spec
@@ -68,7 +69,7 @@ SELDOM = 0.75
 DISTINCT = 12
 """Different values that have to be on a grid: those of a flat image may be there by chance."""
 FIRST, EVERY = 16, 16
-"""Batches that are held against the clean images: so many at first, then every so many."""
+"""Batches that are compared with the clean images: the first ones, then every sixteenth."""
 BEYOND = 0.3
 """Part of the clean range that values may lie outside of it: sharp resampling overshoots by a fifth."""
 SATURATED = 0.01
@@ -79,27 +80,7 @@ IMAGES = 4
 """Images of a batch that are looked at."""
 
 
-def sample(images: Images) -> Array:
-    """Take a few pixels of a few images ``[B, C, H, W]``: ``[C, n]``."""
-    down, across = (max(1, -(-int(side) // SIDE)) for side in images.shape[2:])
-    some: Any = images[:IMAGES, :, down // 2 :: down, across // 2 :: across]
-    if not isinstance(some, np.ndarray):
-        some = some.detach().double().cpu().numpy()
-    values: Array = np.asarray(some, dtype=np.float64).swapaxes(0, 1).reshape(images.shape[1], -1)
-    return values
-
-
-def on_grids(values: Array, normalisations: Sequence[Normalisation]) -> list[int]:
-    """Say of each mean and std how many of the values ``[C, n]`` are on its grid."""
-    mean, std = np.asarray(normalisations).swapaxes(0, 1)[..., None]
-    pixels = 255 * (values * std + mean)
-    whole = np.rint(pixels)
-    fits = (np.abs(pixels - whole) < ON_GRID) & (whole >= 0) & (whole <= 255)
-    return [int(count) for count in np.count_nonzero(fits, axis=(1, 2))]
-
-
 def name_of(normalisation: Normalisation) -> str:
-    """Put a normalisation into words."""
     for name, usual in COMMON.items():
         if np.shape(normalisation) == np.shape(usual) and np.allclose(normalisation, usual, rtol=0, atol=1e-6):
             return name
@@ -107,16 +88,34 @@ def name_of(normalisation: Normalisation) -> str:
     return f"pixels normalised with mean {mean} and std {std}"
 
 
-def recognise(values: Array, own: Normalisation | None = None) -> Normalisation | None:
-    """Tell the normalisation of values ``[C, n]``: the model's ``own`` or a common one; ``None`` if none is sure."""
+def recognise(images: Images, own: Normalisation | None = None) -> Normalisation | None:
+    """Recognise the normalisation of images ``[B, C, H, W]`` by a few pixels of the first images.
+
+    Returns the model's ``own``, or the only common one whose grid they are on, else ``None``.
+    """
+    down, across = -(-int(images.shape[2]) // SIDE), -(-int(images.shape[3]) // SIDE)
+    some: Any = images[:IMAGES, :, down // 2 :: down, across // 2 :: across]
+    if not isinstance(some, np.ndarray):
+        some = some.detach().double().cpu().numpy()
+    values: Array = np.asarray(some, dtype=np.float64).swapaxes(0, 1).reshape(images.shape[1], -1)
     most = MOSTLY * values.size
     if own is not None:
-        (count,) = on_grids(values, [own])
+        count = _on_grids(values, (own,))[0]
         if count > SELDOM * values.size:
             return own if count >= most else None
     usual = common(len(values))
-    sure = [one for one, count in zip(usual, on_grids(values, usual), strict=True) if count >= most]
-    return sure[0] if len(sure) == 1 and len(np.unique(values)) >= DISTINCT else None
+    fits = np.flatnonzero(_on_grids(values, usual) >= most)
+    return usual[fits[0]] if len(fits) == 1 and len(np.unique(values)) >= DISTINCT else None
+
+
+def _on_grids(values: Array, normalisations: Sequence[Normalisation]) -> npt.NDArray[np.intp]:
+    """Count, for each mean and std, the values ``[C, n]`` on its grid."""
+    mean, std = np.asarray(normalisations).swapaxes(0, 1)[..., None]
+    pixels = 255 * (values * std + mean)
+    whole = np.rint(pixels)
+    fits = (np.abs(pixels - whole) < ON_GRID) & (whole >= 0) & (whole <= 255)
+    counts: npt.NDArray[np.intp] = np.count_nonzero(fits, axis=(1, 2))
+    return counts
 
 
 def recognise_range(low: Array, high: Array, own: Normalisation | None = None) -> Normalisation | None:
@@ -147,14 +146,14 @@ def extremes(images: Images) -> tuple[Array, Array]:
 
 @lru_cache
 def common(channels: int) -> tuple[Normalisation, ...]:
-    """List the usual normalisations of images of so many channels; those of ImageNet and CLIP are of three."""
-    alike = tuple((mean[:1] * channels, std[:1] * channels) for mean, std in (NONE, HALF, BYTES))
-    return (*alike, IMAGENET, CLIP) if channels == 3 else alike
+    """Usual normalisations of images with ``channels`` channels; those of ImageNet and CLIP have three."""
+    gray = tuple((mean[:1] * channels, std[:1] * channels) for mean, std in (NONE, HALF, BYTES))
+    return (*gray, IMAGENET, CLIP) if channels == 3 else gray
 
 
 @dataclass(frozen=True, eq=False)
 class InputRange:
-    """The values that clean images had: each channel's least and most, and the normalisation where it can be told."""
+    """The values that clean images had: each channel's least and most, and the normalisation where it is known."""
 
     low: Array
     high: Array
@@ -163,23 +162,22 @@ class InputRange:
     @classmethod
     def of(cls, images: Images, own: Normalisation | None) -> InputRange:
         """Look at a batch ``[B, C, H, W]``; ``own`` is the model's normalisation where that is known."""
-        return cls(*extremes(images), recognise(sample(images), own))
+        return cls(*extremes(images), recognise(images, own))
 
     def arrays(self) -> dict[str, Array]:
-        """Give everything as arrays, for a file; a normalisation that nobody told has no rows."""
-        told = np.asarray(self.normalisation) if self.normalisation else np.zeros((0, len(self.low)))
-        return {"low": self.low, "high": self.high, "normalisation": told}
+        """Everything as arrays, for a file; an unknown normalisation has no rows."""
+        known = np.asarray(self.normalisation) if self.normalisation else np.zeros((0, len(self.low)))
+        return {"low": self.low, "high": self.high, "normalisation": known}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Array]) -> InputRange:
         """Read what :meth:`arrays` gave, refusing what no images can have (``ValueError``)."""
-        low, high, told = (arrays[name] for name in ("low", "high", "normalisation"))
-        if (low > high).any() or (len(told) and told[1].min() <= 0):
+        low, high, known = (arrays[name] for name in ("low", "high", "normalisation"))
+        if (low > high).any() or (len(known) and known[1].min() <= 0):
             raise ValueError("inputs has a range or a std below 0")
-        return cls(low, high, (tuple(told[0].tolist()), tuple(told[1].tolist())) if len(told) else None)
+        return cls(low, high, (tuple(known[0].tolist()), tuple(known[1].tolist())) if len(known) else None)
 
     def __eq__(self, other: object) -> bool:
-        """Equal if all numbers are."""
         if not isinstance(other, InputRange):
             return NotImplemented
         own, theirs = self.arrays(), other.arrays()
@@ -191,14 +189,14 @@ class InputRange:
         agreed = (one or two) if None in (one, two) or one == two else None
         return InputRange(np.minimum(self.low, other.low), np.maximum(self.high, other.high), agreed)
 
-    def told(self) -> Normalisation | None:
-        """Give the normalisation, or the only common one under which the range is from black to white."""
+    def inferred(self) -> Normalisation | None:
+        """The normalisation, or the only common one under which the range is from black to white."""
         return self.normalisation or recognise_range(self.low, self.high)
 
     def objection(self, images: Images) -> str | None:
         """Say in a few words why a batch can hardly have been prepared as the clean images were; ``None`` if it may."""
-        own = self.told()
-        found = recognise(sample(images), own)
+        own = self.inferred()
+        found = recognise(images, own)
         if found is not None and found == own:
             return None
         low, high = extremes(images)
@@ -222,16 +220,15 @@ class InputRange:
 
 
 class Watch:
-    """Holds what a method is fed against its clean images: the first batches, then now and then. It warns once.
+    """Compares the images of a method with its clean images: the first batches, then now and then. It warns once.
 
-    Where the model tells its mean and std, its engine holds every batch against them, and nothing is left to do here.
+    Where the model's mean and std are known, its engine checks every batch, and nothing is left to do here.
     """
 
     def __init__(self) -> None:
         self.batches, self.warned = 0, False
 
     def __call__(self, images: Images, spec: Spec, clean: InputRange | None) -> None:
-        """Look at a batch that the engine has checked."""
         self.batches += 1
         if clean is None or spec.normalisation is not None or self.warned:
             return
@@ -253,8 +250,7 @@ ABSURD_UNKNOWN = -1020.0, 1020.0
 
 def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
     """Refuse a batch that the model cannot read; ``warned`` is where the engine keeps what it has warned of."""
-    want = f"float images of shape [B, {', '.join(map(str, spec.image_shape))}]"
-    shape = tuple(images.shape)
+    shape, want = tuple(images.shape), f"float images of shape [B, {str(spec.image_shape)[1:-1]}]"
     if len(shape) != 4 or shape[1:] != spec.image_shape:
         raise FozoError(f"{spec.name} reads {want}, but the batch has shape {list(shape)}; {_reshape(shape, spec)}")
     if shape[0] == 0:
@@ -266,7 +262,7 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
         )
     # Two reductions and no copy. Both hand a NaN on, and comparisons with NaN fail, so nothing else looks for one.
     if isinstance(images, np.ndarray):
-        low, high = (np.asarray(part, dtype=np.float64) for part in (images.min(axis=(2, 3)), images.max(axis=(2, 3))))
+        low, high = images.min(axis=(2, 3)).astype(np.float64), images.max(axis=(2, 3)).astype(np.float64)
     else:
         low, high = (part.detach().double().cpu().numpy() for part in (images.amin((2, 3)), images.amax((2, 3))))
     if spec.mean is None or spec.std is None:
@@ -278,7 +274,7 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
     if not ((low * std + mean).min() >= ABSURD[0] and (high * std + mean).max() <= ABSURD[1]):
         _object(low, high, spec, warned)
     elif (
-        found := recognise(sample(images), own) or recognise_range(low.min(axis=0), high.max(axis=0), own)
+        found := recognise(images, own) or recognise_range(low.min(axis=0), high.max(axis=0), own)
     ) is not None and found != own:
         looks = name_of(found)
         _warn(f"the batch looks like {looks}, but {spec.name} reads {name_of(own)}; {_advice(spec)}", looks, warned)
@@ -290,7 +286,6 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
 
 
 def _reshape(shape: tuple[int, ...], spec: Spec) -> str:
-    """Say what makes a batch of another shape readable."""
     channels, *size = spec.image_shape
     if len(shape) == 3:
         return "one image is a batch of one: images[None]"

@@ -117,7 +117,7 @@ class SourceStatistics:
 
     def __repr__(self) -> str:
         """Say in one line whose they are."""
-        told = None if self.inputs is None else self.inputs.told()
+        told = None if self.inputs is None else self.inputs.inferred()
         how = "" if told is None else f", {name_of(told)}"
         return f"<SourceStatistics of {self.model or 'a model'} ({self.fingerprint[:12]}): {self.images} images{how}>"
 

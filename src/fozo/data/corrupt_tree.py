@@ -192,9 +192,8 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting, count
     for key in ("size", "preparation", "seed", "frost"):
         # A tree without frost may yet get it, from either source.
         if old.get(key) is not None and record[key] is not None and old[key] != record[key]:
-            raise FozoError(
-                f"{out} was made with {key} {old[key]}, not {record[key]}; choose another folder, or the same {key}"
-            )
+            made = f"{out} was made with {key} {old[key]}, not {record[key]}"
+            raise FozoError(f"{made}; choose another folder, or the same {key}")
     record["frost"] = record["frost"] or old.get("frost")
     strangers = [] if old else sorted(domain.kind for domain in domains if (out / domain.kind).exists())
     if strangers:

@@ -62,8 +62,8 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
         if not is_array(array):
             array = _stacked(array, spec)
     if str(array.dtype) in BYTES:
-        if clean is not None and spec.normalisation is None and (told := clean.told()) is not None:
-            spec = replace(spec, mean=told[0], std=told[1])
+        if clean is not None and spec.normalisation is None and (known := clean.inferred()) is not None:
+            spec = replace(spec, mean=known[0], std=known[1])
         return _from_pixels(array, spec)
     return cast("Images", array[None] if array.ndim == 3 else array)
 

@@ -106,7 +106,6 @@ class Corrupting:
         return clean if domain == CLEAN else self.corrupt(clean, domain, index)
 
     def corrupt(self, clean: Pixels, domain: Domain, index: int) -> Pixels:
-        """Corrupt image ``index``, which was loaded clean."""
         name = corrupted_name(self.images.samples[index].path)
         return corrupt(clean, domain.kind, domain.severity, self.seed, image_id=name)
 

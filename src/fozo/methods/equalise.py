@@ -109,7 +109,7 @@ class Equalise(Wrapper[EqualiseConfig]):
     def _in_range(self, images: Floats) -> Floats:
         """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
         inputs = self.source.inputs
-        normalisation = self.engine.spec.normalisation or (None if inputs is None else inputs.told())
+        normalisation = self.engine.spec.normalisation or (None if inputs is None else inputs.inferred())
         if normalisation is None:
             return images
         mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in normalisation)

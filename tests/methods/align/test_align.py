@@ -62,7 +62,6 @@ def test_it_is_what_adapter_makes_and_costs_one_pass(
 
 
 def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source: SourceStatistics) -> None:
-    """Nothing is known of a new stream, so no token is moved; later images are moved."""
     method = fozo.Align(engine, source, equaliser_strength=0.0)
     adapted, plain = method(SHIFTED[0]), fozo.NoAdapt(engine)(SHIFTED[0])
     # Equal up to the order of additions, which depends on how many images go through the model together.
@@ -72,7 +71,6 @@ def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source:
 
 @pytest.mark.parametrize("size", [1, 20])
 def test_faded_images_get_their_contrast_back_at_once(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
-    """The images themselves tell what they lack, so not even the first has to wait for memories."""
     sharp, faded = BATCHES[0][:size], 0.2 * BATCHES[0][:size]
     method = fozo.Align(engine, source, mean_strength=0.0, std_strength=0.0, cls_strength=0.0)
     plain = fozo.NoAdapt(engine)
@@ -83,7 +81,6 @@ def test_faded_images_get_their_contrast_back_at_once(engine: fozo.Engine, sourc
 
 
 def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source: SourceStatistics) -> None:
-    """Where the moves bring the patch tokens of shifted images, over all layers: at first, and later."""
     watched = Watched(engine)
     method = fozo.Align(watched, source, group_size=20)
 
@@ -102,7 +99,6 @@ def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source
 def test_the_cls_token_ends_nearer_to_its_clean_average_in_the_first_half(
     engine: fozo.Engine, source: SourceStatistics
 ) -> None:
-    """Where its moves bring it on shifted images: nowhere without a strength, nearer with one."""
     half = engine.spec.depth // 2
     clean, left = source.cls.mean[:half], {}
     for strength in (0.0, 0.3):
@@ -310,16 +306,11 @@ def test_its_memory_is_saved_in_the_precision_it_has(
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 20])
-def test_any_batch_size(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
+def test_any_batch_size_and_uniform_images(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
     method = fozo.Align(engine, source)
-    out = np.concatenate([method(SHIFTED[0][i : i + size]) for i in range(0, 20, size)])
-    assert out.shape == (20, engine.spec.classes) and np.isfinite(out).all()
-
-
-def test_a_black_image_is_no_trouble(engine: fozo.Engine, source: SourceStatistics) -> None:
-    method = fozo.Align(engine, source)
-    for value in (0.0, 0.0, 1.0):
-        assert np.isfinite(method(np.full_like(BATCHES[0], value))).all()
+    for images in (SHIFTED[0], np.zeros_like(BATCHES[0]), np.ones_like(BATCHES[0])):
+        out = np.concatenate([method(images[i : i + size]) for i in range(0, 20, size)])
+        assert out.shape == (20, engine.spec.classes) and np.isfinite(out).all()
 
 
 def test_torch_in_torch_out(engine: fozo.Engine, source: SourceStatistics) -> None:

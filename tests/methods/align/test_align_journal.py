@@ -27,7 +27,6 @@ Line = dict[str, Any]
 
 
 def close(method: fozo.Align) -> None:
-    """As the end of its process does."""
     assert method.journal is not None
     method.journal.close()
 

@@ -58,7 +58,6 @@ def test_full_strength_brings_every_layer_to_its_target() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 6])
 def test_full_strength_brings_the_cls_token_to_its_target_in_the_first_half_of_the_model(depth: int) -> None:
-    """It is moved as it enters the second block and on, and left alone in the second half."""
     expected, goal = tokens(1, depth), tokens(1, depth)
     _, shift = moves(plan(expected, goal, strength(0, 0, 1, depth), depth))
     added, goals = split(expected, depth)[2], split(goal, depth)[2]

@@ -99,7 +99,6 @@ def peak(call: object) -> int:
 
 @pytest.mark.parametrize("size", [1, 8, 64])
 def test_a_batch_of_a_known_domain_is_one_call_and_a_few_copies(size: int) -> None:
-    """Of the model's calls, of what it hands out, and of what is held beside it: all in proportion to the images."""
     model = sample.MODELS["float32"]
     counted = Counted(fozo.load_engine(model, threads=1))
     method, spec = fozo.Align(counted, sample.source(model)), counted.spec

@@ -58,7 +58,6 @@ GARBAGE: dict[str, Callable[[Single], Single]] = {
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_one_huge_pixel_in_a_batch_does_not_brick_it(engine: fozo.Engine, source: SourceStatistics) -> None:
-    """Version one remembered it, and refused every later batch for ever."""
     method, plain = fozo.Align(Lenient(engine), source), fozo.NoAdapt(engine)
     batch = CLEAN[0].copy()
     batch[0, 0, 5, 5] = 1e20

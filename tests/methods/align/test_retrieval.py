@@ -124,7 +124,6 @@ def test_it_holds_the_latest_images_up_to_its_capacity() -> None:
 
 @pytest.mark.parametrize("turns", range(1, 12))
 def test_a_ring_retrieves_what_a_list_of_the_same_images_would(turns: int) -> None:
-    """Wherever the oldest image lies in it."""
     config = RetrievalConfig(capacity=10, half_life=3.0)
     ring, shown = Memory(FEATURES, (1, 1, 1), config), descriptors(0.0, 12 + turns)
     estimates = DomainEstimate(shown, np.ones_like(shown), shown)
@@ -208,7 +207,6 @@ def test_narrow_content_may_look_a_little_different_and_still_clean() -> None:
 
 
 def test_an_exposure_that_is_off_is_seen_although_all_else_clean_weight() -> None:
-    """It moves one feature of many: the average over all of them would not tell."""
     mean = np.zeros((2, FEATURES))
     mean[0, 0] = mean[1, 1] = 2.0
     exposed, other = CONFIG.clean_weight(DomainEstimate(mean, np.full_like(mean, 0.02), mean), slice(0, 1))

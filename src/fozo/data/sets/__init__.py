@@ -101,10 +101,9 @@ def _recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
     if len(folders) == 1 and not files and inside[0].folders and not inside[0].images:
         return _recognise(tree.below(folders[0]), own_classes)
     if not any(map(any, inside)):
-        raise FozoError(
-            f"{root} is not an image set: expected class/image or kind/severity/class/image, kind.npy with "
-            f"labels.npy, or .tar files, but found {len(files)} images and the folders {some(folders)}"
-        )
+        expected = "class/image or kind/severity/class/image, kind.npy with labels.npy, or .tar files"
+        found = f"{len(files)} images and the folders {some(folders)}"
+        raise FozoError(f"{root} is not an image set: expected {expected}, but found {found}")
     return tree, "folder" if own_classes else _name_of_classes(root, folders, inside)
 
 
@@ -123,6 +122,6 @@ def _name_of_classes(root: Path, folders: list[str], inside: list[Listing]) -> s
         if folders != sorted(folders, key=int):
             raise FozoError(
                 f"{root} has {len(folders)} folders named by numbers, whose order as text differs; pass "
-                f"layout='folder' for text order (torchvision's ImageFolder has it), or classes= for your own"
+                f"layout='folder' for text order, as torchvision's ImageFolder has it, or classes= for your own"
             )
     return "folder"

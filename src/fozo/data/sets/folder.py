@@ -145,10 +145,8 @@ def open_folder(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
     empty = [name for name, paths in found.items() if not paths]
     if not found or empty:
         fault = f"{some(empty)} hold no images" if empty else "there are no folders"
-        raise FozoError(
-            f"{tree.root} should hold one folder of images for each class, but {fault}; "
-            f"give the folder above the classes"
-        )
+        should = f"{tree.root} should hold one folder of images for each class"
+        raise FozoError(f"{should}, but {fault}; give the folder above the classes")
     return from_classes("folder", tree.root, found, tuple(found if classes is None else classes))
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
+TAP_NAME = attrgetter("value")
 CALL_TOKENS = 800
 """How many tokens go through the blocks in one call: half of what the torch engine takes at a time is as fast, and the
 eight images of one of Align's groups are then two calls, which go side by side. Not by the number of threads: INT8
@@ -53,20 +55,17 @@ measures ranges by the call, so results would too."""
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """Checked images. The graph embeds them anew in every call, which is under one percent of the call's work."""
+    """Checked images. The graph embeds them again in every call, which is under one percent of the call's work."""
 
     images: Float32
 
     def __len__(self) -> int:
-        """Count the images."""
         return len(self.images)
 
     def part(self, images: slice) -> GraphBatch:
-        """Give some of the images."""
         return GraphBatch(self.images[images])
 
     def with_images(self, images: Floats) -> GraphBatch:
-        """Give the same batch with other pixels."""
         return GraphBatch(np.ascontiguousarray(images, dtype=np.float32))
 
 
@@ -126,7 +125,6 @@ class GraphEngine(ABC):
         self._head = Affine(weight, bias)
 
     def __repr__(self) -> str:
-        """Say in one line what runs where."""
         return engine_repr(self)
 
     @abstractmethod
@@ -134,7 +132,6 @@ class GraphEngine(ABC):
         """Run the graph once."""
 
     def head(self) -> Affine:
-        """Give the head."""
         return self._head
 
     def adjust(
@@ -158,49 +155,46 @@ class GraphEngine(ABC):
         return self
 
     def check(self, images: Images) -> GraphBatch:
-        """Refuse what the model cannot read, and bring the rest to float32."""
         check_images(images, self.spec, self._warned)
         array = images if isinstance(images, np.ndarray) else images.detach().cpu().float().numpy()
         return GraphBatch(np.ascontiguousarray(array, dtype=np.float32))
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        """Run every candidate over the batch."""
         spec, count = self.spec, len(batch)
         if not isinstance(batch, GraphBatch) or batch.images.shape[1:] != spec.image_shape:
             raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
-        knobs.check(spec, count)
-        k = knobs.candidates()
-        wanted = list(dict.fromkeys(Tap.POOLED if tap is Tap.LOGITS else tap for tap in taps))
-        names = [tap.value for tap in wanted]
-        shape = (k, count, spec.depth, spec.dim)
-        found: Taps = {
-            tap: np.empty((k, count, spec.head_width) if tap is Tap.POOLED else shape, dtype=np.float32)
-            for tap in wanted
-        }
+        k = knobs.check(spec, count)
+        found: Taps = {}
+        for tap in taps:
+            if tap in (Tap.LOGITS, Tap.POOLED):
+                found[Tap.POOLED] = np.empty((k, count, spec.head_width), dtype=np.float32)
+            else:
+                found[tap] = np.empty((k, count, spec.depth, spec.dim), dtype=np.float32)
+        fetched, names = list(found.values()), list(map(TAP_NAME, found))
 
         def call(part: tuple[slice, slice]) -> None:
             feeds = {IMAGES: batch.images[part[1]], **_feeds(knobs, spec, *part)}
-            for tap, value in zip(wanted, self.execute(feeds, names), strict=True):
-                found[tap][part] = value
+            for values, value in zip(fetched, self.execute(feeds, names), strict=True):
+                values[part] = value
 
-        self.calls.each(call, list(self._parts(k, count)))
+        candidates = min(k, self.chunk)
+        images = max(1, self.chunk // candidates)
+        parts = []
+        for first in range(0, count, images):
+            for start in range(0, k, candidates):
+                parts.append((slice(start, min(start + candidates, k)), slice(first, min(first + images, count))))
+        self.calls.each(call, parts)
         if Tap.LOGITS in taps:
             # Applied to the whole batch, outside of the graph: methods may shift what the head reads, and do so there.
             found[Tap.LOGITS] = self._head(found[Tap.POOLED])
-        return {tap: found[tap] for tap in taps}
-
-    def _parts(self, k: int, batch: int) -> Iterator[tuple[slice, slice]]:
-        """Cut candidates times images into calls of at most ``chunk`` passes."""
-        candidates = min(k, self.chunk)
-        images = max(1, self.chunk // candidates)
-        for first in range(0, batch, images):
-            for start in range(0, k, candidates):
-                yield slice(start, min(start + candidates, k)), slice(first, min(first + images, batch))
+            if Tap.POOLED not in taps:
+                del found[Tap.POOLED]
+        return found
 
 
 @lru_cache(maxsize=16)
-def _still(*shape: int) -> tuple[Float32, Float32]:
-    """Scale and shift of a move that moves nothing: made once, because a knob that is off should cost nothing."""
+def _identity(*shape: int) -> tuple[Float32, Float32]:
+    """Scale and shift of no move: made once, because a knob that is off should cost nothing."""
     return np.ones(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
 
 
@@ -212,12 +206,12 @@ def _feeds(knobs: Knobs, spec: Spec, candidates: slice, images: slice) -> dict[s
     given = [part for move in moves if move is not None for part in move]
     one_each = any(len(part) > 1 for part in given), any(part.shape[1] > 1 for part in given)
     shape = (count if one_each[0] else 1, images.stop - images.start if one_each[1] else 1, spec.depth, spec.dim)
-    feeds: dict[str, Floats] = {PROMPTS: prompts}
+    feeds = {PROMPTS: np.ascontiguousarray(prompts, dtype=np.float32)}
     for names, move in zip((MOVES[:2], MOVES[2:]), moves, strict=True):
-        for name, part in zip(names, _still(*shape) if move is None else move, strict=True):
+        for name, part in zip(names, _identity(*shape) if move is None else move, strict=True):
             if move is not None:
                 part = part[candidates] if len(part) > 1 else part
                 part = part[:, images] if part.shape[1] > 1 else part
-                part = part if part.shape == shape else np.broadcast_to(part, shape)
+                part = np.ascontiguousarray(np.broadcast_to(part, shape), dtype=np.float32)
             feeds[name] = part
-    return {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in feeds.items()}
+    return feeds

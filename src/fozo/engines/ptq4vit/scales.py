@@ -19,8 +19,7 @@ from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 
 BITS = (4, 6, 8)
-MAX_STEP = 1e30
-"""Steps of float32 weights and activations lie far below it, and far above its inverse."""
+MAX_STEP = 1e30  # steps of float32 weights and activations lie far below it, and far above its inverse
 METRICS = ("hessian", "l2", "cosine")
 
 Array = npt.NDArray[np.float64]
