@@ -12,8 +12,9 @@ import pytest
 
 import fozo
 from fozo.cli import folder_run
-from fozo.cli.folder import label_by_folder, open_unlabelled
+from fozo.cli.folder import label_by_folder
 from fozo.data.images import read_image
+from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
 from fozo.errors import FozoError
 from fozo.io import encode
