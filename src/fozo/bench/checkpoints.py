@@ -55,6 +55,5 @@ class Checkpoints:
         self._pause = max(self.seconds, SAVE_SHARE * (self._saved - start) if self.seconds else 0)
 
     def clear(self) -> None:
-        """Remove them all: the run is finished, or begun again."""
         for state in self._found().values():
             state.unlink()

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli import adapt, bench, data, demo, methods, models, report, serve, watch
+from fozo.cli import adapt, bench, data, demo, models, report, serve, watch
 from fozo.cli.options import as_command
 from fozo.cli.progress import Progress
 from fozo.errors import FozoError, ImageWarning, PluginWarning
@@ -30,7 +30,7 @@ CODES = (
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)
 for _command in (
     demo.demo, bench.bench, report.report, models.calibrate, models.quantise, adapt.adapt, watch.watch, serve.serve,
-    methods.methods, data.corrupt, models.export,
+    models.methods, data.corrupt, models.export,
 ):  # fmt: skip
     app.command()(as_command(_command))
 sets = typer.Typer(help="Look at image sets.", no_args_is_help=True)

@@ -1,4 +1,4 @@
-"""``fozo corrupt``, an ImageNet-C of your images; and ``fozo data check``, which looks an image set over."""
+"""``fozo corrupt``, an ImageNet-C of your images; and ``fozo data check``, which inspects an image set."""
 
 from __future__ import annotations
 

@@ -45,7 +45,6 @@ def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
 
 
 def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
-    """Images below a folder by name; with ``follow`` also those that come later, whatever their names."""
     done: set[Path] = set()
     failed: dict[Path, int] = {}
     while True:

@@ -1,4 +1,4 @@
-"""``fozo calibrate``, ``quantise`` and ``export``: what is made of a model once, before it is adapted."""
+"""``fozo calibrate``, ``quantise`` and ``export``: what is made of a model once; and ``methods``, which lists them."""
 
 from __future__ import annotations
 
@@ -106,3 +106,19 @@ def export(
 
     spec = write(load_model(model, load), out, int8=int8, calibration=calibration)
     print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")
+
+
+def methods() -> None:
+    """List the adaptation methods."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fozo.methods.registry import list_methods
+
+    console = Console()
+    table = Table("method", "passes", "adapts", "needs", "paper")
+    if not console.is_terminal:  # one line a method, whatever width the pipe claims to have
+        console, table.box = Console(width=200), None
+    for info in list_methods().values():
+        table.add_row(info.name, info.passes, info.adapts, ", ".join(sorted(info.needs)) or "-", info.paper)
+    console.print(table)
