@@ -18,10 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
+from fozo.data.corruptions import CONSTANTS, EXTRA_KINDS, KINDS, corrupt, frost_source
 from fozo.data.corruptions import frost as frost_module
-from fozo.data.corruptions.constants import CONSTANTS
-from fozo.data.corruptions.weather import frost
+from fozo.data.corruptions.functions import frost
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
 from fozo.types import Floats

@@ -20,12 +20,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fozo.data.corruptions import corrupt
-from fozo.data.corruptions.blur import displace, glass_blur, motion_blur
+from fozo.data.corruptions import CONSTANTS, corrupt
 from fozo.data.corruptions.common import clipped_zoom, line_blur, plasma
-from fozo.data.corruptions.constants import CONSTANTS
-from fozo.data.corruptions.digital import elastic_transform
-from fozo.data.corruptions.weather import fog, snow, spatter
+from fozo.data.corruptions.functions import (
+    displace,
+    elastic_transform,
+    fog,
+    glass_blur,
+    motion_blur,
+    snow,
+    spatter,
+)
 from fozo.data.images import Pixels
 from fozo.types import Floats
 from tests.data.conftest import photograph

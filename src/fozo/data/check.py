@@ -16,12 +16,9 @@ from fozo.data.sets.base import Domain, mixed_sizes
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 
-DECODED = 256
-"""Images decoded by a quick check, evenly spaced over the set."""
-LISTED = 20
-"""Broken images that a report names."""
-CHUNK = 512
-"""Images handed to the threads at a time, so that millions of images are not millions of waiting jobs."""
+DECODED = 256  # images decoded by a quick check, evenly spaced over the set
+LISTED = 20  # broken images that a report names
+CHUNK = 512  # images handed to the threads at a time, so that millions of images are not millions of waiting jobs
 
 
 class Broken(NamedTuple):
@@ -37,8 +34,7 @@ class Report:
 
     path: Path
     images: ImageSet
-    sizes: Counter[tuple[int, int]]
-    """How many images have each (height, width)."""
+    sizes: Counter[tuple[int, int]]  # how many images have each (height, width)
     decoded: int
     broken: tuple[Broken, ...]
 

@@ -23,8 +23,8 @@ from PIL import Image
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
-from fozo.data.sets.corrupted import RECORD, read_record
 from fozo.data.sets.folder import Tree, unlabelled
+from fozo.data.sets.imagenet import RECORD, read_record
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
@@ -40,8 +40,7 @@ class Outcome:
 
     written: int = 0
     skipped: int = 0
-    unreadable: tuple[str, ...] = ()
-    """One sentence for each image that could not be read, naming it."""
+    unreadable: tuple[str, ...] = ()  # one sentence for each image that could not be read, naming it
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(self.written + other.written, self.skipped + other.skipped, self.unreadable + other.unreadable)

@@ -50,12 +50,9 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """What is decoded, whatever a file is called; Pillow's other formats include programs (PostScript)."""
 MAX_PIXELS = 1 << 26
 """Of an image, as it is stored and as it is resized: more than any usual camera's, and 500 MB while it is decoded."""
-MAX_ASPECT = 100
-"""How many times as long as wide an image may be."""
-MAX_BYTES = 512 << 20
-"""Of an image's file."""
-STRIP = 1 << 22
-"""Pixels converted at a time, so that a large image is in memory twice and not six times."""
+MAX_ASPECT = 100  # how many times as long as wide an image may be
+MAX_BYTES = 512 << 20  # of an image's file
+STRIP = 1 << 22  # pixels converted at a time, so that a large image is in memory twice and not six times
 
 # ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio.
 RESIZE_RATIO = 256 / 224
@@ -161,8 +158,7 @@ def _strip_to_rgb(image: Image.Image, name: str) -> Pixels:
     return np.array(image.convert("RGB"))
 
 
-Size = int | tuple[int, int]
-"""The side of a square, or height and width."""
+Size = int | tuple[int, int]  # the side of a square, or height and width
 
 
 def sides(size: Size) -> tuple[int, int]:

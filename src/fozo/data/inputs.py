@@ -42,10 +42,8 @@ from fozo.types import Floats, Images, ImagesT, Spec
 if TYPE_CHECKING:
     from fozo.data.sets import ImageSet
 
-BATCH = 64
-"""Images of a batch, where they come one by one."""
-BYTES = ("uint8", "torch.uint8")
-"""Types of pixels that are still to be normalised."""
+BATCH = 64  # images of a batch, where they come one by one
+BYTES = ("uint8", "torch.uint8")  # types of pixels that are still to be normalised
 KEYS = ("pixel_values", "images", "image")
 """Keys of the images in a dictionary: transformers', and those of many datasets."""
 

@@ -13,8 +13,7 @@ from fozo.data.images import EXTENSIONS, Pixels, header_size, read_image
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
 from fozo.errors import FozoError
 
-MAX_DEPTH = 100
-"""Folders inside each other, below a class."""
+MAX_DEPTH = 100  # folders inside each other, below a class
 
 
 def some(names: Sequence[str], count: int = 3) -> str:
@@ -28,8 +27,7 @@ class FolderStore:
     """Image files on disk, one folder for each domain."""
 
     folders: Mapping[Domain, Path]
-    flat: bool = False
-    """The files lie directly in the folder, although the samples are named ``class/file``."""
+    flat: bool = False  # the files lie directly in the folder, although the samples are named ``class/file``
 
     def locate(self, path: str, domain: Domain) -> Path:
         return self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
@@ -55,10 +53,8 @@ class Listing(NamedTuple):
     """What a folder holds, without hidden names (macOS leaves ``._x.jpg``), sorted."""
 
     folders: list[str]
-    images: list[str]
-    """Names with the ending of an image."""
-    links: set[str]
-    """Those of the folders that are symbolic links."""
+    images: list[str]  # names with the ending of an image
+    links: set[str]  # those of the folders that are symbolic links
 
 
 class Tree:

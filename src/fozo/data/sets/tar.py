@@ -14,8 +14,7 @@ from fozo.data.sets.folder import Tree, some
 from fozo.errors import FozoError
 from fozo.io import open_regular
 
-MAX_CLASSES = 100_000
-"""Classes of a tar that does not name them: four times ImageNet-21k's."""
+MAX_CLASSES = 100_000  # classes of a tar that does not name them: four times ImageNet-21k's
 
 
 class Member(NamedTuple):
