@@ -94,8 +94,8 @@ def corrupt_tree(
         workers: processes; by default one for each processor that this one may use.
         progress: called with the number of images done and their total.
     """
-    for kind in kinds:
-        check_kind(kind)
+    for kind in kinds:  # an unknown kind or a missing library is one error now and not one for each image
+        corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, 0)
     for severity in severities:
         check_severity(severity)
     if size < SMALLEST_SIDE:
@@ -109,9 +109,6 @@ def corrupt_tree(
         raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another folder")
     found = find_images(images)
     found = with_size(found) if crops else found
-    # A missing library should be one error now and not one for each image.
-    for kind in kinds:
-        corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, seed)
     domains = tuple(dict.fromkeys(Domain(kind, severity) for kind in kinds for severity in severities))
     # The source goes to a worker with each image, so it is made for one image at a time.
     source = Corrupting(replace(found, samples=found.samples[:1]), size, seed)

@@ -31,6 +31,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -59,12 +60,7 @@ RESIZE_RATIO = 256 / 224
 
 
 def read_image(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Pixels:
-    """Decode a file, or the bytes of one, to ``uint8 [height, width, 3]``.
-
-    Args:
-        source: path of the file, or its contents.
-        name: what to call it in an error; by default the path.
-    """
+    """Decode a file, or the bytes of one, to ``uint8 [height, width, 3]``; errors call it ``name``, or by its path."""
     return _opened(source, name, _to_rgb)
 
 
@@ -115,12 +111,8 @@ def _refuse_huge(image: Image.Image, name: str) -> None:
     """Refuse by the header what would take too much memory, decoded or resized."""
     width, height = image.size
     # A TIFF is decoded by the tile, whose size is its own and may be anything; the others have none.
-    tags = getattr(image, "tag_v2", {})
-    tile = 1
-    for tag in (322, 323):
-        side = tags.get(tag, 1)
-        tile *= side if isinstance(side, int) else 1
-    if width * height > MAX_PIXELS or tile > MAX_PIXELS:
+    tile = [side for tag in (322, 323) if isinstance(side := getattr(image, "tag_v2", {}).get(tag), int)]
+    if width * height > MAX_PIXELS or prod(tile) > MAX_PIXELS:
         raise FozoError(_huge(name))
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise FozoError(
@@ -169,11 +161,7 @@ def resize_crop(image: Pixels, size: Size, resize: Size | None = None) -> Pixels
     """Shrink or enlarge an image until it just covers ``resize`` (bilinear, antialiased), and cut out the middle.
 
     For squares these are the same pixels as torchvision's ``Resize(resize)`` + ``CenterCrop(size)`` on a PIL image.
-
-    Args:
-        image: ``uint8 [height, width, 3]``.
-        size: of what comes out.
-        resize: what the image covers before the crop; ImageNet's 256/224 of ``size`` by default.
+    ``resize`` is ImageNet's 256/224 of ``size`` by default.
     """
     tall, broad = sides(size)
     resize = (covered(tall), covered(broad)) if resize is None else resize

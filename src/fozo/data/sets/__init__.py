@@ -11,17 +11,17 @@ from inspect import signature
 from pathlib import Path
 
 from fozo.data.sets import imagenet
-from fozo.data.sets.arrays import open_arrays, open_cifar_c
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
 from fozo.data.sets.folder import Listing, Tree, open_folder, open_unlabelled, some
 from fozo.data.sets.imagenet import FLAT, SEVERITIES, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
-from fozo.data.sets.tar import open_tar
+from fozo.data.sets.packed import open_arrays, open_cifar_c, open_tar
 from fozo.errors import FozoError
 
 __all__ = [
     "CLEAN", "Domain", "ImageSet", "Sample", "imagenet_wnids", "open_images", "open_unlabelled", "robustbench_list",
 ]  # fmt: skip
 
+# How a set of each layout is opened; the options that mean something for it are the function's parameters.
 LAYOUTS: dict[str, Callable[..., ImageSet]] = {
     "imagenet": imagenet.open_imagenet,
     "imagenet-c": imagenet.open_imagenet_c,
@@ -33,7 +33,6 @@ LAYOUTS: dict[str, Callable[..., ImageSet]] = {
     "folder": open_folder,
     "arrays": open_arrays,
 }
-"""How a set of each layout is opened; the options that mean something for it are the function's parameters."""
 
 
 def open_images(

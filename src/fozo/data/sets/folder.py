@@ -41,11 +41,10 @@ class FolderStore:
     def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
         lengths = []
         for path in paths:
-            file = self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
             try:
-                lengths.append(file.stat().st_size)
+                lengths.append(self.locate(path, domain).stat().st_size)
             except OSError as error:
-                raise FozoError(f"cannot read {file}: {error.strerror}; check the path") from error
+                raise FozoError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
         return lengths
 
 
@@ -131,7 +130,7 @@ def label(found: Mapping[str, Sequence[str]], classes: Sequence[str]) -> tuple[S
         )
     samples: list[Sample] = []
     for name, paths in found.items():
-        samples += map(Sample, paths, repeat(index[name]))
+        samples += map(Sample, paths, repeat(index[name]))  # no call of Python's for each of a million files
     return tuple(samples)
 
 
@@ -153,20 +152,16 @@ def from_classes(name: str, root: Path, found: Mapping[str, Sequence[str]], clas
 
 def unlabelled(name: str, root: Path, paths: Iterable[str]) -> ImageSet:
     """Make a set of image files without labels: all have the label 0."""
-    return ImageSet(name, tuple(map(Sample, paths, repeat(0))), ("",), FolderStore({CLEAN: root}))
+    return ImageSet(name, tuple(Sample(path, 0) for path in paths), ("",), FolderStore({CLEAN: root}))
 
 
 def open_unlabelled(root: Path) -> ImageSet:
     """List every image below a folder, sorted by name; folders mean nothing."""
     if not root.is_dir():
         raise FozoError(f"{root} is not a folder; give a folder of images")
-    paths = []
-    for folder, _, names in os.walk(root):
-        for name in names:
-            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
-                path = Path(folder, name)
-                if path.is_file():
-                    paths.append(path.relative_to(root).as_posix())
+    files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    images = (file for file in files if file.name.lower().endswith(EXTENSIONS) and not file.name.startswith("."))
+    paths = sorted(file.relative_to(root).as_posix() for file in images if file.is_file())
     if not paths:
         raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
-    return with_size(unlabelled("unlabelled", root, sorted(paths)))
+    return with_size(unlabelled("unlabelled", root, paths))
