@@ -10,8 +10,7 @@ from torch import Tensor
 from fozo.models.vit import Block, ViT
 from fozo.types import Move, Tap
 
-TensorMove = tuple[Tensor, Tensor, list[bool]]
-"""Scale, shift, and which layers they change anything in."""
+TensorMove = tuple[Tensor, Tensor, list[bool]]  # scale, shift, and which layers they change anything in
 
 
 def moved_layers(move: Move) -> list[bool]:

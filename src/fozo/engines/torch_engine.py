@@ -49,8 +49,7 @@ from fozo.types import (
 CPU_TOKENS = 1600
 """How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the
 matrix products too small, more leave the cache."""
-GPU_TOKENS = 51200
-"""The same for a device that wants large products."""
+GPU_TOKENS = 51200  # the same for a device that wants large products
 
 if hasattr(os, "register_at_fork"):
     # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had. With one

@@ -14,10 +14,8 @@ from fozo.types import Array, Batch, Engine, Taps
 class MatrixMove:
     """A move ``token @ matrix + shift`` of every token alike."""
 
-    matrix: Array
-    """``[d, d]``."""
-    shift: Array
-    """``[d]``."""
+    matrix: Array  # [d, d]
+    shift: Array  # [d]
 
 
 Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]

@@ -20,8 +20,7 @@ class OpenvinoEngine(GraphEngine):
     In a forked child, an engine that the parent made goes on, but OpenVINO aborts a child that makes another.
     """
 
-    _process: ClassVar[int | None] = None
-    """The process that made the first engine."""
+    _process: ClassVar[int | None] = None  # the process that made the first engine
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
         """Open a model; the arguments are those of :class:`~fozo.engines.onnx.ort.OnnxEngine`."""

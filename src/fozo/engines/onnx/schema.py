@@ -17,12 +17,9 @@ from fozo.errors import FozoError
 from fozo.io import as_dataclass, open_regular, parse_json
 from fozo.types import Spec
 
-FORMAT = 1
-"""Raised when older engines could not run newer files."""
-METADATA = "fozo"
-"""The key of the model's metadata that holds the JSON."""
-PRODUCER = "fozo"
-"""What ``fozo export`` calls itself in a file."""
+FORMAT = 1  # raised when older engines could not run newer files
+METADATA = "fozo"  # the key of the model's metadata that holds the JSON
+PRODUCER = "fozo"  # what fozo export calls itself in a file
 
 IMAGES, PROMPTS = "images", "prompts"
 MOVES = ("cls_scale", "cls_shift", "patches_scale", "patches_shift")
@@ -32,8 +29,7 @@ HEAD_WEIGHT, HEAD_BIAS = "head_weight", "head_bias"
 """Constants, [h, classes] and [classes]: read once, applied outside of the graph."""
 
 
-MAX_FIELDS = 100_000
-"""Of a file's outermost message, which has a dozen."""
+MAX_FIELDS = 100_000  # of a file's outermost message, which has a dozen
 MOST = {"depth": 1000, "dim": 1 << 16, "classes": 1 << 20, "channels": 64, "head_width": 1 << 17}
 """Far beyond any model; what a file says of itself decides how much memory an engine takes."""
 MAX_SIDE = 1 << 14

@@ -30,8 +30,7 @@ from fozo.engines.onnx.builder import Graph
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.models.vit import Architecture
 
-OPSET, IR_VERSION = 20, 9
-"""Opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it."""
+OPSET, IR_VERSION = 20, 9  # opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 

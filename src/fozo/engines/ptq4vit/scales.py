@@ -19,8 +19,7 @@ from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 
 BITS = (4, 6, 8)
-MAX_STEP = 1e30
-"""Steps of float32 weights and activations lie far below it, and far above its inverse."""
+MAX_STEP = 1e30  # steps of float32 weights and activations lie far below it, and far above its inverse
 METRICS = ("hessian", "l2", "cosine")
 
 Array = npt.NDArray[np.float64]
@@ -30,13 +29,11 @@ Array = npt.NDArray[np.float64]
 class Scales:
     """The steps of a quantised model, and which model they are for."""
 
-    fingerprint: str
-    """Of the model in full precision."""
+    fingerprint: str  # of the model in full precision
     bits: int
     steps: Mapping[str, Array]
     model: str = ""
-    metric: str = ""
-    """How they were found, for readers only."""
+    metric: str = ""  # how they were found, for readers only
     images: int = 0
 
     KIND = "quantisation scales"
