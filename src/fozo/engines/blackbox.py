@@ -6,8 +6,8 @@ returns logits ``[B, classes]`` it is an engine like any other; whatever else it
 gives back untouched.
 
 What a function does not tell is taken from the first batch (the size of the images) and from the first answer (the
-number of classes). All images of one engine have one size: how much detail an image has at which scale, which is what
-drift is told by, can be compared between images of one size only.
+number of classes). All images of one engine have one size: drift is detected by the detail at each scale, which can be
+compared between images of one size only.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ TAKES = ("torch", "numpy")
 
 
 class BlackBatch:
-    """Checked images as the user gave them, and as NumPy for whoever changes them."""
+    """Checked images as the user gave them, and as NumPy."""
 
     def __init__(self, given: Images) -> None:
         self.given = given
         self._images: Floats | None = None
 
     def __len__(self) -> int:
-        """Count the images."""
         return len(self.given)
 
     @property
@@ -56,7 +55,6 @@ class BlackBatch:
         return self._images
 
     def part(self, images: slice) -> BlackBatch:
-        """Give some of the images."""
         return BlackBatch(self.given[images])
 
     def with_images(self, images: Floats) -> BlackBatch:
@@ -105,11 +103,10 @@ class BlackBoxEngine:
         self.spec = Spec(name, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
 
     def __repr__(self) -> str:
-        """Say in one line what runs where."""
         return engine_repr(self)
 
     def check(self, images: Images) -> BlackBatch:
-        """Refuse what no image is; the first batch tells the size, where nobody else has."""
+        """Refuse what is not an image; an unknown size is that of the first batch."""
         spec, shape = self.spec, tuple(images.shape)
         if 0 in spec.image_size and len(shape) == 4 and min(shape[2:]) > 0:
             size = (int(shape[2]), int(shape[3]))
@@ -169,7 +166,6 @@ class BlackBoxEngine:
         return {Tap.LOGITS: logits[None]}
 
     def head(self) -> Affine:
-        """There is none to be seen."""
         raise FozoError(f"{self.spec.name} is a black box, whose head cannot be read; use a method that needs none")
 
 
@@ -196,8 +192,8 @@ def black_box(
     Args:
         model: a torch module in evaluation mode, an ``.onnx`` file of any program, or a function of a batch of images
             ``[B, channels, height, width]``.
-        name: of the model. A function's states and statistics are told from another's by this name, so give one, and
-            another one when the model behind it changes; modules and files are told apart by their weights.
+        name: identifies a function's states and statistics: give another one when the model behind it changes. Modules
+            and files are identified by their weights.
         image_size: one number or (height, width), where the model does not tell; by default that of the first batch.
         channels: of an image; a file tells by itself.
         mean: per-channel mean that pixels in [0, 1] are normalised with before they come here; 0 where they are not.
@@ -211,34 +207,35 @@ def black_box(
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
-    facts: dict[str, Any] = {"image_size": size, "channels": channels, "takes": takes}
+    metadata: dict[str, Any] = {"image_size": size, "channels": channels, "takes": takes}
     torch = sys.modules.get("torch")
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix != ".onnx":
-            raise FozoError(f"{os.fspath(model)} is no .onnx file; give a function, a torch module or an .onnx file")
+            raise FozoError(
+                f"{os.fspath(model)} is not an .onnx file; give a function, a torch module or an .onnx file"
+            )
         from fozo.engines.onnx.foreign import ForeignGraph
 
         graph = ForeignGraph(model, threads)
-        model, facts = graph, graph.facts(size)
-        facts |= {"name": name or graph.path.stem, "fingerprint": graph.fingerprint}
+        model, metadata = graph, graph.metadata(size)
+        metadata |= {"name": name or graph.path.stem, "fingerprint": graph.fingerprint}
     elif torch is not None and isinstance(model, torch.nn.Module):
-        facts |= _module_facts(model)
-        facts["name"] = name or type(model).__name__
-        model = _on_its_device(model, facts["device"])
+        metadata |= _module_metadata(model)
+        metadata["name"] = name or type(model).__name__
+        model = _on_its_device(model, metadata["device"])
     elif callable(model):
-        facts["name"] = name or getattr(model, "__name__", type(model).__name__)
-        facts["fingerprint"] = UNNAMED if name is None else "named-" + _digest(name.encode())
+        metadata["name"] = name or getattr(model, "__name__", type(model).__name__)
+        metadata["fingerprint"] = UNNAMED if name is None else "named-" + _digest(name.encode())
     else:
         raise FozoError(
             f"{type(model).__name__} cannot be called; give a function, a torch module or an .onnx file of any program"
         )
-    if threads is not None and not str(facts["fingerprint"]).startswith("onnx-"):
+    if threads is not None and not str(metadata["fingerprint"]).startswith("onnx-"):
         raise FozoError("threads= is for .onnx files; this model sets its own")
-    each = {"mean": mean, "std": std}
-    facts["labels"] = labels
-    for key, value in each.items():
-        facts[key] = (float(value),) * facts["channels"] if isinstance(value, (int, float)) else value
-    return BlackBoxEngine(model, **facts)
+    metadata["labels"] = labels
+    for key, value in (("mean", mean), ("std", std)):
+        metadata[key] = (float(value),) * metadata["channels"] if isinstance(value, (int, float)) else value
+    return BlackBoxEngine(model, **metadata)
 
 
 def _digest(*parts: bytes) -> str:
@@ -248,7 +245,7 @@ def _digest(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
-def _module_facts(model: torch.nn.Module) -> dict[str, Any]:
+def _module_metadata(model: torch.nn.Module) -> dict[str, Any]:
     """A module's fingerprint, that of its weights, and where it computes."""
     import torch
 

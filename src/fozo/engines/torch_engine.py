@@ -66,7 +66,6 @@ class TorchBatch:
         self._tokens: Tensor | None = None
 
     def __len__(self) -> int:
-        """Count the images."""
         return len(self.x)
 
     @property
@@ -85,7 +84,6 @@ class TorchBatch:
         return self._tokens
 
     def part(self, images: slice) -> TorchBatch:
-        """Give some of the images."""
         return TorchBatch(self.x[images], self.vit, self.chunk, None if self._host is None else self._host[images])
 
     def with_images(self, images: Floats) -> TorchBatch:
@@ -123,12 +121,12 @@ def fingerprint(vit: ViT) -> str:
 
 def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
     """The same model, its tensors shared, with only some rows of its head."""
-    kept = check_classes(classes, vit.architecture.classes)
+    chosen = check_classes(classes, vit.architecture.classes)
     state = vit.state_dict()
     for name in ("head.weight", "head.bias"):
-        state[name] = state[name][kept]
+        state[name] = state[name][chosen]
     with torch.device("meta"):
-        smaller = ViT(replace(vit.architecture, classes=len(kept)))
+        smaller = ViT(replace(vit.architecture, classes=len(chosen)))
     smaller.load_state_dict(state, assign=True)
     return smaller.eval().requires_grad_(False)
 
@@ -172,8 +170,8 @@ class TorchEngine:
         self.device = str(weight.device)
         self.dtype = weight.dtype
         a = vit.architecture
-        room = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
-        self.chunk = max(1, room // vit.pos_embed.shape[1]) if chunk is None else chunk
+        tokens = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
+        self.chunk = max(1, tokens // vit.pos_embed.shape[1]) if chunk is None else chunk
         """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
@@ -195,7 +193,6 @@ class TorchEngine:
         )
 
     def __repr__(self) -> str:
-        """Say in one line what runs where."""
         return engine_repr(self)
 
     @property
@@ -220,7 +217,6 @@ class TorchEngine:
         return TorchBatch(x, self.vit, self.chunk, host if self.dtype.itemsize >= 4 else None)
 
     def head(self) -> TorchHead:
-        """Give the head."""
         return self._head
 
     @torch.inference_mode()
@@ -234,8 +230,8 @@ class TorchEngine:
         wanted = set(taps) | ({Tap.POOLED} if Tap.LOGITS in taps else set())
         shapes = {tap: (k, count, *widths.get(tap, (spec.depth, spec.dim))) for tap in sorted(wanted)}
         # One tensor holds them all, and is copied once, when the device is done.
-        room = torch.empty(sum(map(math.prod, shapes.values())), dtype=self.dtype, device=self.device)
-        found = _cut(room, shapes)
+        flat = torch.empty(sum(map(math.prod, shapes.values())), dtype=self.dtype, device=self.device)
+        found = _cut(flat, shapes)
         prompts = self._tensor(knobs.prompts) if knobs.prompts is not None else None
         moves = [
             None if move is None else (self._tensor(move.scale), self._tensor(move.shift), moved_layers(move))
@@ -246,12 +242,12 @@ class TorchEngine:
             Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, found).run(self.chunk)
         if Tap.LOGITS in taps:
             found[Tap.LOGITS].copy_(self.vit.head(found[Tap.POOLED]))
-        copied = _cut(to_numpy(room), shapes)
+        copied = _cut(to_numpy(flat), shapes)
         return {tap: copied[tap] for tap in taps}
 
     @torch.inference_mode()
     def walk(self, batch: Batch, visit: Visit) -> Taps:
-        """Run one pass block by block; see :class:`fozo.types.BlockEngine`."""
+        """Run one pass block by block; see :class:`fozo.engines.walk.BlockEngine`."""
         pooled = to_numpy(walk(self.vit, self._own(batch).tokens, self.chunk, visit))[None]
         return {Tap.POOLED: pooled, Tap.LOGITS: self._head(pooled)}
 

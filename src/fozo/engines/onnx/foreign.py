@@ -53,7 +53,7 @@ class ForeignGraph:
         self._classes = width if type(width) is int and "float" in outputs[0].type else 0
         self.fingerprint = f"onnx-{_hash(self.path)}"
 
-    def facts(self, image_size: tuple[int, int] | None) -> dict[str, Any]:
+    def metadata(self, image_size: tuple[int, int] | None) -> dict[str, Any]:
         """What the file tells of its images and classes; a size given by the user must not contradict it."""
         channels, height, width = self._shape
         own = (height, width) if height is not None and width is not None else None
@@ -113,7 +113,6 @@ class ForeignGraph:
 
 
 def _hash(path: os.PathLike[str]) -> str:
-    """Hash of the file's bytes."""
     digest = graph_hash()
     with open_regular(path) as file:
         while block := file.read(BLOCK):

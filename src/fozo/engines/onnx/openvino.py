@@ -59,7 +59,6 @@ class OpenvinoEngine(GraphEngine):
         super().__init__(spec, chunk, Threads(count), calls=Threads(1))  # it has threads of its own in every call
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
-        """Run the graph once."""
         with self._lock:  # adapters in several threads may share this engine, and a request serves one at a time
             self._request.infer(dict(feeds))
             # The request's tensors are overwritten by the next call, so what leaves here is a copy.

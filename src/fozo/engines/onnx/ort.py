@@ -43,6 +43,5 @@ class OnnxEngine(GraphEngine):
         super().__init__(spec, chunk, Threads(thread_count(threads)))
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
-        """Run the graph once."""
         results: list[Float32] = self._session.run(list(outputs), dict(feeds))
         return results

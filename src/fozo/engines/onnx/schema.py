@@ -1,4 +1,4 @@
-"""What is agreed between who writes an exported model and who runs it: names of tensors, and the spec as metadata.
+"""The interface between exporter and engines: names of tensors, and the spec as metadata.
 
 No ONNX library is needed here: engines get the metadata from their own runtime.
 """
@@ -30,7 +30,7 @@ HEAD_WEIGHT, HEAD_BIAS = "head_weight", "head_bias"
 
 
 MAX_FIELDS = 100_000  # of a file's outermost message, which has a dozen
-MOST = {"depth": 1000, "dim": 1 << 16, "classes": 1 << 20, "channels": 64, "head_width": 1 << 17}
+LIMITS = {"depth": 1000, "dim": 1 << 16, "classes": 1 << 20, "channels": 64, "head_width": 1 << 17}
 """Far beyond any model; what a file says of itself decides how much memory an engine takes."""
 MAX_SIDE = 1 << 14
 
@@ -86,9 +86,9 @@ def read_spec(path: Path, metadata: Mapping[str, str], inputs: Mapping[str, Sequ
 
 
 def _check(spec: Spec, inputs: Mapping[str, Sequence[object]]) -> None:
-    """Refuse facts that no model has, that contradict each other, or that contradict the graph."""
-    for name, most in MOST.items():
-        if not 1 <= getattr(spec, name) <= most:
+    """Refuse a spec that contradicts itself or the graph."""
+    for name, limit in LIMITS.items():
+        if not 1 <= getattr(spec, name) <= limit:
             raise ValueError(f"{name} is {getattr(spec, name)}")
     sides = (*spec.image_size, *spec.patch_size)
     if not all(1 <= side <= MAX_SIDE for side in sides) or not spec.patches:
@@ -137,7 +137,7 @@ def read_graph(path: Path, data: str = "") -> tuple[str, str]:
 
 
 def _digest(file: IO[bytes], length: int, update: Callable[[bytes], None]) -> int:
-    """Read so many bytes, or to the end; return how many are left."""
+    """Read ``length`` bytes, or to the end; return how many are left."""
     while length and (block := file.read(min(length, 1 << 20))):
         update(block)
         length -= len(block)

@@ -46,7 +46,6 @@ class ViTGraph:
         self.taps: dict[str, list[str]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
 
     def build(self) -> onnx.ModelProto:
-        """Write the whole model."""
         g, a = self.g, self.a
         images = g.input(IMAGES, ["B", a.channels, *a.image_size])
         self.prompts = g.input(PROMPTS, ["K", "p", a.dim])
@@ -256,7 +255,6 @@ class ViTGraph:
         return self.g.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=self.a.norm_epsilon)
 
     def _linear(self, x: str, name: str, rows: slice | None = None) -> str:
-        """A linear layer, or some of its outputs."""
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         if name.endswith(".qkv"):
             scale = np.ones((3 * self.a.dim, 1), np.float32)
