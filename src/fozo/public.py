@@ -138,8 +138,8 @@ def _report_normalisation(statistics: SourceStatistics, spec: Spec) -> None:
     found = statistics.inputs.inferred()
     if found is None:
         LOG.warning(
-            "%s does not state its mean and std, and its clean images do not show one of the usual: only their range is "
-            "compared with later images", spec.name,
+            "%s does not state its mean and std, and its clean images do not show one of the usual: only their range "
+            "is compared with later images", spec.name,
         )  # fmt: skip
         return
     raw = found == common(spec.channels)[0]

@@ -74,11 +74,9 @@ class Spec:
             if values is not None and len(values) != self.channels:
                 raise FozoError(f"{self.name} was given {len(values)} values of {name} for {self.channels} channels")
             for value in values or ():
-                if not least <= value <= most:  # nor is NaN
-                    hint = (
-                        "divide it by 255 if it is in units of 0..255" if value > 2 else "give that of pixels in [0, 1]"
-                    )
-                    raise FozoError(f"the {name} of {self.name} is {value:g}, outside {least:g} to {most:g}; {hint}")
+                if not least <= value <= most:  # also NaN
+                    why = "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "is impossible"
+                    raise FozoError(f"the {name} of {self.name} is {value:g}, which {why}")
         for name, given in (("labels", self.labels), ("subset", self.subset)):
             if given is not None and len(given) != self.classes:
                 raise FozoError(
