@@ -75,7 +75,7 @@ class Spec:
                 raise FozoError(f"{self.name} was given {len(values)} values of {name} for {self.channels} channels")
             for value in values or ():
                 if not least <= value <= most:  # also NaN
-                    why = "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "is impossible"
+                    why = "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "does not fit 0..1 pixels"
                     raise FozoError(f"the {name} of {self.name} is {value:g}, which {why}")
         for name, given in (("labels", self.labels), ("subset", self.subset)):
             if given is not None and len(given) != self.classes:
