@@ -154,7 +154,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
         (linear, {"image_size": (3,)}, "image_size must be"),
         (linear, {"threads": 2}, "threads= is for .onnx files"),
         (linear, {"mean": 123.0}, "looks like 0..255 units"),
-        (tmp_path / "model.pt", {}, "is no .onnx file"),
+        (tmp_path / "model.pt", {}, "is not an .onnx file"),
         (tmp_path / "no.onnx", {}, "there is no file"),
         (tmp_path / "bad.onnx", {}, "not a readable ONNX model"),
         (good, {"image_size": 32}, r"takes images of \(16, 16\), not of \(32, 32\)"),

@@ -1,13 +1,13 @@
-"""The black-box engine: any model that takes images, of which nothing else is known.
+"""The black-box engine: any model that takes images.
 
-A ResNet, a detector, a segmenter, a cloud service: whatever can be called. It shows no tokens and takes no knobs, so
-what fozo can do for it is done to the images on their way in (:class:`fozo.methods.equalise.Equalise`). Where the model
-returns logits ``[B, classes]`` it is an engine like any other; whatever else it returns, :meth:`BlackBoxEngine.answer`
-gives back untouched.
+A ResNet, a detector, a segmenter, a cloud service: anything callable. It has neither tokens nor knobs, so it is
+adapted at its input (:class:`fozo.methods.equalise.Equalise`). Where the model
+returns logits ``[B, classes]`` it is an engine like any other; any other output :meth:`BlackBoxEngine.answer` passes
+through unchanged.
 
-What a function does not tell is taken from the first batch (the size of the images) and from the first answer (the
-number of classes). All images of one engine have one size: how much detail an image has at which scale, which is what
-drift is told by, can be compared between images of one size only.
+What a function does not state is taken from the first batch (the size of the images) and from the first answer (the
+number of classes). All images of one engine have one size: drift is detected by the detail at each scale, which can be
+compared between images of one size only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -28,35 +27,29 @@ from fozo.errors import FozoError
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, Threads, engine_repr
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     import torch
 
-UNNAMED = "unnamed"
-"""Fingerprint of a function that was given no name: states and statistics of another such function are not refused."""
+UNNAMED = "unnamed"  # fingerprint of functions without a name: states of another such function are not refused
 TAKES = ("torch", "numpy")
 
 
 class BlackBatch:
-    """Checked images as the user gave them, and as NumPy for whoever changes them."""
+    """Checked images as the user gave them, and as NumPy."""
 
     def __init__(self, given: Images) -> None:
         self.given = given
         self._images: Floats | None = None
 
     def __len__(self) -> int:
-        """Count the images."""
         return len(self.given)
 
     @property
     def images(self) -> Floats:
-        """The images as NumPy, in single precision or better."""
         if self._images is None:
             self._images = as_numpy(self.given)
         return self._images
 
     def part(self, images: slice) -> BlackBatch:
-        """Give some of the images."""
         return BlackBatch(self.given[images])
 
     def with_images(self, images: Floats) -> BlackBatch:
@@ -105,11 +98,10 @@ class BlackBoxEngine:
         self.spec = Spec(name, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
 
     def __repr__(self) -> str:
-        """Say in one line what runs where."""
         return engine_repr(self)
 
     def check(self, images: Images) -> BlackBatch:
-        """Refuse what no image is; the first batch tells the size, where nobody else has."""
+        """Refuse what is not an image; an unknown size is that of the first batch."""
         spec, shape = self.spec, tuple(images.shape)
         if 0 in spec.image_size and len(shape) == 4 and min(shape[2:]) > 0:
             size = (int(shape[2]), int(shape[3]))
@@ -128,8 +120,9 @@ class BlackBoxEngine:
             given = torch.as_tensor(given)
         elif self.takes == "numpy":
             given = batch.images
-        nothing: AbstractContextManager[object] = nullcontext()
-        with nothing if torch is None else torch.no_grad():
+        if torch is None:
+            return self.model(given)
+        with torch.no_grad():
             return self.model(given)
 
     def logits(self, answer: object, images: int) -> Floats | None:
@@ -169,12 +162,10 @@ class BlackBoxEngine:
         return {Tap.LOGITS: logits[None]}
 
     def head(self) -> Affine:
-        """There is none to be seen."""
         raise FozoError(f"{self.spec.name} is a black box, whose head cannot be read; use a method that needs none")
 
 
 def describe_answer(answer: object) -> str:
-    """Say what a model returned, in a few words."""
     shape = getattr(answer, "shape", None)
     return type(answer).__name__ + ("" if shape is None else f" of shape {list(shape)}")
 
@@ -191,15 +182,15 @@ def black_box(
     takes: str | None = None,
     threads: int | None = None,
 ) -> BlackBoxEngine:
-    """Make an engine of any model, of which nothing has to be known.
+    """Make an engine of any model.
 
     Args:
         model: a torch module in evaluation mode, an ``.onnx`` file of any program, or a function of a batch of images
             ``[B, channels, height, width]``.
-        name: of the model. A function's states and statistics are told from another's by this name, so give one, and
-            another one when the model behind it changes; modules and files are told apart by their weights.
-        image_size: one number or (height, width), where the model does not tell; by default that of the first batch.
-        channels: of an image; a file tells by itself.
+        name: identifies a function's states and statistics: give another one when the model behind it changes. Modules
+            and files are identified by their weights.
+        image_size: one number or (height, width), where the model has none; by default that of the first batch.
+        channels: of an image; a file states them itself.
         mean: per-channel mean that pixels in [0, 1] are normalised with before they come here; 0 where they are not.
         std: the same; 1 where they are not.
         labels: names of the classes, in the order of the logits.
@@ -211,34 +202,35 @@ def black_box(
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
-    facts: dict[str, Any] = {"image_size": size, "channels": channels, "takes": takes}
+    metadata: dict[str, Any] = {"image_size": size, "channels": channels, "takes": takes}
     torch = sys.modules.get("torch")
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix != ".onnx":
-            raise FozoError(f"{os.fspath(model)} is no .onnx file; give a function, a torch module or an .onnx file")
+            raise FozoError(
+                f"{os.fspath(model)} is not an .onnx file; give a function, a torch module or an .onnx file"
+            )
         from fozo.engines.onnx.foreign import ForeignGraph
 
         graph = ForeignGraph(model, threads)
-        model, facts = graph, graph.facts(size)
-        facts |= {"name": name or graph.path.stem, "fingerprint": graph.fingerprint}
+        model, metadata = graph, graph.metadata(size)
+        metadata |= {"name": name or graph.path.stem, "fingerprint": graph.fingerprint}
     elif torch is not None and isinstance(model, torch.nn.Module):
-        facts |= _module_facts(model)
-        facts["name"] = name or type(model).__name__
-        model = _on_its_device(model, facts["device"])
+        metadata |= _module_metadata(model)
+        metadata["name"] = name or type(model).__name__
+        model = _on_its_device(model, metadata["device"])
     elif callable(model):
-        facts["name"] = name or getattr(model, "__name__", type(model).__name__)
-        facts["fingerprint"] = UNNAMED if name is None else "named-" + _digest(name.encode())
+        metadata["name"] = name or getattr(model, "__name__", type(model).__name__)
+        metadata["fingerprint"] = UNNAMED if name is None else "named-" + _digest(name.encode())
     else:
         raise FozoError(
             f"{type(model).__name__} cannot be called; give a function, a torch module or an .onnx file of any program"
         )
-    if threads is not None and not str(facts["fingerprint"]).startswith("onnx-"):
+    if threads is not None and not str(metadata["fingerprint"]).startswith("onnx-"):
         raise FozoError("threads= is for .onnx files; this model sets its own")
-    each = {"mean": mean, "std": std}
-    facts["labels"] = labels
-    for key, value in each.items():
-        facts[key] = (float(value),) * facts["channels"] if isinstance(value, (int, float)) else value
-    return BlackBoxEngine(model, **facts)
+    metadata["labels"] = labels
+    for key, value in (("mean", mean), ("std", std)):
+        metadata[key] = (float(value),) * metadata["channels"] if isinstance(value, (int, float)) else value
+    return BlackBoxEngine(model, **metadata)
 
 
 def _digest(*parts: bytes) -> str:
@@ -248,7 +240,7 @@ def _digest(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
-def _module_facts(model: torch.nn.Module) -> dict[str, Any]:
+def _module_metadata(model: torch.nn.Module) -> dict[str, Any]:
     """A module's fingerprint, that of its weights, and where it computes."""
     import torch
 

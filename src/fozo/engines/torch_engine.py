@@ -49,12 +49,11 @@ from fozo.types import (
 CPU_TOKENS = 1600
 """How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the
 matrix products too small, more leave the cache."""
-GPU_TOKENS = 51200
-"""The same for a device that wants large products."""
+GPU_TOKENS = 51200  # the same for a device that wants large products
 
 if hasattr(os, "register_at_fork"):
-    # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had. With one
-    # thread it is not asked. A child that wants more has to be spawned.
+    # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had, unless
+    # it uses one. A child that wants more has to be spawned.
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
@@ -67,7 +66,6 @@ class TorchBatch:
         self._tokens: Tensor | None = None
 
     def __len__(self) -> int:
-        """Count the images."""
         return len(self.x)
 
     @property
@@ -86,11 +84,9 @@ class TorchBatch:
         return self._tokens
 
     def part(self, images: slice) -> TorchBatch:
-        """Give some of the images."""
         return TorchBatch(self.x[images], self.vit, self.chunk, None if self._host is None else self._host[images])
 
     def with_images(self, images: Floats) -> TorchBatch:
-        """Give the same batch with other pixels."""
         given = torch.as_tensor(images)
         return TorchBatch(given.to(self.x), self.vit, self.chunk, images if given.dtype == self.x.dtype else None)
 
@@ -109,7 +105,6 @@ class TorchHead(Affine):
 
     @torch.inference_mode()
     def __call__(self, pooled: Floats) -> Floats:
-        """Apply it: ``[..., h] -> [..., classes]``."""
         return to_numpy(self.layer(torch.as_tensor(np.ascontiguousarray(pooled)).to(self.layer.weight)))
 
 
@@ -124,12 +119,12 @@ def fingerprint(vit: ViT) -> str:
 
 def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
     """The same model, its tensors shared, with only some rows of its head."""
-    kept = check_classes(classes, vit.architecture.classes)
+    chosen = check_classes(classes, vit.architecture.classes)
     state = vit.state_dict()
     for name in ("head.weight", "head.bias"):
-        state[name] = state[name][kept]
+        state[name] = state[name][chosen]
     with torch.device("meta"):
-        smaller = ViT(replace(vit.architecture, classes=len(kept)))
+        smaller = ViT(replace(vit.architecture, classes=len(chosen)))
     smaller.load_state_dict(state, assign=True)
     return smaller.eval().requires_grad_(False)
 
@@ -173,9 +168,8 @@ class TorchEngine:
         self.device = str(weight.device)
         self.dtype = weight.dtype
         a = vit.architecture
-        room = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
-        self.chunk = max(1, room // vit.pos_embed.shape[1]) if chunk is None else chunk
-        """How many images (times candidates) go through the blocks together."""
+        tokens = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
+        self.chunk = max(1, tokens // vit.pos_embed.shape[1]) if chunk is None else chunk
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
         self.spec = Spec(
@@ -196,12 +190,10 @@ class TorchEngine:
         )
 
     def __repr__(self) -> str:
-        """Say in one line what runs where."""
         return engine_repr(self)
 
     @property
     def threads(self) -> Threads:
-        """As many as torch computes with now."""
         if self._threads.count != torch.get_num_threads():
             self._threads = Threads(torch.get_num_threads())
         return self._threads
@@ -210,7 +202,7 @@ class TorchEngine:
     def check(self, images: Images) -> TorchBatch:
         """Refuse what the model cannot read, and bring the rest to its device and precision."""
         remote = images if isinstance(images, Tensor) and images.device.type != "cpu" else None
-        # They are copied once: to look at them over there takes several round trips.
+        # They are copied once: checking them on the device takes several round trips.
         host = images if remote is None or not remote.is_floating_point() else to_numpy(remote)
         check_images(host, self.spec, self._warned)
         if not isinstance(host, np.ndarray):
@@ -221,22 +213,19 @@ class TorchEngine:
         return TorchBatch(x, self.vit, self.chunk, host if self.dtype.itemsize >= 4 else None)
 
     def head(self) -> TorchHead:
-        """Give the head."""
         return self._head
 
     @torch.inference_mode()
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        """Run every candidate over the batch."""
         batch = self._own(batch)
         spec, count = self.spec, len(batch)
-        knobs.check(spec, count)
-        k = knobs.candidates()
+        k = knobs.check(spec, count)
         widths = {Tap.LOGITS: (spec.classes,), Tap.POOLED: (spec.head_width,)}
         wanted = set(taps) | ({Tap.POOLED} if Tap.LOGITS in taps else set())
         shapes = {tap: (k, count, *widths.get(tap, (spec.depth, spec.dim))) for tap in sorted(wanted)}
         # One tensor holds them all, and is copied once, when the device is done.
-        room = torch.empty(sum(map(math.prod, shapes.values())), dtype=self.dtype, device=self.device)
-        found = _cut(room, shapes)
+        flat = torch.empty(sum(map(math.prod, shapes.values())), dtype=self.dtype, device=self.device)
+        found = _cut(flat, shapes)
         prompts = self._tensor(knobs.prompts) if knobs.prompts is not None else None
         moves = [
             None if move is None else (self._tensor(move.scale), self._tensor(move.shift), moved_layers(move))
@@ -247,17 +236,16 @@ class TorchEngine:
             Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, found).run(self.chunk)
         if Tap.LOGITS in taps:
             found[Tap.LOGITS].copy_(self.vit.head(found[Tap.POOLED]))
-        copied = _cut(to_numpy(room), shapes)
+        copied = _cut(to_numpy(flat), shapes)
         return {tap: copied[tap] for tap in taps}
 
     @torch.inference_mode()
     def walk(self, batch: Batch, visit: Visit) -> Taps:
-        """Run one pass block by block; see :class:`fozo.types.BlockEngine`."""
+        """Run one pass block by block; see :class:`fozo.engines.walk.BlockEngine`."""
         pooled = to_numpy(walk(self.vit, self._own(batch).tokens, self.chunk, visit))[None]
         return {Tap.POOLED: pooled, Tap.LOGITS: self._head(pooled)}
 
     def _own(self, batch: Batch) -> TorchBatch:
-        """Refuse a batch that another engine made."""
         if not isinstance(batch, TorchBatch) or batch.x.shape[1:] != self.spec.image_shape:
             raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
         return batch

@@ -305,8 +305,7 @@ TRANSFORMERS_NAMES = [
     (r"^(classifier|cls_classifier)", "head"),
     (r"^distillation_classifier", "head_dist"),
 ]
-POOL_OF = {"siglip": "mean"}
-"""What the head of a transformers classifier reads, where its weights do not tell."""
+POOL_OF = {"siglip": "mean"}  # what the head of a transformers classifier reads, where its weights do not tell
 TRANSFORMERS = (
     "ViTForImageClassification", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
     "Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification", "SiglipForImageClassification",

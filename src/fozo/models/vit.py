@@ -79,7 +79,6 @@ class Architecture:
 
     @property
     def prefix(self) -> int:
-        """Tokens before the patches."""
         return int(self.class_token) + self.registers
 
     @property

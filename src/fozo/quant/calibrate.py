@@ -28,10 +28,8 @@ from fozo.models.vit import Block, Linear, ViT
 from fozo.quant.search import ERRORS, HeadsProduct, LinearProduct, Operands, SoftmaxProduct, embedding_steps
 from fozo.types import Images
 
-SOFTNESS = 0.5
-"""The target is the softmax of this fraction of the logits."""
-GROUP = 4
-"""Images that go forward and back together."""
+SOFTNESS = 0.5  # the target is the softmax of this fraction of the logits
+GROUP = 4  # images that go forward and back together
 FIRST_TOKENS = 256
 """The first sample has about so many tokens: few, so that bad candidates are dropped early. Later ones double."""
 

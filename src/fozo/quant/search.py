@@ -26,11 +26,9 @@ CANDIDATES = 100
 LOWEST_FACTOR, HIGHEST_FACTOR = 0.01, 1.2
 """Candidates are these multiples of the step that holds the largest value; the last is not tried, as published."""
 ROUNDS = 3
-SPLITS = 20
-"""Where softmax's ranges may meet: 1, 1/2, ... 2^-19."""
+SPLITS = 20  # where softmax's ranges may meet: 1, 1/2, ... 2^-19.
 
-BLOCK_NUMBERS = 1 << 21
-"""Numbers in one block of candidates' inputs or outputs: 8 MB, which fits a processor's cache."""
+BLOCK_NUMBERS = 1 << 21  # numbers in one block of candidates' inputs or outputs: 8 MB, which fits a processor's cache
 
 Error = Callable[[Tensor, Tensor, Tensor], Tensor]
 

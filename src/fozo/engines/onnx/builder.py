@@ -30,7 +30,6 @@ class Graph:
         return name
 
     def output(self, name: str, tensor: str, shape: Shape) -> None:
-        """Declare a float output."""
         self.nodes.append(helper.make_node("Identity", [tensor], [name], name=f"output_{name}"))
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
 
@@ -71,7 +70,6 @@ class Graph:
         return self.op("Shape", x, start=axis, end=axis + 1)
 
     def model(self, name: str, opset: int, ir_version: int) -> onnx.ModelProto:
-        """Finish."""
         graph = helper.make_graph(
             self.nodes, name, self.inputs, self.outputs, initializer=list(self.initializers.values())
         )

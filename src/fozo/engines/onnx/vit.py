@@ -13,7 +13,7 @@ gets wrong here, and no second graph, whose packed weights would double the memo
 every output, whichever are fetched; fetching fewer saves only the copy.
 
 Where the arithmetic differs from the torch engine's by rounding: the attention's scale is folded into the query
-weights, and prompts stand after the patches instead of after CLS, which attention cannot tell apart.
+weights, and prompts stand after the patches instead of after CLS, which makes no difference to attention.
 
 Shapes: K candidates (k: K or 1), B images (b: B or 1), p prompts, T tokens of an image, L = depth, d = width.
 """
@@ -30,8 +30,7 @@ from fozo.engines.onnx.builder import Graph
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.models.vit import Architecture
 
-OPSET, IR_VERSION = 20, 9
-"""Opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it."""
+OPSET, IR_VERSION = 20, 9  # opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 
@@ -47,7 +46,6 @@ class ViTGraph:
         self.taps: dict[str, list[str]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
 
     def build(self) -> onnx.ModelProto:
-        """Write the whole model."""
         g, a = self.g, self.a
         images = g.input(IMAGES, ["B", a.channels, *a.image_size])
         self.prompts = g.input(PROMPTS, ["K", "p", a.dim])
@@ -139,7 +137,7 @@ class ViTGraph:
             parts["cls"] = g.op("Add", g.op("Mul", parts["cls"], cls_scale), cls_shift)
         parts["patches"] = g.op("Add", g.op("Mul", parts["patches"], scale), shift)
         if "registers" in parts and not joined:
-            # On the way into the first block it is a move that first tells candidates apart.
+            # On the way into the first block a move may be the first that differs between candidates.
             parts["registers"] = g.op("Expand", parts["registers"], g.shape(g.dimension(parts["patches"], 0), 1, 1, 1))
         return g.op("Concat", *parts.values(), axis=2) if len(parts) > 1 else parts["patches"]
 
@@ -153,7 +151,6 @@ class ViTGraph:
         return self._linear(g.slice(normed, 0, 1, 1), name, slice(0, d)), k, v
 
     def _attend(self, q: str, k: str, v: str, block: int) -> str:
-        """Mix values by attention and project."""
         g = self.g
         scores = g.op("MatMul", self._heads(q, [0, 2, 1, 3]), self._heads(k, [0, 2, 3, 1]))
         mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), self._heads(v, [0, 2, 1, 3]))
@@ -166,7 +163,6 @@ class ViTGraph:
         return self.g.op("Transpose", split, perm=order)
 
     def _finish(self, x: str, attended: str, block: int) -> str:
-        """Add the attention's output and the MLP's."""
         g = self.g
         x = g.op("Add", x, attended)
         hidden = self._linear(self._norm(x, f"blocks.{block}.norm2"), f"blocks.{block}.mlp.fc1")
@@ -237,7 +233,6 @@ class ViTGraph:
         return g.op("Add", x, self._linear(self._activation(hidden), f"{name}.mlp.fc2"))
 
     def _tap(self, name: str, value: str) -> None:
-        """Record a layer's ``[K*B, 1, d]``."""
         self.taps[name].append(value)
 
     def _tap_patches(self, patches: str) -> None:
@@ -257,7 +252,6 @@ class ViTGraph:
         return self.g.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=self.a.norm_epsilon)
 
     def _linear(self, x: str, name: str, rows: slice | None = None) -> str:
-        """A linear layer, or some of its outputs."""
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         if name.endswith(".qkv"):
             scale = np.ones((3 * self.a.dim, 1), np.float32)

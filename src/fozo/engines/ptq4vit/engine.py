@@ -26,8 +26,7 @@ from fozo.types import Engine
 
 Rounding = Callable[[Tensor, Tensor, int], Tensor]
 
-QKV_PARTS = 3
-"""Queries, keys and values have a weight step each."""
+QKV_PARTS = 3  # queries, keys and values have a weight step each
 
 
 def full_precision(engine: Engine) -> TorchEngine:
