@@ -58,9 +58,6 @@ class Guarded(Wrapper[GuardedConfig]):
     def drift(self) -> Drift:
         return self.monitor.drift
 
-    def begin(self) -> None:
-        pass
-
     def step(self, batch: Batch) -> Floats | Answer:
         logits = self.forward(batch)
         self.passes_per_image += self.monitor.passes_per_image
