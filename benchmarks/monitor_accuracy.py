@@ -21,8 +21,8 @@ from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, STREAMS, Dom
 from fozo.data.corruptions import KINDS
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
-from fozo.monitor.accuracy import prediction_features
 from fozo.monitor.reference import Measurement
+from fozo.monitor.regression import prediction_features
 from fozo.types import Array, Floats
 
 
@@ -62,7 +62,7 @@ def judge(
         logits, coordinates = np.concatenate(streams), signatures.coordinates(rows[domain][:count])
         right = logits.argmax(axis=1) == material.labels("test", indices[:count])
         estimate = regression.estimate(prediction_features(logits), coordinates, relative=relative)
-        p = regression.probabilities(prediction_features(logits), coordinates)
+        p, _ = regression.predict(prediction_features(logits), coordinates)
         chance = 100 * float(np.sqrt((p * (1 - p)).sum())) / len(p)
         value, low, high = (unit * each for each in (estimate.value, estimate.low, estimate.high))
         found.append(Judged(domain, 100 * float(right.mean()), value, low, high, _confidence(logits), chance))

@@ -333,7 +333,7 @@ def test_clean_images_of_0_to_1_for_an_unknown_model_are_warned_of() -> None:
     with pytest.warns(ImageWarning, match="look like pixels of 0 to 1 .*, which few models read: normalise them"):
         fozo.calibrate(random_vit(), [normalised(pixels(20), 0.0, 1.0)])
     with pytest.warns(
-        ImageWarning, match="vit does not tell its mean and std; the clean images .* ImageNet's mean and std, and"
+        ImageWarning, match="vit does not state its mean and std; the clean images .* ImageNet's mean and std, and"
     ):
         fozo.calibrate(random_vit(), [normalised(pixels(20), *IMAGENET)])
 

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from fozo.monitor.accuracy import Estimate, prediction_features
 from fozo.monitor.quality import QualityStatistics
-from fozo.monitor.regression import Evidence, Regression
-from fozo.monitor.signatures import Coordinates
+from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
 from fozo.types import Array
 from tests.monitor.conftest import Material
 
@@ -56,9 +54,8 @@ def regression() -> Regression:
     return fit()
 
 
-def given(evidence: Evidence, some: slice = slice(None)) -> tuple[Array, Coordinates]:
-    rows = evidence.coordinates[some]
-    return prediction_features(evidence.logits[some]), Coordinates(rows.mean(axis=0), len(rows))
+def given(evidence: Evidence, some: slice = slice(None)) -> tuple[Array, Array]:
+    return prediction_features(evidence.logits[some]), evidence.coordinates[some]
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -84,14 +81,14 @@ def test_accuracy_is_expected_where_confidence_deceives(labelled: bool) -> None:
 
 def test_the_error_is_larger_far_from_what_was_seen(regression: Regression) -> None:
     features, near = given(KINDS[0].evidence(2, 64, 77))
-    far = Coordinates(-10 * KINDS[0].direction, 64)
-    assert regression.mean(features, near)[1] < 0.6 * regression.mean(features, far)[1]
+    far = np.tile(-10 * KINDS[0].direction, (64, 1))
+    assert regression.predict(features, near)[1] < 0.6 * regression.predict(features, far)[1]
 
 
 def test_few_images_are_not_far_by_chance_alone(regression: Regression) -> None:
     evidence = KINDS[0].evidence(0, 400, 78)
-    pairs = [regression.mean(*given(evidence, slice(i, i + 2)))[0] for i in range(200)]
-    assert np.mean(pairs) == pytest.approx(regression.mean(*given(evidence))[0], abs=0.05)
+    pairs = [regression.predict(*given(evidence, slice(i, i + 2)))[0] for i in range(200)]
+    assert np.mean(pairs) == pytest.approx(regression.predict(*given(evidence))[0].mean(), abs=0.05)
 
 
 @pytest.mark.parametrize("correct", [0.0, 1.0])

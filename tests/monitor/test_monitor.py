@@ -9,7 +9,7 @@ import fozo
 from fozo.errors import FozoError
 from fozo.methods.common.observer import Observation
 from fozo.monitor import Event
-from fozo.monitor.types import Drift
+from fozo.monitor.drift import Drift
 from tests.monitor.conftest import BATCH, CALIBRATION, Material, run, watched
 
 

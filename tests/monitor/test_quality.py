@@ -9,7 +9,7 @@ import fozo
 from fozo.core.descriptor import describe
 from fozo.errors import FozoError
 from fozo.monitor.quality import NAMES, STATISTICS, QualityStatistics
-from fozo.monitor.sentences import clear_changes
+from fozo.monitor.status import changes, clear_changes
 from fozo.types import Array
 
 SPEC = fozo.Spec("any", 1, 1, 2, 3, (64, 64), (8, 8), 1, "", (0.5,) * 3, (0.25,) * 3)
@@ -102,4 +102,4 @@ def test_words_are_of_clear_changes_only_and_of_one_octave_of_detail() -> None:
         features[:, NAMES.index(name)] = value
     features[:, NAMES.index("noise")] = -2.0  # less noise is nothing to say
     features[:, NAMES.index("warmth")] = 0.05  # a quarter of a deviation may be content
-    assert clear_changes(features, mean, std) == ["fine detail -70 %", "contrast -41 %"]
+    assert clear_changes(changes(features, mean), std) == ("fine detail -70 %", "contrast -41 %")

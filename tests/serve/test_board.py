@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from fozo.monitor import Event, Status
+from fozo.monitor.drift import Drift
 from fozo.monitor.faults import SENTENCES
-from fozo.monitor.types import Drift
 from fozo.serve.board import CameraBoard
 from fozo.serve.history import CAMERAS_PER_MESSAGE, FORGOTTEN, SILENT, History, Viewer
 from fozo.serve.page import document, policy

@@ -21,27 +21,42 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.monitor.types import Drift
 from fozo.types import Array, State
 
-MAX_DEVIATION = 3.0
-"""Standard deviations at which a feature is clipped."""
-SHRINKAGE = 0.2
-"""Added to the variances of standardised features before whitening."""
+MAX_DEVIATION = 3.0  # standard deviations at which a feature is clipped
+SHRINKAGE = 0.2  # added to the variances of standardised features before whitening
 FOLDS = 4
-MIN_IMAGES = 16
-"""Clean images that are needed to estimate how clean images vary."""
-WINDOWS = (4, 16, 64)
-"""Images that are tested together, where batches are smaller."""
-RECENT = 16
-"""Images, at least, that decide whether a drift has ended."""
-NORMAL = NormalDist()
+MIN_IMAGES = 16  # clean images that are needed to estimate how clean images vary
+WINDOWS = (4, 16, 64)  # images that are tested together, where batches are smaller
+RECENT = 16  # images, at least, that decide whether a drift has ended
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Whether images have drifted: river's names, and Alibi Detect's numbers."""
+
+    drift_detected: bool = False
+    warning_detected: bool = False
+    distance: float = 0.0  # from clean images; 1 is the mean distance of one clean image from the mean of all
+    threshold: float = 0.0  # distance above which it is drift
+    p_value: float = 1.0  # probability that clean images are as far as that
+    since: int | None = None  # number of the image with which the drift began, the first being 1
+    since_time: float | None = None  # when that was, in seconds since 1970
+
+    @property
+    def is_drift(self) -> bool:
+        return self.drift_detected
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """Alibi Detect's names: ``is_drift``, ``distance``, ``threshold``, ``p_val``."""
+        numbers = int(self.drift_detected), self.distance, self.threshold, self.p_value
+        return dict(zip(("is_drift", "distance", "threshold", "p_val"), numbers, strict=True))
 
 
 @dataclass(frozen=True)
@@ -50,10 +65,8 @@ class Whitening:
 
     mean: Array
     std: Array
-    centre: Array
-    """Mean of the clean images after clipping."""
-    matrix: Array
-    """``[features, features]``."""
+    centre: Array  # mean of the clean images after clipping
+    matrix: Array  # `[features, features]`
 
     @classmethod
     def of(cls, features: Array) -> Whitening:
@@ -73,12 +86,9 @@ class CleanImages:
 
     images: int
     whitening: Whitening
-    length: float
-    """T: mean squared length of a whitened clean image."""
-    variance: float
-    """V: variance of that squared length."""
-    norm: float
-    """S: squared Frobenius norm of the covariance."""
+    length: float  # T: mean squared length of a whitened clean image
+    variance: float  # V: variance of that squared length
+    norm: float  # S: squared Frobenius norm of the covariance
 
     @classmethod
     def of(cls, features: Array) -> CleanImages:
@@ -127,12 +137,12 @@ class CleanImages:
         if beyond <= 0:
             return 1.0
         mean, deviation = self._log_normal(images)
-        return math.erfc((math.log(beyond) - mean) / deviation / math.sqrt(2)) / 2
+        return float(ndtr((mean - math.log(beyond)) / deviation))
 
     def threshold(self, rate: float, images: float, content: float) -> float:
         """Distance that clean images exceed at this rate."""
         mean, deviation = self._log_normal(images)
-        beyond = math.exp(mean + deviation * NORMAL.inv_cdf(1 - rate))
+        beyond = math.exp(mean - deviation * ndtri(rate))
         return content + beyond * (1 / images + 1 / self.images) / self.length
 
     def distance(self, rows: Array) -> float:
@@ -166,8 +176,7 @@ class DriftDetector:
         self.rows: Array = np.zeros((0, clean.width))
         self.times: Array = np.zeros(0)
         self.seen = 0
-        self._drifted: Array = np.zeros(clean.width)
-        """Mean of the images of the present drift."""
+        self._drifted: Array = np.zeros(clean.width)  # mean of the images of the present drift
         self.drift = Drift()
 
     def state(self) -> State:
@@ -183,14 +192,11 @@ class DriftDetector:
         self.seen = int(state["seen"])
         self.rows, self.times, self._drifted = (state[name].astype(np.float64) for name in ("rows", "times", "drifted"))
         warning, distance, threshold, p_value = state["drift"].tolist()
-        since, since_time = None, None
-        if len(state["since"]):
-            since, since_time = state["since"].tolist()
-            since = int(since)
+        since, since_time = state["since"].tolist() or (None, None)
         if self.seen < len(self.rows) or (since is not None and not 1 <= since <= self.seen):
             raise ValueError("it has seen fewer images than it remembers")
-        detected = since is not None
-        self.drift = Drift(detected, warning > 0, distance, threshold, p_value, since, since_time)
+        since = None if since is None else int(since)
+        self.drift = Drift(since is not None, warning > 0, distance, threshold, p_value, since, since_time)
 
     def update(self, features: Array, time: float = math.nan) -> Drift:
         """Test a batch ``[n, features]`` seen at ``time``."""
@@ -204,23 +210,19 @@ class DriftDetector:
         sizes = [len(batch), *(size for size in WINDOWS if len(batch) < size)]
         tests = [self._test(self.rows[-size:], len(sizes)) for size in sizes if size <= len(self.rows)]
         p_value, distance, threshold = min(tests)
-        warning = math.sqrt(self.rate)
-        before = self.drift
-        detected = p_value < self.rate
+        before, detected, recent = self.drift, p_value < self.rate, max(RECENT, len(batch))
         if before.drift_detected:
-            detected = not self._over(self.rows[-max(RECENT, len(batch)) :])
+            detected = not self._over(self.rows[-recent:])
             if not detected:  # forget the drift's images
-                keep = max(RECENT, len(batch))
-                self.rows, self.times = self.rows[-keep:], self.times[-keep:]
-        since, since_time = before.since, before.since_time
-        if not detected:
-            since, since_time = None, None
-        elif not before.drift_detected:
+                self.rows, self.times = self.rows[-recent:], self.times[-recent:]
+        since, since_time = (before.since, before.since_time) if detected else (None, None)
+        if detected and not before.drift_detected:
             since, since_time = self._change()
         if since is not None:
             drifted = self.rows[-min(self.seen - since + 1, len(self.rows)) :].mean(axis=0)
             self._drifted = drifted if not before.drift_detected else 0.9 * self._drifted + 0.1 * drifted
-        self.drift = Drift(detected, detected or p_value < warning, distance, threshold, p_value, since, since_time)
+        warning = detected or p_value < math.sqrt(self.rate)
+        self.drift = Drift(detected, warning, distance, threshold, p_value, since, since_time)
         return self.drift
 
     def _over(self, recent: Array) -> bool:

@@ -6,28 +6,20 @@ needs the constant scene of a fixed camera: in a stream of unrelated images it i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from fozo.monitor.types import Stateful
+from fozo.monitor.event import Event
 from fozo.types import Array, Floats
 
-GRID = 16
-"""Most rows and columns of the thumbnails by which scenes are compared."""
-SAME = 0.02 / 255
-"""Mean difference of two frames below which they are the same frame: a sensor's noise alone is more."""
-BLACK = 0.05
-"""Mean brightness, as a fraction of full scale, below which a picture is black."""
-FLAT = 0.02
-"""Standard deviation of brightness, as a fraction of full scale, below which a lens is covered."""
-BURNT = 0.5
-"""Fraction of white pixels above which a picture is over-exposed."""
+GRID = 16  # most rows and columns of the thumbnails by which scenes are compared
+SAME = 0.02 / 255  # mean difference of two frames below which they are the same frame: a sensor's noise alone is more
+BLACK = 0.05  # mean brightness, as a fraction of full scale, below which a picture is black
+FLAT = 0.02  # standard deviation of brightness, as a fraction of full scale, below which a lens is covered
+BURNT = 0.5  # fraction of white pixels above which a picture is over-exposed
 SAME_SCENE, OTHER_SCENE = 0.8, 0.3
 """Correlation of thumbnails above which two frames show one scene, and below which they show two."""
-SETTLE = 16
-"""Frames of one scene before it counts as the scene of a fixed camera."""
+SETTLE = 16  # frames of one scene before it counts as the scene of a fixed camera
 SENTENCES = {
     "black": "the picture is black: lens covered, no light or no signal",
     "covered": "the picture has no contrast at all: lens covered or fogged",
@@ -35,44 +27,29 @@ SENTENCES = {
     "frozen": "the picture is frozen: the same frame comes again and again",
     "turned": "the whole scene changed at once: camera turned, moved or blocked",
 }
-LASTING = {"black": 3, "covered": 3, "over-exposed": 3, "frozen": 8, "turned": 4}
-"""Frames in a row until a fault counts."""
+LASTING = {"black": 3, "covered": 3, "over-exposed": 3, "frozen": 8, "turned": 4}  # frames until a fault counts
 
 
-@dataclass(frozen=True)
-class FaultChange:
-    """A fault that begins, or ends."""
-
-    name: str
-    began: bool
-    image: int
-    """With which image of the stream, the first being 1."""
-
-
-class FaultDetector(Stateful):
+class FaultDetector:
     """Finds faults in frames that come in order."""
 
     STATE = ("frames", "lasted", "began", "previous", "scene", "settled")
 
     def __init__(self, image_size: tuple[int, int]) -> None:
         self.frames = 0
-        self.lasted = np.zeros(len(LASTING), dtype=np.int64)
-        """Frames in a row that show each fault."""
-        self.began = np.zeros(len(LASTING), dtype=np.int64)
-        """Image that each present fault began with; 0 where there is none."""
-        self.previous: Floats = np.zeros((0, *image_size), dtype=np.float32)
-        """The last frame in gray, if there was one."""
+        self.lasted = np.zeros(len(LASTING), dtype=np.int64)  # frames in a row that show each fault
+        self.began = np.zeros(len(LASTING), dtype=np.int64)  # image that each fault began with; 0 where there is none
+        self.previous: Floats = np.zeros((0, *image_size), dtype=np.float32)  # the last frame in gray, if there was one
         self.scene: Array = np.zeros((0, *(len(_borders(side)) for side in image_size)))
         self.settled = 0
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Faults that last."""
         return tuple(name for name, began in zip(LASTING, self.began, strict=True) if began)
 
-    def update(self, pixels: Floats) -> list[FaultChange]:
+    def update(self, pixels: Floats, time: float = 0.0) -> list[Event]:
         """Update by frames ``[B, channels, height, width]`` in [0, 1]; return the faults that began or ended."""
-        changes, lasted, began = [], self.lasted.copy(), self.began.copy()
+        events, lasted, began = [], self.lasted.copy(), self.began.copy()
         for frame in pixels:
             self.frames += 1
             present = self._present(frame)
@@ -80,15 +57,14 @@ class FaultDetector(Stateful):
                 lasted[i] = lasted[i] + 1 if name in present else 0
                 if lasted[i] == needed:
                     began[i] = self.frames - needed + 1
-                    changes.append(FaultChange(name, True, int(began[i])))
+                    events.append(Event(name, int(began[i]), time, SENTENCES[name]))
                 elif began[i] and not lasted[i]:
                     began[i] = 0
-                    changes.append(FaultChange(name, False, self.frames))
+                    events.append(Event(f"{name} over", self.frames, time, f"no longer: {SENTENCES[name]}"))
         self.lasted, self.began = lasted, began
-        return changes
+        return events
 
     def _present(self, frame: Floats) -> set[str]:
-        """Faults that one frame shows."""
         found = set()
         gray = frame.mean(axis=0)
         mean, deviation = float(gray.mean()), float(gray.std())
@@ -126,8 +102,7 @@ def _thumbnail(gray: Floats) -> Array:
     return _standardised(np.asarray(sums / sizes, dtype=np.float64))
 
 
-def _borders(side: int) -> npt.NDArray[np.int64]:
-    """First pixel of each block of a side."""
+def _borders(side: int) -> npt.NDArray[np.int64]:  # first pixel of each block
     return np.arange(0, side, max(1, -(-side // GRID)))
 
 

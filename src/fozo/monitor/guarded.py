@@ -6,12 +6,12 @@ logits = guarded(images)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fozo.errors import FozoError
 from fozo.methods.base import Method
 from fozo.methods.common.info import MethodInfo
+from fozo.methods.common.options import NoOptions
 from fozo.methods.common.wrapper import Wrapper
 from fozo.monitor.monitor import Monitor
 from fozo.types import Answer, Batch, Floats
@@ -19,15 +19,10 @@ from fozo.types import Answer, Batch, Floats
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from fozo.monitor.types import Drift
+    from fozo.monitor.drift import Drift
 
 
-@dataclass(frozen=True)
-class GuardedConfig:
-    """Guarding has no options: those of the comparison are the monitor's."""
-
-
-class Guarded(Wrapper[GuardedConfig]):
+class Guarded(Wrapper[NoOptions]):
     """Returns the plain model's logits while the monitor's evidence says that adaptation hurts (``status.guarding``).
 
     It begins where the expected gain of adaptation is below zero by more than two standard errors, and ends where it is
@@ -36,13 +31,15 @@ class Guarded(Wrapper[GuardedConfig]):
 
     Args:
         inner: any method; call the guarded one from now on.
-        monitor: watches ``inner`` from now on; it needs ``shadow`` above 0 and a reference with corruptions.
+        monitor: is attached to ``inner`` by ``monitor.watch(inner, guard=True)``; it needs ``shadow`` above 0 and a
+            reference with corruptions.
     """
 
     info = MethodInfo(
         "guarded", "plain predictions while adaptation hurts", "inner + shadow", "what the inner method adapts", ""
     )
-    PRESETS: ClassVar = {"default": GuardedConfig()}
+    inner: Method[Any]
+    PRESETS: ClassVar = {"default": NoOptions()}
 
     def __init__(self, inner: Method[Any], monitor: Monitor) -> None:
         if monitor.shadow == 0 or monitor.reference.adapted is None:
@@ -50,9 +47,8 @@ class Guarded(Wrapper[GuardedConfig]):
                 "a guard compares with the plain model: it needs a monitor with shadow above 0, and a reference "
                 "collected with corruptions"
             )
-        self.monitor = monitor.watch(inner)
-        monitor.guarded = True
         super().__init__(inner.engine, inner.statistics, inner=inner)
+        self.monitor = monitor.watch(inner, guard=True)
 
     @property
     def drift(self) -> Drift:
@@ -69,13 +65,10 @@ class Guarded(Wrapper[GuardedConfig]):
         return self.plain(batch)
 
     def metrics(self) -> dict[str, float]:
-        assert self.inner is not None
         return self.inner.metrics()
 
     def clone(self) -> Self:
-        assert self.inner is not None
         return type(self)(self.inner.clone(), self.monitor.clone())
 
     def sibling(self) -> Self:
-        assert self.inner is not None
         return type(self)(self.inner.sibling(), self.monitor.clone())

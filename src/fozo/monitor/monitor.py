@@ -27,17 +27,14 @@ from fozo.errors import FozoError
 from fozo.methods.base import Method
 from fozo.methods.common.observer import Observation
 from fozo.methods.common.state import check_finite, load_state, save_state
-from fozo.monitor.accuracy import Estimate, prediction_features
-from fozo.monitor.drift import RECENT
-from fozo.monitor.faults import SENTENCES, FaultChange
+from fozo.monitor.drift import RECENT, Drift
+from fozo.monitor.event import Event, thumbnail
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import MonitorReference
-from fozo.monitor.sentences import changes, clear_changes
+from fozo.monitor.regression import Estimate, prediction_features
 from fozo.monitor.signatures import Guess, Signatures
 from fozo.monitor.state import StreamState
-from fozo.monitor.status import Status
-from fozo.monitor.thumbnails import thumbnail
-from fozo.monitor.types import Drift, Event
+from fozo.monitor.status import Status, changes, clear_changes
 from fozo.types import Floats, State, Tap
 
 if TYPE_CHECKING:
@@ -66,7 +63,7 @@ class Monitor:
     plain: Floats | None = None
     """The plain model's logits of the latest batch, where it predicted all of its images."""
     guarded: bool = False
-    """Whether a :class:`fozo.Guarded` method uses it: then all images are compared while adaptation hurts."""
+    """Whether it watches for :class:`fozo.Guarded`: then all images are compared while adaptation hurts."""
 
     def __init__(
         self,
@@ -95,17 +92,20 @@ class Monitor:
             thumbnails=self.thumbnails, on_event=self.on_event, clock=self.clock,
         )  # fmt: skip
 
-    def watch(self, adapter: Method[Any]) -> Self:
-        """Observe an adapter's batches from now on. An adapter has one monitor, and a monitor one adapter."""
+    def watch(self, adapter: Method[Any], *, guard: bool = False) -> Self:
+        """Observe an adapter's batches from now on. An adapter has one monitor, and a monitor one adapter.
+
+        With ``guard``, ``status.guarding`` says whether adaptation hurts, as :class:`fozo.Guarded` needs it.
+        """
         self.reference.check(adapter)
         with self._lock:
-            if self._adapter is adapter:
-                return self
-            if self._adapter is not None:
+            if self._adapter not in (None, adapter):
                 raise FozoError("this monitor watches another adapter already; call unwatch() first, or make another")
-            adapter.attach(self)
-            self._adapter, self.quality = adapter, QualityStatistics(adapter.engine.spec)
-            self.reset()
+            if self._adapter is None:
+                adapter.attach(self)
+                self._adapter, self.quality = adapter, QualityStatistics(adapter.engine.spec)
+                self.reset()
+            self.guarded |= guard
         return self
 
     def unwatch(self) -> None:
@@ -113,7 +113,7 @@ class Monitor:
         with self._lock:
             if self._adapter is not None:
                 self._adapter.detach(self)
-            self._adapter = None
+            self._adapter, self.guarded = None, False
 
     def __enter__(self) -> Self:
         return self
@@ -219,7 +219,7 @@ class Monitor:
             stream.images += len(images)
             stream.update(features[finite], prediction_features(observation.logits[finite]), now)
             self._compare(observation)
-            faults = stream.faults.update(self.quality.pixels(images))
+            faults = stream.faults.update(self.quality.pixels(images), now)
             self._update_status()
             if self.thumbnails:
                 seen = {"camera": images[-1], "equalised": observation.last_input}
@@ -243,22 +243,23 @@ class Monitor:
         """Compute the status from what is remembered alone."""
         stream, reference = self._stream, self.reference
         drift, white, signatures = stream.detector.drift, reference.clean.whitening, reference.signatures
-        status = Status(stream.images, drift, faults=stream.faults.faults)
-        coordinates = None
+        quality, guess, coordinates, expected = dict[str, float](), None, None, None
         if len(stream.features):
-            clear = tuple(clear_changes(stream.features, white.mean, white.std))
-            status = replace(status, quality=changes(stream.features, white.mean), changes=clear)
-            coordinates = None if signatures is None else signatures.coordinates(stream.features)
-        if signatures is not None and drift.drift_detected:
-            status = replace(status, guess=self._guess(signatures))
+            quality = changes(stream.features, white.mean)
+            if signatures is not None:
+                coordinates = signatures.coordinates(stream.features)
+                guess = self._guess(signatures) if drift.drift_detected else None
         if reference.adapted is not None and coordinates is not None:
-            outside, relative = status.guess is not None and not status.guess.known, reference.unlabelled
+            outside, relative = guess is not None and not guess.known, reference.unlabelled
             expected = reference.adapted.estimate(stream.predictions, coordinates, outside=outside, relative=relative)
-            status = replace(status, relative_accuracy=expected) if relative else replace(status, accuracy=expected)
-        comparison = stream.shadow.compare(coordinates, reference.plain, reference.adapted)
+        comparison = stream.shadow.compare(reference.plain, reference.adapted, coordinates)
         hurts = comparison is not None and (comparison.may_hurt if stream.guarding else comparison.hurts)
         stream.guarding = self.guarded and hurts
-        self.status = replace(status, shadow=comparison, guarding=stream.guarding)
+        accuracy, relative_accuracy = (None, expected) if reference.unlabelled else (expected, None)
+        self.status = Status(
+            stream.images, drift, quality, clear_changes(quality, white.std), guess, accuracy, relative_accuracy,
+            stream.faults.faults, comparison, stream.guarding,
+        )  # fmt: skip
 
     def _guess(self, signatures: Signatures) -> Guess:
         """Diagnose the drift; where the latest images look like another corruption, name that one."""
@@ -269,14 +270,10 @@ class Monitor:
         late = signatures.guess(features[-RECENT:])
         return late if late.known and late.kind not in guess.kinds else guess
 
-    def _raise_events(self, before: Status, faults: list[FaultChange], now: float) -> None:
+    def _raise_events(self, before: Status, faults: list[Event], now: float) -> None:
         status, stream = self.status, self._stream
-        for change in faults:
-            text = SENTENCES[change.name]
-            if change.began:
-                self._raise(Event(change.name, change.image, now, text))
-            else:
-                self._raise(Event(f"{change.name} over", change.image, now, f"no longer: {text}"))
+        for fault in faults:
+            self._raise(fault)
         name, image, text = "", status.images, status.sentence
         if status.drift.since is not None and not before.drift.drift_detected:
             name, image = "drift", status.drift.since

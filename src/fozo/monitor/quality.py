@@ -16,32 +16,17 @@ from fozo.core.descriptor import Spectra, spectra
 from fozo.errors import FozoError
 from fozo.types import Array, Floats, Spec
 
-LUMA = np.array([0.2126, 0.7152, 0.0722])
-"""Rec. 709: how bright red, green and blue are to the eye."""
+LUMA = np.array([0.2126, 0.7152, 0.0722])  # Rec. 709: how bright red, green and blue are to the eye
 GAMMA = 2.2
-BLOCK = 8
-"""Pixels of a JPEG block."""
-LEVEL = 1 / 255
-"""What 8 bits resolve; added where a logarithm needs a floor."""
-OCTAVES = ("finest detail", "fine detail", "medium detail")
-"""The three finest octaves."""
-
-
-def _percent(change: float) -> str:
-    return f"{100 * np.expm1(change):+.0f} %"
-
-
-def _stops(change: float) -> str:
-    return f"{change:+.1f} stops"
-
-
-def _times(change: float) -> str:
-    factor = float(np.exp(abs(change)))
-    return f"{'x' if change > 0 else '/'}{factor:.1f}"
-
-
-def _points(change: float) -> str:
-    return f"{100 * change:+.0f} points"
+BLOCK = 8  # pixels of a JPEG block
+LEVEL = 1 / 255  # what 8 bits resolve; added where a logarithm needs a floor
+OCTAVES = ("finest detail", "fine detail", "medium detail")  # the three finest octaves
+UNITS: dict[str, Callable[[float], str]] = {  # how a change is written
+    "%": lambda change: f"{100 * np.expm1(change):+.0f} %",
+    "stops": lambda change: f"{change:+.1f} stops",
+    "times": lambda change: f"{'x' if change > 0 else '/'}{np.exp(abs(change)):.1f}",
+    "points": lambda change: f"{100 * change:+.0f} points",
+}
 
 
 @dataclass(frozen=True)
@@ -49,33 +34,35 @@ class Statistic:
     """One image-quality statistic."""
 
     name: str
-    format: Callable[[float], str]
-    """A change of it in its unit."""
-    min_change: float
-    """Smaller changes are not reported, however significant they are."""
+    unit: str  # of `UNITS`
+    min_change: float  # smaller changes are not reported, however significant they are
     meaning: str
 
 
-STATISTICS = tuple(
+STATISTICS = tuple(  # in the order of the columns of `QualityStatistics`
     Statistic(*row)
     for row in (
-        ("brightness", _stops, 0.15, "mean luminance in linear light, in stops (a stop is a factor of two)"),
-        ("contrast", _percent, 0.05, "standard deviation of luma"),
-        ("saturation", _percent, 0.08, "mean difference between the strongest and the weakest channel"),
-        ("warmth", _points, 0.02, "red less blue, as a part of full scale: above 0 is warmer, below cooler"),
-        ("green", _points, 0.02, "green less the mean of red and blue, as a part of full scale: below 0 is magenta"),
-        ("finest detail", _percent, 0.08, "amplitude of luma at 2 to 4 pixels a period"),
-        ("fine detail", _percent, 0.08, "amplitude of luma at 4 to 8 pixels a period"),
-        ("medium detail", _percent, 0.08, "amplitude of luma at 8 to 16 pixels a period"),
-        ("noise", _times, 0.2, "median deviation between neighbouring pixels, as the sigma of gaussian noise"),
-        ("evenness of noise", _times, 0.1, "median over mean of these deviations: high for even noise, low for specks"),
-        ("blockiness", _percent, 0.05, "steps of luma at the borders of 8 x 8 blocks over those elsewhere"),
-        ("sideways detail", _percent, 0.08, "steps of luma across over those down: falls where motion blurs sideways"),
-        ("burnt highlights", _points, 0.02, "pixels at 98 % of full scale or more"),
-        ("blocked shadows", _points, 0.02, "pixels at 2 % of full scale or less"),
+        ("brightness", "stops", 0.15, "mean luminance in linear light, in stops (a stop is a factor of two)"),
+        ("contrast", "%", 0.05, "standard deviation of luma"),
+        ("saturation", "%", 0.08, "mean difference between the strongest and the weakest channel"),
+        ("warmth", "points", 0.02, "red less blue, as a part of full scale: above 0 is warmer, below cooler"),
+        ("green", "points", 0.02, "green less the mean of red and blue, as a part of full scale: below 0 is magenta"),
+        ("finest detail", "%", 0.08, "amplitude of luma at 2 to 4 pixels a period"),
+        ("fine detail", "%", 0.08, "amplitude of luma at 4 to 8 pixels a period"),
+        ("medium detail", "%", 0.08, "amplitude of luma at 8 to 16 pixels a period"),
+        ("noise", "times", 0.2, "median deviation between neighbouring pixels, as the sigma of gaussian noise"),
+        (
+            "evenness of noise",
+            "times",
+            0.1,
+            "median over mean of these deviations: high for even noise, low for specks",
+        ),
+        ("blockiness", "%", 0.05, "steps of luma at the borders of 8 x 8 blocks over those elsewhere"),
+        ("sideways detail", "%", 0.08, "steps of luma across over those down: falls where motion blurs sideways"),
+        ("burnt highlights", "points", 0.02, "pixels at 98 % of full scale or more"),
+        ("blocked shadows", "points", 0.02, "pixels at 2 % of full scale or less"),
     )
 )
-"""In the order of the columns of :class:`QualityStatistics`."""
 NAMES = tuple(each.name for each in STATISTICS)
 
 

@@ -28,10 +28,9 @@ from fozo.monitor.drift import CleanImages
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.monitor.regression import Evidence, Regression
 from fozo.monitor.signatures import SEVERITIES, Signatures
-from fozo.types import Array, Floats, Spec, State, Tap
+from fozo.types import Array, Floats, State, Tap
 
-SAMPLE = 64
-"""Images that are corrupted for each kind and severity by default; each takes other ones, so that all get a turn."""
+SAMPLE = 64  # images that are corrupted for each kind and severity by default
 BATCH = 20
 MAX_VALUE = 1e12
 Progress = Callable[[str, int, int], None]
@@ -43,15 +42,11 @@ class Measurement:
     """What was measured of some images under one corruption."""
 
     kind: str
-    severity: int
-    """0 for clean images."""
-    indices: npt.NDArray[np.int64]
-    """Which of the clean images they are."""
+    severity: int  # 0 for clean images
+    indices: npt.NDArray[np.int64]  # which of the clean images they are
     features: Array
-    plain: Floats
-    """Logits of the plain model."""
-    adapted: Floats
-    """Logits of the method, reset before these images."""
+    plain: Floats  # logits of the plain model
+    adapted: Floats  # logits of the method, reset before these images
 
 
 @dataclass(frozen=True)
@@ -60,17 +55,12 @@ class MonitorReference:
 
     fingerprint: str
     model: str
-    method: str
-    """Name of the method whose predictions are judged."""
+    method: str  # name of the method whose predictions are judged
     clean: CleanImages
-    signatures: Signatures | None
-    """``None`` if no images were corrupted."""
-    adapted: Regression | None
-    """For the predictions of the method."""
-    plain: Regression | None
-    """For those of the plain model."""
-    unlabelled: bool
-    """Whether there were no labels: then accuracy is expected as a fraction of that on clean images."""
+    signatures: Signatures | None  # `None` if no images were corrupted
+    adapted: Regression | None  # for the predictions of the method
+    plain: Regression | None  # for those of the plain model
+    unlabelled: bool  # whether there were no labels: then accuracy is expected as a fraction of that on clean images
 
     KIND = "monitor reference"
     VERSION = 2
@@ -105,22 +95,22 @@ class MonitorReference:
             if labels is None and len(images.classes) > 1:
                 images = match_classes(images, spec)
                 labels = np.array([sample.label for sample in images.samples])
-            pixels = _read(images, spec, progress)
-        else:
-            pixels = images
-        if labels is not None and (len(labels) != len(pixels) or not 0 <= labels.min() <= labels.max() < spec.classes):
+            read = []
+            for index in range(len(images)):
+                read.append(prepare(images, images.read(index), spec.image_size, spec.channels))
+                progress("reading", index + 1, len(images))
+            images = np.stack(read)
+        if labels is not None and (len(labels) != len(images) or not 0 <= labels.min() <= labels.max() < spec.classes):
             raise FozoError(
-                f"{len(labels)} labels up to {labels.max()} were given for {len(pixels)} images and {spec.classes} "
+                f"{len(labels)} labels up to {labels.max()} were given for {len(images)} images and {spec.classes} "
                 f"classes; give one column of the logits for each image, or no labels"
             )
         if sample < 2:
             raise FozoError(f"sample is {sample}; give at least 2 images for each corruption, such as {SAMPLE}")
-        return cls.of(adapter, list(measure(adapter, pixels, sample if corruptions else 0, progress)), labels)
+        return cls.of(adapter, list(measure(adapter, images, sample if corruptions else 0, progress)), labels)
 
     @classmethod
-    def of(
-        cls, adapter: Method[Any], measurements: list[Measurement], labels: Labels | None = None
-    ) -> MonitorReference:
+    def of(cls, adapter: Method[Any], measurements: list[Measurement], labels: Labels | None) -> MonitorReference:
         """Fit it to what :func:`measure` returned, the clean images first."""
         first, *corrupted = measurements
         spec, clean = adapter.engine.spec, CleanImages.of(first.features)
@@ -136,7 +126,7 @@ class MonitorReference:
                 predicted = logits.argmax(axis=1)
                 correct = None if labels is None else (predicted == labels[one.indices]).astype(np.float64)
                 soft_labels = clean_probabilities[one.indices, predicted]
-                evidence.append(Evidence(one.kind, logits, signatures.whiten(one.features), soft_labels, correct))
+                evidence.append(Evidence(one.kind, logits, signatures.coordinates(one.features), soft_labels, correct))
             return Regression.of(evidence)
 
         adapted, plain = ([getattr(one, name) for one in measurements] for name in ("adapted", "plain"))
@@ -186,14 +176,14 @@ class MonitorReference:
         if version != cls.VERSION or header.get("looks") != list(NAMES):
             raise FozoError(f"{name} holds a monitor reference of another version ({version!r}); collect it again")
         try:
-            return cls._from_file(header, arrays)
+            return cls._of_arrays(header, arrays)
         except (KeyError, TypeError, ValueError) as error:
             raise FozoError(
                 f"{name} holds a damaged monitor reference ({type(error).__name__}: {error}); collect it again"
             ) from error
 
     @classmethod
-    def _from_file(cls, header: Mapping[str, Any], arrays: State) -> MonitorReference:
+    def _of_arrays(cls, header: Mapping[str, Any], arrays: State) -> MonitorReference:
         parts: dict[str, dict[str, Array]] = {"clean": {}, "signatures": {}, "adapted": {}, "plain": {}}
         for name, array in arrays.items():
             part, _, key = name.partition(".")
@@ -211,14 +201,6 @@ class MonitorReference:
         )
         fingerprint, model, method = (str(header[name]) for name in ("fingerprint", "model", "method"))
         return cls(fingerprint, model, method, clean, signatures, adapted, plain, bool(header["unlabelled"]))
-
-
-def _read(images: ImageSet, spec: Spec, progress: Progress) -> Pixels:
-    found = []
-    for index in range(len(images)):
-        found.append(prepare(images, images.read(index), spec.image_size, spec.channels))
-        progress("reading", index + 1, len(images))
-    return np.stack(found)
 
 
 def turns(count: int, kinds: tuple[str, ...], sample: int = SAMPLE) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:

@@ -2,11 +2,10 @@
 
     logit P(right) = w . x + u(c),    u ~ GP(0, k),    k(c, c') = s^2 exp(-|c - c'| / l)
 
-``x`` are the features of one prediction and their mean over the predictions around it (:data:`COLUMNS`), and a 1; ``c``
-are the coordinates of the images among the signatures. Near a corruption that was seen at calibration, ``u`` is how
-much better or worse predictions were than they seem. Far from all of them it falls back to 0, and its variance to s^2.
-So a known corruption is corrected for, an unknown one only as far as it resembles known ones, and the interval says
-which it was.
+``x`` are the features of one prediction, their mean over the predictions around it, and a 1; ``c`` the coordinates of
+the images among the signatures. Near a corruption that was seen at calibration, ``u`` is how much better or worse
+predictions were than they seem. Far from all of them it falls back to 0, and its variance to s^2. So a known
+corruption is corrected for, an unknown one only as far as it resembles known ones, and the interval says which it was.
 
 **Targets** are soft labels: the probability that the plain model gives to the same class for the same image
 uncorrupted. They need no label and vary much less by chance than right or wrong. They are right as a *fraction* of
@@ -20,33 +19,51 @@ Learning, section 3.4); signal std ``s`` and lengthscale ``l`` from a grid by le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import block_diag
 from scipy.spatial.distance import cdist
-from scipy.special import expit
+from scipy.special import entr, expit, softmax
 
-from fozo.monitor.accuracy import Estimate, prediction_features
-from fozo.monitor.signatures import Coordinates
 from fozo.types import Array, Floats
 
-CHUNK = 64
-"""Predictions in a group of the calibration: as many as a monitor considers together."""
-COLUMNS = 6
-"""Features of a prediction, and their means over its group."""
-RIDGE = 1.0
+CHUNK = 64  # predictions in a group of the calibration: as many as a monitor considers together
+COLUMNS = 6  # features of a prediction, and their means over its group
+RIDGE = np.diag([1e-6, *(1.0,) * COLUMNS])  # precision of the weights; the first is the intercept
 SIGNAL_STDS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.4)
 LENGTHSCALES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-FIRST = 0.6, 16.0
-"""Signal std and lengthscale of the first fit."""
+FIRST = 0.6, 16.0  # signal std and lengthscale of the first fit
 JITTER = 1e-6
 STEPS = 40
-FILE_NAMES = "columns", "weights", "places", "offsets", "spread", "numbers"
-"""Names of the arrays in a file."""
+T95 = 2.14  # standard errors to each side: Student's t with 14 degrees of freedom, as there are 15 kinds
+FILE_NAMES = "columns", "weights", "places", "offsets", "spread", "numbers"  # names of the arrays in a file
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expected accuracy, with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    outside: bool = False  # whether the images look like nothing seen at calibration: the interval may be too narrow
+    relative: bool = False  # whether it is a fraction of the accuracy on clean images, which is unknown without labels
+
+    @classmethod
+    def about(cls, value: float, error: float, *, outside: bool, relative: bool) -> Estimate:
+        """Make one from its standard error; an accuracy is at most 1."""
+        low, high = max(0.0, value - T95 * error), value + T95 * error
+        return cls(value, low, high if relative else min(1.0, high), outside, relative)
+
+    def __str__(self) -> str:
+        unit = " of that on clean images" if self.relative else ""
+        hint = ", outside what was seen at calibration" if self.outside else ""
+        return f"expected accuracy {self.value:.0%}{unit} ({self.low:.0%} to {self.high:.0%}{hint})"
 
 
 @dataclass(frozen=True)
@@ -55,19 +72,9 @@ class Evidence:
 
     kind: str
     logits: Floats
-    coordinates: Array
-    """Of each image: :meth:`fozo.monitor.signatures.Signatures.whiten`."""
-    soft_labels: Array
-    """Probability that the plain model gave to the same class for the same image uncorrupted."""
-    correct: Array | None = None
-    """1 or 0, where there are labels."""
-
-    def groups(self) -> Iterator[Evidence]:
-        """Parts of about :data:`CHUNK` predictions."""
-        count = len(self.logits)
-        for i in np.array_split(np.arange(count), max(1, count // CHUNK)):
-            correct = None if self.correct is None else self.correct[i]
-            yield Evidence(self.kind, self.logits[i], self.coordinates[i], self.soft_labels[i], correct)
+    coordinates: Array  # of each image among the signatures
+    soft_labels: Array  # probability that the plain model gave to the same class for the same image uncorrupted
+    correct: Array | None = None  # 1 or 0, where there are labels
 
 
 @dataclass(frozen=True)
@@ -77,56 +84,50 @@ class Regression:
     centre: Array
     scale: Array
     weights: Array
-    coordinates: Array
-    """``[groups, f]``: of the groups that it was fitted to."""
-    dual: Array
-    """K^-1 u: the process at a point is ``dual @ k``, with its covariances ``k`` to the groups (R&W eq. 3.21)."""
-    covariance: Array
-    """``[weights + groups] * 2``: g^T covariance g is the variance of a mean less that of the process (:meth:`of`)."""
+    coordinates: Array  # `[groups, f]`: of the groups that it was fitted to
+    dual: Array  # K^-1 u: the process at a point is `dual @ k`, with its covariances `k` to the groups (R&W eq. 3.21)
+    covariance: Array  # `[weights + groups] * 2`: g^T covariance g is the variance of a mean less that of the process
     signal_std: float
     lengthscale: float
     intercept: float
-    slope: float
-    """By these two the score becomes the logit of being right."""
-    clean: float
-    """Mean soft label of the clean images."""
-    images: int
-    """How many clean images there were."""
+    slope: float  # by these two the score becomes the logit of being right
+    clean: float  # mean soft label of the clean images
+    images: int  # how many clean images there were
 
     @classmethod
     def of(cls, evidence: Sequence[Evidence]) -> Regression:
         """Fit it; the evidence of the clean images comes first."""
-        groups = [group for each in evidence for group in each.groups()]
-        columns = np.concatenate([_columns(prediction_features(group.logits)) for group in groups])
-        soft_labels = np.concatenate([group.soft_labels for group in groups])
-        group = np.repeat(np.arange(len(groups)), [len(each.soft_labels) for each in groups])
+        counts = [len(each.logits) for each in evidence]
+        chunks = [np.array_split(np.arange(count), max(1, count // CHUNK)) for count in counts]
+        groups = [(each, i) for each, parts in zip(evidence, chunks, strict=True) for i in parts]
+        columns = np.concatenate([_columns(prediction_features(each.logits[i])) for each, i in groups])
+        soft_labels = np.concatenate([each.soft_labels for each in evidence])
         centre, scale = columns.mean(axis=0), columns.std(axis=0) + 1e-9
-        x = _with_one((columns - centre) / scale)
-        coordinates = np.array([each.coordinates.mean(axis=0) for each in groups])
+        member = np.repeat(np.eye(len(groups)), [len(i) for _, i in groups], axis=0)
+        design = np.column_stack([np.ones(len(columns)), (columns - centre) / scale, member])
+        coordinates = np.array([each.coordinates[i].mean(axis=0) for each, i in groups])
         distances = cdist(coordinates, coordinates)
-        process, weight = _choose(x, soft_labels, group, np.array([each.kind for each in groups]), distances)
+        process, weight = _choose(design, soft_labels, np.array([each.kind for each, _ in groups]), distances)
         kernel = _kernel(distances, *process)
-        found, curvature = _laplace(x, soft_labels, group, kernel, weight)
-        number, inverse = x.shape[1], np.linalg.inv(kernel)
+        found, curvature = _laplace(design, soft_labels, kernel, weight)
+        number, inverse = len(RIDGE), np.linalg.inv(kernel)
         # The score at a point is g = (x, k) times (w, K^-1 u). Its variance given the data, with H the curvature and
         # A = diag(I, K^-1), is s^2 + g^T (A H^-1 A - diag(0, K^-1)) g: R&W eq. 3.24, with the weights included.
-        transform = np.eye(len(found))
-        transform[number:, number:] = inverse
+        transform = block_diag(np.eye(number), inverse)
         covariance = transform @ np.linalg.inv(curvature) @ transform
         covariance[number:, number:] -= inverse
         intercept, slope = 0.0, 1.0
-        correct = [each.correct for each in groups if each.correct is not None]
+        correct = [each.correct for each in evidence if each.correct is not None]
         if correct:
             # With a prior at no change: for a model that is always right the maximum likelihood is at infinity.
-            design = _with_one(_score(x, group, found)[:, None])
-            line, _ = _newton(design, np.concatenate(correct), np.array([0.0, 1.0]), RIDGE * np.eye(2))
+            scores = np.column_stack([np.ones(len(design)), design @ found])
+            line, _ = _newton(scores, np.concatenate(correct), np.array([0.0, 1.0]), np.eye(2))
             intercept, slope = line.tolist()
         fitted = found[:number], coordinates, inverse @ found[number:], covariance
         clean = evidence[0].soft_labels
         return cls(centre, scale, *fitted, *process, intercept, slope, float(clean.mean()), len(clean))
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays of a file, by :data:`FILE_NAMES`."""
         numbers = self.signal_std, self.lengthscale, self.intercept, self.slope, self.clean, self.images
         columns = np.stack([self.centre, self.scale])
         arrays = columns, self.weights, self.coordinates, self.dual, self.covariance, np.array(numbers)
@@ -147,65 +148,60 @@ class Regression:
         fitted = columns[0], columns[1], weights, coordinates, dual, covariance
         return cls(*fitted, signal_std, lengthscale, intercept, slope, clean, int(images))
 
-    def probabilities(self, features: Array, coordinates: Coordinates) -> Array:
-        """Probability of being right for each of some predictions, given their features."""
-        return self._predict(features, coordinates)[0]
+    def predict(self, features: Array, coordinates: Array) -> tuple[Array, float]:
+        """Probability of being right for each of some predictions ``[n, 3]`` of images ``[m, f]`` of one domain.
 
-    def mean(self, features: Array, coordinates: Coordinates) -> tuple[float, float]:
-        """Mean of these probabilities, and its standard error by the regression alone (delta method)."""
-        p, x, k = self._predict(features, coordinates)
+        Also the standard error of their mean by the regression alone (delta method).
+        """
+        columns = _columns(features)
+        x = np.column_stack([np.ones(len(columns)), (columns - self.centre) / self.scale])
+        squared = np.square(self.coordinates - coordinates.mean(axis=0)).sum(axis=1)
+        # Means of few images are far from everything by chance alone.
+        chance = max(1 / len(coordinates) - 1 / CHUNK, 0.0) * self.coordinates.shape[1]
+        k = _covariances(np.sqrt(np.maximum(squared - chance, 0.0)), self.signal_std, self.lengthscale)
+        p = np.asarray(expit(self.intercept + self.slope * (x @ self.weights + self.dual @ k)))
         slopes = self.slope * p * (1 - p)
         gradient = np.concatenate([(slopes[:, None] * x).mean(axis=0), slopes.mean() * k])
         variance = (slopes.mean() * self.signal_std) ** 2 + gradient @ self.covariance @ gradient
-        return float(p.mean()), float(np.sqrt(max(variance, 0.0)))
+        return p, float(np.sqrt(max(variance, 0.0)))
 
     def estimate(
-        self, features: Array, coordinates: Coordinates, *, outside: bool = False, relative: bool = False
+        self, features: Array, coordinates: Array, *, outside: bool = False, relative: bool = False
     ) -> Estimate:
         """Expected accuracy of predictions of one domain; ``relative``: as a fraction of that on clean images.
 
         The error has three parts: that of the regression, the chance of these predictions, each right or wrong, and the
         chance by which the images calibrated on were drawn.
         """
-        p = self.probabilities(features, coordinates)
-        value, error = self.mean(features, coordinates)
+        p, error = self.predict(features, coordinates)
+        value, unit = float(p.mean()), self.clean if relative else 1.0
         chance = (p * (1 - p)).sum() / len(p) ** 2 + value * (1 - value) / self.images
-        unit = self.clean if relative else 1.0
         whole = float(np.sqrt(error**2 + chance))
         return Estimate.about(value / unit, whole / unit, outside=outside, relative=relative)
 
     def correlation(self, other: Regression) -> float:
         """Correlation of two processes over the groups, fitted to the same images: how far their errors are shared."""
-        mine, others = self._process, other._process
-        scale = float(np.sqrt(np.square(mine).sum() * np.square(others).sum()))
-        return float(mine @ others) / max(scale, 1e-9)
+        scale = np.linalg.norm(self._process) * np.linalg.norm(other._process)
+        return float(self._process @ other._process / max(scale, 1e-9))
 
     @cached_property
-    def _process(self) -> Array:
-        """The process at the groups."""
+    def _process(self) -> Array:  # at the groups
         kernel = _kernel(cdist(self.coordinates, self.coordinates), self.signal_std, self.lengthscale)
         return np.asarray(self.slope * kernel @ self.dual)
 
-    def _predict(self, features: Array, coordinates: Coordinates) -> tuple[Array, Array, Array]:
-        """Probabilities, columns, and covariances with the groups."""
-        x = _with_one((_columns(features) - self.centre) / self.scale)
-        squared = np.square(self.coordinates - coordinates.mean).sum(axis=1)
-        # Means of few images are far from everything by chance alone.
-        chance = max(1 / coordinates.images - 1 / CHUNK, 0.0) * self.coordinates.shape[1]
-        k = _covariances(np.sqrt(np.maximum(squared - chance, 0.0)), self.signal_std, self.lengthscale)
-        return np.asarray(expit(self.intercept + self.slope * (x @ self.weights + self.dual @ k))), x, k
+
+def prediction_features(logits: Floats) -> Array:
+    """Features of single predictions: log-odds of the confidence, margin, entropy: ``[n, 3]``."""
+    x = np.asarray(logits, dtype=np.float64)
+    p = softmax(x, axis=1)
+    first = np.clip(p.max(axis=1), 1e-4, 1 - 1e-4)
+    ordered = np.sort(x, axis=1)
+    margin = ordered[:, -1] - ordered[:, -2] if x.shape[1] > 1 else np.full(len(x), 10.0)
+    return np.stack([np.log(first / (1 - first)), np.minimum(margin, 10.0), entr(p).sum(axis=1)], axis=1)
 
 
 def _columns(features: Array) -> Array:
     return np.concatenate([features, np.broadcast_to(features.mean(axis=0), features.shape)], axis=1)
-
-
-def _with_one(columns: Array) -> Array:
-    return np.concatenate([np.ones((len(columns), 1)), columns], axis=1)
-
-
-def _score(x: Array, group: npt.NDArray[np.int64], found: Array) -> Array:
-    return np.asarray(x @ found[: x.shape[1]] + found[x.shape[1] :][group])
 
 
 def _covariances(distances: Array, signal_std: float, lengthscale: float) -> Array:
@@ -218,7 +214,7 @@ def _kernel(distances: Array, signal_std: float, lengthscale: float) -> Array:
 
 
 def _choose(
-    x: Array, soft_labels: Array, group: npt.NDArray[np.int64], kinds: npt.NDArray[np.str_], distances: Array
+    design: Array, soft_labels: Array, kinds: npt.NDArray[np.str_], distances: Array
 ) -> tuple[tuple[float, float], float]:
     """Choose signal std and lengthscale; also return how many binary outcomes a soft label counts for.
 
@@ -226,19 +222,20 @@ def _choose(
     over groups and with w integrated out, y = u + noise of covariance N. With Q = (K + N)^-1, the groups B of a kind
     given all others are normal with covariance Q_BB^-1 and residual Q_BB^-1 (Q y)_B (R&W eq. 5.12, for blocks).
     """
-    found, _ = _laplace(x, soft_labels, group, _kernel(distances, *FIRST), 1.0)
-    score = _score(x, group, found)
+    found, _ = _laplace(design, soft_labels, _kernel(distances, *FIRST), 1.0)
+    x, member, score = design[:, : len(RIDGE)], design[:, len(RIDGE) :], design @ found
     p = expit(score)
     slopes = p * (1 - p) + 1e-9
     weight = float(slopes.mean() / max(np.square(soft_labels - p).mean(), 1e-6))
     precision, response = weight * slopes, score + (soft_labels - p) / slopes
-    total = np.bincount(group, precision)
-    x_mean = np.stack([np.bincount(group, precision * column) for column in x.T], axis=1) / total[:, None]
-    response_mean = np.bincount(group, precision * response) / total
+    total = member.T @ precision
+    average = member.T * precision / total[:, None]  # weighted means over the groups
+    x_mean, response_mean = average @ x, average @ response
     # The weights are estimated within groups; what they leave between groups is the process.
-    within = (x - x_mean[group]).T * precision
-    variance = np.linalg.inv(within @ (x - x_mean[group]) + _ridge(x.shape[1]))
-    y = response_mean - x_mean @ (variance @ within @ (response - response_mean[group]))
+    deviations = x - member @ x_mean
+    within = deviations.T * precision
+    variance = np.linalg.inv(within @ deviations + RIDGE)
+    y = response_mean - x_mean @ (variance @ within @ (response - member @ response_mean))
     noise = np.diag(1 / total) + x_mean @ variance @ x_mean.T
     blocks = [np.flatnonzero(kinds == kind) for kind in dict.fromkeys(kinds)]
 
@@ -253,20 +250,10 @@ def _choose(
     return max(product(SIGNAL_STDS, LENGTHSCALES), key=log_likelihood), weight
 
 
-def _ridge(number: int) -> Array:
-    """Precision of the weights; the first is the intercept."""
-    return np.diag([JITTER, *(RIDGE,) * (number - 1)])
-
-
-def _laplace(
-    x: Array, soft_labels: Array, group: npt.NDArray[np.int64], kernel: Array, weight: float
-) -> tuple[Array, Array]:
+def _laplace(design: Array, soft_labels: Array, kernel: Array, weight: float) -> tuple[Array, Array]:
     """Mode of (w, u), in one vector, and the curvature there (R&W algorithm 3.1, with the weights included)."""
-    number, groups = x.shape[1], len(kernel)
-    precision = np.zeros((number + groups,) * 2)
-    precision[:number, :number], precision[number:, number:] = _ridge(number), np.linalg.inv(kernel)
-    design = np.concatenate([x, np.eye(groups)[group]], axis=1)
-    return _newton(design, soft_labels, np.zeros(number + groups), precision, weight)
+    precision = block_diag(RIDGE, np.linalg.inv(kernel))
+    return _newton(design, soft_labels, np.zeros(len(precision)), precision, weight)
 
 
 def _newton(design: Array, target: Array, mean: Array, precision: Array, weight: float = 1.0) -> tuple[Array, Array]:

@@ -13,14 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fozo.monitor.accuracy import prediction_features
-from fozo.monitor.regression import Regression
-from fozo.monitor.signatures import Coordinates
-from fozo.monitor.types import Stateful
+from fozo.monitor.regression import Regression, prediction_features
 from fozo.types import Array, Floats
 
-PAIRS = 128
-"""Most recent pairs that are compared."""
+PAIRS = 128  # most recent pairs that are compared
 MIN_PAIRS = 16
 
 
@@ -29,14 +25,9 @@ class Comparison:
     """The most recent pairs of predictions, plain and adapted."""
 
     pairs: int
-    agreement: float
-    """Fraction of equal predictions."""
-    entropy_plain: float
-    entropy_adapted: float
-    gain: float | None = None
-    """Expected accuracy of the adapted model minus that of the plain one, where it can be estimated."""
-    error: float | None = None
-    """Its standard error, without what both predictions share."""
+    agreement: float  # fraction of equal predictions
+    gain: float | None = None  # expected accuracy of the adapted model minus that of the plain one
+    error: float | None = None  # its standard error, without what both predictions share
 
     @property
     def hurts(self) -> bool:
@@ -49,7 +40,7 @@ class Comparison:
         return self.gain is not None and self.error is not None and self.gain < -self.error
 
 
-class Shadow(Stateful):
+class Shadow:
     """Chooses images for the plain model, and remembers features of both predictions."""
 
     STATE = ("due", "pairs")
@@ -70,25 +61,19 @@ class Shadow(Stateful):
         pairs = np.column_stack([prediction_features(plain), prediction_features(adapted), same])
         self.pairs = np.concatenate([self.pairs, pairs])[-PAIRS:]
 
-    def forget(self) -> None:
-        """Drop the pairs: they are of another domain."""
-        self.pairs = self.pairs[:0]
-
-    def compare(
-        self, coordinates: Coordinates | None, plain: Regression | None, adapted: Regression | None
-    ) -> Comparison | None:
-        """Compare the pairs; ``coordinates`` are those of the recent images."""
+    def compare(self, plain: Regression | None, adapted: Regression | None, where: Array | None) -> Comparison | None:
+        """Compare the pairs; ``where`` are the coordinates of the recent images."""
         if len(self.pairs) < MIN_PAIRS:
             return None
-        p, a, same = self.pairs[:, :3], self.pairs[:, 3:6], self.pairs[:, 6] > 0
-        agreement = float(same.mean())
-        gain = error = None
-        if coordinates is not None and plain is not None and adapted is not None:
-            gains = adapted.probabilities(a, coordinates) - plain.probabilities(p, coordinates)
-            gains = np.where(same, 0.0, gains)
+        same = self.pairs[:, 6] > 0
+        agreement, gain, error = float(same.mean()), None, None
+        if where is not None and plain is not None and adapted is not None:
+            p_plain, error_plain = plain.predict(self.pairs[:, :3], where)
+            p_adapted, error_adapted = adapted.predict(self.pairs[:, 3:6], where)
+            gains = np.where(same, 0.0, p_adapted - p_plain)
             gain = float(gains.mean())
             # Both are of the same images: errors that both regressions share cancel in the difference.
             unshared = np.sqrt(max(1 - plain.correlation(adapted), 0.0))
-            errors = np.hypot(plain.mean(p, coordinates)[1], adapted.mean(a, coordinates)[1])
-            error = float(np.hypot(gains.std() / np.sqrt(len(gains)), unshared * errors * (1 - agreement)))
-        return Comparison(len(p), agreement, float(p[:, 2].mean()), float(a[:, 2].mean()), gain, error)
+            errors = unshared * np.hypot(error_plain, error_adapted) * (1 - agreement)
+            error = float(np.hypot(gains.std() / np.sqrt(len(gains)), errors))
+        return Comparison(len(same), agreement, gain, error)

@@ -19,32 +19,22 @@ import numpy as np
 from fozo.types import Array
 
 SEVERITIES = (1, 2, 3, 4, 5)
-MAX_DEVIATION = 12.0
-"""Standard deviations at which a feature is clipped: corruptions differ by large shifts too."""
-SHRINKAGE = 0.2
-"""Fraction of each feature's variance that is added before whitening."""
-ERROR = 0.05
-"""Squared error of a signature for another stream's content, as a fraction of how images vary."""
-LIKELIHOOD_RATIO = 20.0
-"""Kinds whose likelihood is within this factor of the best are ambiguous with it."""
-UNKNOWN = 3.0
-"""Normalised distance to the nearest signature from which on the drift is unknown."""
+MAX_DEVIATION = 12.0  # standard deviations at which a feature is clipped: corruptions differ by large shifts too
+SHRINKAGE = 0.2  # fraction of each feature's variance that is added before whitening
+ERROR = 0.05  # squared error of a signature for another stream's content, as a fraction of how images vary
+LIKELIHOOD_RATIO = 20.0  # kinds whose likelihood is within this factor of the best are ambiguous with it
+UNKNOWN = 3.0  # normalised distance to the nearest signature from which on the drift is unknown
 
 
 @dataclass(frozen=True)
 class Guess:
     """Which corruption a drift resembles."""
 
-    kind: str
-    """The nearest corruption, or ``clean``."""
-    severity: float
-    """Between 1 and 5; 0 for clean."""
-    ambiguous_with: tuple[str, ...]
-    """Other corruptions that cannot be distinguished from it."""
-    known: bool
-    """Whether it is near anything that was seen at calibration."""
-    normalised_distance: float
-    """Mean squared distance to the signature in units of its expected error: 1 for more of the same."""
+    kind: str  # the nearest corruption, or `clean`
+    severity: float  # between 1 and 5; 0 for clean
+    ambiguous_with: tuple[str, ...]  # other corruptions that cannot be distinguished from it
+    known: bool  # whether it is near anything that was seen at calibration
+    normalised_distance: float  # mean squared, in units of its expected error: 1 for more of the same
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -56,27 +46,15 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Coordinates:
-    """Mean of some images in the whitened feature space of the signatures."""
-
-    mean: Array
-    images: int
-
-
-@dataclass(frozen=True)
 class Signatures:
     """The signatures of some kinds of corruptions."""
 
     kinds: tuple[str, ...]
-    mean: Array
-    """Of the features of clean images."""
+    mean: Array  # of the features of clean images
     std: Array
-    matrix: Array
-    """Whitens standardised features: ``[features, features]``."""
-    points: Array
-    """``[kinds, severities, features]``: whitened means."""
-    images: int
-    """That each of them was made from."""
+    matrix: Array  # whitens standardised features: `[features, features]`
+    points: Array  # `[kinds, severities, features]`: whitened means
+    images: int  # that each of them was made from
 
     @classmethod
     def of(cls, clean: Array, corrupted: Mapping[tuple[str, int], Array]) -> Signatures:
@@ -101,16 +79,13 @@ class Signatures:
         if shapes != expected or self.images < 1 or not (self.std > 0).all():
             raise ValueError(f"signatures of shapes {shapes} do not fit together")
 
-    def whiten(self, features: Array) -> Array:
+    def coordinates(self, features: Array) -> Array:
+        """Coordinates of images ``[n, features]``: their features, whitened."""
         return np.asarray(_standardised(features, self.mean, self.std) @ self.matrix)
-
-    def coordinates(self, features: Array) -> Coordinates:
-        """Coordinates of images ``[n, features]``."""
-        return Coordinates(self.whiten(features).mean(axis=0), len(features))
 
     def guess(self, features: Array) -> Guess:
         """Name the corruption that images ``[n, features]`` resemble most."""
-        mean, expected = self.coordinates(features).mean, 1 / len(features) + 1 / self.images + ERROR
+        mean, expected = self.coordinates(features).mean(axis=0), 1 / len(features) + 1 / self.images + ERROR
         found = {kind: _nearest(line, mean) for kind, line in zip(self.kinds, self.points, strict=True)}
         found["clean"] = float(np.square(mean).sum()), 0.0
         best = min(found, key=lambda kind: found[kind][0])

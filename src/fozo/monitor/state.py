@@ -12,17 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.io import as_dataclass, parse_json
-from fozo.methods.common.state import AnyArray, check_arrays
+from fozo.methods.common.state import AnyArray, check_arrays, read_attributes, write_attributes
 from fozo.monitor.drift import RECENT, CleanImages, DriftDetector
+from fozo.monitor.event import Event
 from fozo.monitor.faults import FaultDetector
 from fozo.monitor.shadow import Shadow
-from fozo.monitor.types import Event, Stateful
-from fozo.types import Array
+from fozo.types import Array, State
 
-WINDOW = 64
-"""Most recent images that quality statistics, diagnosis and expected accuracy refer to."""
-EVENTS = 200
-"""Most recent events that are remembered."""
+WINDOW = 64  # most recent images that quality statistics, diagnosis and expected accuracy refer to
+EVENTS = 200  # most recent events that are remembered
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,10 @@ class Log:
     events: tuple[Event, ...]
 
 
-class StreamState(Stateful):
+class StreamState:
     """The detectors of one stream, and features of its most recent images."""
 
-    STATE = ("images", "guarding", "features", "predictions", "detector", "faults", "shadow", "log")
+    STATE = ("images", "guarding", "features", "predictions", "log")  # beside those of the detectors
     VARIABLE_LENGTH: ClassVar = {
         "features": "recent", "predictions": "recent", "rows": "window", "times": "window", "since": "since",
         "pairs": "pairs", "previous": "previous", "scene": "scene", "log": "log",
@@ -51,8 +49,7 @@ class StreamState(Stateful):
         self.shadow = Shadow(shadow)
         self.features: Array = np.zeros((0, clean.width))
         self.predictions: Array = np.zeros((0, 3))
-        self.reported: tuple[str, ...] | None = None
-        """Corruptions that the present drift was reported as."""
+        self.reported: tuple[str, ...] | None = None  # corruptions that the present drift was reported as
         self.events: deque[Event] = deque(maxlen=EVENTS)
 
     def update(self, features: Array, predictions: Array, now: float) -> None:
@@ -66,8 +63,19 @@ class StreamState(Stateful):
         elif before.drift_detected and not drift.drift_detected:
             keep = min(keep, max(RECENT, len(features)))
         if drift.drift_detected != before.drift_detected:
-            self.shadow.forget()
+            self.shadow.pairs = self.shadow.pairs[:0]  # those are of another domain
         self.features, self.predictions = self.features[-keep:], self.predictions[-keep:]
+
+    def state(self) -> State:
+        found = self.detector.state()
+        for part in (self, self.faults, self.shadow):
+            found |= read_attributes(part, part.STATE, ())
+        return found
+
+    def load_state(self, state: State) -> None:
+        self.detector.load_state(state)
+        for part in (self, self.faults, self.shadow):
+            write_attributes(part, part.STATE, (), state)
 
     def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
         check_arrays("this monitor", self.state(), self.VARIABLE_LENGTH, arrays)

@@ -1,43 +1,51 @@
-"""The status of a monitor after a batch: in fields, in one sentence, and as numbers."""
+"""The status of a monitor after a batch: in fields, in one sentence for an operator, and as numbers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
-from fozo.monitor.accuracy import Estimate
+from fozo.monitor.drift import Drift
 from fozo.monitor.faults import SENTENCES
-from fozo.monitor.sentences import sentence
+from fozo.monitor.quality import OCTAVES, STATISTICS, UNITS
+from fozo.monitor.regression import Estimate
 from fozo.monitor.shadow import Comparison
 from fozo.monitor.signatures import Guess
-from fozo.monitor.types import Drift
+from fozo.types import Array
+
+MIN_DEVIATIONS = 0.5  # of clean images: smaller changes of a mean are not named, as narrow content may cause them
+MAX_NAMED = 3
+ONLY_MORE = ("noise", "blockiness")  # only an increase of these is named; a blur lowers noise too
+UNNAMED = ("evenness of noise",)  # distinguishes corruptions, but is not meaningful to users
 
 
 @dataclass(frozen=True)
 class Status:
     """All that the monitor reports after a batch."""
 
-    images: int = 0
-    """Images seen."""
+    images: int = 0  # images seen
     drift: Drift = field(default_factory=Drift)
-    quality: dict[str, float] = field(default_factory=dict)
-    """Change of each image-quality statistic against clean images (:data:`fozo.monitor.quality.STATISTICS`)."""
-    changes: tuple[str, ...] = ()
-    """The clearest of these changes, in words."""
+    quality: dict[str, float] = field(default_factory=dict)  # change of each image-quality statistic
+    changes: tuple[str, ...] = ()  # the clearest of these changes, in words
     guess: Guess | None = None
-    accuracy: Estimate | None = None
-    """Expected accuracy of the method's predictions, where labels were known at calibration."""
-    relative_accuracy: Estimate | None = None
-    """Without labels: the expected accuracy as a fraction of that on clean images."""
+    accuracy: Estimate | None = None  # expected of the method's predictions, where labels were known at calibration
+    relative_accuracy: Estimate | None = None  # without labels: as a fraction of the accuracy on clean images
     faults: tuple[str, ...] = ()
     shadow: Comparison | None = None
-    guarding: bool = False
-    """Whether :class:`fozo.Guarded` returns the plain model's predictions for now."""
+    guarding: bool = False  # whether `Guarded` returns the plain model's predictions for now
 
     @property
     def sentence(self) -> str:
-        parts = [SENTENCES[name] for name in self.faults]
-        parts.append(sentence(self.drift, self.changes, self.guess))
+        """Faults; what drifted, since when, and which corruption it resembles; and the expected accuracy."""
+        parts, drift, guess = [SENTENCES[name] for name in self.faults], self.drift, self.guess
+        if drift.since is None:
+            parts.append("no drift")
+        else:
+            time = "" if drift.since_time is None else f" ({clock(drift.since_time)})"
+            kind = "" if guess is None or guess.kind == "clean" else f": {guess}"
+            parts.append(f"{', '.join(self.changes) or 'the images changed'} since image {drift.since:,}{time}{kind}")
         parts += [str(expected) for expected in (self.accuracy, self.relative_accuracy) if expected is not None]
         if self.guarding:
             parts.append("adaptation hurts, so the plain model predicts")
@@ -59,3 +67,28 @@ class Status:
             if self.shadow.gain is not None and math.isfinite(self.shadow.gain):
                 numbers |= {"shadow_gain": self.shadow.gain, "guarding": float(self.guarding)}
         return numbers
+
+
+def changes(features: Array, mean: Array) -> dict[str, float]:
+    """Change of each quality statistic of images ``[n, width]`` against clean ones, on its own scale."""
+    change = (features.mean(axis=0) - mean)[: len(STATISTICS)]
+    return {each.name: float(value) for each, value in zip(STATISTICS, change, strict=True)}
+
+
+def clear_changes(changes: Mapping[str, float], std: Array) -> tuple[str, ...]:
+    """The clearest :func:`changes` in words, such as ``contrast -41 %``; of the octaves of detail, only one."""
+    found: list[tuple[float, str, str]] = []
+    for each, change, deviation in zip(STATISTICS, changes.values(), std.tolist(), strict=False):
+        if each.name in UNNAMED or (each.name in ONLY_MORE and change < 0):
+            continue
+        deviations = abs(change) / deviation
+        if deviations >= MIN_DEVIATIONS and abs(change) >= each.min_change:
+            found.append((deviations, each.name, f"{each.name} {UNITS[each.unit](change)}"))
+    found.sort(reverse=True)
+    octaves = [name for _, name, _ in found if name in OCTAVES]
+    return tuple(text for _, name, text in found if name not in octaves[1:])[:MAX_NAMED]
+
+
+def clock(time: float) -> str:
+    """A time of day, UTC."""
+    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")

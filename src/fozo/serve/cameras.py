@@ -24,7 +24,7 @@ from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor import Event, Guarded, Monitor
-from fozo.monitor.thumbnails import thumbnail
+from fozo.monitor.event import thumbnail
 from fozo.serve.history import Reading
 from fozo.serve.protocol import InferRequest, InferResponse, Limits
 

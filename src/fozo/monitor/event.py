@@ -1,20 +1,34 @@
-"""Thumbnails of frames, small enough for a line of JSON."""
+"""Events that an operator should know of, and thumbnails that are small enough for a line of JSON."""
 
 from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import numpy as np
 from PIL import Image
 
 from fozo.types import Floats
 
-SIDE = 160
-"""Pixels of the longer side, at most."""
+SIDE = 160  # pixels of the longer side, at most
 QUALITY = 75
 MAX_CHARACTERS = 64 << 10
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that an operator should know."""
+
+    name: str  # `drift`, `drift changed`, `guard`, a camera fault; with ` over` where it has ended
+    image: int  # number of the image it began with, the first of the stream being 1
+    time: float  # when it was noticed, in seconds since 1970
+    text: str
+    metrics: Mapping[str, float] = field(default_factory=dict)  # what `metrics` returned then
+    thumbnails: Mapping[str, str] = field(default_factory=dict)
+    """If enabled, small JPEGs in base64: ``camera``, and ``equalised`` where the model read another image."""
 
 
 def thumbnail(pixels: Floats) -> str:
