@@ -161,12 +161,7 @@ REFUSED = {
     "a header longer than the body": (b"{}", {"Inference-Header-Content-Length": "3"}, 400, "length of the JSON"),
     "no picture": (b"\xff\xd8\xff nothing", {"Content-Type": "image/jpeg"}, 400, "picture 0"),
     "a foreign page": (b"{}", {"Origin": "http://evil.example"}, 403, "other sites"),
-    "a page after DNS rebinding": (
-        b"{}",
-        {"Origin": "http://evil.example", "Host": "evil.example"},
-        421,
-        "allowed_hosts",
-    ),
+    "a page after DNS rebinding": (b"{}", {"Origin": "http://evil.com", "Host": "evil.com"}, 421, "allowed_hosts"),
 }
 
 
@@ -223,10 +218,8 @@ def test_the_names_a_server_answers_to() -> None:
 def test_a_header_names_the_camera_where_the_body_does_not(tmp_path: Path) -> None:
     """So that a proxy can route by it; a body's own sequence_id counts first."""
     with running(config(tmp_path)) as (url, _):
-        path, headers = (
-            f"http://{url}/v2/models/{NAME}/infer",
-            {"Content-Type": "image/png", "X-Sequence-Id": "by-header"},
-        )
+        path = f"http://{url}/v2/models/{NAME}/infer"
+        headers = {"Content-Type": "image/png", "X-Sequence-Id": "by-header"}
         for query in ({}, {"sequence_id": "by-body"}):
             assert httpx.post(path, params=query, content=jpeg(frames(1)[0], "PNG"), headers=headers).status_code == 200
         too_long = httpx.post(path, content=b"x", headers={**headers, "X-Sequence-Id": "x" * 257})

@@ -13,7 +13,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +37,7 @@ FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
 UNKNOWN_ACCURACY = 0.5, 0.0, 1.0  # the expected accuracy where there is no estimate: of images that cannot be pictures
 
 
-def digest(request: InferRequest) -> str:
-    """Hash a request's images."""
+def digest(request: InferRequest) -> str:  # of its images
     found = hashlib.blake2b(digest_size=16)
     if isinstance(request.tensor, tuple):
         for part in request.tensor:
@@ -170,17 +168,15 @@ class Camera:
 
     def reading(self, model: str) -> Reading:
         """What is known of the camera now, for the page."""
-        seen = Reading(model, self.name, time.time(), self.images)
+        seen = model, self.name, time.time(), self.images
         if self.monitor is None:
-            return seen
-        status = self.monitor.status
-        drift, expected, (before, after) = status.drift, status.accuracy, self._thumbnails(self.monitor)
-        return replace(
-            seen, drift=drift.distance, threshold=drift.threshold, drifted=drift.drift_detected,
-            warning=drift.warning_detected, accuracy=None if expected is None else expected.value,
-            accuracy_low=None if expected is None else expected.low,
-            accuracy_high=None if expected is None else expected.high,
-            sentence=status.sentence, events=tuple(self.events), before=before, after=after,
+            return Reading(*seen)
+        status, (before, after) = self.monitor.status, self._thumbnails(self.monitor)
+        drift, expected = status.drift, status.accuracy
+        value, low, high = (None, None, None) if expected is None else (expected.value, expected.low, expected.high)
+        return Reading(
+            *seen, drift.distance, drift.threshold, drift.drift_detected, drift.warning_detected, value,
+            low, high, status.sentence, tuple(self.events), before, after,
         )  # fmt: skip
 
     def _thumbnails(self, monitor: Monitor) -> tuple[bytes | None, bytes | None]:
@@ -194,15 +190,13 @@ class Camera:
         else:
             pixels = monitor.quality.pixels(frame[None])[0]
         before, read = base64.b64decode(thumbnail(pixels)), self.adapter.last_input
-        if read is None:
-            return before, None
-        return before, base64.b64decode(thumbnail(monitor.quality.pixels(read[None])[0]))
+        after = None if read is None else base64.b64decode(thumbnail(monitor.quality.pixels(read[None])[0]))
+        return before, after
 
     @property
     def adapter(self) -> Method[Any]:
         """What adapts and is saved: the method, or what it guards."""
-        inner = self.method.inner if isinstance(self.method, Guarded) else None
-        return self.method if inner is None else inner
+        return self.method.inner if isinstance(self.method, Guarded) else self.method
 
     @property
     def passes_per_image(self) -> float:
@@ -221,6 +215,5 @@ class Camera:
         self.unsaved = 0
 
     def close(self) -> None:
-        """Unlock the folder."""
         if self.folder is not None:
             self.folder.close()

@@ -79,13 +79,11 @@ class Pool:
             thread.start()
 
     @property
-    def queued(self) -> int:
-        """Requests that wait or are worked on."""
+    def queued(self) -> int:  # waiting or worked on
         return self._queued
 
     @property
-    def cameras(self) -> int:
-        """Cameras in memory."""
+    def cameras(self) -> int:  # in memory
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
 
