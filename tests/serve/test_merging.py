@@ -49,13 +49,7 @@ def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
     ]
     wishes.append((random_images(bundled.spec, 2, seed=9), knobs(bundled, 2, 9)))
     taps = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN)
-    with ThreadPoolExecutor(len(wishes)) as pool:
-        first = pool.submit(engine.run, engine.check(wishes[0][0]), wishes[0][1], taps)
-        until(lambda: engine._running)
-        others = [pool.submit(engine.run, engine.check(images), own, taps) for images, own in wishes[1:]]
-        until(lambda: len(engine._waiting) == len(others))
-        hold.set()
-        found = [first.result(30), *(each.result(30) for each in others)]
+    found = waiting_calls(engine, hold, [each for each, _ in wishes], [own for _, own in wishes], taps)
     assert counting.batches == [1, sum(len(images) for images, _ in wishes[1:])]
     for (images, own), got in zip(wishes, found, strict=True):
         alone = bundled.run(bundled.check(images), own, taps)
@@ -63,15 +57,17 @@ def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
             np.testing.assert_allclose(got[tap], alone[tap], rtol=1e-3, atol=1e-4)
 
 
-def waiting_calls(engine: MergingEngine, hold: threading.Event, batches: Sequence[Images]) -> list[Any]:
-    """Run batches in threads, of which the first is held in its pass until all others wait; their logits or errors."""
+def waiting_calls(
+    engine: MergingEngine, hold: threading.Event, batches: Sequence[Images], knobs: Any = (), taps: Any = (Tap.LOGITS,)
+) -> list[Any]:
+    """Run batches in threads, of which the first is held in its pass until all others wait; their results or errors."""
     with ThreadPoolExecutor(len(batches)) as pool:
         futures = list[Future[Taps]]()
-        for number, batch in enumerate(batches):
-            futures.append(pool.submit(engine.run, engine.check(batch)))
+        for number, (batch, own) in enumerate(zip(batches, knobs or [NO_KNOBS] * len(batches), strict=True)):
+            futures.append(pool.submit(engine.run, engine.check(batch), own, taps))
             until(lambda number=number: engine._running and len(engine._waiting) == number)
         hold.set()
-        results = [each.exception(30) or each.result()[Tap.LOGITS] for each in futures]
+        results = [each.exception(30) or each.result() for each in futures]
     hold.clear()
     assert engine._callers == engine._running == 0 and not engine._waiting
     return results
@@ -146,7 +142,7 @@ def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
 
     def batches() -> list[int]:
         counting.batches.clear()
-        assert all(isinstance(each, np.ndarray) for each in waiting_calls(engine, hold, images))
+        assert all(isinstance(each, dict) for each in waiting_calls(engine, hold, images))
         return counting.batches
 
     assert batches() == [2, 16, *[2] * 8]  # refused, then one by one

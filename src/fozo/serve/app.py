@@ -30,15 +30,14 @@ from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
 from fozo.serve.board import CameraBoard, disconnect
+from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.metrics import Metrics
-from fozo.serve.model import ServedModel
 from fozo.serve.pool import Body, Pool, TooBusy
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
 from fozo.serve.security import CLOSE, AccessPolicy
 from fozo.serve.store import CameraInUse, claim
 
 if TYPE_CHECKING:
-    from fozo.serve.cameras import Camera
     from fozo.serve.config import ServeConfig
 
 LOG = logging.getLogger("fozo.serve")

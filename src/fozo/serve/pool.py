@@ -17,9 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
-from fozo.serve.cameras import Camera
+from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
-from fozo.serve.model import ServedModel
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse
 
