@@ -29,7 +29,7 @@ import torch
 
 import fozo
 from benchmarks.common import clean_and_test, clean_batches, in_a_process, mebibytes, timed
-from fozo.bench.recipes import rivals
+from fozo.bench.recipes.comparison import METHODS as RIVALS
 from fozo.data.sets import Domain
 from fozo.data.sources import Corrupting
 from fozo.errors import FozoError
@@ -49,7 +49,7 @@ def rows() -> dict[str, tuple[str, dict[str, Value]]]:
 
     So a method that is registered is on the page, whoever forgot it where.
     """
-    found = {label: (name, dict(options)) for label, (name, options) in rivals.METHODS.items()}
+    found = {label: (name, dict(options)) for label, (name, options) in RIVALS.items()}
     shown = {name for name, _ in found.values()}
     return found | {method_class(name).__name__: (name, {}) for name in fozo.list_methods() if name not in shown}
 

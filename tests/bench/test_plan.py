@@ -27,10 +27,8 @@ def test_recipes_are_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_recipe_tells_its_command_numbers_and_cost_and_survives_json(name: str) -> None:
+def test_a_recipe_has_a_cost_and_valid_options_and_survives_json(name: str) -> None:
     recipe = load_recipe(name)
-    text = inspect.getdoc(sys.modules[f"fozo.bench.recipes.{name}"]) or ""
-    assert f"fozo bench {name} --model" in text and "Expected" in text and "Cost:" in text
     assert recipe.name == name and recipe.cost and recipe.title
     assert read_recipe(json.loads(json.dumps(recipe.to_dict())), name) == recipe
     for row in recipe.rows:  # every name of a method, a preset and an option is one

@@ -17,7 +17,6 @@ from benchmarks.narrow import over_seeds
 from benchmarks.reproduction import FIGURES, MEASURED, effect, verdict
 from fozo.bench.measures import BatchRecord, measure, score
 from fozo.bench.plan import Setting, load_recipe, names
-from fozo.bench.recipes import evidence
 from fozo.bench.store import Run, Store, collect
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
@@ -32,9 +31,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     store, setting = Store(out / "evidence"), Setting(MODEL, images=96, stored=False)
     store.folder.mkdir()
-    store.ask(evidence.RECIPE, setting, (0, 1))
+    store.ask(load_recipe("evidence"), setting, (0, 1))
     first = {"continual, severity 5": LABELS, "continual, severity 5, 4 corruptions": ("NoAdapt", "Align", "CAZO")}
-    for number, experiment in enumerate(evidence.RECIPE.experiments(setting, seeds=(0, 1))):
+    for number, experiment in enumerate(load_recipe("evidence").experiments(setting, seeds=(0, 1))):
         chosen = experiment.label in first.get(experiment.column, ())
         if chosen and (experiment.seed == 0 or experiment.label == "FOZO"):
             finish(store, experiment, number, batches=3)
@@ -48,9 +47,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_recipe_s_first_stream_is_the_paper_s_and_comes_first() -> None:
-    rows = evidence.RECIPE.rows
+    rows = load_recipe("evidence").rows
     assert [row.label for row in rows[:3]] == ["NoAdapt", "Align", "NEO"] and rows[0].stream.kinds == (*KINDS, "clean")
-    assert rows[0].stream.images == 1000 and rows[0].stream.severity == 5 and evidence.RECIPE.calibration == 512
+    assert rows[0].stream.images == 1000 and rows[0].stream.severity == 5 and load_recipe("evidence").calibration == 512
     columns = list(dict.fromkeys(row.column for row in rows))
     assert columns[::2] == ["continual, severity 5", "reset, severity 5", "continual, severity 3", "reset, severity 3"]
     methods = {row.method for row in rows}

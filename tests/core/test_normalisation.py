@@ -22,7 +22,6 @@ from fozo.core.normalisation import (
     common,
     name_of,
     recognise,
-    recognise_range,
 )
 from fozo.errors import FozoError
 
@@ -62,7 +61,7 @@ def test_what_is_not_sure_is_left_open() -> None:
     # Bright images under 0.5 are also pixels of 0 to 1: both grids fit, so neither is claimed.
     bright = images(HALF, low=128)
     assert recognise(bright) is None and recognise(bright, HALF) == HALF
-    assert recognise_range(np.zeros(3), np.array([1.0, 1.0, 0.9])) is None
+    assert InputRange(np.zeros(3), np.array([1.0, 1.0, 0.9]), None).inferred() is None
 
 
 def test_the_models_own_comes_first() -> None:

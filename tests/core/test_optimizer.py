@@ -10,7 +10,6 @@ import pytest
 
 from fozo.core.cmaes import CMAES
 from fozo.core.noise import PhiloxNoise, SignedUniform
-from fozo.core.optimizer import Optimizer
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA, OneSidedSPSA
 from fozo.errors import FozoError
@@ -37,6 +36,7 @@ def cmaes() -> CMAES:
 
 
 every = pytest.mark.parametrize("make", [spsa, one_sided, cmaes])
+Optimizer = SPSA | OneSidedSPSA | CMAES
 Make = Callable[[], Optimizer]
 
 
@@ -51,9 +51,8 @@ def run(optimizer: Optimizer, steps: int) -> None:
 
 
 @every
-def test_it_is_an_optimizer_and_descends(make: Make) -> None:
+def test_it_descends(make: Make) -> None:
     optimizer = make()
-    assert isinstance(optimizer, Optimizer)
     before = sphere(optimizer.point[None])[0]
     run(optimizer, 40)
     assert sphere(optimizer.point[None])[0] < 0.2 * before

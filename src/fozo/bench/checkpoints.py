@@ -9,8 +9,7 @@ from fozo.io import disk_errors
 from fozo.methods.registry import AnyMethod
 
 SAVE_SECONDS = 2.0
-SAVE_SHARE = 20
-"""A state is saved when this many times the duration of the last saving has passed: FOA's takes 40 MB."""
+SAVE_SHARE = 20  # a state is saved when this many times the duration of the last saving has passed: FOA's takes 40 MB
 
 
 class Checkpoints:

@@ -19,13 +19,11 @@ STATUS = Path("/proc/self/status")
 class Environment:
     """The machine and its software."""
 
-    packages: dict[str, str]
-    """Versions of what matters, as far as it is installed."""
+    packages: dict[str, str]  # versions of what matters, as far as it is installed
     python: str
     system: str
     processor: str
-    cores: int
-    """Processors that this process may use."""
+    cores: int  # processors that this process may use
     threads: int
     device: str
 

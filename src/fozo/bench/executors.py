@@ -28,16 +28,14 @@ Finished = Callable[[Run], None]
 class Setup:
     """Where and how experiments are run: plain values, for another process."""
 
-    out: str
-    """The folder of the recipe."""
+    out: str  # the folder of the recipe
     paths: Paths
     load: LoadOptions = field(default_factory=LoadOptions)
     threads: int = 1
     command: str = ""
 
 
-_resources: dict[Setup, Resources] = {}
-"""What the latest experiment in this process has opened, for the next one."""
+_resources: dict[Setup, Resources] = {}  # what the latest experiment in this process has opened, for the next one
 
 
 def run_one(experiment: Experiment, setup: Setup, show: Show = quiet) -> Run:

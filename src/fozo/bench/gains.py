@@ -19,10 +19,8 @@ from fozo.bench.store import Group, Run
 from fozo.errors import FozoError
 from fozo.types import Array
 
-BASE = "NoAdapt"
-"""The row that others are compared with, where a recipe has it."""
-FEWEST = 20
-"""Images without which there is no interval: drawing so few again tells nothing of others."""
+BASE = "NoAdapt"  # the row that others are compared with, where a recipe has it
+FEWEST = 20  # images without which there is no interval
 
 
 def signed(points: float) -> str:
@@ -63,8 +61,7 @@ class Gains:
     """Differences part by part (mostly domains), as resampled."""
 
     values: Mapping[str, float]
-    draws: Mapping[str, Array | None]
-    """``[RESAMPLES]`` of each; ``None`` where there is too little to draw from."""
+    draws: Mapping[str, Array | None]  # ``[RESAMPLES]`` of each; ``None`` where there is too little to draw from
 
     def of(self, part: str) -> Gain:
         draws = self.draws[part]

@@ -18,12 +18,10 @@ from fozo.errors import FozoError
 from fozo.io import as_dataclass
 from fozo.types import Array
 
-BINS = 15
-"""Confidence bins of the expected calibration error, as in Guo et al. (2017)."""
+BINS = 15  # confidence bins of the expected calibration error, as in Guo et al. (2017)
 RESAMPLES = 2000
 LEVEL = 0.95
-COMMON_METRICS = ("loss", "epsilon", "rate")
-"""Metrics that every line of the records has, filled or null."""
+COMMON_METRICS = ("loss", "epsilon", "rate")  # metrics that every line of the records has, filled or null
 
 
 @dataclass(frozen=True)
@@ -35,14 +33,11 @@ class BatchRecord:
     images: int
     correct: int
     correct5: int
-    entropy: float
-    """Mean entropy of the predictions, in nats."""
-    passes: float
-    """Forward passes that the method made for each image, on average."""
+    entropy: float  # mean entropy of the predictions, in nats
+    passes: float  # forward passes that the method made for each image, on average
     bin_images: tuple[int, ...]
     bin_correct: tuple[int, ...]
-    bin_confidence: tuple[float, ...]
-    """Images, right predictions and sum of confidences in each bin of confidence."""
+    bin_confidence: tuple[float, ...]  # images, right predictions and sum of confidences in each bin of confidence
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the method reports of itself (:meth:`fozo.methods.base.Method.metrics`): its loss, mostly."""
     right: tuple[int, ...] = ()
@@ -76,10 +71,8 @@ class Cost:
     """What one batch cost on this machine."""
 
     index: int
-    seconds: float
-    """Time inside the method: adapting and predicting, without reading images."""
-    memory: int
-    """Peak so far in bytes: resident size of the process on CPU, the allocator's peak on CUDA."""
+    seconds: float  # time inside the method: adapting and predicting, without reading images
+    memory: int  # peak so far in bytes: resident size of the process on CPU, the allocator's peak on CUDA
 
 
 def score(
@@ -150,8 +143,7 @@ class Measures:
     entropy: float
     domains: Mapping[str, float]
     domain_intervals: Mapping[str, Interval]
-    passes: int
-    """Forward passes over all images."""
+    passes: int  # forward passes over all images
 
     @property
     def passes_per_image(self) -> float:

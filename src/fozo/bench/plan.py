@@ -1,6 +1,6 @@
 """What is to be run: streams, experiments, and recipes, which are named tables of experiments.
 
-The paper's recipes are Python files in ``fozo.bench.recipes``; a user's are TOML files:
+fozo's recipes are in ``fozo.bench.recipes``; a user's are TOML files:
 
     title = "More passes"
 
@@ -24,7 +24,7 @@ import json
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
@@ -40,8 +40,7 @@ from fozo.types import Value
 
 TUNED = " (tuned)"
 """How the label of a row ends whose constants are not the published ones; a report has it beside the published row."""
-AVERAGE = "Avg"
-"""The column that every row has: accuracy averaged over the domains, in percent."""
+AVERAGE = "Avg"  # the column that every row has: accuracy averaged over the domains, in percent
 DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
 """Image sets that a stream may be made of. ``clean`` images under corruptions are corrupted as they are read."""
 MEANING = 2
@@ -106,21 +105,16 @@ class Experiment:
     method: str
     options: Mapping[str, Value] = field(default_factory=dict)
     stream: StreamPlan = StreamPlan()
-    column: str = AVERAGE
-    """Where its average goes, for tables with one stream a column."""
-    x: float | None = None
-    """Its position on the axis, for hyper-parameter curves."""
+    column: str = AVERAGE  # where its average goes, for tables with one stream a column
+    x: float | None = None  # its position on the axis, for hyper-parameter curves
     axis: str = ""
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's numbers by column: a corruption's name, ``Avg``, ``seconds``, ``memory`` (MiB), ``parameters``."""
     quantise: str = ""
     """``ptq4vit8`` (or 6, 4) to quantise the model on clean images first; an ``.onnx`` file is run as it is."""
-    model: str = ""
-    """A weights file, an ``.onnx`` file, or ``timm:NAME``."""
-    seed: int = 0
-    """Of the order of the images and of the method's own draws."""
-    calibration: int = 2000
-    """Clean images that source statistics and Fisher information are measured on, at most."""
+    model: str = ""  # a weights file, an ``.onnx`` file, or ``timm:NAME``
+    seed: int = 0  # of the order of the images and of the method's own draws
+    calibration: int = 2000  # clean images that source statistics and Fisher information are measured on, at most
 
     template: str = field(default="", init=False, compare=False, repr=False)
     """The label with ``{passes}`` in it, where it was given so; :meth:`Recipe.at_passes` fills in others."""
@@ -172,8 +166,7 @@ class Setting:
     model: str
     images: int | None = None
     severity: int | None = None
-    calibration: int | None = None
-    """All three: instead of the recipe's own."""
+    calibration: int | None = None  # all three: instead of the recipe's own
     stored: bool = True
     """Whether corrupted images are ImageNet-C's files, or clean ones that are corrupted as they are read."""
 
@@ -185,10 +178,8 @@ class Recipe:
     name: str
     title: str
     rows: tuple[Experiment, ...]
-    cost: str = ""
-    """What the full size costs, in forward passes of one image."""
-    note: str = ""
-    """What a reader should know: where the paper is silent, or its numbers are not comparable."""
+    cost: str = ""  # what the full size costs, in forward passes of one image
+    note: str = ""  # what a reader should know: where the paper is silent, or its numbers are not comparable
     calibration: int = 2000
 
     def __post_init__(self) -> None:
@@ -250,9 +241,7 @@ class Recipe:
                 x = passes if "passes" in row.axis else row.x
                 made = replace(row, label=label, options={**row.options, "passes": passes}, x=x)
             same = rows.get((made.hash, made.column))
-            if (
-                same is not None
-            ):  # the label of a row that had these passes wins; the paper's numbers only if they agree
+            if same is not None:  # the label of a row that had these passes wins, and numbers in which both agree
                 agreed = {name: value for name, value in same.paper.items() if made.paper.get(name) == value}
                 made = replace(made if made is row else same, paper=agreed)
             rows[made.hash, made.column] = made
@@ -278,8 +267,7 @@ class Recipe:
         return {**header, "row": rows}
 
 
-Methods: TypeAlias = Mapping[str, tuple[str, Mapping[str, Value]]]
-"""Methods and their options, by label."""
+Methods: TypeAlias = Mapping[str, tuple[str, Mapping[str, Value]]]  # methods and their options, by label
 
 
 def grid(methods: Methods, streams: Mapping[str, StreamPlan]) -> tuple[Experiment, ...]:
@@ -291,9 +279,15 @@ def grid(methods: Methods, streams: Mapping[str, StreamPlan]) -> tuple[Experimen
     )
 
 
+@cache
+def _recipes() -> dict[str, Recipe]:
+    files = (module.name for module in pkgutil.iter_modules(recipes.__path__))
+    found = (importlib.import_module(f"{recipes.__name__}.{file}").RECIPES for file in files)
+    return {recipe.name: recipe for listed in found for recipe in listed}
+
+
 def names() -> list[str]:
-    found = (module.name for module in pkgutil.iter_modules(recipes.__path__))
-    return sorted(name for name in found if not name.startswith("_"))
+    return sorted(_recipes())
 
 
 def load_recipe(name: str) -> Recipe:
@@ -304,8 +298,7 @@ def load_recipe(name: str) -> Recipe:
     by_lower = {recipe.lower(): recipe for recipe in names()} | {"tablec1": "figure1"}
     if name.lower() not in by_lower:
         raise FozoError(f"there is no recipe {name!r}; choose from {', '.join(names())}, or give a .toml file")
-    recipe: Recipe = importlib.import_module(f"fozo.bench.recipes.{by_lower[name.lower()]}").RECIPE
-    return recipe
+    return _recipes()[by_lower[name.lower()]]
 
 
 def read_recipe(payload: Mapping[str, Any], name: str) -> Recipe:

@@ -43,7 +43,7 @@ def run_on_ray(
             raise FozoError(
                 f"threads is {setup.threads}, but no node of the cluster has more than {room:g}; give --threads"
             )
-        # A dead worker's experiment is given to another by Ray itself; what it raises is no reason to try again.
+        # a dead worker's experiment is given to another by Ray itself; what it raises is no reason to try again.
         remote = ray.remote(max_retries=TRIES - 1, retry_exceptions=False)(_run).options(
             num_cpus=setup.threads, num_gpus=1 if (setup.load.device or "").startswith("cuda") else 0
         )

@@ -32,8 +32,7 @@ from fozo.types import Engine, Floats, Spec
 
 CALIBRATION_SEED = 1
 CALIBRATION_BATCH = 64
-QUANTISATION_IMAGES = 32
-"""Clean images that PTQ4ViT searches its scales on, as published."""
+QUANTISATION_IMAGES = 32  # clean images that PTQ4ViT searches its scales on, as published
 
 Show = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is in all."""
@@ -55,14 +54,12 @@ Make: TypeAlias = Callable[[Engine, Iterator[Floats]], S]
 class Paths:
     """Where image sets lie on this machine. No result depends on it."""
 
-    imagenet: str | None = None
-    """Clean images: for calibration, and for streams that are corrupted as they are read."""
+    imagenet: str | None = None  # clean images: for calibration, and for streams that are corrupted as they are read
     imagenet_c: str | None = None
     imagenet_r: str | None = None
     imagenet_sketch: str | None = None
     imagenet_v2: str | None = None
-    image_list: str | None = None
-    """RobustBench's list of 5000 images, to stream these instead of random ones."""
+    image_list: str | None = None  # RobustBench's list of 5000 images, to stream these instead of random ones
     pixels: str | None = None
     """A folder to keep corrupted images in, so that they are corrupted once and not for every row."""
 
@@ -72,10 +69,8 @@ class Resources:
     """Makes what experiments need, once."""
 
     paths: Paths
-    load: LoadOptions
-    """How models are loaded; ``threads`` is also how many threads decode images."""
-    cache_dir: Path
-    """Keeps source statistics, Fisher information, token covariances and scales from run to run."""
+    load: LoadOptions  # how models are loaded; ``threads`` is also how many threads decode images
+    cache_dir: Path  # keeps source statistics, Fisher information, token covariances and scales from run to run
     _engines: dict[object, Engine] = field(default_factory=dict, repr=False)
     _sets: dict[object, ImageSet] = field(default_factory=dict, repr=False)
     _digests: dict[str, str] = field(default_factory=dict, repr=False)

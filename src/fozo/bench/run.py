@@ -25,8 +25,7 @@ from fozo.data.streams import Stream
 from fozo.io import Log, as_dataclass, encode, read_log, write_json
 from fozo.methods.registry import AnyMethod
 
-STATES = "state-*.npz"
-"""The star is the number of batches that a saved state has seen."""
+STATES = "state-*.npz"  # the star is the number of batches that a saved state has seen
 
 
 def run_experiment(

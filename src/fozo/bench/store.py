@@ -51,8 +51,7 @@ class Conditions:
     weights: str
     stream_fingerprint: str
     calibrated_on: str | None
-    parameters: int
-    """How many numbers the method adapts."""
+    parameters: int  # how many numbers the method adapts
     environment: Environment
     seconds: float
     memory: int
@@ -116,8 +115,7 @@ class RunFolder:
 
     path: Path
     experiment: Experiment
-    begun: Mapping[str, Any]
-    """What the folder was begun with; empty where it is new."""
+    begun: Mapping[str, Any]  # what the folder was begun with; empty where it is new
 
     def check(self, identity: Mapping[str, object]) -> None:
         """Refuse to go on with other weights or images than the folder was begun with."""
@@ -151,8 +149,7 @@ class Group:
 
     recipe: Recipe
     setting: str
-    runs: tuple[Run, ...]
-    """In the order of the recipe, then of the seeds."""
+    runs: tuple[Run, ...]  # in the order of the recipe, then of the seeds
 
     @property
     def labels(self) -> list[str]:

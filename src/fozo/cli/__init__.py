@@ -19,10 +19,8 @@ from fozo.errors import FozoError, ImageWarning, PluginWarning
 from fozo.io.system import installed_version
 
 WRONG, BROKEN, UNREAD = 2, 70, 128 + 13  # the last is SIGPIPE, which Windows has no name for
-TRACEBACK = "FOZO_TRACEBACK"
-"""Set this variable of the environment to see where an error came from."""
-COMPLETE = "_FOZO_COMPLETE"
-"""What a shell sets when Tab is pressed: see ``fozo --install-completion``."""
+TRACEBACK = "FOZO_TRACEBACK"  # set this variable of the environment to see where an error came from
+COMPLETE = "_FOZO_COMPLETE"  # what a shell sets when Tab is pressed: see ``fozo --install-completion``
 CODES = (
     f"Exit codes: 0, done; {WRONG}, something given cannot be used or a file cannot be written, as one sentence says; "
     f"{BROKEN}, a fault of fozo itself ({TRACEBACK}=1 shows where); 128 + n, ended by signal n: 130 by Ctrl-C, 143 by "

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from fozo.types import Floats
 
 
-MAX_STATISTICS = 1 << 30
-"""Bytes of a file of statistics, at most."""
+MAX_STATISTICS = 1 << 30  # bytes of a file of statistics, at most
 
 
 def method_names() -> list[str]:

@@ -27,14 +27,11 @@ from fozo.monitor import Estimate, Event, Monitor, MonitorReference, Status
 from fozo.monitor.status import clock
 from fozo.types import Floats
 
-SCRIPT = ("clean", "fog", "contrast", "motion_blur", "gaussian_noise", "clean")
-"""What happens to the camera."""
+SCRIPT = ("clean", "fog", "contrast", "motion_blur", "gaussian_noise", "clean")  # what happens to the camera
 SEVERITY = 3
-IMAGES = 256
-"""Of each scene, at most."""
+IMAGES = 256  # of each scene, at most
 BATCH = 16
-LATEST = 64
-"""Images of a running accuracy: as many as of the monitor's estimate."""
+LATEST = 64  # images of a running accuracy: as many as of the monitor's estimate
 HEADINGS = ("plain", "adapted", "expected", "noticed after", "images")
 
 
@@ -44,8 +41,7 @@ class Picture:
 
     clean: Pixels
     camera: Pixels
-    read: Pixels
-    """After Align's equaliser."""
+    read: Pixels  # after Align's equaliser
     truth: str
     plain: str
     adapted: str
@@ -55,17 +51,13 @@ class Picture:
 class Step:
     """What is known after a batch."""
 
-    scene: int
-    """Index into :data:`SCRIPT`."""
-    images: int
-    """Seen so far."""
+    scene: int  # index into :data:`SCRIPT`
+    images: int  # seen so far
     plain: BatchRecord
     adapted: BatchRecord
     status: Status
-    events: tuple[Event, ...]
-    """What the monitor reported at this batch."""
-    picture: Picture
-    """The last image of the batch."""
+    events: tuple[Event, ...]  # what the monitor reported at this batch
+    picture: Picture  # the last image of the batch
 
 
 @dataclass(frozen=True)
@@ -73,8 +65,7 @@ class Scene:
     """The batches of one scene."""
 
     domain: str
-    first: int
-    """Number of its first image, from 1."""
+    first: int  # number of its first image, from 1
     steps: Sequence[Step]
 
     @property

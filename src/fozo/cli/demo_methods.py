@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fozo.bench.gains import BASE, over_base
 from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid
-from fozo.bench.recipes import rivals
+from fozo.bench.recipes.comparison import METHODS as RIVALS
 from fozo.bench.report.conclusions import conclusions
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
@@ -26,16 +26,13 @@ from fozo.engines.load import LoadOptions
 from fozo.io.system import usable_cpus
 from fozo.types import Engine
 
-METHODS: Methods = {
-    label: rivals.METHODS[label] for label in (BASE, "LAME", "T3A", "FOA", "FOZO (paper)", "FOZO", "Align")
-}
+METHODS: Methods = {label: RIVALS[label] for label in (BASE, "LAME", "T3A", "FOA", "FOZO (paper)", "FOZO", "Align")}
 """The rows of the demo. All that adapt prompts have the same two passes; Align makes one."""
 STREAM = StreamPlan(
     data="clean", kinds=("clean", "gaussian_noise", "motion_blur", "brightness", "fog", "contrast"), severity=3
 )
 """Corruptions that NumPy and Pillow can do alone. Unadapted, they cost from little to a lot, but not all."""
-WIDE = 105
-"""Characters of a line that has room for the costs."""
+WIDE = 105  # characters of a line that has room for the costs
 
 
 def recipe(images: int) -> Recipe:

@@ -17,8 +17,7 @@ from fozo.cli.demo_camera import HEADINGS, LATEST, SEVERITY, CameraRun
 
 PLAIN, ALIGN = list(COLOURS).index("NoAdapt"), list(COLOURS).index("Align")
 EXPECTED = len(COLOURS)
-PICTURES = 3
-"""Images of each scene: the last of its last batches, whether recognised or not."""
+PICTURES = 3  # images of each scene: the last of its last batches, whether recognised or not
 
 
 def demo_page(camera: CameraRun, groups: Mapping[str, Group], quantised: str) -> str:

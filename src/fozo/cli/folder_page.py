@@ -14,8 +14,7 @@ from fozo.cli.folder_run import FolderRun, read_folder_run, wilson
 from fozo.errors import FozoError
 from fozo.io import check_output
 
-WINDOW = 256
-"""Images that a point of the curves is an average over, in whole batches: fewer would show chance."""
+WINDOW = 256  # images that a point of the curves is an average over, in whole batches: fewer would show chance
 
 
 def write_folder_page(log: Path, out: Path) -> None:

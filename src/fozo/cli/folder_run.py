@@ -32,12 +32,10 @@ from fozo.io import remove_temporary_files as sweep
 from fozo.methods.registry import AnyMethod
 from fozo.types import Array, Floats, Spec
 
-MAX_METRIC = 1e30
-"""No metric comes near it; beyond, sums of a few would not be finite."""
+MAX_METRIC = 1e30  # no metric comes near it; beyond, sums of a few would not be finite
 KIND, VERSION, LOG = "fozo adapt", 1, ".log"
 TOP = 5
-Z = 1.959964
-"""Of the 95 % interval."""
+Z = 1.959964  # of the 95 % interval
 
 
 @dataclass(frozen=True)
@@ -46,17 +44,12 @@ class BatchLine:
 
     index: int
     images: int
-    end: int
-    """Length of the table of predictions once this batch is in it, in bytes."""
-    entropy: float
-    """Mean entropy of the predictions, in nats."""
-    confidence: float
-    """Mean probability of the predicted classes."""
+    end: int  # length of the table of predictions once this batch is in it, in bytes
+    entropy: float  # mean entropy of the predictions, in nats
+    confidence: float  # mean probability of the predicted classes
     passes: float
-    correct: int | None = None
-    """Right predictions, where the folders name the classes."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the method reports, such as Align's shift."""
+    correct: int | None = None  # right predictions, where the folders name the classes
+    metrics: Mapping[str, float] = field(default_factory=dict)  # what the method reports, such as Align's shift
 
     @property
     def plausible(self) -> bool:

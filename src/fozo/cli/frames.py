@@ -15,10 +15,8 @@ import numpy as np
 from fozo.data.images import EXTENSIONS, Pixels, read_image
 from fozo.errors import FozoError
 
-POLL = 0.5
-"""Seconds between two reads of a folder that grows."""
-PATIENCE = 4
-"""Tries of a file that cannot be read before it is left out: it may be half-written."""
+POLL = 0.5  # seconds between two reads of a folder that grows
+PATIENCE = 4  # tries of a file that cannot be read before it is left out: it may be half-written
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,7 @@ class Frame:
     """One picture of a camera."""
 
     name: str
-    pixels: Pixels
-    """``uint8 [height, width, 3]``."""
+    pixels: Pixels  # ``uint8 [height, width, 3]``
     time: float
     """Seconds since 1970: of the file's writing, or of its being read from a camera; of a video, since it began."""
 

@@ -9,10 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-DELAY = 2.0
-"""Seconds of work before anything is drawn on a terminal."""
-PAUSE = 30.0
-"""Seconds between two plain lines where standard error is not a terminal."""
+DELAY = 2.0  # seconds of work before anything is drawn on a terminal
+PAUSE = 30.0  # seconds between two plain lines where standard error is not a terminal
 
 
 class Progress:
@@ -21,8 +19,7 @@ class Progress:
     ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, on standard error.
     """
 
-    quiet = False
-    """Whether nothing is shown (``fozo --quiet``)."""
+    quiet = False  # whether nothing is shown (``fozo --quiet``)
 
     def __init__(self) -> None:
         self._bar = Bar(

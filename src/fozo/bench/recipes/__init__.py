@@ -1,1 +1,1 @@
-"""The paper's tables and figures, one short file each. A new one is found by its file's name."""
+"""Recipes, found by their names: each file lists its own as ``RECIPES``."""

@@ -14,12 +14,9 @@ from markupsafe import Markup, escape
 
 from fozo.bench.gains import signed
 
-SIDE = 1000
-"""Both sides of a drawing, in its own units."""
-POINTS = 240
-"""A curve is thinned to this many points: more cannot be seen."""
-LONG = 12
-"""Rows above which a forest stands beside two other charts."""
+SIDE = 1000  # both sides of a drawing, in its own units
+POINTS = 240  # a curve is thinned to this many points: more cannot be seen
+LONG = 12  # rows above which a forest stands beside two other charts
 FEW_NAMES, SOME_NAMES = 4, 8
 """Names that fit side by side below a chart on a phone, and on a wide screen; more are turned upright."""
 
@@ -31,11 +28,9 @@ class Series:
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: int
-    """Its index into :data:`fozo.bench.report.colours.PALETTE`."""
+    colour: int  # its index into :data:`fozo.bench.report.colours.PALETTE`
     dashed: bool = False
-    faint: bool = False
-    """Drawn behind the others."""
+    faint: bool = False  # drawn behind the others
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     """Ends of the intervals, where it has some: a band, or whiskers where the points are marked."""
@@ -64,8 +59,7 @@ class Row:
     high: float | None
     marks: Sequence[float]
     colour: int
-    square: bool = False
-    """Whether its point is a square: the second of two rows of one colour."""
+    square: bool = False  # whether its point is a square: the second of two rows of one colour
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:

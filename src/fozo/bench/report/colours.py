@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 from fozo.bench.plan import published
 
-Colour: TypeAlias = tuple[str, str]
-"""On white paper, and on a dark screen."""
+Colour: TypeAlias = tuple[str, str]  # on white paper, and on a dark screen
 
 COLOURS: Mapping[str, Colour] = {
     "NoAdapt": ("#6b6b6b", "#b0b0b0"),

@@ -9,8 +9,7 @@ from fozo.bench.plan import AVERAGE
 from fozo.bench.report.figures import MAX_COLUMNS, over_columns
 from fozo.bench.store import Group
 
-MAX_NAMES = 5
-"""Rows that a sentence names of those on one side."""
+MAX_NAMES = 5  # rows that a sentence names of those on one side
 SIDES = {1: "significantly above", 0: "not significantly different", -1: "significantly below"}
 UNKNOWN = "without an interval"
 

@@ -15,16 +15,12 @@ from fozo.bench.report.charts import Row, Series, Span, forest, line_chart
 from fozo.bench.report.tables import Table, full_name
 from fozo.bench.store import Group, Run
 
-MAX_COLUMNS = 8
-"""Columns of a table that have charts of their own; of more, the mean over columns is drawn."""
+MAX_COLUMNS = 8  # columns of a table that have charts of their own; of more, the mean over columns is drawn
 STRONG = 6
 """Curves that a reader can follow: the best ones, and what they are compared with. Others are drawn behind them."""
-WINDOW = 128
-"""Fewest images that a point of an accuracy over time is of, in whole batches."""
-WINDOWS = 4
-"""Points of a domain, at most."""
-FEWEST_BATCHES = 4
-"""Batches of a domain without which there is no curve to be seen in it."""
+WINDOW = 128  # fewest images that a point of an accuracy over time is of, in whole batches
+WINDOWS = 4  # points of a domain, at most
+FEWEST_BATCHES = 4  # batches of a domain without which there is no curve to be seen in it
 
 
 def charts(

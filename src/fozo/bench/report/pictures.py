@@ -19,10 +19,8 @@ from fozo.data.sets import open_images
 from fozo.data.sources import prepare
 from fozo.errors import FozoError
 
-SIDE = 224
-"""Pixels at which an image is corrupted: what ImageNet's models read."""
-THUMBNAIL = 128
-"""Pixels of a picture on the page."""
+SIDE = 224  # pixels at which an image is corrupted: what ImageNet's models read
+THUMBNAIL = 128  # pixels of a picture on the page
 QUALITY = 80
 
 

@@ -16,12 +16,10 @@ from fozo.bench.store import Group, Run
 from fozo.data.corruptions import KINDS
 
 HEADINGS = "Gauss Shot Impul Defcs Gls Mtn Zm Snw Frst Fg Brt Cnt Els Px JPG"
-SHORT = dict(zip(KINDS, HEADINGS.split(), strict=True))
-"""The paper's headings, for tables on paper."""
+SHORT = dict(zip(KINDS, HEADINGS.split(), strict=True))  # the paper's headings, for tables on paper
 GAINS = ("gain", "gain_low", "gain_high")
 """What the CSV calls the difference to the row that nothing adapts in, and the ends of its interval."""
-FULL_BUDGET = 1400.0
-"""Seconds of the last budget of Table C.1, which is one corruption's run of FOZO."""
+FULL_BUDGET = 1400.0  # seconds of the last budget of Table C.1, which is one corruption's run of FOZO
 
 
 @dataclass(frozen=True)
@@ -31,12 +29,10 @@ class Cell:
     ours: float
     low: float | None = None
     high: float | None = None
-    std: float | None = None
-    """Standard deviation over seeds, where there are several."""
+    std: float | None = None  # standard deviation over seeds, where there are several
     paper: float | None = None
     digits: int = 1
-    gain: Gain | None = None
-    """Over the row that nothing adapts in, where it can be paired with it."""
+    gain: Gain | None = None  # over the row that nothing adapts in, where it can be paired with it
 
     @property
     def difference(self) -> float | None:
@@ -68,8 +64,7 @@ def full_name(domain: str, severity: int | None = None) -> str:
     return f"{name}, severity {level}" if level and level != str(severity) else name
 
 
-Columns: TypeAlias = dict[str, dict[str, Cell | None]]
-"""Cells by column and row."""
+Columns: TypeAlias = dict[str, dict[str, Cell | None]]  # cells by column and row
 Number: TypeAlias = Callable[[Run], float]
 
 

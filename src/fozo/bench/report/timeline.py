@@ -17,10 +17,8 @@ from fozo.monitor.event import check_thumbnail
 from fozo.monitor.quality import STATISTICS
 from fozo.monitor.status import clock
 
-MAX_LINE = 1 << 20
-"""Bytes of a line."""
-MAX_LINES = 200_000
-"""Lines of a file: at 8 images a batch, more than a million images."""
+MAX_LINE = 1 << 20  # bytes of a line
+MAX_LINES = 200_000  # lines of a file: at 8 images a batch, more than a million images
 DRAWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blockiness")
 """Image-quality statistics that are drawn."""
 FORMER_KEYS = {
@@ -28,8 +26,7 @@ FORMER_KEYS = {
     **{f"accuracy_kept{end}": f"relative_accuracy{end}" for end in ("", "_low", "_high")},
 }
 """Keys that older events files have."""
-THUMBNAILS = ("camera", "equalised")
-"""Pictures that an event may have: what the camera saw, and what the model read."""
+THUMBNAILS = ("camera", "equalised")  # pictures that an event may have: what the camera saw, and what the model read
 
 
 def write_timeline(events: Path, out: Path) -> Path:

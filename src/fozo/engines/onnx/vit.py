@@ -13,7 +13,7 @@ gets wrong here, and no second graph, whose packed weights would double the memo
 every output, whichever are fetched; fetching fewer saves only the copy.
 
 Where the arithmetic differs from the torch engine's by rounding: the attention's scale is folded into the query
-weights, and prompts stand after the patches instead of after CLS, which attention cannot tell apart.
+weights, and prompts stand after the patches instead of after CLS, which makes no difference to attention.
 
 Shapes: K candidates (k: K or 1), B images (b: B or 1), p prompts, T tokens of an image, L = depth, d = width.
 """
@@ -30,8 +30,7 @@ from fozo.engines.onnx.builder import Graph
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.models.vit import Architecture
 
-OPSET, IR_VERSION = 20, 9
-"""Opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it."""
+OPSET, IR_VERSION = 20, 9  # opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 
@@ -138,7 +137,7 @@ class ViTGraph:
             parts["cls"] = g.op("Add", g.op("Mul", parts["cls"], cls_scale), cls_shift)
         parts["patches"] = g.op("Add", g.op("Mul", parts["patches"], scale), shift)
         if "registers" in parts and not joined:
-            # On the way into the first block it is a move that first tells candidates apart.
+            # On the way into the first block a move may be the first that differs between candidates.
             parts["registers"] = g.op("Expand", parts["registers"], g.shape(g.dimension(parts["patches"], 0), 1, 1, 1))
         return g.op("Concat", *parts.values(), axis=2) if len(parts) > 1 else parts["patches"]
 
@@ -152,7 +151,6 @@ class ViTGraph:
         return self._linear(g.slice(normed, 0, 1, 1), name, slice(0, d)), k, v
 
     def _attend(self, q: str, k: str, v: str, block: int) -> str:
-        """Mix values by attention and project."""
         g = self.g
         scores = g.op("MatMul", self._heads(q, [0, 2, 1, 3]), self._heads(k, [0, 2, 3, 1]))
         mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), self._heads(v, [0, 2, 1, 3]))
@@ -165,7 +163,6 @@ class ViTGraph:
         return self.g.op("Transpose", split, perm=order)
 
     def _finish(self, x: str, attended: str, block: int) -> str:
-        """Add the attention's output and the MLP's."""
         g = self.g
         x = g.op("Add", x, attended)
         hidden = self._linear(self._norm(x, f"blocks.{block}.norm2"), f"blocks.{block}.mlp.fc1")
@@ -236,7 +233,6 @@ class ViTGraph:
         return g.op("Add", x, self._linear(self._activation(hidden), f"{name}.mlp.fc2"))
 
     def _tap(self, name: str, value: str) -> None:
-        """Record a layer's ``[K*B, 1, d]``."""
         self.taps[name].append(value)
 
     def _tap_patches(self, patches: str) -> None:

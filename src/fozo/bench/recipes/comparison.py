@@ -1,0 +1,230 @@
+"""All methods side by side; the paper has no such numbers. Passes count a backward pass as two.
+
+    fozo bench rivals --model vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors --imagenet DIR --severity 3
+
+Times are of one core with a ViT-Tiny. CAZO makes more than half of the passes; ``--methods`` can leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fozo.bench.plan import AVERAGE, TUNED, Experiment, Methods, Recipe, StreamPlan, grid
+from fozo.data.corruptions import EXTRA_KINDS, KINDS
+from fozo.data.groups import HELD_OUT
+from fozo.methods.deyo import DeYOConfig
+from fozo.methods.eata import EATAConfig
+from fozo.methods.foa import FOAConfig
+from fozo.methods.fozo import FOZOConfig
+from fozo.methods.sar import SARConfig
+from fozo.methods.tent import TentConfig
+from fozo.methods.zoa import ZOAConfig
+from fozo.types import Value
+
+FAMILIES = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")  # one corruption of each family
+METHODS: Methods = {
+    "NoAdapt": ("noadapt", {}),
+    "LAME": ("lame", {}),
+    "T3A": ("t3a", {}),
+    "FOA": ("foa", {"passes": 2}),
+    "ZOA": ("zoa", {"passes": 2}),
+    "FOZO (paper)": ("fozo", {"passes": 2, "preset": "paper"}),
+    "FOZO": ("fozo", {"passes": 2}),
+    "Align": ("align", {}),
+    "TENT": ("tent", {}),
+    "EATA": ("eata", {}),
+    "SAR": ("sar", {}),
+    "DeYO": ("deyo", {}),
+    "NEO": ("neo", {}),
+    "GAIN": ("gain", {}),
+    "PEA": ("pea", {}),
+    "CAZO": ("cazo", {}),
+}
+ONCE: Methods = {label: method for label, method in METHODS.items() if label != "FOZO (paper)"}
+TWO_PASSES: Methods = {"Align, {passes} passes": ("align", {"passes": 2})}
+
+RIVALS = Recipe(  # 100 minutes
+    name="rivals",
+    title="All fifteen methods on 15 corruptions, continual",
+    cost="146,000 passes",
+    calibration=512,
+    rows=grid(METHODS, {AVERAGE: StreamPlan(images=128)}),
+)
+
+QUICK_PLAN = StreamPlan(kinds=(*FAMILIES[:3], "contrast"), severity=3, images=128, batch_size=32)
+QUICK = Recipe(  # 15 minutes, without CAZO, whose 41 passes take longer than all the others together
+    name="quick",
+    title="A quick look: fourteen methods, four corruptions, 128 images each, level 3",
+    cost="11,200 passes",
+    calibration=256,
+    rows=grid({label: method for label, method in METHODS.items() if label != "CAZO"}, {AVERAGE: QUICK_PLAN}),
+)
+
+SHORT = StreamPlan(kinds=FAMILIES, severity=3, images=48, batch_size=16)
+STREAMS = Recipe(  # an hour a seed
+    name="streams",
+    title="All methods on five kinds of stream, four corruptions at level 3",
+    cost="90,000 passes",
+    calibration=512,
+    rows=grid(
+        {**ONCE, **TWO_PASSES},
+        {
+            "continual": SHORT,
+            "episodic": replace(SHORT, scenario="episodic"),
+            "mixed": replace(SHORT, scenario="mixed"),
+            "recurring": replace(SHORT, scenario="recurring", images=12, batch_size=12),  # ten rounds of everything
+            "correlated": replace(SHORT, scenario="correlated"),
+        },
+    ),
+)
+
+BATCHES_PLAN = StreamPlan(data="clean", kinds=("clean", *FAMILIES), severity=3, images=64)
+BATCHES = Recipe(  # an hour; PEA at B = 1 may end because its logits are not finite, as its docstring says
+    name="batches",
+    title="All methods at every batch size, clean images and four corruptions at level 3",
+    cost="95,000 passes",
+    calibration=512,
+    rows=grid(
+        {
+            "NoAdapt": ("noadapt", {}),
+            "Align": ("align", {}),
+            **TWO_PASSES,
+            "Align, passes = auto": ("align", {"passes": "auto"}),
+            **ONCE,
+        },
+        {f"B = {size}": replace(BATCHES_PLAN, batch_size=size) for size in (1, 8, 32, 128)},
+    ),
+)
+
+MORE = (2, 4, 8, 28)
+PASSES: dict[str, tuple[int, ...]] = {
+    "NoAdapt": (), "LAME": (), "T3A": (), "FOA": MORE, "ZOA": MORE, "FOZO": MORE, "Align": (1, *MORE),
+    "TENT": (), "EATA": (), "SAR": (), "DeYO": (), "NEO": (), "GAIN": (), "PEA": (2, 4, 8), "CAZO": (3, 9, 41),
+}  # fmt: skip
+"""Passes of each method, which is called like its label; none where they cannot be chosen."""
+
+
+def _passes(name: str, n: int) -> Experiment:
+    label = name if n == 1 else f"{name}, {{passes}} passes"
+    return Experiment(label, name.lower(), {"passes": n}, SHORT, x=n, axis=f"passes of {name}")
+
+
+PER_PASS = Recipe(  # 35 minutes
+    name="passes",
+    title="Accuracy per forward pass, four corruptions at level 3, continual",
+    cost="50,000 passes",
+    calibration=512,
+    rows=tuple(
+        _passes(name, n) if n else Experiment(name, name.lower(), {}, SHORT)
+        for name, passes in PASSES.items()
+        for n in passes or (0,)
+    ),
+)
+
+# Each stream is of one group of classes, none tuned on, as a camera sees it; every domain begins again. A method that
+# pulls statistics to those of all classes takes a change of content for a corruption; here it shows.
+NARROW_PLAN = StreamPlan(
+    data="clean", scenario="episodic", kinds=("clean", *FAMILIES[:3], "brightness", FAMILIES[3]),
+    severity=3, images=60, batch_size=16,
+)  # fmt: skip
+NARROW = Recipe(  # four hours a seed, 100 minutes without CAZO; python -m benchmarks.narrow RUNS makes tables of it
+    name="narrow",
+    title="All fifteen methods on narrow content: 14 groups of classes, clean and under five corruptions at level 3",
+    cost="360,000 passes",
+    calibration=1000,
+    rows=grid(ONCE, {group: replace(NARROW_PLAN, classes=group) for group in HELD_OUT}),
+)
+
+# Factors of the published constants, which are for a ViT-B: gradient descent on LayerNorms hardly moves a short stream,
+# FOZO and ZOA move it far. FOA has no rate: its weight of the statistics is varied. NEO, GAIN and PEA do not descend:
+# how fast their averages forget, and how much they trust them, is varied.
+UP = (0.25, 1.0, 4.0, 16.0)
+DOWN = (1 / 16, 0.25, 1.0, 4.0)
+NEVER = 1e9  # a jump of PEA's distances that none reaches: its rule of jumps is off
+
+
+def _fozo(factor: float) -> Mapping[str, Value]:
+    schedule = FOZOConfig().schedule
+    scaled = ("epsilon", "epsilon_min", "rate", "rate_step", "rate_min", "rate_max", "rate_at_jump")
+    return {"passes": 2, **{f"schedule.{name}": factor * (getattr(schedule, name) or 0.0) for name in scaled}}
+
+
+GRID: Methods = {
+    "NoAdapt": ("noadapt", {}),
+    **{f"TENT x {k:g}": ("tent", {"rate": k * TentConfig().rate}) for k in UP},
+    **{f"EATA x {k:g}": ("eata", {"rate": k * EATAConfig().rate}) for k in UP},
+    **{f"DeYO x {k:g}": ("deyo", {"rate": k * DeYOConfig().rate}) for k in UP},
+    **{f"SAR x {k:g}": ("sar", {"rate": k * SARConfig().rate}) for k in UP},
+    **{f"ZOA x {k:g}": ("zoa", {"passes": 2, "rate": k * ZOAConfig().rate}) for k in DOWN},
+    **{f"FOZO x {k:g}": ("fozo", _fozo(k)) for k in DOWN},
+    **{f"FOA, weight x {k:g}": ("foa", {"passes": 2, "weight": k * FOAConfig().weight}) for k in UP},
+    "NEO": ("neo", {}),
+    **{f"NEO, rate {rate:g}": ("neo", {"average": "ema", "rate": rate}) for rate in (0.1, 0.2, 0.5, 0.8, 1.0)},
+    **{f"GAIN, kappa {kappa:g}": ("gain", {"kappa": kappa}) for kappa in (1.0, 3.0, 10.0, 30.0, 100.0)},
+    **{f"GAIN, raw, kappa {kappa:g}": ("gain", {"preset": "raw", "kappa": kappa}) for kappa in (3.0, 300.0)},
+    **{f"PEA, momentum {pace:g}": ("pea", {"momentum": pace}) for pace in (0.02, 0.1, 0.3)},
+    **{f"PEA, momentum {pace:g}, no jumps": ("pea", {"momentum": pace, "gamma": NEVER}) for pace in (0.1, 0.3)},
+}
+TUNING = Recipe(  # an hour and a quarter, on the four extra corruptions, which no comparison shows
+    name="tuning",
+    title="Constants of the rivals on the four extra corruptions at level 5, continual",
+    cost="115,000 passes",
+    calibration=512,
+    rows=grid(GRID, {AVERAGE: StreamPlan(data="clean", kinds=EXTRA_KINDS, images=256)}),
+)
+
+# The long comparison, for docs/results.md: 15 corruptions, then clean images. Streams come one after the other,
+# NoAdapt, Align and then the cheap rows first, so that what an interrupted command has finished is a table already;
+# ``--column "reset, severity 5"`` runs that stream alone, ``--pixels DIR`` corrupts the images once for all rows.
+# Methods that draw get more seeds by ``--seeds 0,1,2 --methods fozo,zoa,foa,deyo,cazo``.
+CHEAP_FIRST = (
+    "NoAdapt", "Align", "NEO", "GAIN", "LAME", "T3A", "PEA", "FOZO", "ZOA", "FOA", "TENT", "EATA", "DeYO", "SAR",
+)  # fmt: skip
+CHOSEN = {
+    "NEO": "NEO, rate 0.8",
+    "GAIN": "GAIN, kappa 30",
+    "PEA": "PEA, momentum 0.1, no jumps",
+    "ZOA": "ZOA x 0.0625",
+    "FOZO": "FOZO x 0.0625",
+    "FOA": "FOA, weight x 0.25",
+    "EATA": "EATA x 4",
+    "TENT": "TENT x 0.25",
+    "SAR": "SAR x 4",
+    "DeYO": "DeYO x 0.25",
+}
+"""What did best in the recipe ``tuning``, of equals the smaller rate: NEO did as well at 0.8 as at 1, TENT and DeYO at
+a quarter of their rates as at the published ones, at which they collapse on longer streams."""
+MANY: Methods = {  # of more than four passes, on four corruptions, beside a NoAdapt and an Align of their own
+    "NoAdapt": ("noadapt", {}),
+    "Align": ("align", {}),
+    "FOA, {passes} passes": ("foa", {"passes": 28}),
+    "ZOA, {passes} passes": ("zoa", {"passes": 28}),
+    "FOZO, {passes} passes": ("fozo", {"passes": 28}),
+    "CAZO": ("cazo", {}),
+}
+
+
+def _evidence() -> tuple[Experiment, ...]:
+    """List the rows stream by stream: published constants, tuned ones, and many passes on four corruptions."""
+    published: Methods = {label: METHODS[label] for label in CHEAP_FIRST}
+    tuned: Methods = {f"{label}{TUNED}": GRID[name] for label, name in CHOSEN.items()}
+    long = StreamPlan(data="clean", kinds=(*KINDS, "clean"), images=1000)
+    found: list[Experiment] = []
+    for severity in (5, 3):
+        for name, scenario in (("continual", "continual"), ("reset", "episodic")):
+            column, plan = f"{name}, severity {severity}", replace(long, scenario=scenario, severity=severity)
+            found += grid({**published, **tuned}, {column: plan})
+            found += grid(MANY, {f"{column}, 4 corruptions": replace(plan, kinds=FAMILIES)})
+    return tuple(found)
+
+
+EVIDENCE = Recipe(  # 32 to 50 hours, 5 to 8 for one stream without the rows of many passes; --images 512 is half of it
+    name="evidence",
+    title="All fifteen methods on long streams: 15 corruptions and then clean images, continual and reset",
+    cost="5.2 million passes",
+    calibration=512,
+    rows=_evidence(),
+)
+
+RECIPES = (RIVALS, QUICK, STREAMS, BATCHES, PER_PASS, NARROW, TUNING, EVIDENCE)
