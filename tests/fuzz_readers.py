@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,11 @@ def zipped(parts: Parts, compression: int = zipfile.ZIP_STORED) -> bytes:
     return stream.getvalue()
 
 
+def archive(save: Callable[[Path], object], read: Callable[[Path], None], path: Path) -> Reader:
+    save(path)
+    return Reader(read, [members(path)], zipped, f"copy of {path.name}")
+
+
 @reader
 def state(folder: Path) -> Reader:
     methods: dict[str, Method[Any]] = {}
@@ -129,34 +134,28 @@ def state(folder: Path) -> Reader:
 
 @reader
 def statistics(folder: Path) -> Reader:
-    source().save(folder / "stats.npz")
-
     def read(path: Path) -> None:
         method = fozo.create("align", engine(), SourceStatistics.load(path))
         assert np.isfinite(method(random_images(4))).all()
 
-    return Reader(read, [members(folder / "stats.npz")], zipped, "stats.npz")
+    return archive(source().save, read, folder / "stats.npz")
 
 
 @reader
 def fisher(folder: Path) -> Reader:
-    measure_fisher(engine(), [random_images(8)]).save(folder / "fisher.npz")
-
     def read(path: Path) -> None:
         fozo.create("eata", engine(), fisher=Fisher.load(path))(random_images(4))
 
-    return Reader(read, [members(folder / "fisher.npz")], zipped, "fisher.npz")
+    return archive(measure_fisher(engine(), [random_images(8)]).save, read, folder / "fisher.npz")
 
 
 @reader
 def scales(folder: Path) -> Reader:
-    ptq4vit(engine(), random_images(4), metric="l2").scales.save(folder / "scales.npz")
-
     def read(path: Path) -> None:
         quantised = with_scales(engine(), Scales.load(path))
         quantised.run(quantised.check(random_images(1)))
 
-    return Reader(read, [members(folder / "scales.npz")], zipped, "scales.npz")
+    return archive(ptq4vit(engine(), random_images(4), metric="l2").scales.save, read, folder / "scales.npz")
 
 
 @cache
@@ -172,15 +171,13 @@ def watched() -> tuple[Method[Any], fozo.MonitorReference]:
 @reader
 def monitor_reference(folder: Path) -> Reader:
     adapter, reference = watched()
-    reference.save(folder / "monitor.npz")
-    images = random_images(6, seed=9)
 
     def read(path: Path) -> None:
         monitor = fozo.Monitor(fozo.MonitorReference.load(path)).watch(adapter.clone())
-        monitor.adapter(images)
+        monitor.adapter(random_images(6, seed=9))
         assert monitor.sentence
 
-    return Reader(read, [members(folder / "monitor.npz")], zipped, "monitor.npz")
+    return archive(reference.save, read, folder / "monitor.npz")
 
 
 @reader
@@ -189,7 +186,6 @@ def monitor_state(folder: Path) -> Reader:
     monitor = fozo.Monitor(reference, shadow=1.0).watch(adapter.clone())
     for seed in range(4):
         monitor.adapter(random_images(6, seed=seed))
-    monitor.save(folder / "memory.npz")
     images = random_images(6, seed=9)
 
     def read(path: Path) -> None:
@@ -205,7 +201,7 @@ def monitor_state(folder: Path) -> Reader:
         finally:
             monitor.restore(folder / "memory.npz")
 
-    return Reader(read, [members(folder / "memory.npz")], zipped, "copy.npz")
+    return archive(monitor.save, read, folder / "memory.npz")
 
 
 # --- logs and JSON ---
@@ -304,16 +300,15 @@ def safetensors(folder: Path) -> Reader:
     def build(parts: Parts) -> bytes:
         return struct.pack("<Q", len(parts[0])) + joined(parts)
 
-    return Reader(
-        lambda path: load(path, heads=3), [[data[8 : 8 + length], data[8 + length :]]], build, "v.safetensors"
-    )
+    whole = [[data[8 : 8 + length], data[8 + length :]]]
+    return Reader(lambda path: load(path, heads=3), whole, build, "v.safetensors")
 
 
 @reader
 def checkpoint(folder: Path) -> Reader:
     """A .pt file, whose pickle torch reads without running code."""
-    torch.save(random_vit().state_dict(), folder / "vit.pt")
-    return Reader(lambda path: load(path, heads=3), [members(folder / "vit.pt")], zipped, "copy.pt")
+    save = partial(torch.save, random_vit().state_dict())
+    return archive(save, lambda path: load(path, heads=3), folder / "vit.pt")
 
 
 @reader

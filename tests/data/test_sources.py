@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,8 @@ from fozo.data.scenarios import Continual
 from fozo.data.sets import CLEAN, Domain, open_images
 from fozo.data.sources import Corrupting
 from fozo.data.streams import Stream, normalisation_table
-from fozo.types import Spec
+from tests.data.conftest import MakeSpec, Plant
 
-Plant = Callable[..., Path]
-MakeSpec = Callable[..., Spec]
 TWO = ("fog", "snow")
 
 

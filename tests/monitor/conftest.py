@@ -43,13 +43,9 @@ def material() -> Material:
     labels = np.array([images.samples[i].label for i in order])
     adapter = fozo.adapter(engine, fozo.calibrate(engine, [engine.spec.normalise(pixels[:CALIBRATION])]))
     left: list[int] = []
-    reference = fozo.MonitorReference.collect(
-        adapter,
-        pixels[:CALIBRATION],
-        labels[:CALIBRATION],
-        sample=20,
-        progress=lambda doing, done, total: left.append(total - done),
-    )
+    clean = pixels[:CALIBRATION], labels[:CALIBRATION]
+    report = lambda doing, done, total: left.append(total - done)  # noqa: E731
+    reference = fozo.MonitorReference.collect(adapter, *clean, sample=20, progress=report)
     assert left[-1] == 0 and len(left) > 10
     return Material(adapter, reference, pixels, labels)
 

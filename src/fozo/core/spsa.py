@@ -77,11 +77,12 @@ class SPSA:
         rate = self.schedule.next(self.pace, watched).rate
         self.follow(Step(self.index, tuple(gradients.tolist()), self.pace.epsilon, rate, watched))
 
-    def follow(self, step: Step) -> None:
-        """Take a step that was estimated now, or that a journal recorded."""
+    def follow(self, step: Step) -> Array:
+        """Take a step that was estimated now, or that a journal recorded; return the new point."""
         self.pace, self.last = self.schedule.next(self.pace, step.loss), step
         self.point = advance(self.point, step, self.noise)
         self.index += 1
+        return self.point
 
     def state(self) -> State:
         pace = self.pace

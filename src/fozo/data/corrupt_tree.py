@@ -23,8 +23,8 @@ from PIL import Image
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
-from fozo.data.sets.corrupted import RECORD, read_record
 from fozo.data.sets.folder import Tree, unlabelled
+from fozo.data.sets.imagenet import RECORD, read_record
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
@@ -40,8 +40,7 @@ class Outcome:
 
     written: int = 0
     skipped: int = 0
-    unreadable: tuple[str, ...] = ()
-    """One sentence for each image that could not be read, naming it."""
+    unreadable: tuple[str, ...] = ()  # one sentence for each image that could not be read, naming it
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(self.written + other.written, self.skipped + other.skipped, self.unreadable + other.unreadable)
@@ -95,8 +94,8 @@ def corrupt_tree(
         workers: processes; by default one for each processor that this one may use.
         progress: called with the number of images done and their total.
     """
-    for kind in kinds:
-        check_kind(kind)
+    for kind in kinds:  # an unknown kind or a missing library is one error now and not one for each image
+        corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, 0)
     for severity in severities:
         check_severity(severity)
     if size < SMALLEST_SIDE:
@@ -110,9 +109,6 @@ def corrupt_tree(
         raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another folder")
     found = find_images(images)
     found = with_size(found) if crops else found
-    # A missing library should be one error now and not one for each image.
-    for kind in kinds:
-        corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, seed)
     domains = tuple(dict.fromkeys(Domain(kind, severity) for kind in kinds for severity in severities))
     # The source goes to a worker with each image, so it is made for one image at a time.
     source = Corrupting(replace(found, samples=found.samples[:1]), size, seed)

@@ -12,8 +12,7 @@ from importlib.resources import files
 
 from fozo.errors import FozoError
 
-CLASSES = 1000
-"""Of ImageNet-1k."""
+CLASSES = 1000  # of ImageNet-1k
 TUNING = ("birds", "fish", "insects", "primates", "vehicles", "clothing")
 """The groups that strengths and thresholds were chosen on."""
 
