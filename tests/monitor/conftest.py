@@ -44,8 +44,9 @@ def material() -> Material:
     adapter = fozo.adapter(engine, fozo.calibrate(engine, [engine.spec.normalise(pixels[:CALIBRATION])]))
     left: list[int] = []
     clean = pixels[:CALIBRATION], labels[:CALIBRATION]
-    report = lambda doing, done, total: left.append(total - done)  # noqa: E731
-    reference = fozo.MonitorReference.collect(adapter, *clean, sample=20, progress=report)
+    reference = fozo.MonitorReference.collect(
+        adapter, *clean, sample=20, progress=lambda doing, done, total: left.append(total - done)
+    )
     assert left[-1] == 0 and len(left) > 10
     return Material(adapter, reference, pixels, labels)
 

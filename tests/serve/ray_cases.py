@@ -19,9 +19,9 @@ from ray import serve
 from ray.util import list_named_actors
 
 from fozo.serve.ray import application, weight
-from fozo.serve.store import folder_name
 from tests.ray_process import two_nodes
 from tests.serve.conftest import NAME, config, foggy, frames, until
+from tests.serve.test_cameras import header
 from tests.serve.test_server import Array, new_adapter
 
 PATH = f"/v2/models/{NAME}/infer"
@@ -80,12 +80,6 @@ def owner(camera: str) -> str:
     return max(replicas(), key=lambda replica: weight(replica, camera))
 
 
-def saved(state: Path, camera: str) -> int:
-    (path,) = state.glob(f"*/{folder_name(camera)}/camera.json")
-    count: int = json.loads(path.read_text())["images"]
-    return count
-
-
 def counts(client: httpx.Client, camera: str) -> list[float]:
     """Images of a camera that each replica has counted."""
     lines = client.get("/metrics").text.splitlines()
@@ -118,14 +112,14 @@ def test_cameras_continue_where_a_replica_was_killed(client: httpx.Client, state
     def turn(i: int) -> None:
         for number, camera in enumerate(cameras):
             part = streams[camera][3 * i : 3 * i + 3]
-            header = {"serve_multiplexed_model_id": camera} if number % 2 else {}
-            found = ask(client, part, camera, f"{camera}-{i}", **header)
+            routed = {"serve_multiplexed_model_id": camera} if number % 2 else {}
+            found = ask(client, part, camera, f"{camera}-{i}", **routed)
             np.testing.assert_array_equal(found, np.asarray(adapters[camera](part), dtype=np.float32))
 
     turn(0)
     turn(1)
     assert all(counts(client, camera) == [6.0] for camera in cameras)  # each on one replica, and on no other
-    until(lambda: all(saved(state, camera) == 6 for camera in cameras), 120)
+    until(lambda: all(header(state, camera)["images"] == 6 for camera in cameras), 120)
     before = replicas()
     victim = owner(cameras[0])
     ray.kill(ray.get_actor(before[victim], namespace="serve"))
@@ -148,4 +142,4 @@ def test_rays_routing_alone_is_no_guarantee_but_the_locks_are(client: httpx.Clie
 def test_cameras_are_saved_at_shutdown(client: httpx.Client, state: Path) -> None:
     ask(client, frames(4), "last", "last-0")
     serve.delete("fozo")
-    until(lambda: saved(state, "last") == 4, 120)
+    until(lambda: header(state, "last")["images"] == 4, 120)
