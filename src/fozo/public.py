@@ -6,8 +6,9 @@ import importlib
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,10 @@ from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
 from fozo.methods.align import Align
 from fozo.methods.equalise import Equalise
-from fozo.types import LOG, Array, Engine, Floats, Spec, Tap
+from fozo.types import LOG, Array, Batch, Engine, Floats, Spec, Tap
 
-TELL_SECONDS = 5.0
-"""Between two lines of the log."""
-
+LOG_SECONDS = 5.0  # between two lines of the log
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
-
 INT8 = ("dynamic", "static")
 CALIBRATION_IMAGES = 128
 CALIBRATION_BATCH = 8
@@ -85,15 +83,13 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
             lists the forms of a batch.
     """
     engine = load_engine(model)
-    if "tokens" not in engine.abilities:
-        return _calibrate_black_box(engine, source)
-    gathered: SourceStatistics | None = None
+    if "tokens" not in engine.abilities:  # a black box is not run: its images are described
+        return _gather(engine, source, partial(_describe_images, engine))
     head = engine.head()
     basis = ContentBasis.of(head)
     vectors = basis.vectors(head)
-    began = told = time.monotonic()
-    for images in batches(source, engine.spec):
-        batch = engine.check(images)
+
+    def measure(batch: Batch) -> SourceStatistics:
         taps = engine.run(batch, taps=TAPS)
         values: dict[str, Array] = {
             tap.value: np.asarray(taps[tap][0], dtype=np.float64)
@@ -102,59 +98,55 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
         values["patch_log_variance"] = log_variance(taps[Tap.PATCH_VARIANCE][0])
         values["descriptor"] = describe(batch.images)
         conditioned = {name: values[name] for name in SourceStatistics.CONDITIONED}
-        part = SourceStatistics(
+        return SourceStatistics(
             fingerprint=engine.spec.fingerprint,
             content=ContentMoments.of(basis, contents(taps[Tap.LOGITS][0], vectors), conditioned),
             model=engine.spec.name,
             inputs=InputRange.of(batch.images, engine.spec.normalisation),
             **{name: Moments.of(value) for name, value in values.items()},
         )
-        gathered = part if gathered is None else gathered.merge(part)
-        if (now := time.monotonic()) - told > TELL_SECONDS:
-            told = now
-            LOG.info("calibrating %s: %d images in %.0f s", engine.spec.name, gathered.images, now - began)
-    return _finished(gathered, engine.spec)
+
+    return _gather(engine, source, measure)
 
 
-def _calibrate_black_box(engine: Engine, source: object) -> SourceStatistics:
-    """Describe clean images. A model that shows nothing of its inside is not run at all."""
+def _describe_images(engine: Engine, batch: Batch) -> SourceStatistics:
+    spec, inputs = engine.spec, InputRange.of(batch.images, engine.spec.normalisation)
+    return SourceStatistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs)
+
+
+def _gather(engine: Engine, source: object, measure: Callable[[Batch], SourceStatistics]) -> SourceStatistics:
     gathered: SourceStatistics | None = None
+    began = logged = time.monotonic()
     for images in batches(source, engine.spec):
-        batch = engine.check(images)
-        spec, inputs = engine.spec, InputRange.of(batch.images, engine.spec.normalisation)
-        part = SourceStatistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs)
+        part = measure(engine.check(images))
         gathered = part if gathered is None else gathered.merge(part)
-    return _finished(gathered, engine.spec)
-
-
-def _finished(gathered: SourceStatistics | None, spec: Spec) -> SourceStatistics:
+        if (now := time.monotonic()) - logged > LOG_SECONDS:
+            logged = now
+            LOG.info("calibrating %s: %d images in %.0f s", engine.spec.name, gathered.images, now - began)
     if gathered is None or gathered.images < 2:
         count = 0 if gathered is None else gathered.images
         raise FozoError(f"source statistics need at least two clean images, not {count}; give more batches")
-    _tell(gathered, spec)
+    LOG.info("calibrated: %r", gathered)
+    _report_normalisation(gathered, engine.spec)
     return gathered
 
 
-def _tell(statistics: SourceStatistics, spec: Spec) -> None:
-    """Say how the clean images were normalised, where the model does not: wrong for it, it costs many points."""
-    LOG.info("calibrated: %r", statistics)
+def _report_normalisation(statistics: SourceStatistics, spec: Spec) -> None:
+    """Say how the clean images were normalised, where the model does not: a wrong one costs many points."""
     if spec.normalisation is not None or statistics.inputs is None:
         return
-    told = statistics.inputs.inferred()
-    if told is None:
+    found = statistics.inputs.inferred()
+    if found is None:
         LOG.warning(
-            "%s does not tell its mean and std, and its clean images look like none of the usual: only their range can "
-            "be held against later images", spec.name,
+            "%s does not state its mean and std, and its clean images do not show one of the usual: only their range "
+            "is compared with later images", spec.name,
         )  # fmt: skip
         return
-    left_out = (
-        ", which few models read: normalise them as the training images were"
-        if told == common(spec.channels)[0]
-        else ""
-    )
+    raw = found == common(spec.channels)[0]
+    hint = ", which few models read: normalise them as the training images were" if raw else ""
     sentence = (
-        f"{spec.name} does not tell its mean and std; the clean images look like {name_of(told)}{left_out}, and later "
-        f"images are held against that; pass mean= and std= to be sure"
+        f"{spec.name} does not state its mean and std; the clean images look like {name_of(found)}{hint}, and later "
+        f"images are compared with that; pass mean= and std= to be certain"
     )
     LOG.warning(sentence)
     warnings.warn(sentence, ImageWarning, stacklevel=4)
@@ -199,7 +191,6 @@ def export(
 
 
 def _check(target: Path, engine: Engine, int8: str | None, calibration: str | os.PathLike[str] | None) -> None:
-    """Refuse what cannot work before the work begins."""
     if target.suffix != ".onnx":
         raise FozoError(f"the exported file must end in .onnx, not {target.name!r}; engines are chosen by that ending")
     check_output(target)
@@ -222,7 +213,6 @@ def _check(target: Path, engine: Engine, int8: str | None, calibration: str | os
 
 
 def _clean_batches(spec: Spec, folder: Path) -> Iterator[Floats]:
-    """Read clean images of any classes, a few at a time."""
     images = open_images(folder)
     # Labels play no part, so sets with other classes than the model's will do; corruptions will not.
     if images.corrupted:

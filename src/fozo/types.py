@@ -74,12 +74,9 @@ class Spec:
             if values is not None and len(values) != self.channels:
                 raise FozoError(f"{self.name} was given {len(values)} values of {name} for {self.channels} channels")
             for value in values or ():
-                if not least <= value <= most:  # nor is NaN
-                    looks = (
-                        "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "is no pixel's in [0, 1]"
-                    )
-                    raise FozoError(f"the {name} of {self.name} is {value:g}, which {looks}")
-
+                if not least <= value <= most:  # also NaN
+                    why = "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "does not fit 0..1 pixels"
+                    raise FozoError(f"the {name} of {self.name} is {value:g}, which {why}")
         for name, given in (("labels", self.labels), ("subset", self.subset)):
             if given is not None and len(given) != self.classes:
                 raise FozoError(
@@ -102,7 +99,7 @@ class Spec:
 
     @property
     def patches(self) -> int:
-        """Number of patch tokens of one image."""
+        """Patch tokens of one image."""
         return (self.image_size[0] // self.patch_size[0]) * (self.image_size[1] // self.patch_size[1])
 
     def normalise(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
@@ -283,7 +280,7 @@ class Engine(Protocol):
         """Threads for what is done to its images on this machine's processors; no more than it computes with."""
 
     def check(self, images: Images) -> Batch:
-        """Refuse images that the model cannot read, and convert the others: the only place where that is done.
+        """Refuse images that the model cannot read, and convert the others. This is done here only.
 
         :func:`fozo.core.normalisation.check_images` has the rules, which are the same for all engines.
         """
@@ -292,7 +289,7 @@ class Engine(Protocol):
         """Run one forward pass of the batch for each candidate, and report the taps asked for."""
 
     def head(self) -> Affine:
-        """Give the head, for methods that change what it reads or replace it."""
+        """The head, for methods that change what it reads or replace it."""
 
 
 def engine_repr(engine: Engine) -> str:

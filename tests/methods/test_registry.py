@@ -14,7 +14,7 @@ import pytest
 import fozo
 from fozo.errors import FozoError, PluginWarning
 from fozo.methods import registry
-from fozo.methods.base import Stateless
+from fozo.methods.base import Method
 from fozo.methods.registry import create, method_class, register
 from fozo.types import Batch, Floats, Tap
 from tests.helpers import random_images
@@ -28,7 +28,7 @@ class OwnConfig:
     batch_size: int = 64
 
 
-class Own(Stateless[OwnConfig]):
+class Own(Method[OwnConfig]):
     """A third party's method, whose constructor may have a bug."""
 
     PRESETS: ClassVar = {"mild": OwnConfig(), "wild": OwnConfig(strength=9.0)}

@@ -1,4 +1,4 @@
-"""CMA-ES with cumulative step-size adaptation, behind the same ask and tell as n-SPSA.
+"""CMA-ES with cumulative step-size adaptation, with the same ask and tell as n-SPSA.
 
 Equation numbers are those of N. Hansen, "The CMA Evolution Strategy: A Tutorial" (arXiv:1604.00772). What differs is as
 in pycma 4, with which FOA was published: the learning rate c_1 of small populations, the damping for many parents, the
@@ -20,16 +20,13 @@ from fozo.core.optimizer import as_floats, checked_losses
 from fozo.errors import FozoError
 from fozo.types import Array, State
 
-Draws = Callable[..., Array]
-"""``draws(rows, columns)``: standard normal numbers, as ``numpy.random.randn``."""
-MIRRORED_BELOW = 6
-"""Populations in which the worst point's mirror image takes the place of a draw."""
-MAX_CONDITION = 1e14
-"""Of C; smaller eigenvalues are rounding errors and are raised to the limit."""
+Draws = Callable[..., Array]  # draws(rows, columns): standard normal numbers, as numpy.random.randn
+MIRRORED_BELOW = 6  # populations in which the worst point's mirror image replaces a draw
+MAX_CONDITION = 1e14  # of C; smaller eigenvalues are rounding errors and are raised to the limit
 
 
 def expected_length(size: int) -> float:
-    """E|N(0, I)| of that many coordinates; from 100 on by the first terms of Stirling's series, as pycma has it."""
+    """E|N(0, I)| of ``size`` coordinates; from 100 on by the first terms of Stirling's series, as pycma has it."""
     if size <= 100:
         return float(2**0.5 * gamma((size + 1) / 2) / gamma(size / 2))
     return math.sqrt(size) * (1 - 1 / (4 * size) + 1 / (32 * size**2))
@@ -98,17 +95,13 @@ class CMAES:
         self.sigma = 1.0
         # Arrays are replaced, never written to, so that a state can refer to them.
         self.covariance: Array = np.diag(np.exp(1e-4 / size * np.arange(size)))  # no two eigenvalues are equal
-        self.axes: Array = np.eye(size)
-        """B': the eigenvectors of C as rows, when it was last decomposed."""
-        self.lengths: Array = np.sqrt(np.diag(self.covariance))
-        """D: the roots of its eigenvalues."""
+        self.axes: Array = np.eye(size)  # B': the eigenvectors of C as rows, when it was last decomposed
+        self.lengths: Array = np.sqrt(np.diag(self.covariance))  # D: the roots of its eigenvalues
         self.covariance_path: Array = np.zeros(size)
         self.sigma_path: Array = np.zeros(size)
-        self.mirror: Array = np.zeros(size)
-        """Direction of the worst point's mirror image, which is tried next if there is one."""
+        self.mirror: Array = np.zeros(size)  # direction of the worst point's mirror image, tried next if mirrored
         self.mirrored = False
-        self.index = self.decomposed = 0
-        """Steps done, and how many there were when C was last decomposed."""
+        self.index = self.decomposed = 0  # steps done, and how many there were when C was last decomposed
         self._asked: Array | None = None
 
     def _seeded_draws(self, step: int) -> Draws:
@@ -120,7 +113,7 @@ class CMAES:
         return float(sum((np.dot(self.axes, step) / self.lengths) ** 2) ** 0.5)
 
     def ask(self) -> Array:
-        """Return the points to evaluate, ``[K, ...]``; the same ones until their losses are told."""
+        """Return the points to evaluate, ``[K, ...]``; the same ones until :meth:`tell` has their losses."""
         if self._asked is None:
             draw, size = self.draws(self.index), self.point.size
             steps = np.empty((0, size))
@@ -195,7 +188,7 @@ class CMAES:
     SCALARS = ("sigma", "index", "decomposed", "mirrored")
 
     def state(self) -> State:
-        """Return everything that changes; points asked for and not yet told are forgotten."""
+        """Return everything that changes; points without losses are forgotten."""
         arrays = {name: getattr(self, name) for name in self.ARRAYS}
         scalars = {name: np.array(getattr(self, name), np.float64) for name in self.SCALARS}
         return {"point": self.point.copy(), **arrays, **scalars}

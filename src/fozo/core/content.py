@@ -1,15 +1,15 @@
-"""Content: what images show, as far as the model's own predictions tell, and what it means for the activations.
+"""Content: what images show by the model's own predictions, and what follows from it for the activations.
 
-A camera that sees only birds moves the tokens of a model away from their clean average, and so does fog. To tell one
-from the other, calibration learns how much of the activations follows from *what is shown*: each clean image gets a
+A camera that sees only birds moves the tokens of a model away from their clean average, and so does fog. To distinguish
+the two, calibration learns how much of the activations follows from *what is shown*: each clean image gets a
 content vector, the expectation of the head's rows under the predicted classes,
 
     c = sum over classes of p(class) (row of the class - mean row),  on the principal directions of the rows
 
-and the statistics y of an image are regressed on it, y = mean + W (c - mean c). Predictions are a good witness: they
+and the statistics y of an image are regressed on it, y = mean + W (c - mean c). Predictions
 hardly depend on the drift (a wrong breed is still a dog), where the features that they are read from do.
 
-Nothing is kept but sums, so statistics still merge without loss. The ridge penalty of W is chosen by generalised
+Only sums are stored, so statistics merge without loss. The ridge penalty of W is chosen by generalised
 cross-validation from the sums alone. Few clean images, or contents that explain nothing, get a W near 0 by themselves.
 """
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from scipy.special import softmax
 
 from fozo.core.moments import Moments
 from fozo.errors import FozoError
@@ -40,14 +41,11 @@ PENALTIES = 10.0 ** np.arange(-6, 7)
 class ContentBasis:
     """The principal directions of a head's rows."""
 
-    centre: Array
-    """Mean row, ``[h]``."""
-    directions: Array
-    """``[h, k]``, orthonormal."""
+    centre: Array  # mean row, [h]
+    directions: Array  # [h, k], orthonormal
 
     @classmethod
     def of(cls, head: Affine) -> ContentBasis:
-        """Find the directions in which a head's classes differ most."""
         rows = np.asarray(head.weight, dtype=np.float64).T
         centre = rows.mean(axis=0)
         directions = np.linalg.svd(rows - centre, full_matrices=False)[2][: min(DIMENSIONS, len(rows) - 1)].T
@@ -68,10 +66,8 @@ class ContentBasis:
 
 def contents(logits: Floats, vectors: Array) -> Array:
     """Content vectors of images ``[B, k]``: expectations of the classes' ``vectors`` under the predictions."""
-    shifted = np.asarray(logits, dtype=np.float64)
-    chances = np.exp(shifted - shifted.max(axis=1, keepdims=True))
-    chances /= chances.sum(axis=1, keepdims=True)
-    return cast("Array", np.einsum("bc,ck->bk", chances, vectors))  # on this thread, as BLAS is not
+    probabilities = softmax(np.asarray(logits, dtype=np.float64), axis=1)
+    return cast("Array", np.einsum("bc,ck->bk", probabilities, vectors))  # on this thread, as BLAS is not
 
 
 @dataclass(frozen=True)
@@ -80,12 +76,9 @@ class ContentMoments:
 
     basis: ContentBasis
     count: int
-    mean: Array
-    """``[k]``."""
-    products: Array
-    """Sum of (c - mean)(c - mean)^T, ``[k, k]``."""
-    cross: Mapping[str, Array]
-    """For each statistic y ``[...]`` by name, the sum of (c - mean)(y - mean of y), ``[k, ...]``."""
+    mean: Array  # [k]
+    products: Array  # sum of (c - mean)(c - mean)^T, [k, k]
+    cross: Mapping[str, Array]  # for each statistic y [...] by name, the sum of (c - mean)(y - mean of y), [k, ...]
 
     @classmethod
     def of(cls, basis: ContentBasis, vectors: Array, statistics: Mapping[str, Array]) -> ContentMoments:
@@ -115,8 +108,8 @@ class ContentRegression:
         """Fit ``y = mean + W (c - mean c)`` for all statistics of ``content`` with one penalty."""
         self.mean, count = content.mean, content.count
         eigenvalues, vectors = np.linalg.eigh(content.products)
-        kept = eigenvalues > 1e-9 * eigenvalues.max(initial=0.0)
-        eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
+        nonzero = eigenvalues > 1e-9 * eigenvalues.max(initial=0.0)
+        eigenvalues, vectors = eigenvalues[nonzero], vectors[:, nonzero]
         rotated = {name: np.tensordot(vectors.T, cross, 1) for name, cross in content.cross.items()}
         # Of each feature's sum of squares, the part that each direction explains without a penalty.
         explained = {
@@ -128,20 +121,20 @@ class ContentRegression:
         best = (np.inf, nothing)
         # From the largest down, and a smaller one has to win clearly: of two images, all penalties score the same.
         for penalty in PENALTIES[::-1] * eigenvalues.max(initial=0.0):
-            kept_part = eigenvalues / (eigenvalues + penalty)
-            left = features - ((2 * kept_part - kept_part**2) * by_direction).sum()
-            freedom = 1 - (kept_part.sum() + 1) / count
+            shrinkage = eigenvalues / (eigenvalues + penalty)
+            left = features - ((2 * shrinkage - shrinkage**2) * by_direction).sum()
+            freedom = 1 - (shrinkage.sum() + 1) / count
             score = left / freedom**2 if freedom > 0 else np.inf
             if score < best[0] * (1 - 1e-6):
-                best = (score, kept_part)
-        kept_part = best[1]
-        freedom = max(1 - kept_part.sum() / count, 1e-3)
-        solved = vectors * (kept_part / eigenvalues)
+                best = (score, shrinkage)
+        shrinkage = best[1]
+        freedom = max(1 - shrinkage.sum() / count, 1e-3)
+        solved = vectors * (shrinkage / eigenvalues)
         self.weights = {name: np.tensordot(solved, y, 1) for name, y in rotated.items()}
         """W for each statistic, ``[k, ...]``."""
-        # Above 0 also where sums are rounded: who divides it by a number of images relies on it.
+        # Above 0 also where sums are rounded: callers divide by it.
         self.unexplained = {
-            name: np.maximum(1 - np.tensordot(2 * kept_part - kept_part**2, y, 1), 1e-12) / freedom
+            name: np.maximum(1 - np.tensordot(2 * shrinkage - shrinkage**2, y, 1), 1e-12) / freedom
             for name, y in explained.items()
         }
         """The part of a feature's variance over images that content does not explain, ``[...]``."""

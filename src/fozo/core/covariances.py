@@ -9,31 +9,26 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from fozo.core.moments import TokenMoments
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_arrays, save_arrays
+from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
 from fozo.types import Array, Spec
 
-RIDGE = 1e-5
-"""Added to the diagonal of every covariance, as in PEA's program."""
-LARGEST = 1e30
+RIDGE = 1e-5  # added to the diagonal of every covariance, as in PEA's program
+ADVICE = "measure them again"
 
 
 @dataclass(frozen=True)
 class Covariances:
-    """What tokens look like on clean images, block by block."""
+    """Mean, variance and covariance of tokens on clean images, block by block."""
 
     fingerprint: str
-    mean: Array
-    """``[L, d]``."""
-    variance: Array
-    """``[L, d]``."""
-    covariance: Array
-    """``[L, d, d]``, with the ridge."""
+    mean: Array  # [L, d]
+    variance: Array  # [L, d]
+    covariance: Array  # [L, d, d], with the ridge
     model: str = field(default="", compare=False)
 
     KIND = "token covariances"
@@ -48,40 +43,24 @@ class Covariances:
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` (no pickle), atomically."""
         header = {"kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model}
         save_arrays(path, header, {"mean": self.mean, "variance": self.variance, "covariance": self.covariance})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Covariances:
         """Read what :meth:`save` wrote; what no clean images can have given is refused here, not in use."""
-        header, arrays = load_arrays(path, cls.KIND, partial(_check_specs, path))
-        mean, variance, covariance = (arrays[name].astype(np.float64) for name in ("mean", "variance", "covariance"))
-        sound = all((np.abs(array) <= LARGEST).all() for array in (mean, variance, covariance))
-        if not sound or (variance < 0).any() or not np.allclose(covariance, covariance.transpose(0, 2, 1)):
-            raise _damaged(path, "values are not finite, a variance is negative or a covariance not symmetric")
-        return cls(str(header.get("fingerprint")), mean, variance, covariance, str(header.get("model")))
+        header, arrays = load_statistics(path, cls.KIND, (cls.VERSION,), _shapes, ADVICE)
+        with refuse_damage(path, cls.KIND, ADVICE):
+            if (arrays["variance"] < 0).any():
+                raise ValueError("a variance is negative")
+            if not np.allclose(arrays["covariance"], arrays["covariance"].transpose(0, 2, 1)):
+                raise ValueError("a covariance is not symmetric")
+        return cls(fingerprint=str(header.get("fingerprint")), model=str(header.get("model")), **arrays)
 
 
-def _damaged(path: str | os.PathLike[str], why: object) -> FozoError:
-    return FozoError(f"{os.fspath(path)} holds damaged token covariances ({why}); measure them again")
-
-
-def _check_specs(path: str | os.PathLike[str], header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
-    """Refuse another version, and shapes that do not go together, before an array is read."""
-    if header.get("version") != Covariances.VERSION:
-        raise FozoError(
-            f"{os.fspath(path)} holds token covariances of version {header.get('version')}, but this fozo reads "
-            f"version {Covariances.VERSION}; measure them again"
-        )
-    try:
-        layers, width = specs["mean"].shape
-        wanted = {"mean": (layers, width), "variance": (layers, width), "covariance": (layers, width, width)}
-        for name in wanted.keys() | specs.keys():
-            if specs[name].shape != wanted[name] or specs[name].dtype.kind != "f":
-                raise ValueError(f"{name} is {specs[name].dtype} of shape {list(specs[name].shape)}")
-    except (KeyError, ValueError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
+    layers, width = specs["mean"].shape
+    return {"mean": (layers, width), "variance": (layers, width), "covariance": (layers, width, width)}
 
 
 class Gathering:
@@ -113,7 +92,6 @@ class Gathering:
             self.scatter[layer] += np.outer(delta, delta) * (before * batch.count / self.count[layer])
 
     def covariances(self) -> Covariances:
-        """Give what was gathered."""
         if self.count.min() < 2:
             raise FozoError("token covariances need at least one batch of clean images; give some")
         freedom = (self.count - 1)[:, None]

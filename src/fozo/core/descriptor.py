@@ -25,8 +25,7 @@ FLOOR = 1e-5
 """Added to energies before the logarithm: about what rounding to 8 bits leaves in a normalised image. Without it a
 uniform image would be infinitely far from every other one."""
 
-LARGEST = 1e3
-"""A normalised image has a mean, and an amplitude in each band, of a few units; beyond this it is not an image."""
+MAX_DEVIATION = 1e3  # of a normalised image's mean and bands, which have a few units; beyond this it is not an image
 
 AT_ONCE = 1 << 17
 """Pixels that are transformed together: one image of 224 px, many small ones. They then stay in the processor's nearest
@@ -50,17 +49,13 @@ class Spectra:
     def __init__(self, channels: int, height: int, width: int) -> None:
         self.channels, self.height, self.width = channels, height, width
         self.bands = half_octaves(height, width)
-        self._together = max(1, AT_ONCE // (channels * height * width))
-        """Images that are worked through together."""
-        self.brightness = slice(0, 1 if channels == 3 else channels)
-        """Where a descriptor has the mean brightness of the image."""
+        self._together = max(1, AT_ONCE // (channels * height * width))  # images that are worked through together
+        self.brightness = slice(0, 1 if channels == 3 else channels)  # where descriptors have the mean brightness
         lengths = np.array([3.0, 2.0, 6.0] if channels == 3 else [1.0] * channels)
-        self._roots = np.sqrt(height * width * lengths)
-        """Coefficients of the mean over the means of orthonormal channels."""
+        self._roots = np.sqrt(height * width * lengths)  # mean coefficients over means of orthonormal channels
         self._per_length = (1 / lengths).astype(np.float32)[:, None, None]
-        # No log energy is farther below zero than FLOOR's, so all of a descriptor is limited by size.
-        self.limits = np.repeat([LARGEST, 2 * np.log(LARGEST)], [channels, channels * self.bands])
-        """Size of a descriptor's features, at most, if it is of a normalised image."""
+        # Size of a normalised image's features, at most: no log energy is farther below zero than FLOOR's.
+        self.limits = np.repeat([MAX_DEVIATION, 2 * np.log(MAX_DEVIATION)], [channels, channels * self.bands])
         # Spatial frequency of every coefficient, 1 being the finest along a side, and how many half octaves it lies
         # below the finest; the image's mean counts as the coarsest.
         frequency = np.hypot(np.arange(height)[:, None] / height, np.arange(width)[None] / width)
@@ -71,12 +66,11 @@ class Spectra:
         self._runs = np.flatnonzero(np.diff(band, prepend=-2) | (np.arange(band.size) % width == 0))
         members = band[self._runs][:, None] == np.arange(self.bands)
         sizes = np.maximum(np.bincount(band[1:], minlength=self.bands), 1)
-        self._members = np.asarray(members / sizes, dtype=np.float32)
-        """Averages runs over bands: ``[runs, bands]``."""
+        self._members = np.asarray(members / sizes, dtype=np.float32)  # averages runs over bands: [runs, bands]
         # Where every coefficient lies between the centres of two bands: the lower one, and how far beyond it.
-        place = np.clip(octave - 0.5, 0, self.bands - 1)
-        self._lower = np.minimum(place.astype(np.intp), max(self.bands - 2, 0))
-        self._beyond = (place - self._lower).astype(np.float32)
+        position = np.clip(octave - 0.5, 0, self.bands - 1)
+        self._lower = np.minimum(position.astype(np.intp), max(self.bands - 2, 0))
+        self._beyond = (position - self._lower).astype(np.float32)
 
     def transform(
         self, images: npt.NDArray[np.floating], out: Single | None = None, threads: Threads = ONE

@@ -10,12 +10,11 @@ import numpy.typing as npt
 from fozo.errors import FozoError
 from fozo.types import Array, Floats
 
-TINY = 1e-12
-"""Keeps the logarithm of a variance finite where a feature is constant over an image."""
+TINY = 1e-12  # keeps the logarithm of a variance finite where a feature is constant over an image
 
 
 def log_variance(variance: npt.ArrayLike) -> Array:
-    """Logarithm of a variance, finite always. Unlike variances, these may be averaged and subtracted."""
+    """Logarithm of a variance, always finite. Unlike variances, these may be averaged and subtracted."""
     logarithm: Array = np.log(np.asarray(variance, dtype=np.float64) + TINY)
     return logarithm
 
@@ -29,8 +28,7 @@ class Moments:
 
     count: int
     mean: Array
-    squares: Array
-    """Sum over the sample of (x - mean)^2."""
+    squares: Array  # sum over the sample of (x - mean)^2
 
     @classmethod
     def of(cls, values: npt.ArrayLike) -> Moments:
@@ -40,7 +38,6 @@ class Moments:
         return cls(len(x), mean, ((x - mean) ** 2).sum(axis=0))
 
     def merge(self, other: Moments) -> Moments:
-        """Moments of both samples together."""
         count = self.count + other.count
         delta = other.mean - self.mean
         mean = self.mean + delta * (other.count / count)
@@ -56,7 +53,7 @@ class Moments:
 
 
 class Window:
-    """The most recent feature rows, so that a batch too small to have a deviation can borrow its neighbours'.
+    """The most recent feature rows, for batches too small to have a standard deviation.
 
     A single image has no standard deviation. Its statistics are taken together with those of the images just
     before it, as they were under the prompts that won there.
@@ -85,22 +82,17 @@ class Window:
 
 @dataclass(frozen=True)
 class TokenMoments:
-    """Mean and scatter of tokens, of all images and places alike; mergeable without loss (Chan et al., 1983)."""
+    """Mean and scatter of the tokens of all images; mergeable without loss (Chan et al., 1983)."""
 
     count: int
-    mean: Array
-    """``[d]``."""
-    scatter: Array
-    """``[d, d]``: sum over the tokens of (x - mean)(x - mean)'."""
+    mean: Array  # [d]
+    scatter: Array  # [d, d]: sum over the tokens of (x - mean)(x - mean)'
 
     def merge(self, other: TokenMoments) -> TokenMoments:
-        """Moments of both together."""
         count = self.count + other.count
         delta = other.mean - self.mean
         between = np.outer(delta, delta) * (self.count * other.count / count)
-        return TokenMoments(
-            count, self.mean + delta * (other.count / count), self.scatter + other.scatter + between
-        )  # fmt: skip
+        return TokenMoments(count, self.mean + delta * (other.count / count), self.scatter + other.scatter + between)
 
     @property
     def covariance(self) -> Array:

@@ -1,6 +1,6 @@
 """Random numbers whose every draw has an address, so that a step is its seed and nothing else.
 
-A counter-based generator (Philox) is opened anew for each (seed, purpose, step). No state has to be saved, any
+A counter-based generator (Philox) is opened again for each (seed, purpose, step). No state has to be saved, any
 step can be drawn again on its own, and nothing global is touched.
 """
 
@@ -51,19 +51,13 @@ class PhiloxNoise:
         self.seed = seed
 
     def __call__(self, step: int, shape: tuple[int, ...]) -> Array:
-        """Return the directions of ``step``."""
         return generator(self.seed, Purpose.DIRECTIONS, step).standard_normal(shape)
 
 
-class SignedUniform:
+class SignedUniform(PhiloxNoise):
     """Draws uniform in [0.5, 1] with a random sign, so that dividing by them is safe: one-sided SPSA's."""
 
-    def __init__(self, seed: int) -> None:
-        generator(seed, Purpose.SIGNED)
-        self.seed = seed
-
     def __call__(self, step: int, shape: tuple[int, ...]) -> Array:
-        """Return the draws of ``step``."""
         numbers = generator(self.seed, Purpose.SIGNED, step)
         signs: Array = numbers.choice(np.array([-1.0, 1.0]), shape)
         return numbers.uniform(0.5, 1.0, shape) * signs

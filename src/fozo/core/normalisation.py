@@ -6,12 +6,9 @@ one mean and std and not on another's, whatever they show: a foggy, a bright or 
 clean one. So drift is not mistaken for another normalisation, nor the other way round. Images that were resized or
 augmented as floats lie on no grid, and of them only the range says something.
 
-And what every engine refuses to read (:func:`check_images`): images of another shape, broken ones, and
-values that no pixel can have.
-
-Pixels in [0, 1], normalised with a model's mean and std, have known bounds, so a mistake in how images were prepared
-shows in their smallest and largest values. What is absurd is refused: the whole batch, by the number of the image,
-before anything has been adapted. What is merely suspicious is an :class:`~fozo.errors.ImageWarning`.
+:func:`check_images` refuses what no engine can read: images of another shape, broken ones, and absurd values. Pixels in
+[0, 1], normalised with a model's mean and std, have known bounds. A batch with values far beyond them is refused before
+anything is adapted; what is merely suspicious is an :class:`~fozo.errors.ImageWarning`.
 
 In pixels, ``normalised * std + mean``, where mean and std are known:
 
@@ -25,8 +22,8 @@ beyond              refused, unless within 8 of zero after normalisation: no sta
 Where they are not known, normalised values beyond 20 are suspicious (no usual mean and std lead there) and beyond 1020
 refused (the same -3 to 4 for a model that reads 0..255).
 
-Within these bounds, the grid of 8-bit pixels tells whether images were normalised for
-another model, or not at all; that is suspicious too.
+Within these bounds, the grid of 8-bit pixels shows whether images were normalised for another model, or not at all;
+that is suspicious too.
 """
 
 from __future__ import annotations
@@ -43,8 +40,7 @@ import numpy.typing as npt
 from fozo.errors import FozoError, ImageWarning
 from fozo.types import Array, Images, Spec
 
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and std of each channel, for pixels in [0, 1]."""
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel, for pixels in [0, 1]
 
 NONE: Normalisation = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 HALF: Normalisation = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -58,26 +54,25 @@ COMMON = {
     "pixels normalised with CLIP's mean and std": CLIP,
     "pixels of 0 to 255 (as if they had been neither divided nor normalised)": BYTES,
 }
-"""What is usual, in words."""
 
-ON_GRID = 0.03
-"""How far from a whole number a pixel of 0..255 may come out in single precision; in half precision none is near."""
-MOSTLY = 0.95
-"""Part of the values that have to be on a grid: padding and masks need not be."""
-SELDOM = 0.75
-"""Values of 0..1 are on the grid of 0.5 half of the time; where more than this are, no other grid is believed."""
-DISTINCT = 12
-"""Different values that have to be on a grid: those of a flat image may be there by chance."""
-FIRST, EVERY = 16, 16
-"""Batches that are compared with the clean images: the first ones, then every sixteenth."""
-BEYOND = 0.3
-"""Part of the clean range that values may lie outside of it: sharp resampling overshoots by a fifth."""
-SATURATED = 0.01
-"""How near to black and white the extremes of clean images have to come for their range to tell a normalisation."""
-SIDE = 8
-"""Pixels looked at down and across each image."""
-IMAGES = 4
-"""Images of a batch that are looked at."""
+ON_GRID = 0.03  # distance from a whole number that a pixel of 0..255 may have in single precision
+MOSTLY = 0.95  # part of the values that have to be on a grid: padding and masks need not be
+SELDOM = (
+    0.75  # where more values are on the model's own grid, no other is tried: half of those of 0..1 are on that of 0.5
+)
+DISTINCT = 12  # different values that have to be on a grid: those of a flat image may be there by chance
+FIRST, EVERY = 16, 16  # batches that are compared with the clean images: the first ones, then every sixteenth
+BEYOND = 0.3  # part of the clean range that values may lie outside of it: sharp resampling overshoots by a fifth
+SATURATED = 0.01  # distance from black and white that extremes may have for a range to show its normalisation
+SIDE = 8  # pixels looked at down and across each image
+IMAGES = 4  # images of a batch that are looked at
+
+
+@lru_cache
+def common(channels: int) -> tuple[Normalisation, ...]:
+    """Usual normalisations of images with ``channels`` channels; those of ImageNet and CLIP have three."""
+    gray = tuple((mean[:1] * channels, std[:1] * channels) for mean, std in (NONE, HALF, BYTES))
+    return (*gray, IMAGENET, CLIP) if channels == 3 else gray
 
 
 def name_of(normalisation: Normalisation) -> str:
@@ -118,37 +113,12 @@ def _on_grids(values: Array, normalisations: Sequence[Normalisation]) -> npt.NDA
     return counts
 
 
-def recognise_range(low: Array, high: Array, own: Normalisation | None = None) -> Normalisation | None:
-    """Tell the normalisation of images by their extremes ``[C]``, where all channels reach from black to white."""
-    fits = [one for one in (*common(len(low)), *([own] if own else ())) if _is_black_to_white(low, high, one)]
-    return own if own in fits else fits[0] if len(fits) == 1 else None
-
-
-def _is_black_to_white(low: Array, high: Array, normalisation: Normalisation) -> bool:
-    return float(np.abs(_as_pixels(low, high, normalisation) - [[0], [1]]).max()) <= SATURATED
-
-
-def _as_pixels(low: Array, high: Array, normalisation: Normalisation) -> Array:
-    """Extremes as pixels under a normalisation, where black is 0 and white is 1: ``[2, C]``."""
-    mean, std = (np.asarray(part) for part in normalisation)
-    pixels: Array = np.stack([low, high]) * std + mean
-    return pixels
-
-
-def extremes(images: Images) -> tuple[Array, Array]:
-    """Give the least and the most value of each channel of a batch ``[B, C, H, W]``."""
+def extremes(images: Images, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Smallest and largest values over axes of a batch ``[B, C, H, W]``. A NaN is handed on."""
     if isinstance(images, np.ndarray):
-        low, high = images.min((0, 2, 3)), images.max((0, 2, 3))
-    else:
-        low, high = (part.detach().double().cpu().numpy() for part in (images.amin((0, 2, 3)), images.amax((0, 2, 3))))
-    return np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
-
-
-@lru_cache
-def common(channels: int) -> tuple[Normalisation, ...]:
-    """Usual normalisations of images with ``channels`` channels; those of ImageNet and CLIP have three."""
-    gray = tuple((mean[:1] * channels, std[:1] * channels) for mean, std in (NONE, HALF, BYTES))
-    return (*gray, IMAGENET, CLIP) if channels == 3 else gray
+        return images.min(axes).astype(np.float64), images.max(axes).astype(np.float64)
+    low, high = (part.detach().double().cpu().numpy() for part in (images.amin(axes), images.amax(axes)))
+    return low, high
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +132,7 @@ class InputRange:
     @classmethod
     def of(cls, images: Images, own: Normalisation | None) -> InputRange:
         """Look at a batch ``[B, C, H, W]``; ``own`` is the model's normalisation where that is known."""
-        return cls(*extremes(images), recognise(images, own))
+        return cls(*extremes(images, (0, 2, 3)), recognise(images, own))
 
     def arrays(self) -> dict[str, Array]:
         """Everything as arrays, for a file; an unknown normalisation has no rows."""
@@ -189,31 +159,37 @@ class InputRange:
         agreed = (one or two) if None in (one, two) or one == two else None
         return InputRange(np.minimum(self.low, other.low), np.maximum(self.high, other.high), agreed)
 
-    def inferred(self) -> Normalisation | None:
-        """The normalisation, or the only common one under which the range is from black to white."""
-        return self.normalisation or recognise_range(self.low, self.high)
+    def inferred(self, own: Normalisation | None = None) -> Normalisation | None:
+        """The normalisation, or ``own`` or the only common one under which the range is from black to white."""
+        if self.normalisation is not None:
+            return self.normalisation
+        candidates = (*common(len(self.low)), *([own] if own else ()))
+        fits = [one for one in candidates if np.abs(self._pixels(one) - [[0], [1]]).max() <= SATURATED]
+        return own if own in fits else fits[0] if len(fits) == 1 else None
+
+    def _pixels(self, normalisation: Normalisation) -> Array:
+        """The range as pixels under a normalisation, where black is 0 and white is 1: ``[2, C]``."""
+        mean, std = (np.asarray(part) for part in normalisation)
+        pixels: Array = np.stack([self.low, self.high]) * std + mean
+        return pixels
 
     def objection(self, images: Images) -> str | None:
         """Say in a few words why a batch can hardly have been prepared as the clean images were; ``None`` if it may."""
         own = self.inferred()
-        found = recognise(images, own)
-        if found is not None and found == own:
-            return None
-        low, high = extremes(images)
-        found = found or recognise_range(low, high, own)
-        if found == own and own is not None:
-            return None
+        batch = InputRange.of(images, own)
+        found = batch.inferred(own)
         if found is not None:
-            ends = _as_pixels(self.low, self.high, found)
-            # Where nothing tells how the clean images were normalised, their range may still be that of black to white.
-            if own is not None or ends.min() < -BEYOND or ends.max() > 1 + BEYOND or np.ptp(ends) < 1 - BEYOND:
-                clean = "were something else" if own is None else f"were {name_of(own)}"
-                return f"it looks like {name_of(found)}, but the clean images {clean}"
-            return None
+            ends = self._pixels(found)
+            # The range of clean images whose normalisation is unknown may still be that of black to white.
+            fits = ends.min() >= -BEYOND and ends.max() <= 1 + BEYOND and np.ptp(ends) >= 1 - BEYOND
+            if found == own or (own is None and fits):
+                return None
+            clean = "were something else" if own is None else f"were {name_of(own)}"
+            return f"it looks like {name_of(found)}, but the clean images {clean}"
         room = BEYOND * (self.high - self.low)
-        if (low < self.low - room).any() or (high > self.high + room).any():
+        if (batch.low < self.low - room).any() or (batch.high > self.high + room).any():
             return (
-                f"it holds values of {low.min():.3g} to {high.max():.3g}, but the clean images had "
+                f"it holds values of {batch.low.min():.3g} to {batch.high.max():.3g}, but the clean images had "
                 f"{self.low.min():.3g} to {self.high.max():.3g}"
             )
         return None
@@ -236,7 +212,9 @@ class Watch:
             return
         objection = clean.objection(images)
         if objection is not None:
-            sentence = f"the batch was prepared in another way than the clean images: {objection}; prepare both alike"
+            sentence = (
+                f"the batch was prepared in another way than the clean images: {objection}; prepare both the same"
+            )
             warnings.warn(sentence, ImageWarning, stacklevel=3)
             self.warned = True  # after it: where warnings are errors, such batches are refused
 
@@ -260,25 +238,23 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
             f"{spec.name} reads {want}, but the batch holds {images.dtype}; give normalised floats, or pixels of "
             f"0..255 as uint8 to an adapter or to engine.spec.normalise"
         )
-    # Two reductions and no copy. Both hand a NaN on, and comparisons with NaN fail, so nothing else looks for one.
-    if isinstance(images, np.ndarray):
-        low, high = images.min(axis=(2, 3)).astype(np.float64), images.max(axis=(2, 3)).astype(np.float64)
-    else:
-        low, high = (part.detach().double().cpu().numpy() for part in (images.amin((2, 3)), images.amax((2, 3))))
+    # Two reductions and no copy. Comparisons with NaN fail, so nothing else looks for one.
+    low, high = extremes(images, (2, 3))
     if spec.mean is None or spec.std is None:
         if not (low.min() >= USUAL_UNKNOWN[0] and high.max() <= USUAL_UNKNOWN[1]):
             _object(low, high, spec, warned)
         return
     mean, std = np.asarray(spec.mean), np.asarray(spec.std)
     own = spec.mean, spec.std
-    if not ((low * std + mean).min() >= ABSURD[0] and (high * std + mean).max() <= ABSURD[1]):
+    darkest, brightest = (low * std + mean).min(), (high * std + mean).max()
+    if not (darkest >= ABSURD[0] and brightest <= ABSURD[1]):
         _object(low, high, spec, warned)
-    elif (
-        found := recognise(images, own) or recognise_range(low.min(axis=0), high.max(axis=0), own)
-    ) is not None and found != own:
+        return
+    found = InputRange(low.min(axis=0), high.max(axis=0), recognise(images, own)).inferred(own)
+    if found not in (None, own):
         looks = name_of(found)
         _warn(f"the batch looks like {looks}, but {spec.name} reads {name_of(own)}; {_advice(spec)}", looks, warned)
-    elif not ((low * std + mean).min() >= USUAL[0] and (high * std + mean).max() <= USUAL[1]):
+    elif not (darkest >= USUAL[0] and brightest <= USUAL[1]):
         _object(low, high, spec, warned)
     elif low.min() == 0 and 0.5 < high.max() <= 1 and (mean / std).min() > 0.1:
         # Exactly 0 is black, and frequent, before normalisation; after it black is below 0, and 0 next to no pixel.

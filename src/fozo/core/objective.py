@@ -1,4 +1,4 @@
-"""What FOZO minimises without labels (Eq. 13-15): feature statistics off their source, and unsure predictions."""
+"""What FOZO minimises without labels (Eq. 13-15): the distance of feature statistics from the source's, and entropy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from fozo.core.moments import Moments
 from fozo.errors import FozoError
 from fozo.types import Array
 
-PUBLISHED_BATCH = 64
-"""The batch size that the published weights of the two terms were chosen for."""
+PUBLISHED_BATCH = 64  # the batch size that the published weights of the two terms were chosen for
 
 
 def entropies(logits: npt.ArrayLike) -> Array:
@@ -29,8 +28,7 @@ def entropies(logits: npt.ArrayLike) -> Array:
 class Objective:
     """``weight * L_stats + L_ent`` (Eq. 15), with one switch for each point where paper and program differ."""
 
-    weight: float = 0.4
-    """lambda in the paper."""
+    weight: float = 0.4  # lambda in the paper
     distance: str = "squares"
     """``squares``: sum of squared differences over all layers, times B/64 (authors' program).
     ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13)."""
@@ -39,7 +37,6 @@ class Objective:
     like a new domain. ``True`` counts every batch as if it had 64 images."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown switches."""
         if self.distance not in ("squares", "norms"):
             raise FozoError(f"distance must be 'squares' or 'norms', not {self.distance!r}")
         if self.weight < 0:
@@ -54,7 +51,7 @@ class Objective:
         return float(self.weight * self.misalignment(source, features) * scale + total_entropy)
 
     def misalignment(self, source: Moments, features: Moments) -> float:
-        """L_stats (Eq. 13). A single image without neighbours has no spread: only its mean counts then."""
+        """L_stats (Eq. 13). A single image without neighbours has no std: only its mean counts then."""
         differences = [features.mean - source.mean]
         if features.count > 1:
             differences.append(features.std - source.std)

@@ -1,34 +1,16 @@
-"""What an optimizer is: it asks for the loss at some points, is told, and moves. It knows nothing of models."""
+"""What n-SPSA, one-sided SPSA and CMA-ES share: they ask for the losses of points, take them, and move.
+
+``ask()`` gives points ``[K, *point.shape]``, the same ones until ``tell(losses)`` has their losses ``[K]``. Losses that
+are not finite change nothing. ``state()`` and ``load_state()`` hold everything that changes, as named arrays.
+"""
 
 from __future__ import annotations
-
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
 from fozo.types import Array, State
-
-
-@runtime_checkable
-class Optimizer(Protocol):
-    """Zeroth-order search as ask and tell. n-SPSA, one-sided SPSA and CMA-ES are three of them."""
-
-    point: Array
-    """Where the search stands."""
-
-    def ask(self) -> Array:
-        """Return the points to evaluate, ``[K, *point.shape]``; the same ones until their losses are told."""
-
-    def tell(self, losses: npt.ArrayLike) -> None:
-        """Take the losses ``[K]`` of the points asked for, and move. Losses that are not finite change nothing."""
-
-    def state(self) -> State:
-        """Return everything that changes, as named arrays."""
-
-    def load_state(self, state: State) -> None:
-        """Continue from what :meth:`state` returned."""
 
 
 def checked_losses(losses: npt.ArrayLike, points: int) -> Array:

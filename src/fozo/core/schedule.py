@@ -23,8 +23,7 @@ class Schedule:
     epsilon_min: float = 0.2
     decay: float = 0.9
     threshold: float = 1.05
-    ema_decay: float = 0.9
-    """Weight of the past in the moving average of the loss (beta in the paper)."""
+    ema_decay: float = 0.9  # weight of the past in the moving average of the loss (beta in the paper)
     rate: float = 0.08
     rate_decay: float = 1.0
     rate_step: float = 0.0
@@ -33,7 +32,6 @@ class Schedule:
     rate_at_jump: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values for which the rule makes no sense."""
         if not 0 < self.epsilon_min <= self.epsilon:
             raise FozoError(f"need 0 < epsilon_min <= epsilon, not {self.epsilon_min} and {self.epsilon}")
         if not 0 < self.decay <= 1:
@@ -46,7 +44,6 @@ class Schedule:
             raise FozoError(f"need 0 <= rate_min <= rate_max, not {self.rate_min} and {self.rate_max}")
 
     def start(self) -> Pace:
-        """Return the pace of the first batch."""
         return Pace(epsilon=self.epsilon, rate=self.rate, average=None, jumped=False)
 
     def next(self, pace: Pace, loss: float) -> Pace:

@@ -1,9 +1,9 @@
-"""SPSA, twice: descending a function of which only values can be had, as ask and tell.
+"""SPSA, twice: descent by function values alone, as ask and tell.
 
 n-SPSA (Eq. 5-7 of the FOZO paper): ``ask`` gives 2n points, x + eps Z_j and x - eps Z_j for j = 1..n; ``tell`` takes
 their losses and moves x by ``-rate/n * sum_j g_j Z_j`` with ``g_j = (loss+ - loss-) / (2 eps)``.
 
-One-sided SPSA (ZOA's): ``ask`` gives x itself and points x + c z around it, each of which tells a gradient
+One-sided SPSA (ZOA's): ``ask`` gives x itself and points x + c z around it, each of which gives a gradient
 ``(loss(x + c z) - loss(x)) / (c z)``. Nothing here knows what x means.
 """
 
@@ -27,12 +27,10 @@ class Step:
     """All that has to be known of a step to take it again: a few dozen bytes, whatever the size of x."""
 
     index: int
-    gradients: tuple[float, ...]
-    """The projected gradients g_j."""
+    gradients: tuple[float, ...]  # the projected gradients g_j
     epsilon: float
     rate: float
-    loss: float
-    """The loss that the schedule saw."""
+    loss: float  # the loss that the schedule saw
 
 
 def advance(point: Array, step: Step, noise: Noise) -> Array:
@@ -44,7 +42,7 @@ def advance(point: Array, step: Step, noise: Noise) -> Array:
 
 
 class SPSA:
-    """The optimizer: a point, the pace of its schedule, and the number of steps taken."""
+    """n-SPSA: a point, the pace of its schedule, and the number of steps taken."""
 
     def __init__(
         self, start: npt.ArrayLike, schedule: Schedule, noise: Noise, *, samples: int = 1, watch: str = "best"
@@ -54,15 +52,11 @@ class SPSA:
             raise FozoError(f"n-SPSA needs at least one sample, not {samples}")
         if watch not in ("best", "mean"):
             raise FozoError(f"watch must be 'best' or 'mean', not {watch!r}")
-        self.schedule = schedule
-        self.noise = noise
-        self.samples = samples
-        self.watch = watch
+        self.schedule, self.noise, self.samples, self.watch = schedule, noise, samples, watch
         self.point: Array = np.array(start, dtype=np.float64)
         self.pace: Pace = schedule.start()
         self.index = 0
-        self.last: Step | None = None
-        """The step just taken."""
+        self.last: Step | None = None  # the step just taken
 
     def ask(self) -> Array:
         """Return the 2n points to evaluate, ``[2n, ...]``, in the order +1, -1, +2, -2, ..."""
@@ -83,21 +77,20 @@ class SPSA:
         rate = self.schedule.next(self.pace, watched).rate
         self.follow(Step(self.index, tuple(gradients.tolist()), self.pace.epsilon, rate, watched))
 
-    def follow(self, step: Step) -> None:
-        """Take a step that was estimated now, or that a journal recorded."""
+    def follow(self, step: Step) -> Array:
+        """Take a step that was estimated now, or that a journal recorded; return the new point."""
         self.pace, self.last = self.schedule.next(self.pace, step.loss), step
         self.point = advance(self.point, step, self.noise)
         self.index += 1
+        return self.point
 
     def state(self) -> State:
-        """Return everything that changes, as named arrays."""
         pace = self.pace
         numbers = np.array([self.index, pace.epsilon, pace.rate, pace.jumped], dtype=np.float64)
         average = np.array([] if pace.average is None else [pace.average], dtype=np.float64)
         return {"point": self.point.copy(), "pace": numbers, "average": average}
 
     def load_state(self, state: State) -> None:
-        """Continue from what :meth:`state` returned."""
         point, pace = as_floats(state, "point", self.point.shape), as_floats(state, "pace", (4,))
         index, epsilon, rate, jumped = pace.tolist()
         if not (epsilon > 0 and index >= 0 and index == int(index)):
@@ -147,7 +140,6 @@ class OneSidedSPSA:
         self.index += self.samples
 
     def state(self) -> State:
-        """Return everything that changes, as named arrays."""
         return {"point": self.point.copy(), "index": np.array(self.index)}
 
     def load_state(self, state: State) -> None:

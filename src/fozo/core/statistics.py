@@ -1,6 +1,6 @@
-"""The source statistics: what the plain model's activations look like on clean images, and the file that keeps them.
+"""The source statistics: what the plain model's activations look like on clean images, and their file.
 
-They are all that adaptation ever sees of the source domain: no image and no label of it is kept.
+They are all that adaptation ever sees of the source domain: no image and no label of it is stored.
 :func:`fozo.public.calibrate` collects them.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from fozo.core.descriptor import half_octaves
 from fozo.core.moments import Moments
 from fozo.core.normalisation import InputRange, name_of
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_arrays, save_arrays
+from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
 from fozo.types import Array, Spec
 
-LARGEST = 1e30
-"""Activations and their squared deviations stay far below; beyond, products of them would not be finite."""
-MOST_IMAGES = 10**12
+MAX_IMAGES = 10**12
+ADVICE = "collect them again"
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,7 @@ class SourceStatistics:
 
     KIND = "source statistics"
     VERSION = 6
-    READ = (5, VERSION)
-    """Versions that are read; the fifth had no ``inputs``, which may be absent from the sixth too."""
+    READ = (5, VERSION)  # versions that are read; the fifth had no inputs, which may be absent from the sixth too
     PARTS = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
     CONDITIONED = ("cls", "patch_mean", "patch_log_variance", "descriptor")
 
@@ -72,7 +69,6 @@ class SourceStatistics:
 
     @property
     def images(self) -> int:
-        """Number of clean images seen."""
         return self.descriptor.count
 
     def merge(self, other: SourceStatistics) -> SourceStatistics:
@@ -93,7 +89,7 @@ class SourceStatistics:
         """Statistics for one camera, from these of many mixed images and ``own`` ones of a few of its clean images.
 
         The camera's averages start from what mixed images of the same content have, and are moved towards its own: by
-        all of the way if its images differ clearly, by none if they differ no more than so few images differ by chance
+        all of the way if its images differ clearly, by none if they differ no more than by chance
         (James and Stein's estimate, for each layer). How images vary, and how that follows from their content, stays
         as the many images tell it.
         """
@@ -116,9 +112,8 @@ class SourceStatistics:
         return replace(self, content=replace(self.content, mean=own.content.mean), inputs=inputs, **parts)
 
     def __repr__(self) -> str:
-        """Say in one line whose they are."""
-        told = None if self.inputs is None else self.inputs.inferred()
-        how = "" if told is None else f", {name_of(told)}"
+        normalisation = None if self.inputs is None else self.inputs.inferred()
+        how = "" if normalisation is None else f", {name_of(normalisation)}"
         return f"<SourceStatistics of {self.model or 'a model'} ({self.fingerprint[:12]}): {self.images} images{how}>"
 
     def check(self, fingerprint: str, model: str, spec: Spec | None = None) -> None:
@@ -150,7 +145,6 @@ class SourceStatistics:
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` (no pickle), atomically."""
         moments: Mapping[str, Moments] = {name: getattr(self, name) for name in self.PARTS}
         header = {
             "kind": self.KIND,
@@ -172,65 +166,40 @@ class SourceStatistics:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceStatistics:
         """Read what :meth:`save` wrote; what no clean images can have given is refused here, not in use."""
-        try:
-            header, arrays = load_arrays(path, cls.KIND, partial(cls._check_specs, path))
+        header, arrays = load_statistics(path, cls.KIND, cls.READ, cls._shapes, ADVICE)
+        with refuse_damage(path, cls.KIND, ADVICE):
             table: Any = header["counts"]
             counts = {int(str(table[name])) for name in (*cls.PARTS, "content")}
-            if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MOST_IMAGES:
-                raise ValueError("the counts of images differ, or are no counts")
-            for name, array in arrays.items():
-                if not (np.abs(array) <= LARGEST).all() or (name.endswith(".squares") and array.min(initial=0) < 0):
-                    raise ValueError(f"{name} has values that are not finite, or negative sums of squares")
-            values = {name: array.astype(np.float64) for name, array in arrays.items()}
-            if values["content.products"].diagonal().min(initial=0) < 0:
-                raise ValueError("content.products has negative sums of squares")
-            parts = {name: Moments(count, values[f"{name}.mean"], values[f"{name}.squares"]) for name in cls.PARTS}
+            if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MAX_IMAGES:
+                raise ValueError("the counts of images differ, or are not counts")
+            for name in [f"{name}.squares" for name in cls.PARTS] + ["content.products"]:
+                squares = arrays[name].diagonal() if name == "content.products" else arrays[name]
+                if squares.min(initial=0) < 0:
+                    raise ValueError(f"{name} has negative sums of squares")
+            parts = {name: Moments(count, arrays[f"{name}.mean"], arrays[f"{name}.squares"]) for name in cls.PARTS}
             content = ContentMoments(
-                ContentBasis(values["content.centre"], values["content.directions"]),
+                ContentBasis(arrays["content.centre"], arrays["content.directions"]),
                 count,
-                values["content.mean"],
-                values["content.products"],
-                {name: values[f"content.{name}"] for name in cls.CONDITIONED},
+                arrays["content.mean"],
+                arrays["content.products"],
+                {name: arrays[f"content.{name}"] for name in cls.CONDITIONED},
             )
-            own = {name.removeprefix("inputs."): array for name, array in values.items() if name.startswith("inputs.")}
+            own = {name.removeprefix("inputs."): array for name, array in arrays.items() if name.startswith("inputs.")}
             inputs = InputRange.of_arrays(own) if own else None
             return cls(str(header["fingerprint"]), content=content, model=str(header["model"]), inputs=inputs, **parts)
-        except FozoError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise FozoError(
-                f"{os.fspath(path)} holds damaged source statistics ({type(error).__name__}: {error}); "
-                f"collect them again"
-            ) from error
 
     @classmethod
-    def _check_specs(
-        cls, path: str | os.PathLike[str], header: Mapping[str, object], specs: Mapping[str, ArraySpec]
-    ) -> None:
-        """Refuse another version, missing arrays, and widths that do not go together, before an array is read."""
-        if header.get("version") not in cls.READ:
-            raise FozoError(
-                f"{os.fspath(path)} holds source statistics of version {header.get('version')}, but this fozo reads "
-                f"version {cls.VERSION}; collect them again"
-            )
-        try:
-            (layers, width), (pooled,) = specs["cls.mean"].shape, specs["pooled.mean"].shape
-            (contents,), (features,) = specs["content.mean"].shape, specs["descriptor.mean"].shape
-            wanted: dict[str, tuple[int, ...]] = dict.fromkeys(cls.PARTS, (layers, width))
-            wanted |= {"pooled": (pooled,), "descriptor": (features,)}
-            shapes = {f"{name}.{what}": shape for name, shape in wanted.items() for what in ("mean", "squares")}
-            shapes |= {"content.centre": (pooled,), "content.directions": (pooled, contents)}
-            shapes |= {"content.mean": (contents,), "content.products": (contents, contents)}
-            shapes |= {f"content.{name}": (contents, *wanted[name]) for name in cls.CONDITIONED}
-            if any(name.startswith("inputs.") for name in specs):
-                (channels,) = specs["inputs.low"].shape
-                shapes |= {f"inputs.{name}": (channels,) for name in ("low", "high")}
-                shapes["inputs.normalisation"] = (2 if specs["inputs.normalisation"].shape[0] else 0, channels)
-            for name in shapes.keys() | specs.keys():
-                if specs[name].shape != shapes[name] or specs[name].dtype.kind != "f":
-                    raise ValueError(f"{name} is {specs[name].dtype} of shape {list(specs[name].shape)}")
-        except (KeyError, ValueError) as error:
-            raise FozoError(
-                f"{os.fspath(path)} holds damaged source statistics ({type(error).__name__}: {error}); "
-                f"collect them again"
-            ) from error
+    def _shapes(cls, specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
+        (layers, width), (pooled,) = specs["cls.mean"].shape, specs["pooled.mean"].shape
+        (contents,), (features,) = specs["content.mean"].shape, specs["descriptor.mean"].shape
+        parts: dict[str, tuple[int, ...]] = dict.fromkeys(cls.PARTS, (layers, width))
+        parts |= {"pooled": (pooled,), "descriptor": (features,)}
+        shapes = {f"{name}.{what}": shape for name, shape in parts.items() for what in ("mean", "squares")}
+        shapes |= {"content.centre": (pooled,), "content.directions": (pooled, contents)}
+        shapes |= {"content.mean": (contents,), "content.products": (contents, contents)}
+        shapes |= {f"content.{name}": (contents, *parts[name]) for name in cls.CONDITIONED}
+        if any(name.startswith("inputs.") for name in specs):
+            (channels,) = specs["inputs.low"].shape
+            shapes |= {f"inputs.{name}": (channels,) for name in ("low", "high")}
+            shapes["inputs.normalisation"] = (2 if specs["inputs.normalisation"].shape[0] else 0, channels)
+        return shapes

@@ -10,18 +10,16 @@ from torch import Tensor
 from fozo.models.vit import Block, ViT
 from fozo.types import Move, Tap
 
-TensorMove = tuple[Tensor, Tensor, list[bool]]
-"""Scale, shift, and which layers they change anything in."""
+TensorMove = tuple[Tensor, Tensor, list[bool]]  # scale, shift, and which layers they change anything in
 
 
 def moved_layers(move: Move) -> list[bool]:
-    """Say of each layer whether anything is moved there."""
     moved: list[bool] = ((move.scale != 1) | (move.shift != 0)).any(axis=(0, 1, 3)).tolist()
     return moved
 
 
 class Chunk:
-    """Some images of a batch on their way through the model, under every candidate."""
+    """Some images of a batch, run under every candidate."""
 
     def __init__(
         self,
@@ -58,7 +56,6 @@ class Chunk:
         return x, block.attn.qkv(block.norm1(x))
 
     def _run_candidates(self, ks: slice, shared: tuple[Tensor, Tensor] | None) -> None:
-        """Run candidates ``ks`` over this chunk and record their taps."""
         blocks: list[Block] = list(self.vit.blocks)  # type: ignore[arg-type]
         group = ks.stop - ks.start
         self.found: dict[Tap, list[Tensor]] = {tap: [] for tap in self.taps}
@@ -94,7 +91,7 @@ class Chunk:
         self._finish(self._group(x), ks)
 
     def _finish(self, x: Tensor, ks: slice) -> None:
-        """Apply the final norm, record what the head reads, and put all records in their places."""
+        """Apply the final norm, record what the head reads, and store all records."""
         self._record_token(Tap.CLS, x)
         pooled = self._group(self.vit.pool(x.flatten(0, 1), self.extra))
         own = self.vit.architecture.pool in ("cls+mean", "cls+distilled")

@@ -1,11 +1,11 @@
-"""The black-box engine: any model that takes images, of which nothing else is known.
+"""The black-box engine: any model that takes images.
 
-A ResNet, a detector, a segmenter, a cloud service: whatever can be called. It shows no tokens and takes no knobs, so
-what fozo can do for it is done to the images on their way in (:class:`fozo.methods.equalise.Equalise`). Where the model
-returns logits ``[B, classes]`` it is an engine like any other; whatever else it returns, :meth:`BlackBoxEngine.answer`
-gives back untouched.
+A ResNet, a detector, a segmenter, a cloud service: anything callable. It has neither tokens nor knobs, so it is
+adapted at its input (:class:`fozo.methods.equalise.Equalise`). Where the model
+returns logits ``[B, classes]`` it is an engine like any other; any other output :meth:`BlackBoxEngine.answer` passes
+through unchanged.
 
-What a function does not tell is taken from the first batch (the size of the images) and from the first answer (the
+What a function does not state is taken from the first batch (the size of the images) and from the first answer (the
 number of classes). All images of one engine have one size: drift is detected by the detail at each scale, which can be
 compared between images of one size only.
 """
@@ -16,7 +16,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -28,13 +27,9 @@ from fozo.errors import FozoError
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, Threads, engine_repr
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     import torch
 
-UNNAMED = "unnamed"
-"""Fingerprint of a function that was given no name: states and statistics of another such function are not refused."""
-TAKES = ("torch", "numpy")
+UNNAMED = "unnamed"  # fingerprint of functions without a name: states of another such function are not refused
 
 
 class BlackBatch:
@@ -49,7 +44,6 @@ class BlackBatch:
 
     @property
     def images(self) -> Floats:
-        """The images as NumPy, in single precision or better."""
         if self._images is None:
             self._images = as_numpy(self.given)
         return self._images
@@ -125,8 +119,9 @@ class BlackBoxEngine:
             given = torch.as_tensor(given)
         elif self.takes == "numpy":
             given = batch.images
-        nothing: AbstractContextManager[object] = nullcontext()
-        with nothing if torch is None else torch.no_grad():
+        if torch is None:
+            return self.model(given)
+        with torch.no_grad():
             return self.model(given)
 
     def logits(self, answer: object, images: int) -> Floats | None:
@@ -170,7 +165,6 @@ class BlackBoxEngine:
 
 
 def describe_answer(answer: object) -> str:
-    """Say what a model returned, in a few words."""
     shape = getattr(answer, "shape", None)
     return type(answer).__name__ + ("" if shape is None else f" of shape {list(shape)}")
 
@@ -187,22 +181,22 @@ def black_box(
     takes: str | None = None,
     threads: int | None = None,
 ) -> BlackBoxEngine:
-    """Make an engine of any model, of which nothing has to be known.
+    """Make an engine of any model.
 
     Args:
         model: a torch module in evaluation mode, an ``.onnx`` file of any program, or a function of a batch of images
             ``[B, channels, height, width]``.
         name: identifies a function's states and statistics: give another one when the model behind it changes. Modules
             and files are identified by their weights.
-        image_size: one number or (height, width), where the model does not tell; by default that of the first batch.
-        channels: of an image; a file tells by itself.
+        image_size: one number or (height, width), where the model has none; by default that of the first batch.
+        channels: of an image; a file states them itself.
         mean: per-channel mean that pixels in [0, 1] are normalised with before they come here; 0 where they are not.
         std: the same; 1 where they are not.
         labels: names of the classes, in the order of the logits.
         takes: ``"torch"`` or ``"numpy"``, where a function can read only one of them; by default it gets what came.
         threads: of an ``.onnx`` file; by default every processor that this process may use.
     """
-    if takes is not None and takes not in TAKES:
+    if takes not in (None, "torch", "numpy"):
         raise FozoError(f"takes must be 'torch' or 'numpy', not {takes!r}")
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and (len(size) != 2 or min(size) < 1):

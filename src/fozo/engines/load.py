@@ -1,4 +1,4 @@
-"""``load_engine``: one door for every kind of model."""
+"""``load_engine``: the entry point for every kind of model."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class LoadOptions:
 
     architecture: str | None = None
     """For a file, the timm name with its full tag, such as ``vit_tiny_patch16_224.augreg_in21k_ft_in1k``; by default
-    the file's own name. It tells the normalisation, which the weights do not."""
+    the file's own name. The name determines the normalisation."""
     heads: int | None = None
     """Number of attention heads where it is not width / 64."""
     image_size: int | tuple[int, int] | None = None
-    """To use a model at another size, its position embedding is resampled. For a file whose positions form no square
-    it is the model's own size."""
+    """To use a model at another size, its position embedding is resampled. For a file whose positions do not form a
+    square it is the model's own size."""
     mean: tuple[float, ...] | float | None = None
-    """Per-channel mean of the training pixels, where the model does not tell."""
+    """Per-channel mean of the training pixels, where the model does not state it."""
     std: tuple[float, ...] | float | None = None
     """Per-channel standard deviation, likewise."""
     labels: Sequence[str] | None = None
-    """Names of the classes in the order of the outputs, where the model does not tell, or tells others."""
+    """Names of the classes in the order of the outputs, where the model has none, or others."""
     classes: Sequence[int] | None = None
     """Keep only these classes of the head (the 200 of ImageNet-R, say); logits have one column each."""
     device: str | None = None
@@ -54,8 +54,8 @@ class LoadOptions:
     chunk: int | None = None
     """How many images go through the blocks together; bounds memory. The default measures well."""
     threads: int | None = None
-    """For an ``.onnx`` file, how many processors to work on; by default all that this process may use. PyTorch's
-    threads are PyTorch's to set."""
+    """For an ``.onnx`` file, how many processors to work on; by default all that this process may use. For
+    PyTorch call ``torch.set_num_threads``."""
     runtime: str | None = None
     """What runs an ``.onnx`` file: ``"onnxruntime"`` (the default) or ``"openvino"``."""
     scales: str | os.PathLike[str] | None = None
@@ -68,11 +68,7 @@ class LoadOptions:
                 raise FozoError(f"{name}= cannot be given here: {why}")
 
 
-def load_engine(
-    model: Model,
-    options: LoadOptions | None = None,
-    **changes: object,
-) -> Engine:
+def load_engine(model: Model, options: LoadOptions | None = None, **changes: object) -> Engine:
     """Make an engine of a model.
 
     Args:
@@ -155,13 +151,9 @@ def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch
     """Take a module out of torch.compile, DataParallel and DistributedDataParallel, which share its weights."""
     import torch
 
-    while True:
-        inner = getattr(model, "_orig_mod", None)  # what torch.compile keeps
-        if inner is None and isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
-            inner = model.module
-        if inner is None:
-            break
-        model = inner
+    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    while isinstance(model, parallel) or hasattr(model, "_orig_mod"):  # what torch.compile wraps
+        model = model.module if isinstance(model, parallel) else model._orig_mod
     module: torch.nn.Module = model
     return module
 
@@ -180,14 +172,14 @@ def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Mod
     """Load what ``save_pretrained`` wrote to a folder; nothing is fetched and no code of the folder is run."""
     if not (folder / "config.json").is_file():
         raise FozoError(
-            f"{folder} holds no config.json, so it is no transformers model; give a file of weights, or .onnx"
+            f"{folder} has no config.json, so it is not a transformers model; give a file of weights, or .onnx"
         )
     try:
         transformers = importlib.import_module("transformers")
     except (ImportError, RuntimeError) as error:
         remedy = "install it with pip install 'fozo[transformers]'"
         raise FozoError(f"cannot import transformers ({error}); {remedy}") from error
-    read_json(folder / "config.json")  # which refuses what is no regular file of a bearable size
+    read_json(folder / "config.json")  # refuses special and very long files
     try:
         model, info = transformers.AutoModelForImageClassification.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, output_loading_info=True
@@ -217,7 +209,7 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
         engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
     else:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {runtime!r}")
-    # Now that it is one: a file of another program has said so above, and may be told its size.
+    # After opening: a file of another program has been refused above, and takes image_size.
     fixed = ("architecture", "heads", "image_size", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
     mean, std = (_per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
@@ -225,7 +217,7 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
 
 
 def _from_timm(name: str) -> torch.nn.Module:
-    """Let timm make a model, and fetch its weights: the one place where fozo goes to the network, because asked to."""
+    """Let timm make a model, and fetch its weights: only here does fozo use the network."""
     if "." not in name:
         raise FozoError(
             f"timm's {name!r} has meant different weights over time; name the full tag, such as "

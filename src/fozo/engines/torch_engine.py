@@ -52,8 +52,8 @@ matrix products too small, more leave the cache."""
 GPU_TOKENS = 51200  # the same for a device that wants large products
 
 if hasattr(os, "register_at_fork"):
-    # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had. With one
-    # thread it is not asked. A child that wants more has to be spawned.
+    # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had, unless
+    # it uses one. A child that wants more has to be spawned.
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
@@ -87,7 +87,6 @@ class TorchBatch:
         return TorchBatch(self.x[images], self.vit, self.chunk, None if self._host is None else self._host[images])
 
     def with_images(self, images: Floats) -> TorchBatch:
-        """Give the same batch with other pixels."""
         given = torch.as_tensor(images)
         return TorchBatch(given.to(self.x), self.vit, self.chunk, images if given.dtype == self.x.dtype else None)
 
@@ -106,7 +105,6 @@ class TorchHead(Affine):
 
     @torch.inference_mode()
     def __call__(self, pooled: Floats) -> Floats:
-        """Apply it: ``[..., h] -> [..., classes]``."""
         return to_numpy(self.layer(torch.as_tensor(np.ascontiguousarray(pooled)).to(self.layer.weight)))
 
 
@@ -172,7 +170,6 @@ class TorchEngine:
         a = vit.architecture
         tokens = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
         self.chunk = max(1, tokens // vit.pos_embed.shape[1]) if chunk is None else chunk
-        """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
         self.spec = Spec(
@@ -197,7 +194,6 @@ class TorchEngine:
 
     @property
     def threads(self) -> Threads:
-        """As many as torch computes with now."""
         if self._threads.count != torch.get_num_threads():
             self._threads = Threads(torch.get_num_threads())
         return self._threads
@@ -206,7 +202,7 @@ class TorchEngine:
     def check(self, images: Images) -> TorchBatch:
         """Refuse what the model cannot read, and bring the rest to its device and precision."""
         remote = images if isinstance(images, Tensor) and images.device.type != "cpu" else None
-        # They are copied once: to look at them over there takes several round trips.
+        # They are copied once: checking them on the device takes several round trips.
         host = images if remote is None or not remote.is_floating_point() else to_numpy(remote)
         check_images(host, self.spec, self._warned)
         if not isinstance(host, np.ndarray):
@@ -221,11 +217,9 @@ class TorchEngine:
 
     @torch.inference_mode()
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        """Run every candidate over the batch."""
         batch = self._own(batch)
         spec, count = self.spec, len(batch)
-        knobs.check(spec, count)
-        k = knobs.candidates()
+        k = knobs.check(spec, count)
         widths = {Tap.LOGITS: (spec.classes,), Tap.POOLED: (spec.head_width,)}
         wanted = set(taps) | ({Tap.POOLED} if Tap.LOGITS in taps else set())
         shapes = {tap: (k, count, *widths.get(tap, (spec.depth, spec.dim))) for tap in sorted(wanted)}
@@ -252,7 +246,6 @@ class TorchEngine:
         return {Tap.POOLED: pooled, Tap.LOGITS: self._head(pooled)}
 
     def _own(self, batch: Batch) -> TorchBatch:
-        """Refuse a batch that another engine made."""
         if not isinstance(batch, TorchBatch) or batch.x.shape[1:] != self.spec.image_shape:
             raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
         return batch

@@ -12,24 +12,22 @@ from fozo.types import Array, Batch, Engine, Taps
 
 @dataclass(frozen=True)
 class MatrixMove:
-    """A move ``token @ matrix + shift`` of every token alike."""
+    """A move ``token @ matrix + shift`` of every token."""
 
-    matrix: Array
-    """``[d, d]``."""
-    shift: Array
-    """``[d]``."""
+    matrix: Array  # [d, d]
+    shift: Array  # [d]
 
 
 Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]
-"""Told a block and the moments of the tokens that leave it; says how these are moved before the next block."""
+"""Takes a block and the moments of the tokens that leave it; returns how they are moved before the next block."""
 
 
 @runtime_checkable
 class BlockEngine(Engine, Protocol):
-    """An engine that can stop between blocks: what is done after one may depend on what the one before was told."""
+    """An engine that can stop between blocks."""
 
     def walk(self, batch: Batch, visit: Visit) -> Taps:
         """Run one pass over the whole batch block by block, and report ``POOLED`` and ``LOGITS``.
 
-        After each block ``visit`` is told the moments of all tokens of all images, and answers with a move or none.
+        After each block ``visit`` gets the moments of all tokens of all images, and returns a move or ``None``.
         """

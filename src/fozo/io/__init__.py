@@ -1,13 +1,21 @@
-"""Files that are whole or not there, and files that nobody has reason to trust.
+"""Files that are written whole or not at all, and read without trusting them.
 
 ``files`` opens and writes: regular files only, complete or not at all, nothing left behind by a kill. ``arrays`` reads
 and writes named arrays without pickles, ``logs`` JSON, TOML and append-only logs, ``validate`` checks plain values
 against a dataclass. Whatever a file holds, its reader gives a valid object or a
-:class:`~fozo.errors.FozoError`, and what is in its headers is bounded before anything is allocated for it;
+:class:`~fozo.errors.FozoError`, and sizes in its headers are bounded before anything is allocated;
 ``python -m tests.fuzz`` tries that.
 """
 
-from fozo.io.arrays import ArraySpec, load_arrays, read_array_spec, read_npz, save_arrays
+from fozo.io.arrays import (
+    ArraySpec,
+    load_arrays,
+    load_statistics,
+    read_array_spec,
+    read_npz,
+    refuse_damage,
+    save_arrays,
+)
 from fozo.io.files import (
     atomic_write,
     check_output,
@@ -34,6 +42,7 @@ __all__ = [
     "disk_errors",
     "encode",
     "load_arrays",
+    "load_statistics",
     "locked",
     "open_output",
     "open_regular",
@@ -45,6 +54,7 @@ __all__ = [
     "read_npz",
     "read_text",
     "read_toml",
+    "refuse_damage",
     "remove_temporary_files",
     "save_arrays",
     "temporary_folder",

@@ -12,7 +12,8 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -23,10 +24,9 @@ from fozo.io.files import atomic_write, open_regular
 from fozo.io.logs import parse_json
 
 HEADER = "__header__"
-MAX_HEADER = 1 << 20
-"""Bytes of the JSON that says what a file is."""
-KINDS = "biuf"
-"""Truth values, whole numbers and floats: what a file of fozo's holds."""
+MAX_HEADER = 1 << 20  # bytes of the JSON that says what a file is
+KINDS = "biuf"  # truth values, whole numbers and floats: what a file of fozo's holds
+MAX_STATISTIC = 1e30  # statistics of activations stay far below; beyond, products of them would not be finite
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
@@ -36,8 +36,7 @@ class ArraySpec(NamedTuple):
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     fortran: bool
-    bytes: int
-    """How much memory the array takes."""
+    bytes: int  # how much memory the array takes
 
 
 def save_arrays(path: str | os.PathLike[str], header: Mapping[str, object], arrays: Arrays) -> None:
@@ -52,12 +51,9 @@ def load_arrays(
     kind: str,
     check: Callable[[dict[str, object], Mapping[str, ArraySpec]], None] = lambda header, specs: None,
 ) -> tuple[dict[str, object], dict[str, npt.NDArray[np.generic]]]:
-    """Read what :func:`save_arrays` wrote.
+    """Read a file of :func:`save_arrays` whose header has this ``kind``.
 
-    Args:
-        path: the file.
-        kind: what the header's ``kind`` has to be.
-        check: is shown the header and the arrays' specs before any array is read, and raises if they do not fit.
+    ``check`` gets the header and the arrays' specs before any array is read, and raises if they do not fit.
     """
     name = os.fspath(path)
     header: dict[str, object] = {}
@@ -83,6 +79,47 @@ def load_arrays(
     return header, arrays
 
 
+def load_statistics(
+    path: str | os.PathLike[str],
+    kind: str,
+    versions: tuple[int, ...],
+    shapes: Callable[[Mapping[str, ArraySpec]], Mapping[str, tuple[int, ...]]],
+    advice: str,
+) -> tuple[dict[str, object], dict[str, npt.NDArray[np.float64]]]:
+    """Read a file of :func:`save_arrays` with ``versions`` and finite floats of the ``shapes`` that its specs imply."""
+
+    def check(header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
+        if (version := header.get("version")) not in versions:
+            raise FozoError(
+                f"{os.fspath(path)} holds {kind} of version {version}, but this fozo reads version {versions[-1]}; "
+                f"{advice}"
+            )
+        with refuse_damage(path, kind, advice):
+            wanted = shapes(specs)
+            for name in wanted.keys() | specs.keys():
+                if specs[name].shape != wanted[name] or specs[name].dtype.kind != "f":
+                    raise ValueError(f"{name} is {specs[name].dtype} of shape {list(specs[name].shape)}")
+
+    header, arrays = load_arrays(path, kind, check)
+    with refuse_damage(path, kind, advice):
+        for name, array in arrays.items():
+            if not (np.abs(array) <= MAX_STATISTIC).all():
+                raise ValueError(f"{name} has values that are not finite")
+    return header, {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
+@contextmanager
+def refuse_damage(path: str | os.PathLike[str], kind: str, advice: str) -> Iterator[None]:
+    """Turn what a wrong value in a file raises into one sentence."""
+    try:
+        yield
+    except FozoError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise FozoError(f"{os.fspath(path)} holds damaged {kind} ({why}); {advice}") from error
+
+
 def read_npz(
     path: str | os.PathLike[str],
     judge: Callable[[Mapping[str, ArraySpec], Callable[[str], npt.NDArray[np.generic]]], None],
@@ -95,7 +132,7 @@ def read_npz(
 
     Args:
         path: the file.
-        judge: is given the specs, and a function that reads one array by name; raises if they will not do.
+        judge: is given the specs, and a function that reads one array by name; raises if they do not fit.
         kinds: NumPy's letters for the kinds of numbers that it may hold.
         ratio: how much longer than the file its arrays may be in all.
         spare: bytes that they may have in any case.
@@ -132,7 +169,7 @@ def read_array_spec(stream: IO[bytes], kinds: str = KINDS) -> ArraySpec:
     if np.lib.format.read_magic(stream) != (1, 0):  # other versions have headers of up to 4 GB
         raise ValueError("its header is of an unknown version")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    # A text's length is in its type; a class name of more than a thousand letters is none.
+    # A text's length is in its type; class names have at most a thousand letters.
     if dtype.kind not in kinds or not dtype.isnative or dtype.itemsize > (4096 if dtype.kind == "U" else 8):
         raise ValueError(f"it holds {dtype}")
     if not all(type(side) is int and side >= 0 for side in shape) or len(shape) > 8:

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
-from typing import IO, Literal, overload
+from typing import IO, cast
 
 from fozo.errors import FozoError
 
@@ -34,27 +34,18 @@ except ImportError:  # Windows
 
 LOCK = ".lock"
 PART = ".fozo.part"
-LITTER_SECONDS = 3600.0
-"""Age from which a temporary file belongs to a killed process: none takes that long to write."""
-MAX_TEXT = 64 << 20
-"""Bytes of a text file (labels, lists, recipes) that are read."""
-MAX_READ = 1 << 20
-"""Bytes that a parser of containers reads at a time."""
+LITTER_SECONDS = 3600.0  # age from which a temporary file belongs to a killed process: none takes that long to write
+MAX_TEXT = 64 << 20  # bytes of a text file (labels, lists, recipes) that are read
+MAX_READ = 1 << 20  # bytes that a parser of containers reads at a time
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
 def _refuse_special(mode: int, doing: str, path: object) -> None:
     if not stat.S_ISREG(mode):
         raise FozoError(
-            f"cannot {doing} {path}: it is {_KINDS.get(stat.S_IFMT(mode), 'not a file')}; give a regular file"
+            f"cannot {doing} {path}: it is {_KINDS.get(stat.S_IFMT(mode), 'a device')}; give a regular file"
         )
 
 
@@ -71,11 +62,7 @@ class Bounded(io.FileIO):
         return data
 
 
-@overload
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]: ...
-@overload
-def open_regular(path: str | os.PathLike[str], *, bounded: Literal[True]) -> Bounded: ...
-def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes] | Bounded:
+def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
     """Open a file to read it; anything but a regular file is refused, without waiting for it."""
     try:
         _refuse_special(os.stat(path).st_mode, "read", os.fspath(path))  # noqa: PTH116 - path may be a str
@@ -86,13 +73,7 @@ def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[b
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise FozoError(f"cannot read {os.fspath(path)}: {_reason(error)}; check the path") from error
-    file = Bounded(descriptor) if bounded else os.fdopen(descriptor, "rb")
-    try:
-        _refuse_special(os.fstat(descriptor).st_mode, "read", os.fspath(path))  # it may have been replaced since
-    except FozoError:
-        file.close()
-        raise
-    return file
+    return cast("IO[bytes]", Bounded(descriptor)) if bounded else os.fdopen(descriptor, "rb")
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
@@ -141,15 +122,9 @@ def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
     target = check_output(path)
     with disk_errors(target):
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | _CAREFUL, 0o666)
-    file = io.FileIO(descriptor, "w")
-    try:
-        _refuse_special(os.fstat(descriptor).st_mode, "write", target)
-        with disk_errors(target):
-            os.ftruncate(descriptor, keep)
-            file.seek(keep)
-    except FozoError:
-        file.close()
-        raise
+        file = io.FileIO(descriptor, "w")
+        os.ftruncate(descriptor, keep)
+        file.seek(keep)
     return file
 
 
@@ -194,7 +169,7 @@ def _temporary_prefix(target: Path) -> str:
 
 @cache
 def _sweep_once(folder: Path) -> None:
-    """Remove old litter when this process first writes to a folder: listing it for every file would take too long."""
+    """Sweep a folder when this process first writes to it: listing it for every file would take too long."""
     with suppress(OSError):
         remove_temporary_files(folder, age=LITTER_SECONDS)
 
@@ -203,7 +178,7 @@ def remove_temporary_files(folder: Path, prefix: str = ".", age: float = 0) -> N
     """Remove files and folders that killed processes left half-written.
 
     Args:
-        folder: where to look. Without ``age`` the caller holds its lock, so that nobody is writing there.
+        folder: where to look. Without ``age`` the caller holds its lock, so that no other process writes there.
         prefix: how their names begin.
         age: seconds since they were last changed, at least.
     """

@@ -18,10 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MAX_JSON = 16 << 20
-"""Bytes of a JSON file; a recipe, the largest that fozo writes, has some hundred thousand."""
-MAX_LINE = 16 << 20
-"""Bytes of a line of a log."""
+MAX_JSON = 16 << 20  # bytes of a JSON file; a recipe, the largest that fozo writes, has some hundred thousand
+MAX_LINE = 16 << 20  # bytes of a line of a log
 
 
 def parse_json(text: bytes | str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""This installation and this machine, as far as the rest asks about them."""
+"""Properties of this installation and this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def usable_cpus() -> int:
 
 
 def installed_version() -> str:
-    """Tell fozo's version; a source tree on the path that nobody installed has none."""
+    """fozo's version; a source tree that is only on the path has none."""
     try:
         return metadata.version("fozo")
     except metadata.PackageNotFoundError:

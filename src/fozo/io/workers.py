@@ -2,7 +2,7 @@
 
 A killed parent cannot tell its workers anything, and workers that went on would hold its locks and write its files. So
 each watches a pipe whose other end only the parent has: the system closes it with the parent. On Linux the kernel is
-also told to kill a worker with its parent, which works even while the worker is busy in C code.
+also asked to kill a worker with its parent, which works even while the worker is busy in C code.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl(2)."""
+PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 
 
 @contextmanager
@@ -27,7 +26,7 @@ def worker_pool(workers: int, *, patient: bool) -> Iterator[ProcessPoolExecutor]
     """Start worker processes for the time of a ``with`` block.
 
     They leave Ctrl-C to this process, and use one thread of OpenCV each. Where the block is left by an exception,
-    ``patient`` lets each finish the piece of work in its hands; else they are gone at once.
+    ``patient`` lets each finish the piece of work that it has begun; else they end at once.
     """
     # Spawned, not forked: threads of OpenCV, BLAS or torch do not survive a fork.
     context = get_context("spawn")

@@ -76,7 +76,7 @@ class Method(Stateful[C]):
         self.engine = load_engine(engine)
         if isinstance(source, (str, os.PathLike)):
             source = SourceStatistics.load(source)
-        if not isinstance(source, (SourceStatistics, type(None))):
+        if source is not None and not isinstance(source, SourceStatistics):
             raise FozoError(f"{self.info.name} takes {NEEDS['source']}(model, images), not a {type(source).__name__}")
         self.extras: dict[str, Any] = {name: options.pop(name, None) for name in self.EXTRAS}
         if config is None:
@@ -124,9 +124,8 @@ class Method(Stateful[C]):
     def prepare(self) -> None:
         """Derive from engine, source and config what steps only read; siblings share it."""
 
-    @abstractmethod
     def begin(self) -> None:
-        """Set up everything that adaptation changes, as new."""
+        """Set up everything that adaptation changes, as new; nothing in a method that remembers nothing."""
 
     @abstractmethod
     def step(self, batch: Batch) -> Floats | Answer:
@@ -177,22 +176,24 @@ class Method(Stateful[C]):
             self._watch(given, self.engine.spec, clean)
             with self.transaction():
                 self._metrics, self.descriptors, self.last_input = {}, None, None
-                index = self.journal_index
-                logits = self.predict(batch) if self.frozen else self.step(batch)
+                index = 0 if self.journal is None else self.journal_index  # before the step counts
+                logits = self.predict(batch) if self._frozen else self.step(batch)
                 if not isinstance(logits, Answer) and not np.isfinite(logits).all():
                     raise FozoError(
                         f"the logits of {self.info.name} are not all finite; nothing was changed: check the model's "
                         f"weights, or reset the method"
                     )
-                if self.journal is not None and not self.frozen:
-                    self.append_to(self.journal, index)
+                if self.journal is not None and not self._frozen:
+                    self.journal.append(index, self.record())
+                    self._recorded, self._entries = self.variables(), index + 1
             if isinstance(logits, Answer):
                 return cast("Images", logits.value)  # of a black box: the methods for those say Any
-            self.show(batch, logits)
+            if self._observed is not None:
+                self.show(batch, logits)
             return to_type_of(given, logits)
 
     def show(self, batch: Batch, logits: Floats) -> None:
-        """Show a predicted batch to the observer, if there is one."""
+        """Show a predicted batch to the observer."""
         if self._observed is not None:
             self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
 
@@ -259,9 +260,8 @@ class Method(Stateful[C]):
         """Let an observer, such as :class:`fozo.Monitor`, look at every batch after it is predicted."""
         with self.lock:
             if self._observed is not None:
-                raise FozoError(
-                    f"{self.info.name} is watched by a {type(self.observer).__name__} already; detach it first"
-                )
+                watching = type(self.observer).__name__
+                raise FozoError(f"{self.info.name} is watched by a {watching} already; detach it first")
             self._observed = AttachedObserver(observer, self.info.name)
 
     def detach(self, observer: Observer | None = None) -> None:
@@ -274,20 +274,11 @@ class Method(Stateful[C]):
     def drift(self) -> DriftReading:
         with self.lock:
             if self.observer is None:
-                raise FozoError(
-                    f"{self.info.name} has no monitor; attach one with fozo.Monitor(reference).watch(adapter)"
-                )
+                raise FozoError(f"{self.info.name} has no monitor; use fozo.Monitor(reference).watch(adapter)")
             return self.observer.drift
 
     def __repr__(self) -> str:
-        usual = self.PRESETS[next(iter(self.PRESETS))]
+        usual = next(iter(self.PRESETS.values()))
         chosen = {f.name: getattr(self.config, f.name) for f in fields(self.config)}
         changed = [f"{name}={value!r}" for name, value in chosen.items() if value != getattr(usual, name)]
         return f"<{', '.join([f'{type(self).__name__} on {self.engine.spec.name}', *changed])}>"
-
-
-class Stateless(Method[C]):
-    """A method that remembers nothing from batch to batch."""
-
-    def begin(self) -> None:
-        pass

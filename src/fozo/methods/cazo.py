@@ -35,29 +35,19 @@ from fozo.types import Array, Batch, Floats, State, Tap
 class CAZOConfig:
     """Everything about CAZO that can be chosen. The defaults are those of the authors' script."""
 
-    passes: int = 41
-    """Forward passes for each batch: two for each direction, and one for the prediction."""
+    passes: int = 41  # Forward passes for each batch: two for each direction, and one for the prediction
     rate: float = 0.01
-    epsilon: float = 0.1
-    """How far theta is perturbed."""
-    nu: float = 0.8
-    """Weight of a new squared gradient in the curvature."""
-    momentum: float = 0.0
-    """Weight of the past in the direction of descent; the program's other choice is 0.9."""
-    weight: float = 0.4
-    """Of the statistics against the entropy."""
-    blocks: str = "3"
-    """Blocks that have an adapter, such as ``3,7``."""
+    epsilon: float = 0.1  # How far theta is perturbed
+    nu: float = 0.8  # Weight of a new squared gradient in the curvature
+    momentum: float = 0.0  # Weight of the past in the direction of descent; the program's other choice is 0.9
+    weight: float = 0.4  # Of the statistics against the entropy
+    blocks: str = "3"  # Blocks that have an adapter, such as ``3,7``
     placement: str = "parallel"
     """Whether an adapter reads what the MLP does (``parallel``) or what it returns (``sequential``)."""
-    width: int = 2
-    """Hidden values of an adapter."""
-    dropout: float = 0.1
-    """Share of the hidden values that every pass drops."""
-    scaled_step: bool = True
-    """Whether the step is multiplied by epsilon."""
-    window: int = 64
-    """Images over which the statistics of a batch of one are taken: itself and those just before it."""
+    width: int = 2  # Hidden values of an adapter
+    dropout: float = 0.1  # Share of the hidden values that every pass drops
+    scaled_step: bool = True  # Whether the step is multiplied by epsilon
+    window: int = 64  # Images over which the statistics of a batch of one are taken: itself and those just before it
 
     def __post_init__(self) -> None:
         if self.passes < 3 or self.passes % 2 == 0:
@@ -69,18 +59,6 @@ class CAZOConfig:
                 raise FozoError(f"cazo: {name} must lie in [0, 1), not {value}")
         if self.nu > 1 or not all(block.strip().isdecimal() for block in self.blocks.split(",")):
             raise FozoError(f"cazo: nu {self.nu} must not exceed 1, and blocks {self.blocks!r} must be like 3 or 3,7")
-
-
-class Dropout:
-    """Draws which hidden values stay, from a private generator."""
-
-    def __init__(self, seed: int, share: float) -> None:
-        self.seed, self.share = seed, share
-
-    def __call__(self, step: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-        """Return booleans, always the same for the same step and shape."""
-        kept: npt.NDArray[np.bool_] = generator(self.seed, Purpose.DROPOUT, step).random(shape) < self.share
-        return kept
 
 
 @register(
@@ -110,12 +88,12 @@ class CAZO(MatchingMethod[CAZOConfig]):
         blocks = [int(block) for block in c.blocks.split(",")]
         self.adapters = Adapters(self.engine, blocks, c.width, c.placement == "parallel")
         self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
-        self.keep = self.extras["keep"] or Dropout(self.seed, 1 - c.dropout)
+        self.share = 1 - c.dropout
+        self.keep = self.extras["keep"] or self._keep
         self.start = self._drawn(len(blocks)) if self.extras["start"] is None else np.array(self.extras["start"], float)
         if self.start.shape != (len(self.adapters),) or not np.isfinite(self.start).all():
-            raise FozoError(
-                f"cazo: start must be {len(self.adapters)} finite numbers, not of shape {list(self.start.shape)}"
-            )
+            shape = list(self.start.shape)
+            raise FozoError(f"cazo: start must be {len(self.adapters)} finite numbers, not of shape {shape}")
         self.objective = Objective(weight=c.weight)
         self.passes_per_image, self.parameters = float(c.passes), len(self.adapters)
 
@@ -129,6 +107,13 @@ class CAZO(MatchingMethod[CAZOConfig]):
             for _ in range(count)
         ]  # fmt: skip
         return np.concatenate(each)
+
+    def _keep(self, step: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+        """Draw which hidden values stay: always the same for the same step and shape."""
+        kept: npt.NDArray[np.bool_] = (
+            generator(self.seed, Purpose.DROPOUT, step).random(shape) < 1 - self.config.dropout
+        )
+        return kept
 
     def begin(self) -> None:
         self.theta, self.velocity = self.start, np.zeros_like(self.start)
@@ -167,15 +152,13 @@ class CAZO(MatchingMethod[CAZOConfig]):
         """Loss of a pass, what the head reads in it, and its features; ``number`` is the pass's address for dropout."""
         c, keep = self.config, None
         if c.dropout:
-            shape = (len(self.adapters.adapters), len(batch), self.adapters.tokens, c.width)
-            keep = self.keep(number, shape)
+            keep = self.keep(number, (len(self.adapters.adapters), len(batch), self.adapters.tokens, c.width))
         taps = self.adapters.run(batch, theta, keep, 1 - c.dropout)
         features, pooled = taps[Tap.FEATURES][0], taps[Tap.POOLED][0]
         loss = self.objective(self.source.features, self.moments(features), self.engine.head()(pooled))
         return loss, pooled, features
 
     def predict(self, batch: Batch) -> Floats:
-        """One pass with the adapter as it is, without dropout."""
         pooled = self.adapters.run(batch, self.theta, None, 1.0)[Tap.POOLED][0]
         self.passes_per_image = 1.0
         return self.engine.head()(self.shifted(pooled))

@@ -36,14 +36,10 @@ class DeYOConfig(Descent):
     """Everything about DeYO that can be chosen. The defaults are the FOZO paper's."""
 
     rate: float = 2.5e-4
-    e_margin: float = 0.4
-    """tau_Ent of Eq. 6 as a share of ln(classes): images of lower entropy are kept."""
-    e_reference: float = 0.5
-    """Ent_0 of Eq. 8 as a share of ln(classes): images of lower entropy weigh more."""
-    plpd_threshold: float = 0.2
-    """tau_PLPD of Eq. 6: how much probability the shuffle has to take away."""
-    pieces: int = 4
-    """The image is cut into this many pieces each way."""
+    e_margin: float = 0.4  # tau_Ent of Eq. 6 as a share of ln(classes): images of lower entropy are kept
+    e_reference: float = 0.5  # Ent_0 of Eq. 8 as a share of ln(classes): images of lower entropy weigh more
+    plpd_threshold: float = 0.2  # tau_PLPD of Eq. 6: how much probability the shuffle has to take away
+    pieces: int = 4  # The image is cut into this many pieces each way
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +80,6 @@ class DeYO(GradientMethod[DeYOConfig]):
         return order.astype(np.int64)
 
     def learn(self, images: Tensor) -> Tensor:
-        """Eq. 3-8 of the paper."""
         import torch
 
         logits = self.norms.logits(images)

@@ -53,10 +53,8 @@ class Fisher:
                 raise ValueError(f"{values.dtype} of shape {list(values.shape)}, or not finite and positive")
             return cls(str(header["fingerprint"]), values.astype(np.float64), str(header["model"]))
         except (KeyError, ValueError) as error:
-            raise FozoError(
-                f"{os.fspath(path)} holds damaged Fisher information ({type(error).__name__}: {error}); measure it "
-                f"again"
-            ) from error
+            what = f"{os.fspath(path)} holds damaged Fisher information ({type(error).__name__}: {error})"
+            raise FozoError(f"{what}; measure it again") from error
 
 
 def measure_fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:
@@ -89,16 +87,11 @@ class EATAConfig(Descent):
     """Everything about EATA that can be chosen. The defaults are the FOZO paper's."""
 
     rate: float = 2.5e-4
-    e_margin: float = 0.4
-    """E0 of Eq. 3 as a share of ln(classes): predictions of lower entropy are reliable."""
-    d_margin: float = 0.05
-    """epsilon of Eq. 5: predictions whose cosine to the average one is higher are redundant."""
-    ema_decay: float = 0.9
-    """Weight of the past in the average prediction (1 - alpha of Eq. 4)."""
-    fisher_weight: float = 2000.0
-    """beta of Eq. 8; 0 leaves the anti-forgetting out, which makes it the paper's ETA."""
-    forget: bool = True
-    """Whether ``reset`` also forgets the average prediction."""
+    e_margin: float = 0.4  # E0 of Eq. 3 as a share of ln(classes): predictions of lower entropy are reliable
+    d_margin: float = 0.05  # epsilon of Eq. 5: predictions whose cosine to the average one is higher are redundant
+    ema_decay: float = 0.9  # Weight of the past in the average prediction (1 - alpha of Eq. 4)
+    fisher_weight: float = 2000.0  # beta of Eq. 8; 0 leaves the anti-forgetting out, which makes it the paper's ETA
+    forget: bool = True  # Whether ``reset`` also forgets the average prediction
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -172,7 +165,6 @@ class EATA(GradientMethod[EATAConfig]):
         self.average = None
 
     def reset(self) -> None:
-        """Forget everything adapted (but see ``forget``)."""
         average = self.average
         super().reset()
         if not self.config.forget:

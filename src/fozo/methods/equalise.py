@@ -98,7 +98,6 @@ class Equalise(Wrapper[EqualiseConfig]):
         return found
 
     def _gains(self, domains: DomainEstimate) -> tuple[Array, float]:
-        """Log gains of the images' bands, by domain, and how many images they rest on."""
         domains, retrieval = domains.distinct(), self.config.retrieval
         retrieved = self.memory.retrieve(domains)
         posterior = retrieval.posterior(domains, retrieved)

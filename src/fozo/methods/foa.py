@@ -32,10 +32,8 @@ class FOAConfig:
     """Forward passes for each batch: from 3 on the last is the incumbent, the best candidate of the batch before; with
     2 there is none, because CMA-ES needs a population of two."""
     prompts: int = 3
-    weight: float = 0.4
-    """lambda of Eq. 5; the authors use 0.2 for ImageNet-R."""
-    window: int = 64
-    """Images over which the statistics of a batch of one are taken: itself and those just before it."""
+    weight: float = 0.4  # lambda of Eq. 5; the authors use 0.2 for ImageNet-R
+    window: int = 64  # Images over which the statistics of a batch of one are taken: itself and those just before it
 
     def __post_init__(self) -> None:
         if self.passes < 2:
@@ -98,7 +96,6 @@ class FOA(MatchingMethod[FOAConfig]):
         return prediction
 
     def predict(self, batch: Batch) -> Floats:
-        """One pass with the best prompts of the last batch."""
         prompts = self.search.point.astype(np.float32)
         pooled = self.engine.run(batch, Knobs(prompts=prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
         self.passes_per_image = 1.0

@@ -28,8 +28,7 @@ from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
 
-BISECTIONS = 40
-"""Halvings of [0, 1] until the strength is known: to 1e-12."""
+BISECTIONS = 40  # Halvings of [0, 1] until the strength is known: to 1e-12
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,8 @@ class GAINConfig:
 
     kappa: float = 3.0
     """kappa_0: how many images a class's weight row, the variance of 1 and the uniform prior count as."""
-    floor: float = 1e-6
-    """The least variance."""
-    unit_length: bool = True
-    """Whether features and weight rows are scaled to length 1 before Gaussians see them."""
+    floor: float = 1e-6  # The least variance
+    unit_length: bool = True  # Whether features and weight rows are scaled to length 1 before Gaussians see them
 
     def __post_init__(self) -> None:
         positive("gain", kappa=self.kappa, floor=self.floor)
@@ -57,11 +54,9 @@ class GAIN(Method[GAINConfig]):
     STATE: ClassVar = ("images", "mass", "total", "squares", "first", "second")
 
     def prepare(self) -> None:
-        """The prototypes are the head's weight rows."""
         self.prototypes: Array = self._scaled(self.engine.head().weight.T)
 
     def _scaled(self, rows: Floats) -> Array:
-        """Features or weight rows as Gaussians see them."""
         exact = np.asarray(rows, dtype=np.float64)
         length = np.linalg.norm(exact, axis=1, keepdims=True)
         return exact / np.maximum(length, 1e-12) if self.config.unit_length else exact
@@ -69,16 +64,11 @@ class GAIN(Method[GAINConfig]):
     def begin(self) -> None:
         classes, width = self.prototypes.shape
         self.images = 0
-        self.mass: Array = np.zeros(classes)
-        """n: images of each class, each weighed by the source's confidence in it."""
-        self.total: Array = np.zeros(classes)
-        """nhat: the same without that weight."""
-        self.squares: Array = np.zeros(classes)
-        """Q: sum of squared weights."""
-        self.first: Array = np.zeros((classes, width))
-        """U: weighted sum of features."""
-        self.second: Array = np.zeros((classes, width))
-        """V: weighted sum of squared features."""
+        self.mass: Array = np.zeros(classes)  # n: images of each class, each weighed by the source's confidence in it
+        self.total: Array = np.zeros(classes)  # nhat: the same without that weight
+        self.squares: Array = np.zeros(classes)  # Q: sum of squared weights
+        self.first: Array = np.zeros((classes, width))  # U: weighted sum of features
+        self.second: Array = np.zeros((classes, width))  # V: weighted sum of squared features
 
     def gaussians(self) -> tuple[Array, Array, Array, Array]:
         """Means ``[K, h]``, counts ``[K]``, variance ``[h]`` and log prior ``[K]`` from the sums (Eq. 74-88)."""
@@ -112,7 +102,6 @@ class GAIN(Method[GAINConfig]):
         """Find where E_p(lambda)[xi], which grows with lambda, meets ``goal``; the nearer end where it does not."""
 
         def short(strength: Array) -> npt.NDArray[np.bool_]:
-            """Whether a larger strength is better."""
             tilted = np.exp(log_softmax(source + strength[:, None] * xi, axis=1))
             further: npt.NDArray[np.bool_] = (tilted * xi).sum(axis=1) < goal
             return further
@@ -127,7 +116,6 @@ class GAIN(Method[GAINConfig]):
         return found
 
     def step(self, batch: Batch) -> Floats:
-        """Correct the batch by what was learned before it, then learn from it."""
         taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
         logits = taps[Tap.LOGITS][0]
         features = self._scaled(taps[Tap.POOLED][0])

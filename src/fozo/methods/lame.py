@@ -17,29 +17,24 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import log_softmax
 
-from fozo.methods.base import Stateless
+from fozo.methods.base import Method
 from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, Tap
 
-TINY = 1e-10
-"""Added to probabilities before their logarithm is taken, as in the authors' program."""
+TINY = 1e-10  # Added to probabilities before their logarithm is taken, as in the authors' program
 
 
 @dataclass(frozen=True)
 class LAMEConfig:
     """Everything about LAME that can be chosen. The defaults are the FOZO paper's."""
 
-    affinity: str = "knn"
-    """What makes two images neighbours: ``knn``, ``rbf`` or ``linear`` (the cosine)."""
+    affinity: str = "knn"  # What makes two images neighbours: ``knn``, ``rbf`` or ``linear`` (the cosine)
     neighbours: int = 5
     """k of ``knn``; the distance to the k-th nearest, the image itself included, also sets the width of ``rbf``."""
-    symmetric: bool = True
-    """Whether the affinity is averaged with its transpose, which the convergence proof assumes."""
-    steps: int = 100
-    """At most this many iterations."""
-    tolerance: float = 1e-8
-    """Stop when the energy changes by less than this share of itself."""
+    symmetric: bool = True  # Whether the affinity is averaged with its transpose, which the convergence proof assumes
+    steps: int = 100  # At most this many iterations
+    tolerance: float = 1e-8  # Stop when the energy changes by less than this share of itself
 
     def __post_init__(self) -> None:
         one_of("lame", ("knn", "rbf", "linear"), affinity=self.affinity)
@@ -47,7 +42,7 @@ class LAMEConfig:
 
 
 @register("lame", passes="1", adapts="nothing", paper="Boudiaf et al., CVPR 2022", needs={"tokens"})
-class LAME(Stateless[LAMEConfig]):
+class LAME(Method[LAMEConfig]):
     """Predictions made to agree between similar images of a batch; returns log-probabilities."""
 
     PRESETS: ClassVar = {"paper": LAMEConfig(), "official": LAMEConfig(affinity="rbf", symmetric=False)}

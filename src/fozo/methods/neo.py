@@ -33,8 +33,7 @@ class NEOConfig:
 
     average: str = "images"
     """How the mean runs: over ``images`` (authors' program), over ``batches`` (Algorithm 1), or as an ``ema``."""
-    rate: float = 0.1
-    """Weight of a new batch in the ``ema``."""
+    rate: float = 0.1  # Weight of a new batch in the ``ema``
 
     def __post_init__(self) -> None:
         one_of("neo", ("images", "batches", "ema"), average=self.average)
@@ -77,7 +76,6 @@ class NEO(Wrapper[NEOConfig]):
         self.count = 0
 
     def step(self, batch: Batch) -> Floats:
-        """Take the batch into the mean, and subtract the mean from the batch."""
         logits = self._logits(batch)
         new = 1 if self.config.average == "batches" else len(logits)
         self.count += new

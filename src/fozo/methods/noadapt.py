@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fozo.methods.base import Stateless
+from fozo.methods.base import Method
 from fozo.methods.common.options import NoOptions
 from fozo.methods.registry import register
 from fozo.types import Batch, Floats, Tap
 
 
 @register("noadapt", passes="1", adapts="nothing", paper="-")
-class NoAdapt(Stateless[NoOptions]):
+class NoAdapt(Method[NoOptions]):
     """The frozen model as it is."""
 
     def step(self, batch: Batch) -> Floats:

@@ -37,12 +37,9 @@ from fozo.methods.common.options import one_of, positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Engine, Floats, Images, Tap
 
-FLOOR = 1e-5
-"""The least eigenvalue of a covariance that is whitened by."""
-STILL = 1e-6
-"""A smoothed drift below this has not begun yet."""
-CROP = 0.9
-"""Of each side, which the cropped views show."""
+FLOOR = 1e-5  # The least eigenvalue of a covariance that is whitened by
+STILL = 1e-6  # A smoothed drift below this has not begun yet
+CROP = 0.9  # Of each side, which the cropped views show
 
 
 def measure_covariances(engine: Engine, batches: Iterable[Images], *, as_published: bool = False) -> Covariances:
@@ -59,28 +56,19 @@ def measure_covariances(engine: Engine, batches: Iterable[Images], *, as_publish
 class PEAConfig:
     """Everything about PEA that can be chosen. The defaults are the authors' program's, without views."""
 
-    passes: int = 2
-    """Two for each view of an image: the image, its middle, its mirror image, the middle of that."""
-    momentum: float = 0.02
-    """Weight of a new batch in the running statistics."""
-    smoothing: float = 0.2
-    """Weight of a new value in the averages of drift and entropy (alpha)."""
+    passes: int = 2  # Two for each view of an image: the image, its middle, its mirror image, the middle of that
+    momentum: float = 0.02  # Weight of a new batch in the running statistics
+    smoothing: float = 0.2  # Weight of a new value in the averages of drift and entropy (alpha)
     gamma: float = 4.0
     """A block whose mean moves by more than this many times its average drift is started again; infinity: never."""
-    threshold: float = 1.0
-    """Nats that the mean entropy may exceed its average by before everything is forgotten."""
+    threshold: float = 1.0  # Nats that the mean entropy may exceed its average by before everything is forgotten
     restart: str = "next"
     """Which batch begins the statistics after that: the ``next``, or ``this``, which costs it a pass more."""
-    distances: str = "cls"
-    """Tokens of the first pass that weights are of: ``cls``, or ``all``."""
-    skip: float = 1e-3
-    """Blocks of a smaller weight are left alone, and so are their statistics."""
-    group: int = 768
-    """Channels that are whitened together."""
-    update_every: int = 1
-    """Updates after which the whitening is computed again."""
-    views_together: int = 1
-    """Views that go through the second pass, and into the statistics, together."""
+    distances: str = "cls"  # Tokens of the first pass that weights are of: ``cls``, or ``all``
+    skip: float = 1e-3  # Blocks of a smaller weight are left alone, and so are their statistics
+    group: int = 768  # Channels that are whitened together
+    update_every: int = 1  # Updates after which the whitening is computed again
+    views_together: int = 1  # Views that go through the second pass, and into the statistics, together
 
     def __post_init__(self) -> None:
         if self.passes not in (2, 4, 6, 8):
@@ -162,14 +150,7 @@ class PEA(Method[PEAConfig]):
         return [batch, *(batch.with_images(np.ascontiguousarray(view)) for view in others)]
 
     def weights(self, views: list[Batch]) -> Array:
-        """First pass: how far each block is from the source, ``[L]`` in [0, 1]."""
-        means, variances = self.distances(views)
-        distance = means + variances
-        width = distance.max() - distance.min()
-        return (distance - distance.min()) / width if width > 0 else np.ones_like(distance)
-
-    def distances(self, views: list[Batch]) -> tuple[Array, Array]:
-        """Distance of each block's mean, and of its variances, from the source's: ``[L]`` each."""
+        """First pass: how far the means and variances of each block are from the source's, ``[L]`` in [0, 1]."""
         if self.config.distances == "cls":
             taps = [self.engine.run(view, taps=(Tap.CLS,))[Tap.CLS][0] for view in views]
             tokens = np.concatenate(taps).astype(np.float64)
@@ -184,8 +165,10 @@ class PEA(Method[PEAConfig]):
                 self.blocks.walk(view, gather)
             mean = np.stack([moments.mean for moments in pooled.values()])
             variance = np.stack([moments.covariance.diagonal() for moments in pooled.values()])
-        source = self.clean
-        return np.linalg.norm(source.mean - mean, axis=1), np.linalg.norm(source.variance - variance, axis=1)
+        means, variances = self.clean.mean - mean, self.clean.variance - variance
+        distance: Array = np.linalg.norm(means, axis=1) + np.linalg.norm(variances, axis=1)
+        width = distance.max() - distance.min()
+        return (distance - distance.min()) / width if width > 0 else np.ones_like(distance)
 
     def _align(self, views: list[Batch], weights: Array) -> Floats:
         """Second pass, for some views at a time; return the views' average logits."""
@@ -204,7 +187,6 @@ class PEA(Method[PEAConfig]):
         return average
 
     def _move(self, layer: int, seen: TokenMoments, weight: float) -> MatrixMove | None:
-        """Take a block's tokens into its statistics, and say how to move them."""
         if weight < self.config.skip:
             return None
         centre, whitening = self._observe(layer, seen)

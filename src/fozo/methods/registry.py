@@ -23,8 +23,7 @@ from fozo.methods.base import Method
 from fozo.methods.common.info import NEEDS, MethodInfo
 
 AnyMethod = Method[Any]
-PLUGINS = "fozo.methods"
-"""The group of entry points that other packages name their methods in."""
+PLUGINS = "fozo.methods"  # The group of entry points that other packages name their methods in
 _REGISTRY: dict[str, type[AnyMethod]] = {}
 M = TypeVar("M", bound=type[AnyMethod])
 

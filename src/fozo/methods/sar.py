@@ -28,22 +28,15 @@ if TYPE_CHECKING:
 class SARConfig(Descent):
     """Everything about SAR that can be chosen. The defaults are the FOZO paper's."""
 
-    e_margin: float = 0.4
-    """E0 of Eq. 2 as a share of ln(classes): predictions of lower entropy are reliable."""
-    rho: float = 0.05
-    """Radius of Eq. 3: how far the worst point is looked for."""
-    reset_threshold: float = 0.2
-    """e0 of section 3.3: recover when the average loss falls below this."""
-    ema_decay: float = 0.9
-    """Weight of the past in that average."""
-    full_recovery: bool = True
-    """Whether a recovery (or reset) also clears the momentum, and a recovery the average."""
-    step_when_empty: bool = False
-    """Whether a batch without a reliable prediction takes a step by the momentum."""
+    e_margin: float = 0.4  # E0 of Eq. 2 as a share of ln(classes): predictions of lower entropy are reliable
+    rho: float = 0.05  # Radius of Eq. 3: how far the worst point is looked for
+    reset_threshold: float = 0.2  # e0 of section 3.3: recover when the average loss falls below this
+    ema_decay: float = 0.9  # Weight of the past in that average
+    full_recovery: bool = True  # Whether a recovery (or reset) also clears the momentum, and a recovery the average
+    step_when_empty: bool = False  # Whether a batch without a reliable prediction takes a step by the momentum
     refilter: str = "reliable"
     """Which images the second filter checks: the images that passed the first (``reliable``), or ``all``."""
-    output: str = "plain"
-    """Whose predictions are returned: the ``plain`` model's, or those of the ``disturbed`` one."""
+    output: str = "plain"  # Whose predictions are returned: the ``plain`` model's, or those of the ``disturbed`` one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +84,8 @@ class SAR(GradientMethod[SARConfig]):
         logits, first = logits.detach(), first.detach()  # lets the first pass's graph go before the second's is made
         norm = sum(float((gradient**2).sum()) for gradient in gradients) ** 0.5
         # Eq. 5: the worst point within the radius, to first order.
-        self._move(gradients, self.config.rho / (norm + 1e-12))
+        for weight, gradient in zip(self.norms.parameters, gradients, strict=True):
+            weight.data.add_(gradient, alpha=self.config.rho / (norm + 1e-12))
         disturbed = self.norms.logits(images)
         second = entropy(disturbed)
         selected = second < self.margin
@@ -111,10 +105,6 @@ class SAR(GradientMethod[SARConfig]):
             return [velocity.clone().zero_() for velocity in self.velocity]
         return self.gradients(entropies[kept].mean())
 
-    def _move(self, directions: list[Tensor], length: float) -> None:
-        for weight, direction in zip(self.norms.parameters, directions, strict=True):
-            weight.data.add_(direction, alpha=length)
-
     def _recover(self, loss: float) -> None:
         """Section 3.3: a tiny loss means that everything is predicted as one class; start again."""
         past, decay = self.average, self.config.ema_decay
@@ -126,7 +116,6 @@ class SAR(GradientMethod[SARConfig]):
                 self.average = None
 
     def begin(self) -> None:
-        """Start from the model's own norms (but see ``full_recovery``)."""
         self.norms.assign(self.norms.start)
         self.average = None
         if self.config.full_recovery:

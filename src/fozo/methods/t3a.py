@@ -27,8 +27,7 @@ from fozo.types import Batch, Floats, State, Tap
 class T3AConfig:
     """Everything about T3A that can be chosen."""
 
-    supports: int = 20
-    """M of the paper: features kept for each class."""
+    supports: int = 20  # M of the paper: features kept for each class
 
     def __post_init__(self) -> None:
         positive("t3a", supports=self.supports)
@@ -83,7 +82,6 @@ class T3A(Method[T3AConfig]):
     VARIABLE_LENGTH: ClassVar = dict.fromkeys(("features", "labels", "entropies"), "supports")
 
     def prepare(self) -> None:
-        """The head's weight rows are the first supports."""
         head = self.engine.head()
         weight = np.ascontiguousarray(head.weight.T)
         everything = Supports.of(weight, head(weight))

@@ -31,7 +31,6 @@ class Tent(GradientMethod[TentConfig]):
     PRESETS: ClassVar = {"paper": TentConfig()}
 
     def learn(self, images: Tensor) -> Tensor:
-        """Predict, then step (section 3.1-3.2 of the paper)."""
         logits = self.norms.logits(images)
         self.descend(self.gradients(entropy(logits).mean()))
         return logits

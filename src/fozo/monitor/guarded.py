@@ -54,9 +54,6 @@ class Guarded(Wrapper[NoOptions]):
     def drift(self) -> Drift:
         return self.monitor.drift
 
-    def begin(self) -> None:
-        pass
-
     def step(self, batch: Batch) -> Floats | Answer:
         logits = self.forward(batch)
         self.passes_per_image += self.monitor.passes_per_image

@@ -70,7 +70,6 @@ class GraphBatch:
 
 
 def model_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse a path that leads nowhere, before a runtime says so in its own words."""
     file = Path(path)
     if not file.is_file():
         raise FozoError(f"there is no file {file}; check the path, or write it with: fozo export MODEL -o {file.name}")
@@ -78,7 +77,6 @@ def model_path(path: str | os.PathLike[str]) -> Path:
 
 
 def unreadable(path: Path, error: Exception) -> FozoError:
-    """What to raise when a runtime cannot read a file."""
     return FozoError(
         f"{path} is not a readable ONNX model ({type(error).__name__}); it may be truncated: export it again"
     )
@@ -104,7 +102,6 @@ class GraphEngine(ABC):
         """
         self.threads, self.calls = threads, calls or threads
         self.chunk = max(1, CALL_TOKENS // (1 + spec.patches)) if chunk is None else chunk
-        """How many images (times candidates) go through the blocks together."""
         if self.chunk < 1:
             raise FozoError(f"chunk must be at least 1, not {chunk}")
         self.spec = spec
@@ -148,10 +145,10 @@ class GraphEngine(ABC):
         if classes is not None:
             if spec.subset is not None:
                 raise FozoError(f"{spec.name} was exported with {spec.classes} of its classes; leave classes= out")
-            kept = check_classes(classes, spec.classes)
-            labels = None if spec.labels is None else tuple(spec.labels[i] for i in kept)
-            self.spec = replace(spec, classes=len(kept), subset=tuple(kept), labels=labels)
-            self._head = Affine(np.ascontiguousarray(self._head.weight[:, kept]), self._head.bias[kept])
+            subset = check_classes(classes, spec.classes)
+            labels = None if spec.labels is None else tuple(spec.labels[i] for i in subset)
+            self.spec = replace(spec, classes=len(subset), subset=tuple(subset), labels=labels)
+            self._head = Affine(np.ascontiguousarray(self._head.weight[:, subset]), self._head.bias[subset])
         return self
 
     def check(self, images: Images) -> GraphBatch:

@@ -2,7 +2,7 @@
 
 The file holds one graph (see :mod:`fozo.engines.onnx.vit` for why one is enough): knobs are its inputs, taps its
 outputs, and the spec is in its metadata. It is written node by node from the weights, not traced, so it does not
-depend on the version of anybody's exporter.
+depend on an exporter's version.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def write_model(
 
 
 def _with_spec(model: onnx.ModelProto, properties: Mapping[str, str], spec: str) -> bytes:
-    """Put in the metadata, which no digest is of, and serialise."""
+    """Add the metadata, which no digest covers, and serialise."""
     onnx.helper.set_model_props(model, {METADATA: spec, **properties})
     data: bytes = model.SerializeToString()
     return data

@@ -1,4 +1,4 @@
-"""ONNX files of other programs: images in, anything out. They show no tokens, so they are run as black boxes.
+"""ONNX files of other programs: images in, anything out. They have no token inputs, so they are run as black boxes.
 
 The one input is images, ``[B, channels, height, width]``, or with the channels last as TensorFlow has them. A file
 whose batch is fixed (to one image, often) is called as often as it takes.
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
-from fozo.engines.onnx.engine import model_path, thread_count, unreadable
-from fozo.engines.onnx.schema import graph_hash
+from fozo.engines.onnx.engine import model_path, thread_count
+from fozo.engines.onnx.ort import open_session
+from fozo.engines.onnx.schema import graph_hash, hash_file
 from fozo.errors import FozoError
 from fozo.io import open_regular
 from fozo.types import Floats
@@ -23,7 +23,6 @@ CHANNELS = (1, 3, 4)
 DTYPES: dict[str, npt.DTypeLike] = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16
 }  # fmt: skip
-BLOCK = 1 << 20
 
 
 class ForeignGraph:
@@ -51,7 +50,10 @@ class ForeignGraph:
         self._outputs = [output.name for output in outputs]
         width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
         self._classes = width if type(width) is int and "float" in outputs[0].type else 0
-        self.fingerprint = f"onnx-{_hash(self.path)}"
+        digest = graph_hash()
+        with open_regular(self.path) as file:
+            hash_file(file, digest.update)
+        self.fingerprint = f"onnx-{digest.hexdigest()}"
 
     def metadata(self, image_size: tuple[int, int] | None) -> dict[str, Any]:
         """What the file tells of its images and classes; a size given by the user must not contradict it."""
@@ -66,32 +68,20 @@ class ForeignGraph:
         """Give this process's session: threads do not survive a fork, so a child makes its own."""
         process = os.getpid()
         if process not in self._sessions:
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = self._threads
-            options.inter_op_num_threads = 1
-            options.use_deterministic_compute = True
-            options.log_severity_level = 4
-            try:
-                session = onnxruntime.InferenceSession(
-                    os.fspath(self.path), options, providers=["CPUExecutionProvider"]
-                )
-            except Exception as error:  # its exceptions share no class of their own
-                raise unreadable(self.path, error) from error
-            self._sessions[process] = session  # beside the parent's, which must not be closed in a child
+            # Beside the parent's, which must not be closed in a child.
+            self._sessions[process] = open_session(self.path, self._threads)
         return self._sessions[process]
 
     def __call__(self, images: Floats) -> Floats | dict[str, Floats]:
-        """Run the file on images ``[B, channels, height, width]``."""
         x = np.asarray(images, dtype=self._dtype)
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 1) if self._last else x)
         outputs = self._run(x) if self._batch in (None, len(x)) else self._in_parts(x, self._batch or 1)
         return outputs[0] if len(outputs) == 1 else dict(zip(self._outputs, outputs, strict=True))
 
     def _run(self, x: Floats) -> list[Floats]:
+        session = self._session()
         try:
-            outputs: list[Floats] = self._session().run(None, {self._input: x})
-        except FozoError:
-            raise
+            outputs: list[Floats] = session.run(None, {self._input: x})
         except Exception as error:
             raise FozoError(f"{self.path} does not run on images of shape {list(x.shape)} ({error})") from error
         return outputs
@@ -110,11 +100,3 @@ class ForeignGraph:
                 )
             parts.append([output[: len(part)] for output in outputs])
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
-
-
-def _hash(path: os.PathLike[str]) -> str:
-    digest = graph_hash()
-    with open_regular(path) as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return str(digest.hexdigest())

@@ -20,8 +20,7 @@ class OpenvinoEngine(GraphEngine):
     In a forked child, an engine that the parent made goes on, but OpenVINO aborts a child that makes another.
     """
 
-    _process: ClassVar[int | None] = None
-    """The process that made the first engine."""
+    _process: ClassVar[int | None] = None  # the process that made the first engine
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
         """Open a model; the arguments are those of :class:`~fozo.engines.onnx.ort.OnnxEngine`."""
@@ -57,7 +56,7 @@ class OpenvinoEngine(GraphEngine):
         }
         self._request = core.compile_model(model, "CPU", settings).create_infer_request()
         self._lock = threading.Lock()
-        super().__init__(spec, chunk, Threads(count), calls=Threads(1))  # it has threads of its own in every call
+        super().__init__(spec, chunk, Threads(count), calls=Threads(1))  # every call has its own threads
 
     def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
         with self._lock:  # adapters in several threads may share this engine, and a request serves one at a time

@@ -1,7 +1,7 @@
 """The ONNX Runtime engine: an exported model, without PyTorch.
 
 Cores are used by several calls at a time, each on one thread, not by several threads in one call: a call's products
-are too small to be worth cutting, and between any two of them all threads would wait for the slowest. The calls share
+are too small to cut, and between any two of them all threads would wait for the slowest. The calls share
 one session, so its weights are in memory once. Both ways were measured: results/settled.md.
 """
 
@@ -9,12 +9,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import onnxruntime
 
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
 from fozo.engines.onnx.schema import read_spec
 from fozo.types import Threads
+
+
+def open_session(path: Path, threads: int) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4  # errors are raised anyhow; warnings about the graph do not help its users
+    try:
+        return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions share no class of their own
+        raise unreadable(path, error) from error
 
 
 class OnnxEngine(GraphEngine):
@@ -29,15 +43,7 @@ class OnnxEngine(GraphEngine):
             chunk: how many images (times candidates) go through the blocks together; bounds memory.
         """
         file = model_path(path)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.use_deterministic_compute = True
-        options.log_severity_level = 4  # errors are raised anyhow; warnings about the graph help nobody who runs it
-        try:
-            self._session = onnxruntime.InferenceSession(os.fspath(file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its exceptions share no class of their own
-            raise unreadable(file, error) from error
+        self._session = open_session(file, 1)
         metadata = self._session.get_modelmeta().custom_metadata_map
         spec = read_spec(file, metadata, {value.name: value.shape for value in self._session.get_inputs()})
         super().__init__(spec, chunk, Threads(thread_count(threads)))

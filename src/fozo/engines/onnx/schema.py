@@ -27,8 +27,6 @@ MOVES = ("cls_scale", "cls_shift", "patches_scale", "patches_shift")
 INPUTS = (IMAGES, PROMPTS, *MOVES)
 HEAD_WEIGHT, HEAD_BIAS = "head_weight", "head_bias"
 """Constants, [h, classes] and [classes]: read once, applied outside of the graph."""
-
-
 MAX_FIELDS = 100_000  # of a file's outermost message, which has a dozen
 LIMITS = {"depth": 1000, "dim": 1 << 16, "classes": 1 << 20, "channels": 64, "head_width": 1 << 17}
 """Far beyond any model; what a file says of itself decides how much memory an engine takes."""
@@ -93,12 +91,8 @@ def _check(spec: Spec, inputs: Mapping[str, Sequence[object]]) -> None:
     sides = (*spec.image_size, *spec.patch_size)
     if not all(1 <= side <= MAX_SIDE for side in sides) or not spec.patches:
         raise ValueError(f"images of {spec.image_size} in patches of {spec.patch_size}")
-    lengths = {"mean": spec.channels, "std": spec.channels, "subset": spec.classes, "labels": spec.classes}
-    for name, length in lengths.items():
-        if getattr(spec, name) is not None and len(getattr(spec, name)) != length:
-            raise ValueError(f"{name} has {len(getattr(spec, name))} values, not {length}")
-    if min(spec.std or (1,)) <= 0 or min(spec.subset or (0,)) < 0:
-        raise ValueError("a std is not above 0, or a class below")
+    if min(spec.subset or (0,)) < 0:
+        raise ValueError("a class is below 0")
     wanted = {IMAGES: spec.image_shape, PROMPTS: (spec.dim,), **dict.fromkeys(MOVES, (spec.depth, spec.dim))}
     for name, shape in wanted.items():
         own = list(inputs[name])[-len(shape) :]
@@ -125,18 +119,18 @@ def read_graph(path: Path, data: str = "") -> tuple[str, str]:
                 producer = file.read(min(length, 1000)).decode(errors="replace")
                 length = max(0, length - 1000)
             elif (field, kind) == (7, 2):
-                length = _digest(file, length, digest.update)
+                length = hash_file(file, digest.update, length)
             if kind != 0 and length:
                 file.seek(min(length, 1 << 62), 1)
     if data:
         if Path(data).name != data:
             raise ValueError(f"its data file is called {data!r}")
         with open_regular(path.with_name(data)) as file:
-            _digest(file, 1 << 62, digest.update)
+            hash_file(file, digest.update)
     return producer, digest.hexdigest()
 
 
-def _digest(file: IO[bytes], length: int, update: Callable[[bytes], None]) -> int:
+def hash_file(file: IO[bytes], update: Callable[[bytes], None], length: int = 1 << 62) -> int:
     """Read ``length`` bytes, or to the end; return how many are left."""
     while length and (block := file.read(min(length, 1 << 20))):
         update(block)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
+from fozo.io import load_arrays, refuse_damage, save_arrays
 
 BITS = (4, 6, 8)
 MAX_STEP = 1e30  # steps of float32 weights and activations lie far below it, and far above its inverse
@@ -29,13 +29,11 @@ Array = npt.NDArray[np.float64]
 class Scales:
     """The steps of a quantised model, and which model they are for."""
 
-    fingerprint: str
-    """Of the model in full precision."""
+    fingerprint: str  # of the model in full precision
     bits: int
     steps: Mapping[str, Array]
     model: str = ""
-    metric: str = ""
-    """How they were found, for readers only."""
+    metric: str = ""  # how they were found, for readers only
     images: int = 0
 
     KIND = "quantisation scales"
@@ -56,7 +54,6 @@ class Scales:
         return text.hexdigest()[:8]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` without pickles; an old file stays until the new one is complete."""
         metadata = {"model": self.model, "metric": self.metric, "images": self.images}
         save_arrays(
             path, {"kind": self.KIND, "fingerprint": self.fingerprint, "bits": self.bits, **metadata}, self.steps
@@ -65,16 +62,11 @@ class Scales:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Scales:
         header, arrays = load_arrays(path, cls.KIND)
-        try:
+        with refuse_damage(path, cls.KIND, "make it again"):
             steps = {name: array.astype(np.float64) for name, array in arrays.items()}
             fingerprint, model, metric = (str(header[key]) for key in ("fingerprint", "model", "metric"))
             bits, images = (int(str(header[key])) for key in ("bits", "images"))
             return cls(fingerprint, bits, steps, model, metric, images)
-        except FozoError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            fault = type(error).__name__
-            raise FozoError(f"{os.fspath(path)} holds damaged scales ({fault}); make it again") from error
 
     def check(self, fingerprint: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Refuse to quantise another model than the one these steps were searched for."""

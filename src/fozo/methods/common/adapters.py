@@ -5,7 +5,6 @@ Imports torch: to be imported only once a torch engine is at hand.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,14 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
+from fozo.methods.common.layernorm import twin
 from fozo.types import Array, Batch, Engine, Tap, Taps
 
-SCALE = 0.1
-"""What the adapter's output is multiplied by."""
-EPSILON = 1e-5
-"""Of the adapter's LayerNorm."""
+SCALE = 0.1  # What the adapter's output is multiplied by
+EPSILON = 1e-5  # Of the adapter's LayerNorm
 Masks = npt.NDArray[np.bool_]
 
 
@@ -37,11 +34,9 @@ class Bottleneck(nn.Module):
         self.keep: Tensor | None = None
         """Which hidden values of which image and token dropout leaves, ``[B, T, w]``, already divided by their share;
         ``None``: all."""
-        self.seen = 0
-        """Images that have passed, of those that ``keep`` is for: the engine brings them in chunks."""
+        self.seen = 0  # Images that have passed, of those that ``keep`` is for: the engine brings them in chunks
 
     def forward(self, u: Tensor) -> Tensor:
-        """``[N, T, d] -> [N, T, d]``."""
         norm, bias, down, down_bias, up, up_bias = self.tensors
         hidden = F.linear(F.layer_norm(u, norm.shape, norm, bias, EPSILON), down, down_bias).relu()
         if self.keep is not None:
@@ -58,7 +53,6 @@ class AdaptedMLP(nn.Module):
         self.norm, self.mlp, self.adapter, self.parallel = norm, mlp, adapter, parallel
 
     def forward(self, h: Tensor) -> Tensor:
-        """What a block adds to its residual stream h."""
         m: Tensor = self.mlp(self.norm(h))
         added: Tensor = self.adapter(h if self.parallel else m)
         return m + added
@@ -68,24 +62,19 @@ class Adapters:
     """A twin of an engine whose model has adapters at some blocks; the engine's own model is never touched."""
 
     def __init__(self, engine: Engine, blocks: Sequence[int], width: int, parallel: bool) -> None:
-        if not isinstance(engine, TorchEngine):
-            raise FozoError(f"adapters are put into torch models, and {type(engine).__name__} runs none")
         depth = engine.spec.depth
         if not all(0 <= block < depth for block in blocks):
             raise FozoError(
                 f"cazo: blocks is {','.join(map(str, blocks))}, but {engine.spec.name} has blocks 0 to {depth - 1}"
             )
-        vit = engine.vit
-        memo: dict[int, object] = {id(tensor): tensor for tensor in [*vit.parameters(), *vit.buffers()]}
+        self.engine = twin(engine)
+        vit = self.engine.vit
         with torch.inference_mode(False):
-            twin = copy.deepcopy(vit, memo)
             self.adapters = [Bottleneck(width, vit.cls_token) for _ in blocks]
         for block, adapter in zip(blocks, self.adapters, strict=True):
-            part = twin.blocks[block]
+            part = vit.blocks[block]
             part.mlp = AdaptedMLP(part.norm2, part.mlp, adapter, parallel)  # type: ignore[arg-type]
             part.norm2 = nn.Identity()  # which the adapted MLP applies itself
-        self.engine = copy.copy(engine)
-        self.engine.vit = twin
         self.tokens = vit.pos_embed.shape[1]
 
     def __len__(self) -> int:

@@ -11,8 +11,9 @@ import base64
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +37,13 @@ class JournalFile:
     header: Mapping[str, Any]
     kept: list[int]
 
-    def __len__(self) -> int:
-        return len(self.kept)
-
-    def lines(self, batches: int | None = None) -> Iterator[dict[str, Any]]:
-        """Read the lines in force one by one: of the first ``batches`` batches, or of all."""
-        if batches is not None and not 0 <= batches <= len(self):
-            raise FozoError(f"the journal {self.path} holds {len(self)} batches, not {batches}; ask for fewer")
-        kept = iter(self.kept[:batches])
-        wanted = next(kept, None)
-        for number, line in enumerate(read_log(self.path)):
-            if wanted is None:
-                return
-            if number == wanted:
-                yield line
-                wanted = next(kept, None)
-
     def replay(self, follow: Callable[[Mapping[str, Any]], None], batches: int | None = None) -> int:
         """Call ``follow`` with the entries in force, of the first ``batches`` batches or of all; return how many."""
-        count = 0
-        for entry in self.lines(batches):
+        if batches is not None and not 0 <= batches <= len(self.kept):
+            raise FozoError(f"the journal {self.path} holds {len(self.kept)} batches, not {batches}; ask for fewer")
+        wanted = set(self.kept[:batches])
+        lines = islice(read_log(self.path), max(wanted, default=0) + 1)
+        for entry in (line for number, line in enumerate(lines) if number in wanted):
             what = f"batch {entry['index']} of the journal {self.path} cannot be followed"
             try:
                 follow(entry)
@@ -63,16 +51,13 @@ class JournalFile:
                 raise FozoError(f"{what}: {error}") from error
             except Exception as error:  # a line with the right checksum that no run has written
                 raise FozoError(f"{what} ({type(error).__name__}: {error}); restore it from a backup") from error
-            count += 1
-        return count
+        return len(wanted)
 
     def check(self, header: Mapping[str, object]) -> None:
         differing = [key for key in header if self.header.get(key) != header[key]]
         if differing:
-            raise FozoError(
-                f"the journal {self.path} is of {self.header.get('model')} and differs in {', '.join(differing)}; "
-                f"use another file for this run"
-            )
+            what = f"the journal {self.path} is of {self.header.get('model')} and differs in {', '.join(differing)}"
+            raise FozoError(f"{what}; use another file for this run")
 
 
 def read_journal(path: str | os.PathLike[str]) -> JournalFile:
@@ -100,7 +85,11 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str], header: Mapping[str, object]) -> None:
         """Create the file, or continue it if its header is the same; a torn last line is cut off."""
         self.path = Path(path)
-        self._refuse_foreign()
+        if self.path.exists():  # a file that is not a journal is refused before anything is cut off it
+            with open_regular(self.path) as stream:
+                first = stream.readline(MAX_LINE)
+            if first.endswith(b"\n") or not TORN_HEADER.fullmatch(first):
+                read_journal(self.path)
         self._log = Log(self.path)
         try:
             if not len(self._log):
@@ -110,26 +99,15 @@ class Journal:
         except BaseException:
             self._log.close()
             raise
-        self.batches = len(found)
+        self.batches = len(found.kept)
         self._process = os.getpid()
-
-    def _refuse_foreign(self) -> None:
-        """Refuse a file that is not a journal before anything is cut off it."""
-        if not self.path.exists():
-            return
-        with open_regular(self.path) as stream:
-            first = stream.readline(MAX_LINE)
-        if first.endswith(b"\n") or not TORN_HEADER.fullmatch(first):
-            read_journal(self.path)
 
     def append(self, index: int, entry: Mapping[str, object]) -> None:
         if self._process != os.getpid():  # a lock is inherited: both would write
             raise FozoError(f"the journal {self.path} is the parent process's; give the adapters of a child their own")
         if index > self.batches:
-            raise FozoError(
-                f"the journal {self.path} ends at batch {self.batches}, but the run is at {index}; "
-                f"restore an earlier state or use a new journal"
-            )
+            what = f"the journal {self.path} ends at batch {self.batches}, but the run is at {index}"
+            raise FozoError(f"{what}; restore an earlier state or use a new journal")
         self.rewind(index)
         self._log.append({**entry, "index": index})
         self.batches += 1
@@ -141,7 +119,6 @@ class Journal:
             self.batches = index
 
     def close(self) -> None:
-        """Make what was written durable and close the file."""
         self._log.sync()
         self._log.close()
 
@@ -152,7 +129,6 @@ def changes(old: State, new: State) -> dict[str, object]:
 
 
 def apply_changes(old: State, encoded: Mapping[str, Any]) -> State:
-    """Apply what :func:`changes` encoded to arrays, which are not written into."""
     return {**old, **{name: _with_changes(old[name], change) for name, change in encoded.items()}}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -23,8 +24,9 @@ from fozo.types import Array, Batch, Engine, Floats, State, Tap
 if TYPE_CHECKING:
     from torch import Tensor
 
-PUBLISHED_BATCH = 64
-"""The batch size that the published learning rates are for."""
+    from fozo.engines.torch_engine import TorchEngine
+
+PUBLISHED_BATCH = 64  # The batch size that the published learning rates are for
 
 
 def lower_blocks(depth: int, first: int = 0) -> range:
@@ -37,35 +39,39 @@ def entropy(logits: Tensor) -> Tensor:
     return -(logits.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1)
 
 
+def twin(engine: Engine, changed: Collection[str] = ()) -> TorchEngine:
+    """Return an engine on a copy of the model that shares all tensors except the parameters ``changed``."""
+    import torch
+
+    from fozo.engines.torch_engine import TorchEngine
+
+    if not isinstance(engine, TorchEngine):
+        raise FozoError(f"a copy is made of torch models, and {type(engine).__name__} runs none")
+    shared = [tensor for name, tensor in engine.vit.named_parameters() if name not in changed]
+    memo: dict[int, object] = {id(tensor): tensor for tensor in [*shared, *engine.vit.buffers()]}
+    made = copy.copy(engine)
+    with torch.inference_mode(False):
+        made.vit = copy.deepcopy(engine.vit, memo)
+    return made
+
+
 class LayerNorms:
     """The LayerNorm weights and biases of a model, in a twin that shares all its other tensors."""
 
     def __init__(self, engine: Engine, blocks: range | None = None) -> None:
         """Take the norms of ``blocks``, or every LayerNorm of the model, the final one included."""
-        import torch
-        from torch import nn
+        from torch.nn import LayerNorm
 
-        from fozo.engines.torch_engine import TorchEngine
-
-        if not isinstance(engine, TorchEngine):
-            raise FozoError(f"LayerNorms are changed in torch models, and {type(engine).__name__} runs none")
         self.names: list[str] = []
-        for name, module in engine.vit.named_modules():
+        for name, module in twin(engine).vit.named_modules():
             inside = blocks is None or any(name.startswith(f"blocks.{block}.") for block in blocks)
-            if isinstance(module, nn.LayerNorm) and inside:
+            if isinstance(module, LayerNorm) and inside:
                 self.names += [f"{name}.weight", f"{name}.bias"]
         if not self.names:
-            raise FozoError(
-                f"{engine.spec.name} has no LayerNorms in blocks {blocks} of {engine.spec.depth}; use a deeper model"
-            )
-        own = set(self.names)
-        shared = [tensor for name, tensor in engine.vit.named_parameters() if name not in own]
-        memo: dict[int, object] = {id(tensor): tensor for tensor in [*shared, *engine.vit.buffers()]}
-        with torch.inference_mode(False):
-            twin = copy.deepcopy(engine.vit, memo)
-        self.engine = copy.copy(engine)
-        self.engine.vit = twin
-        parameters = dict(twin.named_parameters())
+            name, depth = engine.spec.name, engine.spec.depth
+            raise FozoError(f"{name} has no LayerNorms in blocks {blocks} of {depth}; use a deeper model")
+        self.engine = twin(engine, self.names)
+        parameters = dict(self.engine.vit.named_parameters())
         self.parameters: list[Tensor] = [parameters[name].requires_grad_(True) for name in self.names]
         self.start: Array = self.values()
 
@@ -79,7 +85,6 @@ class LayerNorms:
         _fill(self.parameters, values)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Predict with the twin, differentiably in its LayerNorms."""
         logits: Tensor = self.engine.vit(images)
         if not bool(logits.isfinite().all()):
             raise FozoError("the adapted logits are not finite; nothing was changed: reset it or lower its rate")
@@ -114,8 +119,7 @@ def _fill(tensors: list[Tensor], values: Array) -> None:
 class Descent:
     """Stochastic gradient descent with momentum, as TENT, SAR, EATA and DeYO all use it."""
 
-    rate: float = 1e-3
-    """Learning rate for batches of 64."""
+    rate: float = 1e-3  # Learning rate for batches of 64
     momentum: float = 0.9
     batch_size: int = PUBLISHED_BATCH
     """Size of the stream's batches. As in the authors' programs the rate is multiplied by ``batch_size / 64``;

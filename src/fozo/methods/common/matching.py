@@ -71,10 +71,8 @@ class MatchingMethod(Method[C]):
     def assign(self, variables: State) -> None:
         average, rows = (variables[name].astype(np.float64) for name in ("shift", "window"))
         if len(average) > 1 or len(rows) > self.window.size:
-            raise FozoError(
-                f"the state holds {len(average)} averages of the shift and {len(rows)} images of the window, where "
-                f"1 and {self.window.size} are the most; give a state that was saved whole"
-            )
+            what = f"{len(average)} averages of the shift and {len(rows)} images of the window"
+            raise FozoError(f"the state holds {what}, but 1 and {self.window.size} are the most; save it again")
         super().assign(variables)
         self.shift.average = average[0] if len(average) else None
         self.window.rows = rows if len(rows) else None

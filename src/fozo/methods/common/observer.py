@@ -10,8 +10,7 @@ from typing import Protocol
 from fozo.types import Array, Batch, Floats
 
 LOG = logging.getLogger(__name__)
-REPORT_SECONDS = 60.0
-"""Between two log lines about an observer that keeps failing."""
+REPORT_SECONDS = 60.0  # Between two log lines about an observer that keeps failing
 
 
 class DriftReading(Protocol):
@@ -28,12 +27,9 @@ class DriftReading(Protocol):
 class Observation:
     """What a method saw in a batch."""
 
-    batch: Batch
-    """The images as they came in, checked; read-only."""
-    logits: Floats
-    """``[B, classes]``: what was predicted."""
-    descriptors: Array | None
-    """``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them."""
+    batch: Batch  # The images as they came in, checked; read-only
+    logits: Floats  # ``[B, classes]``: what was predicted
+    descriptors: Array | None  # ``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them
     last_input: Floats | None = None
     """The last image as the model read it, where the method has changed it; copy it to keep it."""
 

@@ -14,17 +14,12 @@ from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.types import State
 
 VERSION = 4
-MAX_MAGNITUDE = 1e30
-"""Adaptation leads to no number near it; beyond it, products of two would not be finite."""
-AnyArray: TypeAlias = npt.NDArray[np.generic] | ArraySpec
-"""An array, or what a file's header says about one."""
+MAX_MAGNITUDE = 1e30  # Adaptation leads to no number near it; beyond it, products of two would not be finite
+AnyArray: TypeAlias = npt.NDArray[np.generic] | ArraySpec  # An array, or what a file's header says about one
 
 
 def read_attributes(owner: object, names: Iterable[str], optional: Collection[str]) -> State:
-    """Return attributes as named arrays; one that has a ``state()`` adds the arrays of that.
-
-    An ``optional`` number is an array of one element, or of none where it is ``None``.
-    """
+    """Return attributes as named arrays, objects by their ``state()``; ``optional`` numbers have 0 or 1 rows."""
     found: State = {}
     for name in names:
         value = getattr(owner, name)
@@ -85,9 +80,7 @@ def save_state(path: str | os.PathLike[str], model: str, owner: Mapping[str, obj
 
 
 def load_state(
-    path: str | os.PathLike[str],
-    owner: Mapping[str, object],
-    check_specs: Callable[[Mapping[str, AnyArray]], None],
+    path: str | os.PathLike[str], owner: Mapping[str, object], check_specs: Callable[[Mapping[str, AnyArray]], None]
 ) -> State:
     """Read a state of ``owner``; anything else is refused before its arrays are read."""
 
@@ -108,7 +101,5 @@ def _check_owner(path: str, header: Mapping[str, object], owner: Mapping[str, ob
         if isinstance(theirs, dict) and isinstance(ours, dict):
             key = next((name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)), key)
             theirs, ours = theirs.get(key), ours.get(key)
-        raise FozoError(
-            f"{path} was saved with {key}={theirs!r} ({header.get('model')}), but this run has {ours!r}; restore it "
-            f"into a method made the same way"
-        )
+        saved = f"{path} was saved with {key}={theirs!r} ({header.get('model')})"
+        raise FozoError(f"{saved}, but this run has {ours!r}; restore it into a method made the same way")

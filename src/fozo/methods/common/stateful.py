@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from fozo.errors import FozoError
+from fozo.methods.common import state as states
 from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.journal import Journal, apply_changes, changes, read_journal
 from fozo.methods.common.options import plain
-from fozo.methods.common.state import (
-    AnyArray,
-    check_arrays,
-    check_finite,
-    load_state,
-    read_attributes,
-    save_state,
-    write_attributes,
-)  # fmt: skip
 from fozo.types import Engine, State
 
 if TYPE_CHECKING:
@@ -60,10 +52,8 @@ class Stateful(ABC, Generic[C]):
     passes_per_image: float = 1.0
     """Forward passes that the latest batch cost, as an average over its images."""
     _metrics: dict[str, float]
-    _recorded: State
-    """The variables as the journal's last entry left them."""
-    _entries: int
-    """The journal's entries that led here."""
+    _recorded: State  # the variables as the journal's last entry left them
+    _entries: int  # the journal's entries that led here
 
     @abstractmethod
     def sibling(self) -> Self: ...
@@ -73,11 +63,11 @@ class Stateful(ABC, Generic[C]):
 
         The names, shapes and precisions are always the same, but for the rows that :attr:`VARIABLE_LENGTH` lets vary.
         """
-        return read_attributes(self, self.STATE, self.VARIABLE_LENGTH)
+        return states.read_attributes(self, self.STATE, self.VARIABLE_LENGTH)
 
     def assign(self, variables: State) -> None:
         """Put variables of the right names, shapes and precisions in force; refuse impossible values here."""
-        write_attributes(self, self.STATE, self.VARIABLE_LENGTH, variables)
+        states.write_attributes(self, self.STATE, self.VARIABLE_LENGTH, variables)
 
     def variable_length(self) -> Mapping[str, str]:
         return self.VARIABLE_LENGTH
@@ -108,10 +98,6 @@ class Stateful(ABC, Generic[C]):
         with self.lock:
             self.journal, self._recorded = Journal(path, self.journal_header()), self.variables()
 
-    def append_to(self, journal: Journal, index: int) -> None:
-        journal.append(index, self.record())
-        self._recorded, self._entries = self.variables(), index + 1
-
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Put everything back to where it was if the body raises."""
@@ -139,22 +125,20 @@ class Stateful(ABC, Generic[C]):
         """Continue from what :meth:`state` returned. A state that does not fit is refused, and nothing is changed."""
         with self.lock:
             self.check_arrays(state)
-            check_finite(state)
+            states.check_finite(state)
             with self.transaction():
                 try:
                     self.assign({name: np.array(value) for name, value in state.items()})
                 except FozoError:
                     raise
                 except Exception as error:  # right shapes and types, but values that adaptation does not lead to
-                    raise FozoError(
-                        f"this is not a state of {self.info.name} ({type(error).__name__}: {error}); give a state that "
-                        f"it saved itself"
-                    ) from error
+                    what = f"this is not a state of {self.info.name} ({type(error).__name__}: {error})"
+                    raise FozoError(f"{what}; give a state that it saved itself") from error
                 self._metrics = {}
             self._rewind()
 
-    def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
-        check_arrays(self.info.name, self.variables(), self.variable_length(), arrays)
+    def check_arrays(self, arrays: Mapping[str, states.AnyArray]) -> None:
+        states.check_arrays(self.info.name, self.variables(), self.variable_length(), arrays)
 
     def identity(self) -> dict[str, object]:
         """Return plain values (JSON) that have to be the same for a state to be continued."""
@@ -168,14 +152,14 @@ class Stateful(ABC, Generic[C]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an ``.npz`` (no pickle), atomically."""
-        save_state(path, self.engine.spec.name, self.owner(), self.state())
+        states.save_state(path, self.engine.spec.name, self.owner(), self.state())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a saved state, as if the run had never been interrupted.
 
         A state of another method, model or config is refused, and nothing is changed.
         """
-        self.load_state(load_state(path, self.owner(), self.check_arrays))
+        self.load_state(states.load_state(path, self.owner(), self.check_arrays))
 
     def replay(self, journal: str | os.PathLike[str], batches: int | None = None) -> None:
         """Continue from where a journal leads, without any image: after all its batches, or the first ``batches``.

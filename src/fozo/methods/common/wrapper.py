@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,9 +45,8 @@ class Wrapper(Method[C]):
         if self.inner.engine is not self.engine:
             raise FozoError(f"{self.info.name} and its inner {self.inner.info.name} need one engine; give it to both")
         if self.inner.journal is not None:
-            raise FozoError(
-                f"{self.inner.info.name} has a journal of its own; give journal= to {self.info.name} instead"
-            )
+            name = self.inner.info.name
+            raise FozoError(f"{name} has a journal of its own; give journal= to {self.info.name} instead")
         self.lock, self.parameters = self.inner.lock, self.inner.parameters
 
     def forward(self, batch: Batch) -> Floats | Answer:
@@ -66,12 +65,8 @@ class Wrapper(Method[C]):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        if self.inner is None:
-            with super().transaction():
-                yield
-        else:
-            with self.inner.transaction(), super().transaction():
-                yield
+        with nullcontext() if self.inner is None else self.inner.transaction(), super().transaction():
+            yield
 
     def checkpoint(self) -> Callable[[], None]:
         """Of its own state: the inner method has a transaction of its own."""

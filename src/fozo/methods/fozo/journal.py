@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +18,7 @@ from fozo.core.noise import Noise, PhiloxNoise
 from fozo.core.spsa import Step, advance
 from fozo.errors import FozoError
 from fozo.io import as_dataclass
-from fozo.methods.common.journal import JournalFile, read_journal
+from fozo.methods.common.journal import read_journal
 from fozo.types import Array
 
 MAX_DRAWS = 1 << 24
@@ -44,10 +44,10 @@ def record(step: Step, point: Array) -> dict[str, object]:
     return {**asdict(step), "led_to": checksum(point)}
 
 
-def starting_point(file: JournalFile) -> Array:
-    shape = file.header.get("shape")
+def starting_point(header: Mapping[str, Any]) -> Array:
+    shape = header.get("shape")
     try:
-        values = np.frombuffer(base64.b64decode(str(file.header["start"]), validate=True), dtype="<f8")
+        values = np.frombuffer(base64.b64decode(str(header["start"]), validate=True), dtype="<f8")
         if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
             raise ValueError(f"its shape is {shape!r}")
         if not np.isfinite(values).all():
@@ -58,19 +58,18 @@ def starting_point(file: JournalFile) -> Array:
     return point
 
 
-def read_step(entry: Mapping[str, Any], size: int) -> tuple[Step, int]:
-    """Read a step in a space of ``size`` dimensions, and the checksum of where it led."""
+def follow(entry: Mapping[str, Any], size: int, take: Callable[[Step], Array]) -> Array:
+    """Take a recorded step in a space of ``size`` dimensions, and check the point that it leads to."""
     fields = dict(entry)
     led_to = fields.pop("led_to", None)
     step = as_dataclass(Step, fields, "the step")
     if type(led_to) is not int or not 1 <= len(step.gradients) <= MAX_DRAWS // max(1, size):
         raise FozoError("it has no checksum, or gradients that no step has; restore it from a backup")
-    return step, led_to
-
-
-def check_point(point: Array, led_to: int) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum detects them
+        point = take(step)
     if checksum(point) != led_to:
         raise FozoError("it leads to other prompts; use the noise and the NumPy version of the original run")
+    return point
 
 
 def replay(
@@ -91,9 +90,8 @@ def replay(
     found = read_journal(journal)
     name, header = os.fspath(journal), found.header
     if "start" not in header:
-        raise FozoError(
-            f"the journal {name} is of {header.get('method')}, not of fozo; give it to that method's replay()"
-        )
+        method = header.get("method")
+        raise FozoError(f"the journal {name} is of {method}, not of fozo; give it to that method's replay()")
     if fingerprint is not None and header.get("fingerprint") != fingerprint:
         raise FozoError(
             f"the journal {name} is of {header.get('model')} ({str(header.get('fingerprint'))[:12]}), not of the "
@@ -104,15 +102,11 @@ def replay(
         if type(seed) is not int:
             raise FozoError(f"the run of {name} was given its own noise; pass the same noise= to replay it")
         noise = PhiloxNoise(seed)
-    point = starting_point(found)
-    directions = noise
+    point, directions = starting_point(header), noise
 
-    def follow(entry: Mapping[str, Any]) -> None:
+    def advanced(entry: Mapping[str, Any]) -> None:
         nonlocal point
-        step, led_to = read_step(entry, point.size)
-        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum detects them
-            point = advance(point, step, directions)
-        check_point(point, led_to)
+        point = follow(entry, point.size, lambda step: advance(point, step, directions))
 
-    found.replay(follow, batches)
+    found.replay(advanced, batches)
     return point

@@ -27,7 +27,7 @@ from fozo.core.spsa import SPSA
 from fozo.errors import FozoError
 from fozo.methods.common.matching import MatchingMethod, first_prompts
 from fozo.methods.common.options import one_of
-from fozo.methods.fozo.journal import check_point, make_header, read_step, record
+from fozo.methods.fozo.journal import follow, make_header, record
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, Knobs, Tap
 
@@ -38,27 +38,21 @@ AUTHORS_SCHEDULE = Schedule(rate_decay=0.7, rate_step=0.1, rate_min=0.1, rate_ma
 class FOZOConfig:
     """Everything about FOZO that can be chosen. The defaults are the authors' program."""
 
-    passes: int = 2
-    """Forward passes for each batch: 2n, an even number."""
+    passes: int = 2  # Forward passes for each batch: 2n, an even number
     prompts: int = 3
-    weight: float = 0.4
-    """lambda of Eq. 15."""
+    weight: float = 0.4  # lambda of Eq. 15
     features: str = "normed"
     """``normed``: CLS after the norm that reads it next (program). ``cls``: CLS as it leaves each block (paper)."""
-    distance: str = "squares"
-    """See :class:`fozo.core.objective.Objective`."""
-    level_batches: bool = False
-    """See :class:`fozo.core.objective.Objective`."""
+    distance: str = "squares"  # See :class:`fozo.core.objective.Objective`
+    level_batches: bool = False  # See :class:`fozo.core.objective.Objective`
     shift: str = "sum"
     """Activation shift, inside the entropy: ``sum`` of the two sides' means (program), their ``mean``, or ``none``
     (paper)."""
     watch: str = "best"
     """The loss that Eq. 12 compares: the ``best`` of the 2n (program) or their ``mean`` (paper: "the loss at t")."""
     schedule: Schedule = AUTHORS_SCHEDULE
-    window: int = 64
-    """Images over which the statistics of small batches are taken: the batch and those just before it."""
-    small: int = 2
-    """Batches with fewer images than this are small."""
+    window: int = 64  # Images over which the statistics of small batches are taken: the batch and those just before it
+    small: int = 2  # Batches with fewer images than this are small
 
     def __post_init__(self) -> None:
         if self.passes < 2 or self.passes % 2:
@@ -155,7 +149,4 @@ class FOZO(MatchingMethod[FOZOConfig]):
         return record(self.spsa.last, self.spsa.point)
 
     def follow(self, entry: Mapping[str, Any]) -> None:
-        step, led_to = read_step(entry, self.start.size)
-        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum detects them
-            self.spsa.follow(step)
-        check_point(self.spsa.point, led_to)
+        follow(entry, self.start.size, self.spsa.follow)

@@ -16,8 +16,7 @@ class DomainWatch:
         """``threshold`` is the distance that makes a new domain, ``ema_decay`` the past's weight in the average."""
         self.threshold = threshold
         self.ema_decay = ema_decay
-        self.average: Array | None = None
-        """``[2, d]``: mean and variance."""
+        self.average: Array | None = None  # ``[2, d]``: mean and variance
 
     def observe(self, mean: Array, variance: Array) -> bool:
         """Take in a batch's statistics ``[d]``; return whether they are a new domain's, and follow that one then."""
@@ -53,11 +52,9 @@ class KnowledgeBank:
         self.parts, self.capacity, self.inverse_temperature = parts, capacity, inverse_temperature
         self.stale_table = stale_table
         self.offsets: Array = np.zeros((1, size))
-        self.similarity: Array = np.zeros((capacity, capacity))
-        """Of D_i+1 and D_j+1, where i < j."""
+        self.similarity: Array = np.zeros((capacity, capacity))  # Of D_i+1 and D_j+1, where i < j
 
     def __len__(self) -> int:
-        """How many domains are remembered, the source not counted."""
         return len(self.offsets) - 1
 
     def mixed(self, mixture: Array) -> Array:

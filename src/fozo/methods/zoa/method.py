@@ -33,39 +33,25 @@ from fozo.types import Array, Batch, Floats, State, Tap, Taps
 class ZOAConfig:
     """Everything about ZOA that can be chosen. The defaults are the FOZO paper's."""
 
-    passes: int = 2
-    """Forward passes for each batch: ``1 + samples`` for each step, so an even number by default."""
-    rate: float = 5e-4
-    """Learning rate of e."""
-    decay: float = 0.4
-    """Weight decay of e."""
-    c: float = 0.02
-    """How far e is perturbed."""
+    passes: int = 2  # Forward passes for each batch: ``1 + samples`` for each step, so an even number by default
+    rate: float = 5e-4  # Learning rate of e
+    decay: float = 0.4  # Weight decay of e
+    c: float = 0.02  # How far e is perturbed
     mixture_rate: float = 0.01
     mixture_decay: float = 0.1
     mixture_c: float = 0.05
-    inverse_temperature: float = 10.0
-    """Factor inside the mixture's softmax."""
-    samples: int = 1
-    """Perturbations that a gradient is averaged over."""
-    weight: float = 30.0
-    """Of the feature statistics against the entropy."""
-    capacity: int = 32
-    """N: how many domains are remembered."""
-    threshold: float = 0.1
-    """Distance of the embedding's statistics from their average that makes a new domain."""
-    ema_decay: float = 0.8
-    """Weight of the past in that average."""
-    min_batch: int = 64
-    """Batches with fewer images are too small to detect whether the domain has changed."""
-    window: int = 64
-    """Images over which the statistics of a batch of one are taken: itself and those just before it."""
-    stale_table: bool = False
-    """Whether the similarity table keeps its places when an entry leaves the bank."""
+    inverse_temperature: float = 10.0  # Factor inside the mixture's softmax
+    samples: int = 1  # Perturbations that a gradient is averaged over
+    weight: float = 30.0  # Of the feature statistics against the entropy
+    capacity: int = 32  # N: how many domains are remembered
+    threshold: float = 0.1  # Distance of the embedding's statistics from their average that makes a new domain
+    ema_decay: float = 0.8  # Weight of the past in that average
+    min_batch: int = 64  # Batches with fewer images are too small to detect whether the domain has changed
+    window: int = 64  # Images over which the statistics of a batch of one are taken: itself and those just before it
+    stale_table: bool = False  # Whether the similarity table keeps its places when an entry leaves the bank
     observe_passes: bool = False
     """Whether the embedding's statistics enter their average once for each pass instead of once for each batch."""
-    stale_shift: bool = False
-    """Whether the batch that reveals a new domain is shifted for the old one."""
+    stale_shift: bool = False  # Whether the batch that reveals a new domain is shifted for the old one
 
     def __post_init__(self) -> None:
         positive("zoa", c=self.c, mixture_c=self.mixture_c, samples=self.samples)
@@ -175,7 +161,6 @@ class ZOA(MatchingMethod[ZOAConfig]):
         return self.norms.start + self.bank.mixed(mixture) + learned
 
     def _run(self, batch: Batch, point: Array) -> tuple[float, Taps]:
-        """Run the model with these parameters: its loss, and what it reported."""
         self.norms.assign(self._weights(point))
         taps = self.norms.engine.run(batch, taps=(Tap.FEATURES, Tap.POOLED))
         moments = self.moments(taps[Tap.FEATURES][0])
