@@ -88,7 +88,7 @@ def test_a_node_that_does_not_share_the_folder_refuses(
         run_on_ray(experiments[:1], setup, address=cluster, finished=nothing)
 
 
-def test_an_address_where_nobody_answers_is_said_at_once(weights: Path, photos: Path, tmp_path: Path) -> None:
+def test_an_address_without_an_answer_is_reported_at_once(weights: Path, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
     with pytest.raises(FozoError, match=r"no answer at 127\.0\.0\.1:1 "):
         run_on_ray(*work(weights, photos, tmp_path), address="127.0.0.1:1", finished=nothing)
