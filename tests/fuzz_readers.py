@@ -204,9 +204,6 @@ def monitor_state(folder: Path) -> Reader:
     return archive(monitor.save, read, folder / "memory.npz")
 
 
-# --- logs and JSON ---
-
-
 def lines(parts: Parts) -> bytes:
     """Give every text its checksum."""
     return joined([b"%08x %s\n" % (zlib.crc32(part), part) for part in parts])
@@ -259,30 +256,23 @@ def report(folder: Path) -> Reader:
     rows = tuple(Experiment(name, name, stream=StreamPlan(kinds=("fog", "contrast"))) for name in ("noadapt", "align"))
     store: Store = invent(folder / "runs", Recipe("mine", "Mine", rows), batches=2)
     run = next(iter(sorted(store.folder.glob("align*"))))
-    names = [store.folder / "recipe.json", *(run / name for name in ("result.json", "conditions.json"))]
-    logs = [run / name for name in ("records.jsonl", "costs.jsonl")]
-    good = {path: path.read_bytes() for path in (*names, *logs)}
-    texts = [bytes([place]) + good[path] for place, path in enumerate(names)]
-    texts += [
-        bytes([len(names) + place]) + b"\n".join(line[9:] for line in good[path].splitlines())
-        for place, path in enumerate(logs)
-    ]
+    names = ("result.json", "conditions.json", "records.jsonl", "costs.jsonl")
+    good = {path: path.read_bytes() for path in (store.folder / "recipe.json", *(run / name for name in names))}
+    texts = []
+    for place, (path, data) in enumerate(good.items()):
+        text = b"\n".join(line[9:] for line in data.splitlines()) if path.suffix == ".jsonl" else data
+        texts.append(bytes([place]) + text)
 
     def read(path: Path) -> None:
         """The first byte says which file it stands for; a log gets its checksums."""
         data = path.read_bytes()
         for file, content in good.items():
             file.write_bytes(content)
-        place = data[0] % len(good) if data else 0
-        target = list(good)[place]
-        target.write_bytes(data[1:] if target in names else lines(data[1:].split(b"\n")))
-        groups = collect(folder / "runs")
-        page(groups, list(map(str, store.stale())))
+        target = list(good)[data[0] % len(good) if data else 0]
+        target.write_bytes(lines(data[1:].split(b"\n")) if target.suffix == ".jsonl" else data[1:])
+        page(collect(folder / "runs"), list(map(str, store.stale())))
 
     return Reader(read, [[text] for text in texts], joined, "result")
-
-
-# --- models ---
 
 
 def load(path: Path, **options: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from fozo.errors import FozoError, ImageWarning
 from tests.helpers import HALF, SMALL, normalised, pixels, random_images, random_vit
 
 
+@dataclass
 class Pairs(Dataset[Any]):
     """A dataset of (image, label), as torchvision's are."""
 
-    def __init__(self, images: Any) -> None:
-        self.images = images
+    images: Any
 
     def __len__(self) -> int:
         return len(self.images)

@@ -178,15 +178,15 @@ def test_a_transformers_folder_brings_labels_normalisation_and_name(tmp_path: Pa
     assert spec.name == "hf" and spec.labels == ("ant", "bee", "cat", "dog", "eel")
     np.testing.assert_allclose(np.array(spec.normalisation), 0.25)  # (2 x - 0.5) / 0.5 is (x - 0.25) / 0.25
     assert fozo.load_engine(folder, **HALF).spec.mean == (0.5, 0.5, 0.5)
-    (folder / "preprocessor_config.json").write_text('{"do_normalize": false}')
-    assert fozo.load_engine(folder).spec.std == (1.0, 1.0, 1.0)
-    (folder / "preprocessor_config.json").write_text("{}")
-    assert fozo.load_engine(folder).spec.mean is None
+    file = folder / "preprocessor_config.json"
+    for text, std in (('{"do_normalize": false}', (1.0, 1.0, 1.0)), ("{}", None)):
+        file.write_text(text)
+        assert fozo.load_engine(folder).spec.std == std
     for odd in ('{"image_mean": 3, "image_std": [1]}', '{"image_mean": ["a"], "image_std": [1]}', "[]", "{"):
-        (folder / "preprocessor_config.json").write_text(odd)
+        file.write_text(odd)
         with pytest.raises(FozoError, match=r"preprocessor_config\.json"):
             fozo.load_engine(folder)
-    (folder / "preprocessor_config.json").unlink()
+    file.unlink()
     assert fozo.load_engine(folder).spec.mean is None
 
 
@@ -244,6 +244,7 @@ def test_methods_take_models_and_files(tmp_path: Path) -> None:
 
 def test_everything_says_in_one_line_what_it_is(tmp_path: Path) -> None:
     adapter = fozo.adapter(random_vit(), [normalised(pixels(20))], passes=2, **HALF)
+    assert fozo.load_engine(adapter.engine) is adapter.engine
     onnx = fozo.load_engine(written(random_vit(), tmp_path / "model.onnx"))
     assert repr(adapter) == "<Align on vit, passes=2>"
     assert repr(adapter.engine) == "<TorchEngine vit: 3x16x16 to 7 classes, cpu>"

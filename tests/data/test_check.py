@@ -99,8 +99,7 @@ def test_long_lists_of_broken_files_are_cut(plant: Plant) -> None:
     for file in (root / "a").iterdir():
         file.write_bytes(b"")
     rows = check_image_set(root).rows()
-    assert rows[-1] == ("  ...", "and 10 more")
-    assert ("broken", "30") in rows
+    assert rows[-1] == ("  ...", "and 10 more") and ("broken", "30") in rows
 
 
 def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:

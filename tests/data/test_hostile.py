@@ -107,8 +107,7 @@ def test_names_in_no_encoding_are_names(tmp_path: Path) -> None:
         (folder / os.fsdecode(name)).write_bytes(encoded(7))
     images = open_images(tmp_path / "set", "folder")
     assert len(images) == 2 and images.read(0).shape == (16, 16, 3) and len(images.fingerprint) == 16
-    outcome = corrupt_tree(tmp_path / "set", tmp_path / "out", kinds=["contrast"], size=32, workers=1)
-    assert outcome.written == 2
+    assert corrupt_tree(tmp_path / "set", tmp_path / "out", kinds=["contrast"], size=32, workers=1).written == 2
     assert (tmp_path / "out" / "contrast" / "5" / folder.name / os.fsdecode(b"\xff.JPEG")).is_file()
 
 

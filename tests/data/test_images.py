@@ -65,7 +65,7 @@ def test_what_is_not_an_image(tmp_path: Path) -> None:
         (b"", "b is an empty file"),
         (b"just some words" * 20, "b is not an image"),
         (tmp_path / "none.png", "check the path"),
-        (tmp_path, ""),
+        (tmp_path, "folder"),
         (bomb, r"b has more than 67 million pixels"),
         *((encoded(image, "TIFF"), "unknown range") for image in flat),
     ]

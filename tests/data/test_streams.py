@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class Numbered:
     @classmethod
     def of(cls, count: int, classes: int = 3, seconds: float = 0.0, broken: int | None = None) -> Numbered:
         samples = tuple(Sample(f"{i}.png", i % classes) for i in range(count))
-        return cls(ImageSet("numbered", samples, tuple("abc"[:classes]), NoStore()), [], seconds, broken)
+        store: Any = SimpleNamespace(stamps=lambda paths, domain: [0] * len(paths))  # streams read through their source
+        return cls(ImageSet("numbered", samples, tuple("abc"[:classes]), store), [], seconds, broken)
 
     @property
     def domains(self) -> tuple[Domain, ...]:
@@ -61,17 +63,6 @@ class Numbered:
 
     def describe(self, used: object) -> Mapping[str, object]:
         return {}
-
-
-class NoStore:
-    def read(self, path: str, domain: Domain) -> Pixels:
-        raise AssertionError("streams read through their source")
-
-    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
-        raise AssertionError("streams do not measure")
-
-    def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
-        return [0] * len(paths)
 
 
 def spec_for(size: int = 8, classes: int = 3) -> Spec:

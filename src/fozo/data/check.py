@@ -39,7 +39,6 @@ class Report:
     broken: tuple[Broken, ...]
 
     def rows(self) -> list[tuple[str, str]]:
-        """The report as a table of names and values."""
         images, domains = self.images, len(self.images.domains)
         total = len(images) * domains
         each = f" in each of {domains} domain{'s' * (domains > 1)}" if images.corrupted else ""
@@ -61,7 +60,6 @@ class Report:
 
 
 def _kinds(domains: tuple[Domain, ...]) -> str:
-    """List kinds with their severities, those with the same severities together."""
     groups: dict[str, list[str]] = {}
     for kind in dict.fromkeys(kind for kind, _ in domains):
         severities = ", ".join(str(severity) for other, severity in domains if other == kind)

@@ -79,17 +79,14 @@ def corrupt_tree(
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
-    """Corrupt every image of a class-folder tree.
+    """Corrupt every image of a folder of class folders, to files of ``size`` px.
 
     The pixels are those of :class:`~fozo.data.sources.Corrupting`. Random draws are keyed by
     ``class/file.JPEG``, so they do not depend on ``workers`` or on other images.
 
     Args:
-        images: folder that holds a folder for each class.
         out: folder for the result, made if needed. More kinds and severities may be added to it later, but
             not with another size or seed.
-        size: side of the images that are written.
-        seed: changes every random draw.
         crops: as in :func:`~fozo.data.sets.open_images`.
         workers: processes; by default one for each processor that this one may use.
         progress: called with the number of images done and their total.
@@ -128,7 +125,6 @@ def corrupt_tree(
 
 
 def find_images(root: Path) -> ImageSet:
-    """List the images of a class-folder tree, without labels."""
     if not root.is_dir():
         raise FozoError(f"there is no folder {root}; give a folder that holds a folder for each class")
     paths = list(chain.from_iterable(Tree(root).classes().values()))
@@ -143,7 +139,6 @@ def find_images(root: Path) -> ImageSet:
 
 
 def _corrupt_image(out: Path, domains: Sequence[Domain], source: Corrupting, sample: Sample) -> Outcome:
-    """Write every corruption of one image that is not there yet."""
     name = corrupted_name(sample.path)
     missing = [domain for domain in domains if not (out / domain.name / name).exists()]
     skipped = len(domains) - len(missing)

@@ -44,19 +44,15 @@ from fozo.io import open_regular
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
 
-EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Names of files that count as images in a folder, in lower case."""
-
+EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")  # of files in a folder
+# What is decoded, whatever a file is called; Pillow's other formats include programs (PostScript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""What is decoded, whatever a file is called; Pillow's other formats include programs (PostScript)."""
-MAX_PIXELS = 1 << 26
-"""Of an image, as it is stored and as it is resized: more than any usual camera's, and 500 MB while it is decoded."""
+MAX_PIXELS = 1 << 26  # of an image, stored or resized: more than a usual camera's, and 500 MB while it is decoded
 MAX_ASPECT = 100  # how many times as long as wide an image may be
 MAX_BYTES = 512 << 20  # of an image's file
 STRIP = 1 << 22  # pixels converted at a time, so that a large image is in memory twice and not six times
 
-# ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio.
-RESIZE_RATIO = 256 / 224
+RESIZE_RATIO = 256 / 224  # ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio
 
 
 def read_image(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Pixels:
@@ -108,7 +104,6 @@ def _huge(name: str) -> str:
 
 
 def _refuse_huge(image: Image.Image, name: str) -> None:
-    """Refuse by the header what would take too much memory, decoded or resized."""
     width, height = image.size
     # A TIFF is decoded by the tile, whose size is its own and may be anything; the others have none.
     tile = [side for tag in (322, 323) if isinstance(side := getattr(image, "tag_v2", {}).get(tag), int)]

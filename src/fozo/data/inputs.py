@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 BATCH = 64  # images of a batch, where they come one by one
 BYTES = ("uint8", "torch.uint8")  # types of pixels that are still to be normalised
-KEYS = ("pixel_values", "images", "image")
-"""Keys of the images in a dictionary: transformers', and those of many datasets."""
+KEYS = ("pixel_values", "images", "image")  # of the images in a dictionary: transformers', and those of many datasets
 
 
 def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Images:
@@ -194,7 +193,6 @@ def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch
 
 
 def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's or torch's
-    """Normalise bytes, of whatever size and order of axes."""
     pixels = _channels_last(_to_numpy(images), spec)
     if 0 in spec.image_size:  # a black box that has seen none yet reads any
         spec = replace(spec, image_size=pixels.shape[1:3])

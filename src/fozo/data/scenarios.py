@@ -70,7 +70,7 @@ class Continual(Level):
     shuffle: bool = True  # ``False`` keeps the set's own order in every domain
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
-        return shuffled(len(labels), seed, number) if self.shuffle else np.arange(len(labels))
+        return super().order(labels, seed, number) if self.shuffle else np.arange(len(labels))
 
 
 @dataclass(frozen=True, kw_only=True)

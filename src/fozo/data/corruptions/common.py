@@ -13,7 +13,6 @@ from fozo.types import Floats
 
 
 def opencv() -> ModuleType:
-    """Import OpenCV, or say which extra brings it."""
     try:
         import cv2
     except ImportError as error:

@@ -32,7 +32,6 @@ COLOURS = (  # mean and standard deviation of the red, green and blue of each fi
 
 
 def _folder() -> Path | None:
-    """Find the photographs of an installed ``imagecorruptions`` without importing it."""
     spec = importlib.util.find_spec("imagecorruptions")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         folder = Path(location) / "frost"

@@ -103,7 +103,6 @@ def displace(image: Pixels, draws: npt.NDArray[np.int64], distance: int) -> Pixe
 
 
 def motion_blur(image: Pixels, rng: Generator, radius: float, sigma: float) -> Pixels:
-    """Camera moving along a line."""
     return line_blur(image, radius, sigma, angle=rng.uniform(-45, 45))
 
 
@@ -207,7 +206,6 @@ def saturate(image: Pixels, rng: Generator, factor: float, offset: float) -> Pix
 
 
 def contrast(image: Pixels, rng: Generator, factor: float) -> Pixels:
-    """Pull every value towards its channel's mean."""
     clean = image / 255
     mean = clean.mean(axis=(0, 1), keepdims=True)
     return quantise((clean - mean) * factor + mean)

@@ -17,7 +17,6 @@ MAX_DEPTH = 100  # folders inside each other, below a class
 
 
 def some(names: Sequence[str], count: int = 3) -> str:
-    """List the first few names for an error message."""
     listed = ", ".join(names[:count])
     return f"{listed} and {len(names) - count} more" if len(names) > count else listed or "nothing"
 
@@ -146,7 +145,6 @@ def open_folder(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
 
 
 def from_classes(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
-    """Make a clean set of what :meth:`Tree.classes` found."""
     return with_size(ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root})))
 
 

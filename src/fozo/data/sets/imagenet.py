@@ -58,12 +58,10 @@ def imagenet_wnids() -> tuple[str, ...]:
 
 @lru_cache
 def imagenet_r_wnids() -> tuple[str, ...]:
-    """The 200 of them that ImageNet-R has."""
     return tuple(files("fozo.data.sets").joinpath("imagenet_r_wnids.txt").read_text().split())
 
 
 def _open_whole(name: str, title: str, tree: Tree, classes: tuple[str, ...]) -> ImageSet:
-    """Open a set that must have images of every class and no other folders."""
     found = tree.classes()
     missing = [folder for folder in classes if not found.get(folder)]
     extra = [folder for folder in found if folder not in set(classes)]
@@ -172,7 +170,6 @@ def read_ground_truth(file: Path, wnids: Sequence[str]) -> dict[str, str]:
 
 
 def _devkit(folder: Path) -> dict[int, str]:
-    """Read the devkit's own numbering of the classes."""
     listing = folder / "map_clsloc.txt"
     if listing.is_file():
         rows = (line.split() for line in read_text(listing).splitlines())

@@ -122,8 +122,8 @@ def open_cifar_c(
     if classes is None:
         classes = tuple(map(str, range(10 if labels.max() < 10 else 100)))
     check_labels(root, labels, classes)
-    height, width = sizes.pop()
-    return ImageSet("cifar-c", samples, tuple(classes), ArrayStore(arrays, per_severity), domains, size=(height, width))
+    store = ArrayStore(arrays, per_severity)
+    return ImageSet("cifar-c", samples, tuple(classes), store, domains, size=store.measure("", domains[0]))
 
 
 class Member(NamedTuple):
@@ -189,11 +189,11 @@ def open_tar(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
     labels: dict[str, int] = {}
     for shard in [root] if root.is_file() else sorted(root.glob("*.tar")):
         _index(shard, images, labels)
-    bare = [key for key in images if key not in labels]
-    if bare or not images:
+    unlabelled = [key for key in images if key not in labels]
+    if unlabelled or not images:
         raise FozoError(
             f"{root} should hold a key.cls with the class number for every key.jpg, but of {len(images)} images "
-            f"{len(bare)} have none ({some(bare)}); give a WebDataset-like tar"
+            f"{len(unlabelled)} have none ({some(unlabelled)}); give a WebDataset-like tar"
         )
     highest = max(labels[key] for key in images)
     if classes is None and highest >= MAX_CLASSES:
