@@ -22,6 +22,7 @@ import multiprocessing
 import os
 import re
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 
 for _library in ("OMP", "OPENBLAS", "MKL"):
@@ -41,19 +43,11 @@ from fozo.errors import FozoError
 
 Parts = list[bytes]
 Edit = tuple[str, int, int]
-SECONDS = 60
-"""After which an input counts as a hang, on a busy machine too."""
-SPARE = 4 << 30
-"""Address space beyond what is in use at the beginning: a reader that runs away fails instead of the machine."""
+SECONDS = 60  # after which an input counts as a hang, on a busy machine too
+SPARE = 4 << 30  # address space beyond what is used at the beginning: a runaway reader fails instead of the machine
 ODD_BYTES = (
-    b"\0" * 8,
-    b"\xff" * 8,
-    b"\xff\xff\xff\x7f",
-    b"\0\0\0\x80",
-    b"\0\0\0\0\1\0\0\0",
-    b"\x80" * 9 + b"\1",
-    b"\n",
-)
+    b"\0" * 8, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\0\0\0\0\1\0\0\0", b"\x80" * 9 + b"\1", b"\n",
+)  # fmt: skip
 ODD_NUMBERS = (b"0", b"-1", b"99999999", b"9" * 19, b"9" * 40, b"1e999", b"-0.0", b"NaN", b"1e300", b"2147483648")
 ODD_VALUES: tuple[object, ...] = (
     None, True, 0, -1, 10**9, 10**18, 10**40, 0.5, 1e300, -1e300, 1e-320, "", "x", "\udce9", "../x", [], [0], [[]],
@@ -65,14 +59,11 @@ ODD_VALUES: tuple[object, ...] = (
 class Reader:
     """A reader, whole files of the kind that it reads as parts, and how parts become a file again."""
 
-    read: Callable[[Path], None]
-    """Reads a file and uses what was in it."""
+    read: Callable[[Path], None]  # reads a file and uses what was in it
     whole: Sequence[Parts]
     build: Callable[[Parts], bytes]
-    name: str
-    """Of the file: readers go by endings."""
-    memory: int = 256 << 20
-    """Bytes that reading may take."""
+    name: str  # of the file: readers go by endings
+    memory: int = 256 << 20  # bytes that reading may take
 
 
 @dataclass
@@ -84,9 +75,6 @@ class Outcome:
     memory: int = 0
     slowest: float = 0.0
     sentences: set[str] = field(default_factory=set)
-
-
-# --- what is done to a file ---
 
 
 def damage(data: bytes, edit: Edit) -> bytes:
@@ -131,11 +119,10 @@ def forge(data: bytes, a: int, b: int) -> bytes:
     if not places:
         return data
     inside, key = places[a % len(places)]
-    wrong = ODD_VALUES[b % len(ODD_VALUES)]
     if b % 5 == 0:
         del inside[key]  # type: ignore[arg-type]
     else:
-        inside[key] = wrong  # type: ignore[index]
+        inside[key] = ODD_VALUES[b % len(ODD_VALUES)]  # type: ignore[index]
     return json.dumps(payload).encode()
 
 
@@ -145,11 +132,7 @@ EDITS = st.lists(
 )
 
 
-# --- how one reader is tried ---
-
-
 def kibibytes(what: str) -> int:
-    """Read a number of this process's memory."""
     found = re.search(rf"{what}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) if found else 0
 
@@ -170,15 +153,10 @@ def fuzz(reader: Reader, inputs: int, folder: Path, number: int = 0) -> Outcome:
     def attempt(which: int, place: int, edits: list[Edit]) -> None:
         parts = list(reader.whole[which % len(reader.whole)])
         place %= len(parts) + 2
-        if place >= len(parts):
-            data = reader.build(parts)
-            for edit in edits:
-                data = damage(data, edit)
-        else:
-            for edit in edits:
-                parts[place] = damage(parts[place], edit)
-            data = reader.build(parts)
-        path.write_bytes(data)
+        if place < len(parts):
+            parts[place] = reduce(damage, edits, parts[place])
+        data = reader.build(parts)
+        path.write_bytes(data if place < len(parts) else reduce(damage, edits, data))
         one_input(reader, path, outcome)
 
     attempt()
@@ -186,7 +164,6 @@ def fuzz(reader: Reader, inputs: int, folder: Path, number: int = 0) -> Outcome:
 
 
 def one_input(reader: Reader, path: Path, outcome: Outcome) -> None:
-    """Read one file under watch."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
     before, start = kibibytes("VmRSS"), time.monotonic()
@@ -208,7 +185,6 @@ def one_input(reader: Reader, path: Path, outcome: Outcome) -> None:
 
 
 def run(name: str, inputs: int, number: int, folder: Path) -> None:
-    """Try one reader in this process, which is its own, and print what became of it."""
     from tests.fuzz_images import READERS
 
     reader = READERS[name](folder)
@@ -228,7 +204,6 @@ def run(name: str, inputs: int, number: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Try all readers, one after the other."""
     from tests.fuzz_images import READERS
     from tests.fuzz_readers import source
 
@@ -242,17 +217,14 @@ def main() -> None:
     for name in options.reader:
         folder = Path(tempfile.mkdtemp(prefix=f"fozo-fuzz-{name}-"))
         # Forked, so that libraries are imported once; threads are started in the child only.
-        child = multiprocessing.get_context("fork").Process(
-            target=run, args=(name, options.inputs, options.seed, folder)
-        )
+        arguments = (name, options.inputs, options.seed, folder)
+        child = multiprocessing.get_context("fork").Process(target=run, args=arguments)
         child.start()
         child.join()
         if child.exitcode:
             failed.append(f"{name} (exit code {child.exitcode}, {folder})")
         else:
-            for path in sorted(folder.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
-            folder.rmdir()
+            shutil.rmtree(folder)
     if failed:
         sys.exit(f"broken promises: {', '.join(failed)}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import tarfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 
 from fozo.data.images import read_image, resize_crop
 from fozo.data.sets import open_images
+from tests.data.conftest import encoded, write_tar
 from tests.fuzz import Parts, Reader
 from tests.fuzz_readers import READERS, joined, members, reader, zipped
 
@@ -77,15 +77,12 @@ def image(folder: Path) -> Reader:
     formats = {"JPEG": {}, "BMP": {}, "GIF": {}, "PPM": {}, "WEBP": {}, "TIFF": {"compression": "tiff_lzw"}}
     whole: list[Parts] = []
     for mode in ("RGB", "L", "P", "RGBA", "1", "I;16"):
-        stream = io.BytesIO()
         deep = Image.fromarray((x * y).astype(np.uint16)) if mode == "I;16" else picture.convert(mode)
-        deep.save(stream, "PNG")
+        deep.save(stream := io.BytesIO(), "PNG")
         whole.append(png_chunks(stream.getvalue()))
     for format, options in formats.items():
-        stream = io.BytesIO()
-        picture.save(stream, format, **options)
-        data = stream.getvalue()
-        whole.append([data[:32], data[32:]])
+        picture.save(stream := io.BytesIO(), format, **options)
+        whole.append([stream.getvalue()[:32], stream.getvalue()[32:]])
     whole[-1] += [b"tail"]
     picture.save(stream := io.BytesIO(), "JPEG", progressive=True, exif=b"Exif\0\0II*\0" + bytes(40))
     whole.append([stream.getvalue()[:200], stream.getvalue()[200:]])
@@ -96,10 +93,6 @@ def image(folder: Path) -> Reader:
         assert resize_crop(pixels, 64).shape == (64, 64, 3)
 
     return Reader(read, whole, png, "image.png", memory=1200 << 20)
-
-
-def tar_blocks(data: bytes) -> Parts:
-    return [data[place : place + 512] for place in range(0, len(data), 512)]
 
 
 def tar_file(parts: Parts) -> bytes:
@@ -115,14 +108,8 @@ def tar_file(parts: Parts) -> bytes:
 
 @reader
 def tar(folder: Path) -> Reader:
-    stream, picture = io.BytesIO(), io.BytesIO()
-    Image.new("RGB", (8, 8)).save(picture, "PNG")
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, data in {"a.png": picture.getvalue(), "a.cls": b"3", f"{'b' * 120}é.png": picture.getvalue()}.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-        entry = tarfile.TarInfo(f"{'b' * 120}é.cls")
-        entry.size = 1
-        archive.addfile(entry, io.BytesIO(b"1"))
-    return Reader(use, [tar_blocks(stream.getvalue()[:8192])], tar_file, "set.tar", memory=1200 << 20)
+    long = f"{'b' * 120}é"
+    contents = {"a.png": encoded(0), "a.cls": b"3", f"{long}.png": encoded(0), f"{long}.cls": b"1"}
+    data = write_tar(folder / "whole.tar", contents).read_bytes()[:8192]
+    blocks = [data[place : place + 512] for place in range(0, len(data), 512)]
+    return Reader(use, [blocks], tar_file, "set.tar", memory=1200 << 20)

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,11 @@ def zipped(parts: Parts, compression: int = zipfile.ZIP_STORED) -> bytes:
     return stream.getvalue()
 
 
+def archive(save: Callable[[Path], object], read: Callable[[Path], None], path: Path) -> Reader:
+    save(path)
+    return Reader(read, [members(path)], zipped, f"copy of {path.name}")
+
+
 @reader
 def state(folder: Path) -> Reader:
     methods: dict[str, Method[Any]] = {}
@@ -129,34 +134,28 @@ def state(folder: Path) -> Reader:
 
 @reader
 def statistics(folder: Path) -> Reader:
-    source().save(folder / "stats.npz")
-
     def read(path: Path) -> None:
         method = fozo.create("align", engine(), SourceStatistics.load(path))
         assert np.isfinite(method(random_images(4))).all()
 
-    return Reader(read, [members(folder / "stats.npz")], zipped, "stats.npz")
+    return archive(source().save, read, folder / "stats.npz")
 
 
 @reader
 def fisher(folder: Path) -> Reader:
-    measure_fisher(engine(), [random_images(8)]).save(folder / "fisher.npz")
-
     def read(path: Path) -> None:
         fozo.create("eata", engine(), fisher=Fisher.load(path))(random_images(4))
 
-    return Reader(read, [members(folder / "fisher.npz")], zipped, "fisher.npz")
+    return archive(measure_fisher(engine(), [random_images(8)]).save, read, folder / "fisher.npz")
 
 
 @reader
 def scales(folder: Path) -> Reader:
-    ptq4vit(engine(), random_images(4), metric="l2").scales.save(folder / "scales.npz")
-
     def read(path: Path) -> None:
         quantised = with_scales(engine(), Scales.load(path))
         quantised.run(quantised.check(random_images(1)))
 
-    return Reader(read, [members(folder / "scales.npz")], zipped, "scales.npz")
+    return archive(ptq4vit(engine(), random_images(4), metric="l2").scales.save, read, folder / "scales.npz")
 
 
 @cache
@@ -172,15 +171,13 @@ def watched() -> tuple[Method[Any], fozo.MonitorReference]:
 @reader
 def monitor_reference(folder: Path) -> Reader:
     adapter, reference = watched()
-    reference.save(folder / "monitor.npz")
-    images = random_images(6, seed=9)
 
     def read(path: Path) -> None:
         monitor = fozo.Monitor(fozo.MonitorReference.load(path)).watch(adapter.clone())
-        monitor.adapter(images)
+        monitor.adapter(random_images(6, seed=9))
         assert monitor.sentence
 
-    return Reader(read, [members(folder / "monitor.npz")], zipped, "monitor.npz")
+    return archive(reference.save, read, folder / "monitor.npz")
 
 
 @reader
@@ -189,7 +186,6 @@ def monitor_state(folder: Path) -> Reader:
     monitor = fozo.Monitor(reference, shadow=1.0).watch(adapter.clone())
     for seed in range(4):
         monitor.adapter(random_images(6, seed=seed))
-    monitor.save(folder / "memory.npz")
     images = random_images(6, seed=9)
 
     def read(path: Path) -> None:
@@ -205,10 +201,7 @@ def monitor_state(folder: Path) -> Reader:
         finally:
             monitor.restore(folder / "memory.npz")
 
-    return Reader(read, [members(folder / "memory.npz")], zipped, "copy.npz")
-
-
-# --- logs and JSON ---
+    return archive(monitor.save, read, folder / "memory.npz")
 
 
 def lines(parts: Parts) -> bytes:
@@ -263,30 +256,23 @@ def report(folder: Path) -> Reader:
     rows = tuple(Experiment(name, name, stream=StreamPlan(kinds=("fog", "contrast"))) for name in ("noadapt", "align"))
     store: Store = invent(folder / "runs", Recipe("mine", "Mine", rows), batches=2)
     run = next(iter(sorted(store.folder.glob("align*"))))
-    names = [store.folder / "recipe.json", *(run / name for name in ("result.json", "conditions.json"))]
-    logs = [run / name for name in ("records.jsonl", "costs.jsonl")]
-    good = {path: path.read_bytes() for path in (*names, *logs)}
-    texts = [bytes([place]) + good[path] for place, path in enumerate(names)]
-    texts += [
-        bytes([len(names) + place]) + b"\n".join(line[9:] for line in good[path].splitlines())
-        for place, path in enumerate(logs)
-    ]
+    names = ("result.json", "conditions.json", "records.jsonl", "costs.jsonl")
+    good = {path: path.read_bytes() for path in (store.folder / "recipe.json", *(run / name for name in names))}
+    texts = []
+    for place, (path, data) in enumerate(good.items()):
+        text = b"\n".join(line[9:] for line in data.splitlines()) if path.suffix == ".jsonl" else data
+        texts.append(bytes([place]) + text)
 
     def read(path: Path) -> None:
         """The first byte says which file it stands for; a log gets its checksums."""
         data = path.read_bytes()
         for file, content in good.items():
             file.write_bytes(content)
-        place = data[0] % len(good) if data else 0
-        target = list(good)[place]
-        target.write_bytes(data[1:] if target in names else lines(data[1:].split(b"\n")))
-        groups = collect(folder / "runs")
-        page(groups, list(map(str, store.stale())))
+        target = list(good)[data[0] % len(good) if data else 0]
+        target.write_bytes(lines(data[1:].split(b"\n")) if target.suffix == ".jsonl" else data[1:])
+        page(collect(folder / "runs"), list(map(str, store.stale())))
 
     return Reader(read, [[text] for text in texts], joined, "result")
-
-
-# --- models ---
 
 
 def load(path: Path, **options: Any) -> None:
@@ -304,16 +290,15 @@ def safetensors(folder: Path) -> Reader:
     def build(parts: Parts) -> bytes:
         return struct.pack("<Q", len(parts[0])) + joined(parts)
 
-    return Reader(
-        lambda path: load(path, heads=3), [[data[8 : 8 + length], data[8 + length :]]], build, "v.safetensors"
-    )
+    whole = [[data[8 : 8 + length], data[8 + length :]]]
+    return Reader(lambda path: load(path, heads=3), whole, build, "v.safetensors")
 
 
 @reader
 def checkpoint(folder: Path) -> Reader:
     """A .pt file, whose pickle torch reads without running code."""
-    torch.save(random_vit().state_dict(), folder / "vit.pt")
-    return Reader(lambda path: load(path, heads=3), [members(folder / "vit.pt")], zipped, "copy.pt")
+    save = partial(torch.save, random_vit().state_dict())
+    return archive(save, lambda path: load(path, heads=3), folder / "vit.pt")
 
 
 @reader

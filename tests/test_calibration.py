@@ -28,6 +28,11 @@ def test_collected_statistics_equal_numpys(engine: fozo.Engine) -> None:
     assert whole.fingerprint == engine.spec.fingerprint and whole.model == engine.spec.name
     for name in whole.PARTS:
         np.testing.assert_allclose(getattr(parts, name).std, getattr(whole, name).std, atol=1e-5)
+    assert parts.content.count == 20
+    np.testing.assert_allclose(parts.content.products, whole.content.products, rtol=1e-4, atol=1e-5)
+    for name in whole.CONDITIONED:
+        found, wanted = parts.content.cross[name], whole.content.cross[name]
+        np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -64,19 +64,14 @@ def wrapped_for_many_processes(model: nn.Module, folder: Path) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model)
 
 
-def saved(model: nn.Module, folder: Path) -> Path:
-    save_file(model.state_dict(), folder / "weights.safetensors")
-    return folder / "weights.safetensors"
-
-
-def pickled(model: nn.Module, folder: Path) -> Path:
-    torch.save({"state_dict": model.state_dict()}, folder / "weights.pt")
-    return folder / "weights.pt"
-
-
-def exported(model: nn.Module, folder: Path) -> Path:
-    fozo.export(fozo.load_engine(model), folder / "model.onnx")
-    return folder / "model.onnx"
+def written(model: nn.Module, path: Path) -> Path:
+    if path.suffix == ".onnx":
+        fozo.export(fozo.load_engine(model), path)
+    elif path.suffix == ".pt":
+        torch.save({"state_dict": model.state_dict()}, path)
+    else:
+        save_file(model.state_dict(), path)
+    return path
 
 
 def transformers_folder(folder: Path, **preprocessor: Any) -> Path:
@@ -97,8 +92,7 @@ def convolutions() -> nn.Module:
     return shaken(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)))
 
 
-Made = tuple[nn.Module, Any]
-MODELS: dict[str, Callable[[Path], Made]] = {
+MODELS: dict[str, Callable[[Path], tuple[nn.Module, Any]]] = {
     "fozo": lambda folder: (random_vit(), random_vit()),
     "timm": lambda folder: (timm_vit(), timm_vit()),
     "transformers": lambda folder: (transformers_vit(), transformers_vit()),
@@ -107,10 +101,10 @@ MODELS: dict[str, Callable[[Path], Made]] = {
     "DataParallel": lambda folder: (timm_vit(), nn.DataParallel(timm_vit())),
     "compiled inside": lambda folder: (timm_vit(), nn.DataParallel(torch.compile(timm_vit()))),
     "DDP": lambda folder: (timm_vit(), wrapped_for_many_processes(timm_vit(), folder)),
-    "weights": lambda folder: (random_vit(), saved(random_vit(), folder)),
-    "weights, as text": lambda folder: (random_vit(), str(saved(random_vit(), folder))),
-    "state dict": lambda folder: (random_vit(), pickled(random_vit(), folder)),
-    "onnx": lambda folder: (random_vit(), exported(random_vit(), folder)),
+    "weights": lambda folder: (random_vit(), written(random_vit(), folder / "model.safetensors")),
+    "weights, as text": lambda folder: (random_vit(), str(written(random_vit(), folder / "model.safetensors"))),
+    "state dict": lambda folder: (random_vit(), written(random_vit(), folder / "model.pt")),
+    "onnx": lambda folder: (random_vit(), written(random_vit(), folder / "model.onnx")),
     "transformers folder": lambda folder: (transformers_vit(), transformers_folder(folder)),
     "traced": lambda folder: (convolutions(), traced()),
     "convolutions": lambda folder: (convolutions(), convolutions()),
@@ -174,9 +168,8 @@ def test_readme_runs_in_a_plain_process(tmp_path: Path) -> None:
 def test_a_timm_that_cannot_be_imported_is_one_sentence(error: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "timm.py").write_text(f"raise {error}\n")
     run = plainly("import fozo; fozo.load_engine('timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k')", tmp_path)
-    assert (
-        run.stderr.splitlines()[-1].startswith("fozo.errors.FozoError: cannot import timm") and sentence in run.stderr
-    )
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("fozo.errors.FozoError: cannot import timm") and sentence in last
 
 
 def test_a_transformers_folder_brings_labels_normalisation_and_name(tmp_path: Path) -> None:
@@ -185,15 +178,15 @@ def test_a_transformers_folder_brings_labels_normalisation_and_name(tmp_path: Pa
     assert spec.name == "hf" and spec.labels == ("ant", "bee", "cat", "dog", "eel")
     np.testing.assert_allclose(np.array(spec.normalisation), 0.25)  # (2 x - 0.5) / 0.5 is (x - 0.25) / 0.25
     assert fozo.load_engine(folder, **HALF).spec.mean == (0.5, 0.5, 0.5)
-    (folder / "preprocessor_config.json").write_text('{"do_normalize": false}')
-    assert fozo.load_engine(folder).spec.std == (1.0, 1.0, 1.0)
-    (folder / "preprocessor_config.json").write_text("{}")
-    assert fozo.load_engine(folder).spec.mean is None
+    file = folder / "preprocessor_config.json"
+    for text, std in (('{"do_normalize": false}', (1.0, 1.0, 1.0)), ("{}", None)):
+        file.write_text(text)
+        assert fozo.load_engine(folder).spec.std == std
     for odd in ('{"image_mean": 3, "image_std": [1]}', '{"image_mean": ["a"], "image_std": [1]}', "[]", "{"):
-        (folder / "preprocessor_config.json").write_text(odd)
+        file.write_text(odd)
         with pytest.raises(FozoError, match=r"preprocessor_config\.json"):
             fozo.load_engine(folder)
-    (folder / "preprocessor_config.json").unlink()
+    file.unlink()
     assert fozo.load_engine(folder).spec.mean is None
 
 
@@ -236,14 +229,11 @@ def test_refused_models(kind: str, tmp_path: Path) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_calibrate_takes_models_too(tmp_path: Path) -> None:
-    assert fozo.calibrate(exported(random_vit(), tmp_path), [normalised(pixels(8))]).images == 8
-
-
 def test_methods_take_models_and_files(tmp_path: Path) -> None:
     """FINDINGS B4: these were raw exceptions."""
     path = tmp_path / "stats.npz"
     fozo.calibrate(fozo.load_engine(random_vit(), **HALF), normalised(pixels(20))).save(path)
+    assert fozo.calibrate(written(random_vit(), tmp_path / "model.onnx"), [normalised(pixels(8))]).images == 8
     make: Any = fozo.FOZO
     assert make(random_vit(), path, passes=2)(normalised(pixels(2))).shape == (2, 7)
     with pytest.raises(FozoError, match=r"fozo takes source statistics; make them with fozo.calibrate.*, not a list"):
@@ -254,11 +244,10 @@ def test_methods_take_models_and_files(tmp_path: Path) -> None:
 
 def test_everything_says_in_one_line_what_it_is(tmp_path: Path) -> None:
     adapter = fozo.adapter(random_vit(), [normalised(pixels(20))], passes=2, **HALF)
-    onnx = fozo.load_engine(exported(random_vit(), tmp_path))
+    assert fozo.load_engine(adapter.engine) is adapter.engine
+    onnx = fozo.load_engine(written(random_vit(), tmp_path / "model.onnx"))
     assert repr(adapter) == "<Align on vit, passes=2>"
     assert repr(adapter.engine) == "<TorchEngine vit: 3x16x16 to 7 classes, cpu>"
     assert repr(onnx) == "<OnnxEngine vit: 3x16x16 to 7 classes, cpu>"
-    expected = (
-        f"<SourceStatistics of vit ({adapter.engine.spec.fingerprint[:12]}): 20 images, pixels normalised with a mean"
-    )
-    assert repr(adapter.source).startswith(expected)
+    of = f"<SourceStatistics of vit ({adapter.engine.spec.fingerprint[:12]}): "
+    assert repr(adapter.source).startswith(f"{of}20 images, pixels normalised with a mean")

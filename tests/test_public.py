@@ -21,7 +21,6 @@ from fozo.engines.onnx.ort import OnnxEngine
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.methods.base import Method
-from fozo.testing import check_engine
 from tests.helpers import REPO, random_images, random_vit
 
 SOURCE = REPO / "src" / "fozo"
@@ -40,7 +39,7 @@ def test_every_public_name_is_there_and_documented() -> None:
         fozo.no_such_name  # noqa: B018 - the attribute is what is asked about
 
 
-def test_a_source_tree_that_nobody_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_tree_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
@@ -124,16 +123,16 @@ def test_no_module_is_too_long_and_none_imports_the_public_names() -> None:
                 assert node.module != "fozo" and not node.level, path
 
 
-def test_the_layers_name_every_room() -> None:
+def test_the_layers_name_every_package() -> None:
     text = (REPO / "pyproject.toml").read_text(encoding="utf-8")
     layers = text.partition("\nlayers = [")[2].partition("]")[0]
     named = set(re.findall(r"\w+", layers))
-    rooms = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert named == rooms - {"__init__", "__main__"} and "exhaustive = true" in text
+    packages = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert named == packages - {"__init__", "__main__"} and "exhaustive = true" in text
 
 
 def test_the_page_of_methods_has_a_row_for_each() -> None:
-    """``python -m benchmarks.methods`` writes docs/methods.md; whoever adds a method runs it again."""
+    """``python -m benchmarks.methods`` writes docs/methods.md; run it again after adding a method."""
     rows = (REPO / "docs" / "methods.md").read_text(encoding="utf-8").lower()
     assert [name for name in fozo.list_methods() if f"\n| {name} |" not in rows] == []
 
@@ -167,7 +166,7 @@ def test_a_batch_is_checked_once_and_converted_once(
     checks.clear()
     logits = adapter(images)
     assert logits.dtype == np.float32 and len(checks) == 1
-    assert taps == {"pooled", "cls", "patch_mean", "patch_variance"}  # nothing is fetched that nobody reads
+    assert taps == {"pooled", "cls", "patch_mean", "patch_variance"}  # only what is read
 
 
 def test_command_line() -> None:
@@ -178,7 +177,3 @@ def test_command_line() -> None:
     assert "\x1b" not in listing.stdout  # no colours into a pipe
     wrong = subprocess.run([sys.executable, "-m", "fozo", "nonsense"], capture_output=True, text=True, timeout=120)
     assert wrong.returncode == 2
-
-
-def test_torch_engines_keep_the_contract() -> None:
-    check_engine(fozo.load_engine(random_vit()))

@@ -42,5 +42,4 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def paths(photos: Path) -> Paths:
-    """Where the images are."""
     return Paths(imagenet=str(photos))

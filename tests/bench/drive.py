@@ -33,8 +33,6 @@ def run(out: Path, method: str, limit: int | None) -> int:
     except FozoError as error:
         (out / "error.txt").write_text(str(error))
         return 2
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

@@ -70,9 +70,9 @@ def finish(store: Store, experiment: Experiment, number: int = 0, batches: int =
             command=f"fozo bench {store.folder.name} --model {MODEL} --imagenet DIR",
             finished="2026-01-01 00:00 UTC",
         )
-        facts = {
+        header = {
             **experiment.identity(), "label": experiment.name, "threads": 1, "weights": conditions.weights,
             "stream_fingerprint": conditions.stream_fingerprint, "calibrated_on": conditions.calibrated_on,
         }  # fmt: skip
-        write_json(folder.path / EXPERIMENT, facts)
-        folder.finish(facts, measure(records), conditions, "ef" * 32)
+        write_json(folder.path / EXPERIMENT, header)
+        folder.finish(header, measure(records), conditions, "ef" * 32)

@@ -20,7 +20,7 @@ from fozo.bench.plan import Experiment
 from fozo.bench.ray_executor import run_on_ray
 from fozo.bench.store import Run
 from fozo.errors import FozoError
-from tests.bench.test_executors import timeless, work
+from tests.bench.test_executors import nothing, timeless, work
 from tests.ray_process import two_nodes
 
 
@@ -49,10 +49,6 @@ def mortal(tombstone: Path) -> Callable[[Experiment, Setup, str], Run]:
         return executors.run_one(experiment, setup, watch)
 
     return run
-
-
-def nothing(run: Run) -> None:
-    """Take note of nothing."""
 
 
 def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(

@@ -13,9 +13,7 @@ from safetensors.torch import save_file
 import fozo
 from benchmarks import calibration
 from benchmarks.common import clean_batches
-from fozo.core.statistics import SourceStatistics
 from fozo.data.groups import CLASSES
-from fozo.data.scenarios import Continual, Episodic
 from fozo.data.sets import ImageSet
 from fozo.types import Engine
 from tests.bench.conftest import TINY
@@ -30,11 +28,6 @@ def engine(weights: Path) -> Engine:
 @pytest.fixture(scope="module")
 def images(photos: Path) -> ImageSet:
     return fozo.open_images(photos)
-
-
-@pytest.fixture(scope="module")
-def source(engine: Engine, images: ImageSet) -> SourceStatistics:
-    return fozo.calibrate(engine, clean_batches(images, engine.spec))
 
 
 def test_every_class_is_halved_and_takes_turns_in_streams(images: ImageSet) -> None:
@@ -57,15 +50,6 @@ def test_an_image_counts_once_however_many_domains_it_is_seen_in() -> None:
     gain, within = calibration.paired(ours, theirs)
     assert gain == 50 and within == pytest.approx(1.96 * np.std([100, 0, 0, 100], ddof=1) / 2)
     assert calibration.cell(ours, theirs).startswith("75.00 (+50.00 ± ")
-
-
-def test_streams_and_their_new_starts_begin_afresh(engine: Engine, images: ImageSet, source: SourceStatistics) -> None:
-    few = images.take(8)
-    method = fozo.Align(engine, source)
-    for scenario, remembered in ((Continual, 16), (Episodic, 8), (Continual, 16)):
-        stream = fozo.Stream(few, engine.spec, scenario(kinds=("clean", "contrast")), batch_size=8)
-        hits = calibration.play({"Align": calibration.adapting(method)}, stream, "")
-        assert hits["Align"].shape == (2, 8) and len(method.state()["codes"]) == remembered
 
 
 def test_the_command_prints_both_tables(

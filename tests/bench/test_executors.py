@@ -12,6 +12,7 @@ from pathlib import Path
 from fozo.bench.executors import Setup, run_local
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths
+from fozo.bench.store import Run
 
 
 def work(weights: Path, photos: Path, out: Path) -> tuple[list[Experiment], Setup]:
@@ -22,6 +23,10 @@ def work(weights: Path, photos: Path, out: Path) -> tuple[list[Experiment], Setu
         for seed in (0, 1)
     ]
     return experiments, Setup(str(out / "recipe"), Paths(imagenet=str(photos)))
+
+
+def nothing(run: Run) -> None:
+    """Ignore a finished run."""
 
 
 def timeless(out: Path) -> dict[str, bytes]:

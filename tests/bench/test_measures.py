@@ -7,17 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from fozo.bench.measures import (
-    BINS,
-    BatchRecord,
-    Cost,
-    Measures,
-    at_budget,
-    measure,
-    over_time,
-    score,
-    within_domains,
-)
+from fozo.bench.measures import BINS, BatchRecord, Cost, Measures, at_budget, measure, over_time, score, within_domains
 from fozo.errors import FozoError
 
 
@@ -48,7 +38,6 @@ def test_scores() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_no_numbers_are_refused_in_a_sentence(value: float) -> None:
-    """They died with "'list' argument must have no negative elements"."""
     logits = np.zeros((4, 3))
     logits[2, 1] = value
     with pytest.raises(FozoError, match=r"batch 7 \(fog/5\) was given logits that are NaN or infinite; "):

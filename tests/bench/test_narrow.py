@@ -91,19 +91,9 @@ def test_what_has_no_groups_is_refused(tmp_path: Path) -> None:
     single = write_set(tmp_path / "single.npz", np.arange(CLASSES))
     with pytest.raises(FozoError, match="no images of 'dogs' beside the first of each class"):
         Resources(single, LoadOptions(), tmp_path).images(plan)
-    with pytest.raises(FozoError, match="no group of classes 'cats'"):
-        StreamPlan(classes="cats")
 
 
 # --- recipes and tables -----------------------------------------------------------------------------------------------
-
-
-def test_the_recipes() -> None:
-    rows = load_recipe("narrow").rows
-    assert len(rows) == 15 * len(HELD_OUT) and {row.stream.classes for row in rows} == set(HELD_OUT)
-    assert all(row.column == row.stream.classes and row.stream.scenario == "episodic" for row in rows)
-    assert "FOZO (paper)" not in {row.label for row in rows}
-    assert {row.stream.classes for row in load_recipe("held_out").rows} == {"held_out"}
 
 
 def shortened(name: str, labels: tuple[str, ...], columns: tuple[str, ...] = ()) -> Recipe:
@@ -189,9 +179,6 @@ def test_the_command_prints_both_and_says_what_is_missing(runs: Path, tmp_path: 
     assert "60 images" not in done.stdout and "images a domain at most, 3 groups of classes" in done.stdout
     invent(tmp_path / "alone", shortened("held_out", ("Align",)), batches=2)
     invent(tmp_path / "other", "quick", batches=2)
-    for folder, sentence in (
-        ("alone", "no finished run of NoAdapt"),
-        ("other", "no finished runs of narrow, content or held_"),
-    ):
-        with pytest.raises(FozoError, match=sentence):
+    for folder, sentence in (("alone", "run of NoAdapt"), ("other", "runs of narrow, content or held_")):
+        with pytest.raises(FozoError, match=f"no finished {sentence}"):
             narrow.page(collect(tmp_path / folder))

@@ -13,12 +13,8 @@ from fozo.bench.ray_executor import run_on_ray
 from fozo.bench.resources import Show
 from fozo.bench.store import Run
 from fozo.errors import FozoError
-from tests.bench.test_executors import work
+from tests.bench.test_executors import nothing, work
 from tests.ray_process import run_cases
-
-
-def nothing(run: Run) -> None:
-    """Take note of nothing."""
 
 
 @pytest.mark.ray
@@ -58,10 +54,3 @@ def test_a_worker_stops_when_the_driver_is_gone(
     assert len(records.read_bytes().splitlines()) == 5
     with pytest.raises(FozoError, match="is not the driver's"):
         ray_executor._run(experiments[0], setup, token)
-
-
-def test_the_token_of_a_killed_driver_is_swept_away(tmp_path: Path) -> None:
-    (tmp_path / ".ray-0123").touch()
-    with ray_executor._token(tmp_path) as token:
-        assert list(tmp_path.glob(".ray-*")) == [Path(token)]
-    assert not list(tmp_path.iterdir())

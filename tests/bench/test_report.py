@@ -112,8 +112,8 @@ def test_the_papers_numbers_stand_beside_ours(runs: Path) -> None:
     assert average.ours == pytest.approx(sum(run.measures.average for run in both) / 2)
     assert average.difference == pytest.approx(average.ours - 59.52)
     assert average.low is not None and average.high is not None and average.low < average.ours < average.high
-    for place, kind in enumerate(KINDS):
-        cell = fozo[place]
+    for index, kind in enumerate(KINDS):
+        cell = fozo[index]
         assert cell is not None and cell.paper == load_recipe("table1").rows[-1].paper[kind]
     four = table_of(groups["table4"])
     assert four.columns == ("R", "Sketch", "V2")
@@ -233,21 +233,19 @@ def test_a_browser_lays_it_out(page: Path, tmp_path: Path, scheme: int, dark: bo
 def test_a_method_has_one_colour_everywhere() -> None:
     labels = list(dict.fromkeys(row.label for name in names() for row in load_recipe(name).rows))
     assert {row.label for row in load_recipe("rivals").rows} <= COLOURS.keys()
-    assert (
-        len(set(PALETTE)) == len(PALETTE) == len({light for light, _ in PALETTE}) == len({dark for _, dark in PALETTE})
-    )
+    assert len({light for light, _ in PALETTE}) == len({dark for _, dark in PALETTE}) == len(PALETTE)
     for some in (["FOA", "mine", "Align"], ["Align", "FOA (FP=28)", "NoAdapt"], labels):
-        places = assign(some)
-        assert list(COLOURS).index("Align") == places["Align"] and set(places) == set(some)
+        indices = assign(some)
+        assert list(COLOURS).index("Align") == indices["Align"] and set(indices) == set(some)
     assert assign(["FOA (FP=28)", "Align"])["FOA (FP=28)"] == assign(["FOA"])["FOA"]
     assert len(set(assign(["FOA, 2 passes", "FOA, 4 passes", "one", "two", "NoAdapt"]).values())) == 5
     assert all(
-        f".c{place} {{ --c: {colour[side]}; }}" in css() for place, colour in enumerate(PALETTE) for side in (0, 1)
+        f".c{index} {{ --c: {colour[side]}; }}" in css() for index, colour in enumerate(PALETTE) for side in (0, 1)
     )
 
 
 def records(*counts: tuple[str, int], named: bool = False) -> list[BatchRecord]:
-    """Batches of ten images, so many of them right: the first ones, which may be named."""
+    """Batches of ten images, n of them right: the first ones, which may be named."""
     found = []
     for index, (domain, correct) in enumerate(counts):
         labels = np.zeros(10, dtype=np.int64)
@@ -301,7 +299,7 @@ def test_rows_without_names_of_images_are_paired_by_batch(tmp_path: Path) -> Non
 
 
 def test_by_image_covers_the_truth() -> None:
-    """Of two methods that are right as often, 95 of 100 intervals include zero: also where images are hard alike."""
+    """Of two methods that are right as often, 95 of 100 intervals include zero: also where the same images are hard."""
     generator, covered = np.random.default_rng(0), 0
     for _ in range(100):
         hard = generator.random(200)
@@ -326,9 +324,7 @@ def test_the_conclusion_follows_the_numbers(tmp_path: Path) -> None:
     group = collect(tmp_path)[0]
     said = conclusions(group, over_base(group))[AVERAGE]
     assert said.startswith("FOZO is best with ") and "points ahead of" in said
-    assert re.search(
-        r"NoAdapt: significantly above: FOZO \+\d+\.\d; not significantly different: twin [+-]?\d\.\d\.", said
-    ), said
+    assert re.search(r"significantly above: FOZO \+\d+\.\d; not significantly different: twin [+-]?\d\.\d\.", said)
     text = write_report(tmp_path, tmp_path / "report.html")[0][0].read_text()
     assert said.replace("'", "&#39;") in text and "n.s.</small>" in text and 'class="point hollow"' in text
     assert text.count('<td class="up"') >= 3  # both corruptions and the average of FOZO
@@ -361,9 +357,7 @@ def test_a_row_says_where_its_interval_lies() -> None:
 
 
 def test_a_mark_far_away_does_not_set_the_axis() -> None:
-    rows = [
-        Row(str(place), 1.0, 0.5, 1.5, [1.0, 2.0, 60.0 if place == 3 else 1.5], 1, place == 3) for place in range(14)
-    ]
+    rows = [Row(str(i), 1.0, 0.5, 1.5, [1.0, 2.0, 60.0 if i == 3 else 1.5], 1, i == 3) for i in range(14)]
     html = forest("Gains", rows, "points")
     assert 'class="mark" style="left:100.00%"' in html and "there or beyond" in html and "+20" not in html
     assert html.count('class="point square"') == 1 and 'class="forest long"' in html
@@ -378,15 +372,15 @@ def test_tuned_rows_stand_behind_the_published_ones_in_their_colour(tmp_path: Pa
     invent(tmp_path, replace(recipe, rows=tuple(rows)), batches=4)
     (group,) = collect(tmp_path)
     assert group.labels == ["NoAdapt", "NEO", "NEO (tuned)", "PEA", "FOA (tuned)"]
-    places = assign(labels)
-    assert places["NEO (tuned)"] == places["NEO"] == assign(["NEO"])["NEO"] and len(set(places.values())) == 4
-    # One kind of stream only: its corruptions are columns, though it is no average by name.
+    indices = assign(labels)
+    assert indices["NEO (tuned)"] == indices["NEO"] == assign(["NEO"])["NEO"] and len(set(indices.values())) == 4
+    # One kind of stream only: its corruptions are columns, though it is not called an average.
     table = table_of(group, over_base(group))
     assert "Gaussian noise" in table.columns and "continual, severity 5" in table.columns and "ECE" in table.columns
     write_report(tmp_path, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "the mean over corruptions and clean images" in text and "square: tuned" in text
-    assert f'curve c{places["NEO"]} dashed"' in text and "How fast a corruption is learnt" in text
+    assert f'curve c{indices["NEO"]} dashed"' in text and "How fast a corruption is learnt" in text
 
 
 def test_pictures_are_shown_only_where_images_are_given(runs: Path, tmp_path: Path) -> None:

@@ -13,13 +13,16 @@ from scipy.stats import t as student
 
 from benchmarks import conclusions, narrow, results
 from benchmarks.cells import Cell, Gain, Row, read_evidence, standing
+from benchmarks.methods import MARKS, replaced
 from benchmarks.narrow import over_seeds
+from benchmarks.pack import pack
 from benchmarks.reproduction import FIGURES, MEASURED, effect, verdict
 from fozo.bench.measures import BatchRecord, measure, score
-from fozo.bench.plan import Setting, load_recipe, names
-from fozo.bench.store import Run, Store, collect
+from fozo.bench.plan import Recipe, Setting, load_recipe, names
+from fozo.bench.store import CONDITIONS, RESULT, Run, Store, collect
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
+from fozo.io import read_json, write_json
 from tests.bench.invented import MODEL, finish, invent
 
 LABELS = ("NoAdapt", "FOZO", "TENT", "NEO", "Align", "NEO (tuned)")
@@ -63,12 +66,8 @@ def test_the_page(runs: Path, tmp_path: Path) -> None:
     text = page.read_text()
     (cell, few) = read_evidence(collect(runs))
     assert (cell.model, cell.scenario, cell.severity, cell.images) == ("ViT-Tiny", "continual", 5, 96)
-    assert (
-        len(cell.domains) == 15
-        and cell.clean
-        and len(few.domains) == 4
-        and set(few.rows) == {"NoAdapt", "Align", "CAZO"}
-    )
+    assert len(cell.domains) == 15 and cell.clean and len(few.domains) == 4
+    assert set(few.rows) == {"NoAdapt", "Align", "CAZO"}
     for label in LABELS[1:-1]:
         line = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
         shown = [field.strip() for field in line.split("|")[2:-1]]
@@ -117,11 +116,8 @@ def test_a_gain_is_paired_by_image_whatever_the_order_and_knows_of_seeds(runs: P
     assert cell.gain("NoAdapt", "FOZO").half == pytest.approx(half)  # whichever has the seeds
     group = next(group for group in collect(runs) if group.recipe.name == "evidence")
     assert "severity 5, 96 images" in group.setting  # what was run of it: severity 3 was asked for too
-    averages = [
-        np.mean([run.measures.domains[name] for name in cell.domains])
-        for run in group.of("FOZO", "continual, severity 5")
-    ]
-    assert cell.top("FOZO") == pytest.approx(np.mean(averages))
+    domains = [run.measures.domains for run in group.of("FOZO", "continual, severity 5")]
+    assert cell.top("FOZO") == pytest.approx(np.mean([each[name] for each in domains for name in cell.domains]))
     first = cell.gain("FOZO", domains=cell.domains[:1])
     assert first.half > gain.half  # one corruption tells less than fifteen
     assert own.bins[:, 0].sum() == 2 * 15 * 96  # not the clean images
@@ -131,22 +127,6 @@ def test_records_without_images_are_refused(runs: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Run, "records", lambda run: [replace(SCORED, domain="fog/5")])
     with pytest.raises(FozoError, match="does not say which images"):
         read_evidence(collect(runs))
-
-
-def test_intervals_of_two_seeds_hold_the_truth() -> None:
-    """As far as two seeds allow: 91 % in simulation, where 1.96 standard errors would hold it 88 times of 100."""
-    generator = np.random.default_rng(0)
-    cell, times, held, narrower = Cell("ViT-Tiny", "continual", 5, 192, ("fog/5",), clean=False), 1000, 0, 0
-    cell.rows["NoAdapt"] = Row(1.0, {0: {"fog/5": np.zeros(192)}})
-    for _ in range(times):
-        images = generator.normal(0, 0.08, 192)
-        found = [{"fog/5": images + generator.normal(generator.normal(0, 0.015), 0.1, 192)} for _ in range(2)]
-        cell.rows["FOZO"] = Row(2.0, dict(enumerate(found)))
-        gain, hits = cell.gain("FOZO"), cell.rows["FOZO"].hits(cell.domains)[:, 0]
-        held += gain.low <= 0 <= gain.high
-        errors = hits.mean(axis=0).var(ddof=1) / 192 + hits.mean(axis=1).var(ddof=1) / 2
-        narrower += abs(gain.value) <= 196 * errors**0.5
-    assert narrower / times < 0.89 < 0.90 < held / times < 0.97
 
 
 SCORED = score(np.eye(6), np.arange(6))
@@ -176,14 +156,11 @@ def test_sentences_follow_the_figures() -> None:
         "at least: none of 1 rows."
     )
     worse = invented(NoAdapt=[ALL, HALF], Align=[NONE, HALF], NEO=[ALL, ALL])
-    assert "in 0 of 1 comparisons" in conclusions.against_rivals(
-        [worse]
-    ) and "is behind NEO" in conclusions.against_rivals([worse])
+    said = conclusions.against_rivals([worse])
+    assert "in 0 of 1 comparisons" in said and "is behind NEO" in said
     found = conclusions.losses(worse)
-    assert (found["significantly below NoAdapt on"], found["no significant gain on"]) == (
-        "fog (-100.0 ± 0.0)",
-        "snow (0.0)",
-    )
+    assert found["significantly below NoAdapt on"] == "fog (-100.0 ± 0.0)"
+    assert found["no significant gain on"] == "snow (0.0)"
     assert found["significantly behind a rival on"] == "fog (NEO, by 100.0) and snow (NEO, by 50.0)"
     assert found["after returning to clean images"] == "-"
     assert "significantly above NoAdapt wherever they ran: NEO; nowhere: none;" in conclusions.sides([worse])
@@ -224,15 +201,6 @@ def test_few_rows_on_more_images_are_reported_apart(tmp_path: Path) -> None:
     assert "in 5 of 5 comparisons" in page.losses()[-1] and "16 images" not in "".join(page.gains())
     with pytest.raises(FozoError, match="no records of all corruptions"):
         results.split([cell])
-
-
-def test_severities_stand_below_each_other(tmp_path: Path) -> None:
-    cell = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], NEO=[NONE, HALF])
-    results.Page([cell, replace(cell, severity=3)], [], [], [], tmp_path).gains()
-    drawn = ElementTree.fromstring((tmp_path / "gains.svg").read_text())
-    heights = [float(each.attrib["y"]) for each in drawn.iter() if each.tag.endswith("text") and each.text == "Align"]
-    (severity,) = (float(each.attrib["y"]) for each in drawn.iter() if each.text == "severity 3")
-    assert len(heights) == 2 and heights[0] < severity < heights[1] < float(drawn.attrib["viewBox"].split()[3])
 
 
 def test_tuning_is_reported_against_the_published_constants() -> None:
@@ -286,14 +254,6 @@ def test_a_larger_cell_with_all_rows_takes_a_smaller_one_s_place() -> None:
     assert standing([replace(short, domains=("snow", "fog")), long]) == [long]  # names without severities
 
 
-def test_a_run_that_is_packed_and_in_its_folder_counts_once(runs: Path) -> None:
-    once, twice = read_evidence(collect(runs)), read_evidence([*collect(runs), *collect(runs)])
-    for one, two in zip(once, twice, strict=True):
-        assert one.rows.keys() == two.rows.keys()
-        assert all(row.bins.sum() == two.rows[label].bins.sum() for label, row in one.rows.items())
-        assert one.learning("Align").tolist() == two.learning("Align").tolist()
-
-
 @pytest.mark.parametrize(
     "rows", [("NEO",), ("NEO (tuned)",), ("CAZO", "ZOA, 28 passes"), ("NEO", "NEO (tuned)", "SAR")]
 )
@@ -338,6 +298,58 @@ def test_archives_are_read_and_what_is_missing_is_said(runs: Path, tmp_path: Pat
     with pytest.raises(FozoError, match="no folder"):
         results.write([tmp_path / "nowhere"], tmp_path / "none.md")
     assert not (tmp_path / "none.md").exists()
+
+
+def test_a_section_is_put_where_the_old_one_was() -> None:
+    page = f"by hand\n{MARKS[0]}\nold\n{MARKS[1]}\nalso by hand\n"
+    assert replaced(page, "new\n") == f"by hand\n{MARKS[0]}\nnew\n{MARKS[1]}\nalso by hand\n"
+    with pytest.raises(FozoError, match="has lost its comments"):
+        replaced("by hand", "new")
+
+
+# --- archives ---------------------------------------------------------------------------------------------------------
+
+
+def some(*labels: str) -> Recipe:
+    recipe = load_recipe("quick")
+    return replace(recipe, rows=tuple(row for row in recipe.rows if row.label in labels))
+
+
+def test_folders_are_joined(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    first = invent(one, some("NoAdapt"), batches=2, seeds=(0, 1))
+    second = invent(two, some("NoAdapt", "Align"), batches=2, seeds=(1, 2))
+    invent(two, some("NoAdapt", "Align"), batches=3)  # another setting
+    (run, *_) = first.folder.glob("noadapt-s0-*")
+    (run / "state-000001.npz").write_bytes(b"state")
+    conditions = read_json(run / CONDITIONS)
+    write_json(run / CONDITIONS, {**conditions, "command": "fozo bench quick --imagenet '/home/me/my images'"})
+    (unfinished, *_) = second.folder.glob("align-s2-*")
+    (unfinished / RESULT).unlink()
+
+    pack(tmp_path / "a.tar.xz", [one, two])
+    pack(tmp_path / "b.tar.xz", [one, two])
+    assert (tmp_path / "a.tar.xz").read_bytes() == (tmp_path / "b.tar.xz").read_bytes()
+    with tarfile.open(tmp_path / "a.tar.xz") as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    groups = {
+        len(group.runs[0].records()): [(r.experiment.label, r.experiment.seed) for r in group.runs]
+        for group in collect(tmp_path / "out")
+    }
+    few, many = (groups[count] for count in sorted(groups))
+    assert few == [("NoAdapt", 0), ("NoAdapt", 1), ("NoAdapt", 2), ("Align", 1)]
+    assert many == [("NoAdapt", 0), ("Align", 0)]
+    assert not list((tmp_path / "out").glob("**/state-*")) and not list((tmp_path / "out").glob("**/align-s2-*"))
+    (packed,) = (tmp_path / "out").glob("quick/noadapt-s0-*" + run.name[-10:])
+    assert read_json(packed / CONDITIONS)["command"] == "fozo bench quick --imagenet 'my images'"
+
+
+def test_rows_that_the_last_recipe_does_not_know_are_refused(tmp_path: Path) -> None:
+    invent(tmp_path / "old", some("NoAdapt", "Align"), batches=2)
+    invent(tmp_path / "new", some("NoAdapt"), batches=2)
+    with pytest.raises(FozoError, match=r"align-.* is no row of the recipe of .*new; name the newest folder last"):
+        pack(tmp_path / "a.tar.xz", [tmp_path / "old", tmp_path / "new"])
+    assert not (tmp_path / "a.tar.xz").exists()
 
 
 # --- pairs of batches -------------------------------------------------------------------------------------------------

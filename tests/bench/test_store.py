@@ -50,7 +50,7 @@ def test_an_option_that_changed_since_makes_the_older_run_stale(tmp_path: Path) 
     setting = Setting(MODEL, 64, 5, stored=False)
     store.ask(changed, setting, (0,))
     (group,) = collect(tmp_path)
-    assert [run.experiment.label for run in group.runs] == ["plain", "plain"]  # nobody ran the new row yet
+    assert [run.experiment.label for run in group.runs] == ["plain", "plain"]  # the new row has not run yet
     stale = store.stale()
     assert len(stale) == 2 and all(path.name.startswith("ours-s") for path in stale)
     finish(store, changed.experiments(setting)[1], batches=2)
@@ -157,13 +157,13 @@ def test_every_damage_to_a_run_is_one_sentence(tmp_path: Path, name: str) -> Non
 WRONG: list[object] = [None, True, -1, 0, 1e300, 10**40, "x", [], {"x": None}]
 
 
-def places(facts: object, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(payload: object, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """List the paths to everything in a JSON value."""
     inside: Iterable[tuple[Any, object]] = ()
-    if isinstance(facts, dict):
-        inside = facts.items()
-    elif isinstance(facts, list):
-        inside = list(enumerate(facts))[:2]  # what lists hold is all alike
+    if isinstance(payload, dict):
+        inside = payload.items()
+    elif isinstance(payload, list):
+        inside = list(enumerate(payload))[:2]  # the rest of a list is of the same kind
     for key, value in inside:
         yield (*before, key)
         yield from places(value, (*before, key))

@@ -47,7 +47,6 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """A recipe of two rows."""
     path = tmp_path / "small.toml"
     path.write_text(RECIPE)
     return path

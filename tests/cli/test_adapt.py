@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fozo
 from fozo.cli import folder_run
-from fozo.cli.folder import label_by_folder, open_unlabelled
+from fozo.cli.folder import label_by_folder
 from fozo.data.images import read_image
+from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
 from fozo.errors import FozoError
 from fozo.io import encode
@@ -30,6 +33,12 @@ def stats(call: Call, weights: Path, photos: Path, tmp_path: Path) -> Path:
     code, said, _ = call("calibrate", weights, photos / "class0", "-o", path)
     assert code == 0 and "over 10 images" in said
     return path
+
+
+@pytest.fixture
+def adapt(call: Call, weights: Path, photos: Path, tmp_path: Path) -> Call:
+    """Adapt to the photos; predictions are in ``predictions.csv``."""
+    return partial(call, "adapt", weights, photos, "-o", tmp_path / "predictions.csv")
 
 
 def test_own_images_are_blended_into_mixed_statistics(
@@ -63,58 +72,52 @@ def by_hand(method: AnyMethod, photos: Path, rows: list[list[str]], batch_size: 
 
 @pytest.mark.parametrize("passes", ["4", "auto"])
 def test_predictions_are_those_of_the_method(
-    passes: str, call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
+    passes: str, adapt: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "predictions.csv"
-    command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 16, "-o", out)
-    code, said, errors = call(
-        *command, "--passes", passes, "--option", "content_error=2", "--option", "retrieval.capacity=32"
-    )
+    given = ("--passes", passes, "--option", "content_error=2", "--option", "retrieval.capacity=32")
+    code, said, errors = adapt("--stats", stats, "--batch-size", 16, *given)
     assert code == 0 and "60 images" in said and errors == ""
-    header, rows = table(out)
+    header, rows = table(tmp_path / "predictions.csv")
     assert header[:3] == ["image", "class1", "probability1"] and len(header) == 11
     assert [row[0] for row in rows] == sorted(p.relative_to(photos).as_posix() for p in photos.rglob("*.png"))
     options = {"content_error": 2.0, "retrieval.capacity": 32, "passes": passes if passes == "auto" else int(passes)}
     by_hand(fozo.adapter(weights, stats, **options), photos, rows, 16)
 
 
-def test_a_preset_and_a_seed(call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "predictions.csv"
-    command = ("adapt", weights, photos, "--stats", stats, "--method", "fozo", "--batch-size", 16, "-o", out)
-    assert call(*command, "--preset", "paper", "--seed", 7)[0] == 0
-    engine, source = fozo.load_engine(weights), fozo.SourceStatistics.load(stats)
-    by_hand(create("fozo", engine, source, preset="paper", seed=7), photos, table(out)[1], 16)
-
-
-def test_learning_rates_are_of_the_batch_size(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "options", "flags"),
+    [("fozo", {"preset": "paper", "seed": 7}, ("--preset", "paper", "--seed", 7)), ("tent", {"batch_size": 4}, ())],
+)
+def test_presets_seeds_and_learning_rates_of_the_batch_size(
+    method: str, options: dict[str, Any], flags: tuple[object, ...], adapt: Call, stats: Path, weights: Path,
+    photos: Path, tmp_path: Path,
+) -> None:  # fmt: skip
     """`--method tent --batch-size 4` ran at 16 times the intended rate."""
-    out = tmp_path / "predictions.csv"
-    assert call("adapt", weights, photos, "--method", "tent", "--batch-size", 4, "-o", out)[0] == 0
-    by_hand(create("tent", fozo.load_engine(weights), batch_size=4), photos, table(out)[1], 4)
+    assert adapt("--stats", stats, "--method", method, "--batch-size", 4, *flags)[0] == 0
+    source = fozo.SourceStatistics.load(stats) if method == "fozo" else None
+    made = create(method, fozo.load_engine(weights), source, **options)
+    by_hand(made, photos, table(tmp_path / "predictions.csv")[1], 4)
 
 
 def test_eata_measures_its_fisher_information_on_clean_images(
-    call: Call, weights: Path, photos: Path, tmp_path: Path
+    adapt: Call, weights: Path, photos: Path, tmp_path: Path
 ) -> None:
-    """It could not be run at all."""
     out, clean = tmp_path / "predictions.csv", photos / "class0"
-    command = ("adapt", weights, photos, "--method", "eata", "--batch-size", 8, "--option", "e_margin=2.0", "-o", out)
-    code, _, errors = call(*command)
+    adapt = partial(adapt, "--method", "eata", "--batch-size", 8, "--option", "e_margin=2.0")
+    code, _, errors = adapt()
     assert code == 2 and "give a folder of them as --clean" in errors and not out.exists()
-    assert call(*command, "--clean", clean)[0] == 0
+    assert adapt("--clean", clean)[0] == 0
     engine = fozo.load_engine(weights)
     pixels = engine.spec.normalise(np.stack([read_image(path) for path in sorted(clean.iterdir())]))
     fisher = eata.measure_fisher(engine, [pixels[:8], pixels[8:]])
     by_hand(create("eata", engine, batch_size=8, fisher=fisher, e_margin=2.0), photos, table(out)[1], 8)
 
 
-def test_clean_images_serve_instead_of_statistics(
-    call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_clean_images_serve_instead_of_statistics(adapt: Call, stats: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "predictions.csv"
-    assert call("adapt", weights, photos, "--stats", stats, "-o", out)[0] == 0
+    assert adapt("--stats", stats)[0] == 0
     before = out.read_bytes()
-    assert call("adapt", weights, photos, "--clean", photos / "class0", "-o", out)[0] == 0
+    assert adapt("--clean", photos / "class0")[0] == 0
     assert out.read_bytes() == before
 
 
@@ -133,7 +136,7 @@ def test_classes_are_named_where_the_model_knows_them(call: Call, weights: Path,
     assert code == 2 and "2 labels were given for the 6 classes" in errors
 
 
-def test_weights_whose_name_tells_nothing(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+def test_weights_under_another_name(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
     mine, out = Path(shutil.copy(weights, tmp_path / "mine.safetensors")), tmp_path / "predictions.csv"
     command = ("adapt", mine, photos, "--method", "noadapt", "-o", out)
     code, _, errors = call(*command)
@@ -144,23 +147,13 @@ def test_weights_whose_name_tells_nothing(call: Call, weights: Path, photos: Pat
 
 
 def test_control_c_keeps_the_predictions_that_were_made(
-    call: Call, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapt: Call, stats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were kept in memory to the end."""
     out = tmp_path / "predictions.csv"
-    command = ("adapt", weights, photos, "--method", "noadapt", "--batch-size", 16, "-o", out)
-    assert call(*command)[0] == 0
+    assert adapt("--stats", stats, "--batch-size", 16)[0] == 0
     whole = out.read_text()
-    step, done = fozo.NoAdapt.step, []
-
-    def impatient(self: fozo.NoAdapt, batch: Batch) -> Floats:
-        done.append(len(batch))
-        if len(done) == 3:
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    monkeypatch.setattr(fozo.NoAdapt, "step", impatient)
-    code, said, errors = call(*command)
+    interrupt(monkeypatch, 2)
+    code, said, errors = adapt("--stats", stats, "--batch-size", 16)
     assert (code, said) == (130, "")
     first, last = errors.splitlines()
     assert first == f"fozo: {out} has the first 32 of 60 predictions; the same command with --resume goes on"
@@ -169,7 +162,7 @@ def test_control_c_keeps_the_predictions_that_were_made(
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Press Ctrl-C in the batch after so many."""
+    """Press Ctrl-C in the batch after ``after`` of them."""
     step, done = fozo.Align.step, list[int]()
 
     def impatient(self: fozo.Align, batch: Batch) -> Floats:
@@ -211,23 +204,22 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
     for name in ("p.csv", "p.csv.log", "state.npz"):
         assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
     before = (cut / "state.npz").read_bytes()
-    assert (
-        call(*command, "--resume") == said[cut] and (cut / "state.npz").read_bytes() == before
-    )  # nothing is left to do
+    assert call(*command, "--resume") == said[cut]  # nothing is left to do
+    assert (cut / "state.npz").read_bytes() == before
     assert call(*command)[0] == 0 and (cut / "state.npz").read_bytes() != before  # seen once more
     assert (cut / "p.csv").read_bytes() != (whole / "p.csv").read_bytes()
 
 
 def test_only_the_same_run_is_continued(
-    call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapt: Call, stats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_run, "SAVE_SECONDS", 0.0)
-    out = tmp_path / "p.csv"
-    command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 8, "-o", out)
+    out = tmp_path / "predictions.csv"
+    adapt = partial(adapt, "--stats", stats, "--batch-size", 8)
     with monkeypatch.context() as patch:
         interrupt(patch, 4)
-        assert call(*command)[0] == 130
-    kept = out.read_bytes()
+        assert adapt()[0] == 130
+    left = out.read_bytes()
     for change, what in (
         (("--option", "content_error=2"), "begun with another config"),
         (("--method", "noadapt"), "begun with another method"),
@@ -235,26 +227,24 @@ def test_only_the_same_run_is_continued(
         (("--mean", "0.4"), "begun with another mean"),
         (("--state", tmp_path / "s.npz"), "begun with another state"),
     ):
-        code, _, errors = call(*command, *change, "--resume")
-        assert code == 2 and what in errors and out.read_bytes() == kept, errors
-    out.write_bytes(kept[:-9])
-    code, _, errors = call(*command, "--resume")
+        code, _, errors = adapt(*change, "--resume")
+        assert code == 2 and what in errors and out.read_bytes() == left, errors
+    out.write_bytes(left[:-9])
+    code, _, errors = adapt("--resume")
     assert code == 2 and "was changed since" in errors
-    out.write_bytes(kept)
-    assert call(*command, "--resume")[0] == 0 and litter(tmp_path) == []
+    out.write_bytes(left)
+    assert adapt("--resume")[0] == 0 and litter(tmp_path) == []
 
 
-def test_a_file_in_the_place_of_the_log_is_left_alone(
-    call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
-) -> None:
-    out, mine = tmp_path / "p.csv", tmp_path / "p.csv.log"
+def test_a_file_under_the_name_of_the_log_is_left_alone(adapt: Call, stats: Path, tmp_path: Path) -> None:
+    out, mine = tmp_path / "predictions.csv", tmp_path / "predictions.csv.log"
     for text in ("my notes", "my notes\n", '00000000 {"kind":"other"}\n'):
         mine.write_text(text)
-        code, _, errors = call("adapt", weights, photos, "--stats", stats, "-o", out)
+        code, _, errors = adapt("--stats", stats)
         assert code == 2 and "is in the way" in errors and mine.read_text() == text and not out.exists()
 
 
-def test_folders_called_like_classes_tell_the_accuracy(
+def test_folders_called_like_classes_give_the_accuracy(
     call: Call, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, model, out = tmp_path / "names.txt", tmp_path / "model.onnx", tmp_path / "predictions.csv"
@@ -279,11 +269,8 @@ def test_folders_called_like_classes_tell_the_accuracy(
             for name in range(1, 6):
                 (moved / f"class{name}").rename(moved / f"{name + 3}")
         code, said, _ = call("adapt", model, moved, "--clean", photos / "class1", "-o", out)
-        assert (
-            code == 0
-            and "right" not in said
-            and folder_run.read_folder_run(tmp_path / "predictions.csv.log").correct is None
-        )
+        assert code == 0 and "right" not in said
+        assert folder_run.read_folder_run(tmp_path / "predictions.csv.log").correct is None
 
 
 def test_wnid_folders_are_known_to_any_model_of_imagenet(photos: Path, tmp_path: Path) -> None:
@@ -293,19 +280,12 @@ def test_wnid_folders_are_known_to_any_model_of_imagenet(photos: Path, tmp_path:
     spec = fozo.load_engine(random_vit()).spec
     named = label_by_folder(open_unlabelled(tmp_path), replace(spec, classes=1000))
     assert named is not None and named.labels.tolist() == [3] * 10 + [7] * 10
-    assert label_by_folder(open_unlabelled(tmp_path), spec) is None  # seven classes, and nobody knows which
+    assert label_by_folder(open_unlabelled(tmp_path), spec) is None  # seven classes, not known which
 
 
 def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
     header: dict[str, object] = {"kind": "fozo adapt", "version": 1}
-    line: dict[str, object] = {
-        "index": 0,
-        "images": 4,
-        "end": 90,
-        "entropy": 0.5,
-        "confidence": 0.5,
-        "passes": 1.0,
-    }
+    line: dict[str, object] = {"index": 0, "images": 4, "end": 90, "entropy": 0.5, "confidence": 0.5, "passes": 1.0}
     path = tmp_path / "p.csv.log"
     cases: list[tuple[list[dict[str, object]], str]] = [
         ([], "not a log of fozo adapt"),
@@ -324,23 +304,21 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
     assert folder_run.read_folder_run(path).images == 4
 
 
-def test_a_full_disk_leaves_whole_lines(
-    call: Call, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_whole_lines(adapt: Call, tmp_path: Path) -> None:
     out = tmp_path / "predictions.csv"
-    command = ("adapt", weights, photos, "--method", "noadapt", "--batch-size", 16, "-o", out)
-    assert call(*command)[0] == 0
+    adapt = partial(adapt, "--method", "noadapt", "--batch-size", 16)
+    assert adapt()[0] == 0
     whole = out.read_text()
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2500, limits[1]))
     try:
-        code, _, errors = call(*command)
+        code, _, errors = adapt()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == 2 and "cannot write" in errors and len(errors.splitlines()) == 1
-    kept = out.read_text()
-    assert whole.startswith(kept) and kept.endswith("\n") and 0 < len(kept) <= 2500
+    left = out.read_text()
+    assert whole.startswith(left) and left.endswith("\n") and 0 < len(left) <= 2500
 
 
 def test_bad_input_is_one_sentence_and_code_2(
@@ -371,7 +349,7 @@ def test_bad_input_is_one_sentence_and_code_2(
 def test_a_foreign_onnx_file_is_adapted_by_its_images_alone(
     call: Call, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a model that shows no tokens, and whose file tells no size."""
+    """A model without tokens, whose file does not have a size."""
     onnx = pytest.importorskip("onnx")
     weight = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     sides: list[str | int] = ["n", 3, "h", "w"]

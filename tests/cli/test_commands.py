@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +17,9 @@ from fozo.cli import options, progress
 from fozo.cli.progress import Progress
 from fozo.data import check
 from fozo.errors import FozoError
+from fozo.types import Tap
 from tests.cli.conftest import Call
+from tests.helpers import REPO
 
 
 def test_the_version(call: Call) -> None:
@@ -41,7 +46,6 @@ def test_every_command_that_loads_a_model_takes_all_options_of_loading(
 
 
 def test_threads_are_pytorchs_too(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
-    """`--threads` was refused for all but .onnx files."""
     before = torch.get_num_threads()
     try:
         command = ("calibrate", weights, photos, "-o", tmp_path / "stats.npz")
@@ -74,34 +78,22 @@ def test_values() -> None:
             options.read_options([wrong])
 
 
-class Terminal:
-    """Says that standard error is one."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-        monkeypatch.setenv("TERM", "xterm")
-        self.capsys = capsys
-
-    def shown(self) -> str:
-        return self.capsys.readouterr().err
-
-
 def test_a_terminal_is_shown_a_bar_after_two_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = Terminal(monkeypatch, capsys)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     with closing(Progress()) as bar:
         bar("calibrating", 3, 8)
-        assert terminal.shown() == "" and progress.DELAY == 2
+        assert capsys.readouterr().err == "" and progress.DELAY == 2
         monkeypatch.setattr(progress, "DELAY", 0)
         bar("calibrating", 4, 8)
-    assert "calibrating" in terminal.shown()
+    assert "calibrating" in capsys.readouterr().err
 
 
 def test_without_a_terminal_there_is_a_plain_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log file said nothing for hours."""
     now = 0.0
     monkeypatch.setattr("fozo.cli.progress.time.monotonic", lambda: now)
     shown = []
@@ -139,18 +131,33 @@ def test_tab_completes_commands_options_and_methods(call: Call, monkeypatch: pyt
         assert (code, errors) == (0, "") and set(said.split()) == wanted, (words, said)
 
 
-def test_one_bar_serves_one_thing_after_another(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "DELAY", 0)
-    terminal = Terminal(monkeypatch, capsys)
-    with closing(Progress()) as bar:
-        bar("calibrating", 8, 8)
-        bar("FOA seed 0: 50.0 %", 8, 24)
-        bar.close()
-        first = terminal.shown()
-        bar("FOA seed 1: 60.0 %", 8, 24)
-        bar.close()
-        second = terminal.shown()
-    assert "calibrating" in first and "8/24" in first
-    assert "FOA seed 1: 60.0 %" in second and "calibrating" not in second and "seed 0" not in second
+def test_scales_for_calibrate_and_adapt(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+    scales, stats, out = (tmp_path / name for name in ("scales.npz", "stats.npz", "predictions.csv"))
+    code, said, errors = call(
+        "quantise", weights, photos, "--bits", 6, "--count", 4, "--metric", "l2", "-o", scales
+    )  # fmt: skip
+    assert (code, errors) == (0, "") and "6-bit scales" in said and "over 4 images" in said
+    assert call("calibrate", weights, photos, "--scales", scales, "-o", stats)[0] == 0
+    assert call("adapt", weights, photos, "--scales", scales, "--stats", stats, "-o", out)[0] == 0
+    code, _, errors = call("adapt", weights, photos, "--stats", stats, "-o", out)
+    assert code == 2 and "collect them again" in errors  # statistics of the quantised model are not the plain one's
+    code, _, errors = call("quantise", weights, photos, "-o", tmp_path / "no" / "scales.npz")
+    assert code == 2 and ": there is no folder" in errors
+    code, _, errors = call("quantise", weights, photos, "--count", 0, "-o", scales)
+    assert code == 2 and "count is 0" in errors
+
+
+def test_a_model_that_the_user_quantised_is_adapted_as_it_is(weights: Path, photos: Path, tmp_path: Path) -> None:
+    plain = fozo.load_engine(weights)
+    fozo.export(plain, tmp_path / "model.onnx")
+    script = [sys.executable, *map(str, (REPO / "examples" / "own_int8.py", tmp_path / "model.onnx", photos, photos))]
+    run = subprocess.run(script, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("batch ") == 4 and "MB in INT8" in run.stdout
+    engine = fozo.load_engine(tmp_path / "model.int8.onnx")
+    assert engine.spec.fingerprint.startswith(f"{plain.spec.fingerprint}-int8-")
+    images = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
+    exact, rounded = (e.run(e.check(images))[Tap.LOGITS] for e in (plain, engine))
+    assert 0 < np.abs(exact - rounded).mean() < 0.2 * exact.std()
+    with pytest.raises(FozoError):
+        fozo.adapter(engine, fozo.calibrate(plain, [images]))

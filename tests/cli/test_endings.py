@@ -1,10 +1,11 @@
-"""How the command ends: signals, outputs that cannot be written, faults; a documented code and never a traceback."""
+"""How commands end: signals, outputs that cannot be written, kills, faults; a documented code, never a traceback."""
 
 from __future__ import annotations
 
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,26 +145,18 @@ def test_usage_is_one_sentence_too(call: Call) -> None:
         assert (code, out) == (2, "") and errors.endswith(sentence) and errors.count("\n") == 1
 
 
-class Outputs:
-    """Standard outputs that nobody should have, made anew each time."""
+def unread() -> io.TextIOWrapper:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
 
-    @staticmethod
-    def closed() -> None:
-        return None  # what Python makes of >&-
 
-    @staticmethod
-    def full() -> io.TextIOWrapper:
-        return open("/dev/full", "w")  # noqa: PTH123
-
-    @staticmethod
-    def unread() -> io.TextIOWrapper:
-        reader, writer = os.pipe()
-        os.close(reader)
-        return os.fdopen(writer, "w")
-
-    @staticmethod
-    def ascii() -> io.TextIOWrapper:
-        return io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+OUTPUTS: dict[str, Callable[[], io.TextIOWrapper | None]] = {
+    "closed": lambda: None,  # what Python makes of >&-
+    "full": lambda: Path("/dev/full").open("w"),  # noqa: SIM115 - the command closes it
+    "unread": unread,
+    "ascii": lambda: io.TextIOWrapper(io.BytesIO(), encoding="ascii"),
+}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -190,7 +183,7 @@ def test_poor_outputs(
         *([("demo", "--images", "2", "-o", page)] if output == "full" else []),  # ends with its first line
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdout", getattr(Outputs, output)())
+            patch.setattr(sys, "stdout", OUTPUTS[output]())
             found, _, errors = call(*arguments)
         assert found == code, (arguments, errors)
         assert errors == {2: "fozo: cannot use the output: No space left on device; check the path, its permissions "
@@ -203,17 +196,11 @@ def test_poor_outputs(
 def test_python_itself_has_nothing_to_add(output: str, code: int, said: int, tmp_path: Path) -> None:
     """It complains of output that it could not write when it ends, which is seen from outside only."""
     done = subprocess.run(
-        [sys.executable, "-m", "fozo", "bench", "list"], cwd=tmp_path, stdout=getattr(Outputs, output)(),
+        [sys.executable, "-m", "fozo", "bench", "list"], cwd=tmp_path, stdout=OUTPUTS[output](),
         env={"PYTHONPATH": str(REPO / "src"), "LC_ALL": "C"}, stderr=subprocess.PIPE, text=True, timeout=120,
         preexec_fn=(lambda: os.close(1)) if output == "closed" else None,
     )  # fmt: skip
     assert done.returncode == code and len(done.stderr.splitlines()) == said, done.stderr
-
-
-def test_labels_that_are_not_utf8(call: Call, weights: Path, tmp_path: Path) -> None:
-    (tmp_path / "names.txt").write_bytes("grün\n".encode("latin-1"))
-    code, out, errors = call("export", weights, "-o", tmp_path / "m.onnx", "--labels", tmp_path / "names.txt")
-    assert (code, out) == (2, "") and "UTF-8" in errors and errors.count("\n") == 1
 
 
 def test_images_whose_names_are_not_utf8(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
@@ -224,3 +211,74 @@ def test_images_whose_names_are_not_utf8(call: Call, weights: Path, photos: Path
     code, said, errors = call("adapt", weights, tmp_path, "--method", "noadapt", "-o", out)
     assert (code, errors) == (0, "") and said.endswith("udcfc.csv: predictions of 1 images by noadapt\n")
     assert out.read_bytes().splitlines()[1].startswith(b"gr\xfcn.png,")
+
+
+@pytest.mark.parametrize("command", ["calibrate", "quantise", "adapt", "export"])
+def test_a_folder_for_a_file_is_refused_before_the_work(
+    call: Call, weights: Path, photos: Path, tmp_path: Path, command: str
+) -> None:
+    out = tmp_path / "out.onnx"
+    out.mkdir()
+    images = [] if command == "export" else [photos]
+    code, said, errors = call(command, weights, *images, "-o", out, *(["--method", "noadapt"] * (command == "adapt")))
+    assert (code, said) == (2, "") and f"cannot write {out}: it is a folder; give a regular file" in errors
+    assert "space" not in errors and not list(out.iterdir()) and list(tmp_path.iterdir()) == [out]
+
+
+KILLED = """
+import os, signal, sys
+import fozo.io.files as files
+
+left = int(sys.argv.pop(1))
+replace = files.Path.replace
+
+def dies(self, target):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+
+files.Path.replace = dies
+from fozo.cli import main
+sys.argv[0] = "fozo"
+main()
+"""
+"""Runs a command that is killed at its n-th file, written and not yet renamed: the worst moment."""
+
+
+@pytest.mark.parametrize("command", ["calibrate", "corrupt", "export", "int8"])
+def test_the_next_run_sweeps_what_a_kill_left(weights: Path, photos: Path, tmp_path: Path, command: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    pictures = tmp_path / "pictures" / "a"
+    shutil.copytree(photos, pictures)
+    arguments: dict[str, list[object]] = {
+        "calibrate": ["calibrate", weights, photos, "-o", out / "stats.npz"],
+        "corrupt": ["corrupt", pictures.parent, out / "tree", "--kinds", "contrast", "--size", 32, "--workers", 1],
+        "export": ["export", weights, "-o", out / "model.onnx"],
+        "int8": ["export", weights, "-o", out / "model.onnx", "--int8", "dynamic"],
+    }
+
+    def run(files: int) -> int:
+        script = [sys.executable, "-c", KILLED, str(files), *map(str, arguments[command])]
+        return subprocess.run(script, capture_output=True, timeout=120).returncode
+
+    assert run(2 if command == "corrupt" else 0) == -signal.SIGKILL
+    litter = [path for path in out.rglob(".*") if ".part" in path.name]
+    assert litter, "a kill that leaves nothing tests nothing"
+    for path in litter:
+        os.utime(path, (0, 0))  # as if the kill was long ago
+    assert run(10**6) == 0
+    assert not list(out.rglob(".*"))
+
+
+def test_labels_in_another_encoding_are_a_sentence(call: Call, weights: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_bytes("Möwe\n".encode("latin-1") * 10)
+    code, _, errors = call("export", weights, "-o", tmp_path / "model.onnx", "--labels", labels)
+    assert code == 2 and "labels.txt is not text in UTF-8" in errors and len(errors.splitlines()) == 1
+    labels.unlink()
+    os.mkfifo(labels)
+    code, _, errors = call("export", weights, "-o", tmp_path / "model.onnx", "--labels", labels)
+    assert code == 2 and "it is a FIFO" in errors

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ from fozo.errors import FozoError
 from tests.cli.conftest import Call
 
 MODEL = sample.MODELS["float32"]
+EVENT = '{"type": "event", "image": 1, "time": 1, '
 
 
 def prepared(images: ImageSet, indices: npt.NDArray[np.int64]) -> Pixels:
@@ -116,11 +116,10 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
     assert call(*given, "--events", events, "--thumbnails")[0] == 0
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     drift = next(line for line in lines if line.get("name") == "drift")
-    pictures = {
-        name: np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))) for name, text in drift["thumbnails"].items()
-    }
-    assert set(pictures) == {"camera", "equalised"} and all(one.shape == (28, 28) for one in pictures.values())
-    assert pictures["equalised"].std() > pictures["camera"].std()  # contrast was lost, and is given back
+    jpegs = [base64.b64decode(drift["thumbnails"][name]) for name in ("camera", "equalised")]
+    seen, equalised = (np.asarray(Image.open(io.BytesIO(jpeg))) for jpeg in jpegs)
+    assert seen.shape == equalised.shape == (28, 28) and len(drift["thumbnails"]) == 2
+    assert equalised.std() > seen.std()  # contrast was lost, and is given back
     page = write_timeline(events, tmp_path / "page.html").read_text()
     assert page.count('src="data:image/jpeg;base64,') == sum(len(line.get("thumbnails", ())) for line in lines) >= 2
 
@@ -131,13 +130,10 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
         ("", "holds no reading"),
         ("no json\n", "line 1 of .* was not written by fozo watch"),
         ('{"type": "reading"}\n', "lacks the image or the time"),
-        ('{"type": "event", "image": 1, "time": 1}\n', "lacks a name or a text"),
+        (EVENT + '"name": ""}\n', "lacks a name or a text"),
         ('{"type": "else"}\n', "neither a reading nor an event"),
-        (
-            '{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": 3}\n',
-            "not written by fozo watch",
-        ),
-        ('{"type": "event", "image": 1, "time": 1, "name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "JPEG"),
+        (EVENT + '"name": "", "text": "", "thumbnails": 3}\n', "not written by fozo watch"),
+        (EVENT + '"name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "JPEG"),
     ],
 )
 def test_damaged_events_files_are_refused(call: Call, tmp_path: Path, text: str, message: str) -> None:
@@ -152,9 +148,8 @@ def test_a_torn_last_line_is_left_out_text_is_escaped_and_former_keys_are_read(t
     event = {"type": "event", "image": 3, "time": 0, "name": "<i>", "text": "a < b"}
     reading = {"type": "reading", "image": 8, "time": 0, "drift_distance": 1.0, "drift_threshold": 2.0}
     reading |= {"accuracy_kept": 0.8, "accuracy_kept_low": 0.7, "accuracy_kept_high": 0.9}
-    events.write_text(
-        "".join(json.dumps(line) + "\n" for line in (reading, event, reading | {"image": 16})) + '{"type": "rea'
-    )
+    lines = [json.dumps(line) for line in (reading, event, reading | {"image": 16})]
+    events.write_text("\n".join([*lines, '{"type": "rea']))
     text = write_timeline(events, tmp_path / "page.html").read_text()
     assert "<i>" not in text and "&lt;i&gt;" in text and "a &lt; b" in text and "16 images, 1 events" in text
     assert "Expected accuracy relative to clean images" in text
@@ -177,8 +172,7 @@ def test_frames_come_from_folders_that_grow(
     Image.fromarray(picture).save(tmp_path / "b.png")  # now it is whole
     assert until_none() == ["a.png", "b.png"] and until_none() == []
     (tmp_path / "d.png").write_bytes(b"never whole")
-    for _ in range(4):
-        assert until_none() == []
+    assert [until_none() for _ in range(4)] == [[]] * 4
     assert "d.png" in capsys.readouterr().err
 
 
@@ -196,11 +190,7 @@ def test_a_video_is_read_in_its_own_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [
-        ("nowhere", "there is no folder or video nowhere"),
-        ("{}", "holds no images"),
-        ("{}/no.avi", "cannot read a frame"),
-    ],
+    [("nowhere", "no folder or video nowhere"), ("{}", "holds no images"), ("{}/no.avi", "cannot read a frame")],
 )
 def test_what_gives_no_frames_is_refused(source: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "no.avi").write_bytes(b"no video")
@@ -212,11 +202,8 @@ def test_what_gives_no_frames_is_refused(source: str, message: str, tmp_path: Pa
 
 def test_frames_are_batched_and_none_waits_for_ever() -> None:
     frame = Frame("a", np.zeros((1, 1, 3), dtype=np.uint8), 0.0)
-
-    def stream() -> Iterator[Frame | None]:
-        yield from [frame, frame, frame, None, None, frame]
-
-    assert [len(batch) for batch in batches(stream(), 2)] == [2, 1, 1]
+    stream = iter([frame, frame, frame, None, None, frame])
+    assert [len(batch) for batch in batches(stream, 2)] == [2, 1, 1]
 
 
 def test_the_table_shows_the_status(camera: Path) -> None:

@@ -15,8 +15,8 @@ def sphere(points: Array) -> Array:
     return losses
 
 
-def search(dimension: int = 12, population: int = 6, keep_best: bool = True, seed: int = 0) -> CMAES:
-    return CMAES(np.zeros((2, dimension // 2)), population=population, keep_best=keep_best, seed=seed)
+def search(population: int = 6, keep_best: bool = True, seed: int = 0) -> CMAES:
+    return CMAES(np.zeros((2, 6)), population=population, keep_best=keep_best, seed=seed)
 
 
 def test_finds_the_minimum_of_a_sphere() -> None:
@@ -40,40 +40,9 @@ def test_asks_for_the_population_and_the_last_best() -> None:
     assert len(search(population=5, keep_best=False).ask()) == 5
 
 
-def test_asking_again_gives_the_same_and_changes_nothing() -> None:
-    optimizer = search()
-    optimizer.tell(sphere(optimizer.ask()))
-    before = optimizer.state()
-    once = optimizer.ask()
-    after = optimizer.state()
-    assert np.array_equal(optimizer.ask(), once)
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(before[name], after[name], equal_nan=True) for name in before)
-
-
 def test_a_step_is_its_seed() -> None:
     assert np.array_equal(search(seed=3).ask(), search(seed=3).ask())
     assert not np.array_equal(search(seed=3).ask(), search(seed=4).ask())
-
-
-@pytest.mark.parametrize(("dimension", "population", "keep_best"), [(12, 6, True), (12, 2, False), (12, 2, True)])
-@pytest.mark.parametrize("at", [0, 1, 7, 30])
-def test_a_restored_search_continues_bit_for_bit(dimension: int, population: int, keep_best: bool, at: int) -> None:
-    unbroken = search(dimension, population, keep_best)
-    for _ in range(at):
-        unbroken.tell(sphere(unbroken.ask()))
-    unbroken.ask()  # asked and not told, as after a batch that failed
-    restored = search(dimension, population, keep_best, seed=0)
-    restored.tell(sphere(restored.ask()) * np.arange(population + keep_best))
-    restored.load_state(unbroken.state())
-    for _ in range(40):
-        points = unbroken.ask()
-        assert np.array_equal(restored.ask(), points)
-        losses = sphere(points)
-        unbroken.tell(losses)
-        restored.tell(losses)
-    theirs, ours = unbroken.state(), restored.state()
-    assert all(np.array_equal(theirs[name], ours[name], equal_nan=True) for name in theirs)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +67,19 @@ def test_it_is_pycma(size: int, population: int, keep_best: bool) -> None:
         np.testing.assert_allclose(search.sigma, oracle.sigma, rtol=1e-9)
 
 
-def test_telling_without_having_asked_is_refused() -> None:
-    with pytest.raises(FozoError, match="after ask"):
-        search().tell(np.zeros(7))
+def test_small_eigenvalues_are_raised_to_the_largest_condition() -> None:
+    optimizer = search()
+    state = optimizer.state()
+    state["covariance"] = np.diag([1e20, *np.ones(10), -1.0])  # singular but for rounding
+    optimizer.load_state(state)
+    while optimizer.decomposed == 0:
+        optimizer.tell(sphere(optimizer.ask()))
+    condition = (optimizer.lengths.max() / optimizer.lengths.min()) ** 2
+    assert condition == pytest.approx(1e14) and np.isfinite(optimizer.ask()).all()
 
 
-def test_a_population_of_one_is_refused() -> None:
+def test_a_population_of_one_and_losses_without_points_are_refused() -> None:
     with pytest.raises(FozoError, match="at least 2"):
         search(population=1)
+    with pytest.raises(FozoError, match="after ask"):
+        search().tell(np.zeros(7))

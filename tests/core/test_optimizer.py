@@ -35,7 +35,11 @@ def cmaes() -> CMAES:
     return CMAES(START, population=5, keep_best=True, seed=3)
 
 
-every = pytest.mark.parametrize("make", [spsa, one_sided, cmaes])
+def mirrored_cmaes() -> CMAES:
+    return CMAES(START, population=2, keep_best=False, seed=3)
+
+
+every = pytest.mark.parametrize("make", [spsa, one_sided, cmaes, mirrored_cmaes])
 Optimizer = SPSA | OneSidedSPSA | CMAES
 Make = Callable[[], Optimizer]
 
@@ -59,7 +63,7 @@ def test_it_descends(make: Make) -> None:
 
 
 @every
-def test_asking_is_repeatable_until_told_and_changes_nothing(make: Make) -> None:
+def test_asking_is_repeatable_until_losses_come_and_changes_nothing(make: Make) -> None:
     optimizer = make()
     run(optimizer, 3)
     before, point = optimizer.state(), optimizer.point.copy()
@@ -106,7 +110,7 @@ def test_it_wants_one_loss_a_point(make: Make) -> None:
 def test_a_state_taken_anywhere_goes_on_bit_for_bit(make: Make, at: int, asked: bool) -> None:
     unbroken, resumed = make(), make()
     run(unbroken, at)
-    if asked:  # and not told, as after a batch that failed
+    if asked:  # without losses, as after a batch that failed
         unbroken.ask()
     saved = {name: value.copy() for name, value in unbroken.state().items()}
     run(resumed, 2)  # whatever it learned before must not shine through
@@ -126,12 +130,12 @@ def test_a_state_is_a_copy(make: Make) -> None:
     optimizer = make()
     run(optimizer, 2)
     saved = optimizer.state()
-    kept = {name: value.copy() for name, value in saved.items()}
+    copied = {name: value.copy() for name, value in saved.items()}
     run(optimizer, 2)
-    assert same(saved, kept)
+    assert same(saved, copied)
     optimizer.load_state(saved)
     run(optimizer, 2)
-    assert same(saved, kept)
+    assert same(saved, copied)
 
 
 @every

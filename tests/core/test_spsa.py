@@ -94,24 +94,6 @@ def test_ask_gives_plus_and_minus_pairs() -> None:
     np.testing.assert_allclose((points[0::2] + points[1::2]) / 2, np.tile(np.arange(3.0), (2, 1)))
 
 
-@given(steps=st.integers(0, 6), cut=st.integers(0, 6), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
-def test_state_round_trips_at_any_step(steps: int, cut: int, seed: int) -> None:
-    def run(spsa: SPSA, count: int) -> SPSA:
-        for _ in range(count):
-            spsa.tell((spsa.ask() ** 2).sum(axis=1))
-        return spsa
-
-    schedule = Schedule(rate=0.1, rate_decay=0.7, rate_step=0.1)
-    whole = run(SPSA(np.ones(4), schedule, PhiloxNoise(seed)), cut + steps)
-    half = run(SPSA(np.ones(4), schedule, PhiloxNoise(seed)), cut)
-    resumed = SPSA(np.zeros(4), schedule, PhiloxNoise(seed))
-    resumed.load_state(half.state())
-    run(resumed, steps)
-    np.testing.assert_array_equal(resumed.point, whole.point)
-    assert resumed.pace == whole.pace and resumed.index == whole.index
-
-
 @given(seed=st.integers(0, 2**32), dim=st.integers(2, 8))
 @settings(max_examples=10, deadline=None)
 def test_one_sided_spsa_is_unbiased_on_a_linear_loss(seed: int, dim: int) -> None:
@@ -119,12 +101,12 @@ def test_one_sided_spsa_is_unbiased_on_a_linear_loss(seed: int, dim: int) -> Non
     n, gradient = 1000, np.random.default_rng(seed).standard_normal(dim)
     noise, found = SignedUniform(seed), []
 
-    def keep(point: Array, estimate: Array) -> Array:
+    def collect(point: Array, estimate: Array) -> Array:
         found.append(estimate)
         return point - estimate
 
     start = np.ones(dim)
-    spsa = OneSidedSPSA(start, keep, lambda draw, size: 0.1 * noise(draw, (size,)), samples=n)
+    spsa = OneSidedSPSA(start, collect, lambda draw, size: 0.1 * noise(draw, (size,)), samples=n)
     points = spsa.ask()
     np.testing.assert_array_equal(points[0], start)
     spsa.tell(points @ gradient)
@@ -160,19 +142,9 @@ def test_the_schedule_sees_the_best_or_the_mean_loss() -> None:
         assert spsa.last is not None and spsa.last.loss == spsa.pace.average == loss
 
 
-def test_a_one_sided_state_goes_on_and_needs_one_axis() -> None:
-    noise = SignedUniform(0)
-
-    def make() -> OneSidedSPSA:
-        return OneSidedSPSA(np.zeros(3), np.subtract, lambda draw, size: 0.1 * noise(draw, (size,)))
-
-    whole, cut = make(), make()
-    for losses in ([1.0, 2.0], [2.0, 5.0]):
-        whole.ask()
-        whole.tell(losses)
-    cut.load_state({"point": np.array([1.0, 2.0]), "index": np.array(7)})  # may have grown, or shrunk
-    assert cut.point.tolist() == [1.0, 2.0] and cut.index == 7
-    cut.load_state(whole.state())
-    np.testing.assert_array_equal(cut.ask(), whole.ask())
+def test_a_one_sided_state_may_have_grown_and_needs_one_axis() -> None:
+    spsa = OneSidedSPSA(np.zeros(3), np.subtract, lambda draw, size: np.ones(size))
+    spsa.load_state({"point": np.array([1.0, 2.0]), "index": np.array(7)})
+    assert spsa.point.tolist() == [1.0, 2.0] and spsa.index == 7
     with pytest.raises(FozoError, match="not one axis"):
-        cut.load_state({"point": np.zeros((2, 2)), "index": np.array(0)})
+        spsa.load_state({"point": np.zeros((2, 2)), "index": np.array(0)})

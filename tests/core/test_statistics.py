@@ -15,16 +15,33 @@ from fozo.io import load_arrays, save_arrays
 from fozo.types import Array
 from tests.helpers import invented_source, random_images, random_vit
 
+Stored = tuple[Path, dict[str, object], dict[str, np.ndarray]]
 
-def test_survive_a_file_and_serve_only_their_model(
-    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
-) -> None:
+
+@pytest.fixture
+def stored(tmp_path: Path, source: SourceStatistics) -> Stored:
+    """A file of statistics, its header and its arrays."""
     path = tmp_path / "stats.npz"
     source.save(path)
-    loaded = SourceStatistics.load(path)
+    return path, *load_arrays(path, SourceStatistics.KIND)
+
+
+def refused(stored: Stored, header: object, arrays: dict[str, np.ndarray], match: str) -> None:
+    save_arrays(stored[0], header, arrays)  # type: ignore[arg-type]
+    with pytest.raises(FozoError, match=match):
+        SourceStatistics.load(stored[0])
+
+
+def test_survive_a_file_and_serve_only_their_model(
+    engine: fozo.Engine, source: SourceStatistics, stored: Stored, tmp_path: Path
+) -> None:
+    loaded = SourceStatistics.load(stored[0])
+    loaded.save(tmp_path / "again.npz")
+    for name, array in load_arrays(tmp_path / "again.npz", SourceStatistics.KIND)[1].items():
+        np.testing.assert_array_equal(array, stored[2][name])
     for name in SourceStatistics.PARTS:
         np.testing.assert_array_equal(getattr(loaded, name).squares, getattr(source, name).squares)
-        assert getattr(loaded, name).count == getattr(source, name).count
+        assert getattr(loaded, name).count == loaded.content.count == getattr(source, name).count
     fozo.FOZO(engine, loaded)
     other = fozo.load_engine(random_vit(seed=1))
     with pytest.raises(FozoError, match="collect them again"):
@@ -65,55 +82,33 @@ COUNTS = dict.fromkeys((*SourceStatistics.PARTS, "content"), 96)
         ({"kind": "state"}, "holds 'state' where 'source statistics' is needed"),
     ],
 )
-def test_a_damaged_header_is_one_clear_error(
-    tmp_path: Path, source: SourceStatistics, header: object, sentence: str
-) -> None:
-    path = tmp_path / "stats.npz"
-    source.save(path)
-    _, arrays = load_arrays(path, SourceStatistics.KIND)
-    save_arrays(path, header, arrays)  # type: ignore[arg-type]
-    with pytest.raises(FozoError, match=sentence):
-        SourceStatistics.load(path)
+def test_a_damaged_header_is_one_clear_error(stored: Stored, header: object, sentence: str) -> None:
+    refused(stored, header, stored[2], sentence)
 
 
-def test_missing_and_foreign_arrays_are_one_clear_error(tmp_path: Path, source: SourceStatistics) -> None:
-    path = tmp_path / "stats.npz"
-    source.save(path)
-    header, arrays = load_arrays(path, SourceStatistics.KIND)
+def test_missing_and_foreign_arrays_are_one_clear_error(stored: Stored) -> None:
+    _, header, arrays = stored
     lacking = {name: value for name, value in arrays.items() if name != "cls.mean"}
     for broken in (lacking, {**arrays, "cls.mean": np.array(["a"])}, {**arrays, "more": np.zeros(1)}):
-        save_arrays(path, header, broken)
-        with pytest.raises(FozoError, match=r"damaged source statistics|not a readable fozo file"):
-            SourceStatistics.load(path)
+        refused(stored, header, broken, "damaged source statistics|not a readable fozo file")
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e200, -1.0])
 @pytest.mark.parametrize("name", ["cls.mean", "patch_mean.squares", "content.products", "content.directions"])
-def test_numbers_that_no_images_give_are_refused(
-    tmp_path: Path, source: SourceStatistics, name: str, number: float
-) -> None:
-    path = tmp_path / "stats.npz"
-    source.save(path)
-    header, arrays = load_arrays(path, SourceStatistics.KIND)
+def test_numbers_that_no_images_give_are_refused(stored: Stored, name: str, number: float) -> None:
+    path, header, arrays = stored
     arrays[name].flat[0] = number
-    save_arrays(path, header, arrays)
     if number == -1 and name in ("cls.mean", "content.directions"):
+        save_arrays(path, header, arrays)
         SourceStatistics.load(path)
-        return
-    with pytest.raises(FozoError, match=f"damaged source statistics.*{name}"):
-        SourceStatistics.load(path)
+    else:
+        refused(stored, header, arrays, f"damaged source statistics.*{name}")
 
 
-def test_widths_that_do_not_go_together_are_refused(
-    tmp_path: Path, engine: fozo.Engine, source: SourceStatistics
-) -> None:
-    path = tmp_path / "stats.npz"
-    source.save(path)
-    header, arrays = load_arrays(path, SourceStatistics.KIND)
+def test_widths_that_do_not_go_together_are_refused(engine: fozo.Engine, stored: Stored) -> None:
+    path, header, arrays = stored
     for name in arrays:
-        save_arrays(path, header, {**arrays, name: arrays[name][..., 1:]})
-        with pytest.raises(FozoError, match="damaged source statistics"):
-            SourceStatistics.load(path)
+        refused(stored, header, {**arrays, name: arrays[name][..., 1:]}, "damaged source statistics")
     # All of them narrower: whole in itself, but not this model's, whatever the fingerprint says.
     cut = {
         **arrays,
@@ -124,9 +119,7 @@ def test_widths_that_do_not_go_together_are_refused(
     with pytest.raises(FozoError, match=r"image features.*collect them again"):
         fozo.create("align", engine, SourceStatistics.load(path))
     for count in (0, -5, 1.5, True, 10**20):
-        save_arrays(path, header | {"counts": dict.fromkeys(COUNTS, count)}, arrays)
-        with pytest.raises(FozoError, match="damaged source statistics"):
-            SourceStatistics.load(path)
+        refused(stored, header | {"counts": dict.fromkeys(COUNTS, count)}, arrays, "damaged source statistics")
 
 
 def test_a_file_of_a_much_older_fozo_is_refused(
@@ -155,7 +148,7 @@ def camera(
         seed: of what is drawn.
         shift: by how much all values are off, in all layers or ``[LAYERS, 1]``.
         content: average content in the first of two directions; single images vary about it by 1.
-        law: how much of the values follows from that content, alike for all features.
+        law: how much of the values follows from that content, for all features.
     """
     rng = np.random.default_rng(seed)
     shown = rng.standard_normal((images, 2)) + np.array([content, 0])
@@ -244,16 +237,11 @@ def test_another_models_images_are_not_blended() -> None:
         MANY.blend(statistics_of(camera(20, seed=1), model="other"))
 
 
-def test_blended_statistics_of_a_model_survive_a_file_and_serve_it(
-    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
-) -> None:
+def test_blended_statistics_serve_their_model(engine: fozo.Engine, source: SourceStatistics) -> None:
     blended = source.blend(fozo.calibrate(engine, [0.5 * random_images(20) + 0.5]))
-    blended.save(tmp_path / "stats.npz")
-    loaded = SourceStatistics.load(tmp_path / "stats.npz")
-    np.testing.assert_array_equal(loaded.patch_mean.mean, blended.patch_mean.mean)
     clean = 0.5 * random_images(20, seed=1) + 0.5
     shifts = []
-    for each in (source, loaded):
+    for each in (source, blended):
         method = fozo.Align(engine, each)
         method(clean)
         shifts.append(method.metrics()["shift"])

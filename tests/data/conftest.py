@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from fozo.data.images import Pixels, resize_crop
 from fozo.types import Spec
 
 Plant = Callable[..., Path]
+MakeSpec = Callable[..., Spec]
 
 
 def encoded(shade: int, size: tuple[int, int] = (16, 16), format: str = "PNG") -> bytes:
@@ -21,6 +25,24 @@ def encoded(shade: int, size: tuple[int, int] = (16, 16), format: str = "PNG") -
     stream = io.BytesIO()
     Image.fromarray(np.full((size[1], size[0], 3), shade, np.uint8)).save(stream, format)
     return stream.getvalue()
+
+
+def write_tar(file: Path, members: Mapping[str, bytes], mode: str = "w") -> Path:
+    with tarfile.open(file, mode) as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return file
+
+
+def png(header: bytes, rows: bytes) -> bytes:
+    """A file of the IHDR chunk and the rows given, each row after its filter byte."""
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
+    made = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
 
 
 def photograph(size: int) -> Pixels:
@@ -33,12 +55,9 @@ def plant(tmp_path: Path) -> Plant:
     """Write images at the given paths below a folder; the shade counts up from 0."""
 
     def write(paths: Iterable[str], folder: str = "set", size: tuple[int, int] = (16, 16)) -> Path:
-        made: set[Path] = set()
         for shade, path in enumerate(paths):
             file = tmp_path / folder / path
-            if file.parent not in made:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                made.add(file.parent)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(encoded(shade % 256, size))
         return tmp_path / folder
 
@@ -46,7 +65,7 @@ def plant(tmp_path: Path) -> Plant:
 
 
 @pytest.fixture
-def make_spec() -> Callable[..., Spec]:
+def make_spec() -> MakeSpec:
     def make(classes: int = 1000, size: int = 16, **changes: object) -> Spec:
         values: dict[str, object] = {
             "name": "tiny", "depth": 1, "dim": 4, "classes": classes, "channels": 3, "image_size": (size, size),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,8 +12,7 @@ from fozo.data import check
 from fozo.data.check import check_image_set
 from fozo.data.sets import imagenet_wnids
 from fozo.errors import FozoError
-
-Plant = Callable[..., Path]
+from tests.data.conftest import Plant
 
 
 def c_tree(plant: Plant) -> Path:
@@ -32,21 +28,12 @@ def test_a_sound_tree_in_words(plant: Plant) -> None:
     root = c_tree(plant)
     rows = dict(check_image_set(root).rows())
     assert rows == {
-        "path": str(root),
-        "layout": "imagenet-c",
-        "kinds": "2 (snow, fog) at severity 3, 5",
-        "images": "4 in each of 4 domains",
-        "classes": "4 with images, of 1000",
-        "sizes": "16x16 (16)",
-        "read": "all 16 images decoded",
-        "broken": "0",
-    }
-
-
-def test_kinds_with_other_severities_are_listed_apart(plant: Plant) -> None:
-    wnid = imagenet_wnids()[0]
-    root = plant(f"{domain}/{wnid}/0.png" for domain in ("fog/1", "fog/2", "snow/5"))
-    assert dict(check_image_set(root).rows())["kinds"] == "1 (snow) at severity 5; 1 (fog) at severity 1, 2"
+        "path": str(root), "layout": "imagenet-c", "kinds": "2 (snow, fog) at severity 3, 5",
+        "images": "4 in each of 4 domains", "classes": "4 with images, of 1000", "sizes": "16x16 (16)",
+        "read": "all 16 images decoded", "broken": "0",
+    }  # fmt: skip
+    apart = plant((f"{domain}/{imagenet_wnids()[0]}/0.png" for domain in ("fog/1", "fog/2", "snow/5")), "apart")
+    assert dict(check_image_set(apart).rows())["kinds"] == "1 (snow) at severity 5; 1 (fog) at severity 1, 2"
 
 
 def test_broken_files_are_named(plant: Plant) -> None:
@@ -70,10 +57,8 @@ def test_only_a_full_check_finds_every_truncated_file(plant: Plant, monkeypatch:
     (root / "b" / "4.png").write_bytes((root / "b" / "4.png").read_bytes()[:-25])
     (root / "a" / "1.png").write_bytes((root / "a" / "1.png").read_bytes()[:-25])
     quick, full = check_image_set(root), check_image_set(root, full=True)
-    assert [found.image for found in quick.broken] == ["b/4.png"]
-    assert quick.decoded == 3
-    assert [found.image for found in full.broken] == ["a/1.png", "b/4.png"]
-    assert full.decoded == 10
+    assert [found.image for found in quick.broken] == ["b/4.png"] and quick.decoded == 3
+    assert [found.image for found in full.broken] == ["a/1.png", "b/4.png"] and full.decoded == 10
 
 
 def test_an_odd_size_among_crops_is_broken_and_among_photographs_is_not(plant: Plant) -> None:
@@ -87,20 +72,6 @@ def test_an_odd_size_among_crops_is_broken_and_among_photographs_is_not(plant: P
     assert dict(report.rows())["sizes"] == "16x16 (98), 20x16 (2)"
 
 
-def test_as_many_threads_as_this_process_may_use(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    used = []
-
-    def pool(threads: int) -> ThreadPoolExecutor:
-        used.append(threads)
-        return ThreadPoolExecutor(threads)
-
-    monkeypatch.setattr(check, "ThreadPoolExecutor", pool)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2}, raising=False)
-    check_image_set(plant(["a/0.png"]))
-    assert used == [2]
-
-
 def test_progress_counts_every_image(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "CHUNK", 4)
     seen: list[tuple[int, int]] = []
@@ -108,26 +79,19 @@ def test_progress_counts_every_image(plant: Plant, monkeypatch: pytest.MonkeyPat
     assert seen == [(4, 10), (8, 10), (10, 10)]
 
 
-def test_the_command_prints_plain_lines_when_piped(plant: Plant) -> None:
+def test_the_command_prints_lines_when_piped_and_a_table_on_a_terminal(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = plant(["a/0.png", "a/[bold]1.png", "b/2.png"])
     run = CliRunner().invoke(app, ["data", "check", str(root)])
     assert run.exit_code == 0
     assert run.stdout.splitlines()[:3] == [f"path: {root}", "layout: folder", "images: 3"]
     (root / "a" / "[bold]1.png").write_bytes(b"")
     run = CliRunner().invoke(app, ["data", "check", str(root), "--full"])
-    assert run.exit_code == 2
-    assert "broken: 1" in run.stdout
-    assert "  a/[bold]1.png: " in run.stdout
-
-
-def test_the_command_prints_a_table_on_a_terminal(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run.exit_code == 2 and "broken: 1" in run.stdout and "  a/[bold]1.png: " in run.stdout
     monkeypatch.setenv("FORCE_COLOR", "1")
-    root = plant(["a/0.png", "a/[bold]1.png", "b/2.png"])
-    (root / "a" / "[bold]1.png").write_bytes(b"")
     run = CliRunner().invoke(app, ["data", "check", str(root)])
-    assert run.exit_code == 2
-    assert "│" in run.stdout
-    assert "a/[bold]1.png" in run.stdout
+    assert run.exit_code == 2 and "│" in run.stdout and "a/[bold]1.png" in run.stdout
 
 
 def test_long_lists_of_broken_files_are_cut(plant: Plant) -> None:
@@ -135,8 +99,7 @@ def test_long_lists_of_broken_files_are_cut(plant: Plant) -> None:
     for file in (root / "a").iterdir():
         file.write_bytes(b"")
     rows = check_image_set(root).rows()
-    assert rows[-1] == ("  ...", "and 10 more")
-    assert ("broken", "30") in rows
+    assert rows[-1] == ("  ...", "and 10 more") and ("broken", "30") in rows
 
 
 def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:

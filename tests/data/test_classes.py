@@ -1,9 +1,9 @@
-"""Class folders meet a model's outputs by name, or are refused with what differs."""
+"""Class folders meet a model's outputs by name, or are refused with what differs; groups of ImageNet's classes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,19 +13,17 @@ from PIL import Image
 
 import fozo
 from fozo.data.classes import KNOWN, match_classes
+from fozo.data.groups import CLASSES, GROUPS, HELD_OUT, TUNING, class_indices, parse
 from fozo.data.scenarios import Continual
 from fozo.data.sets import CLEAN, ImageSet, Sample, imagenet_wnids, open_images
 from fozo.data.sets.folder import FolderStore
 from fozo.data.sets.imagenet import imagenet_r_wnids
 from fozo.data.streams import Stream
 from fozo.errors import FozoError
-from fozo.types import Spec
-from tests.helpers import random_vit
-
-MakeSpec = Callable[..., Spec]
+from tests.data.conftest import MakeSpec
 
 
-def plant(root: Path, *folders: str) -> ImageSet:
+def plant_folders(root: Path, *folders: str) -> ImageSet:
     """One small image in every folder."""
     for folder in folders:
         (root / folder).mkdir(parents=True)
@@ -48,11 +46,7 @@ def listed(classes: tuple[str, ...]) -> ImageSet:
     [
         (("ant", "bee"), ("bee", "ant"), {"ant": 1, "bee": 0}),
         (("bee",), ("wasp", "bee", "ant"), {"bee": 1}),
-        (
-            ("Golden_Retriever", "school-bus"),
-            ("school bus", "golden retriever"),
-            {"Golden_Retriever": 1, "school-bus": 0},
-        ),
+        (("Golden_Retriever", "a-bus"), ("a bus", "golden retriever"), {"Golden_Retriever": 1, "a-bus": 0}),
         (("tench", "goldfish"), ("goldfish, Carassius auratus", "tench, Tinca tinca"), {"tench": 1, "goldfish": 0}),
         (("n01443537", "n01440764"), ("n01440764", "n01443537"), {"n01440764": 0, "n01443537": 1}),
         (("n01443537", "n01440764"), ("n01443537 goldfish", "n01440764_tench"), {"n01440764": 1, "n01443537": 0}),
@@ -66,18 +60,14 @@ def listed(classes: tuple[str, ...]) -> ImageSet:
 def test_folders_are_found_by_name(
     tmp_path: Path, make_spec: MakeSpec, folders: tuple[str, ...], labels: tuple[str, ...], expected: dict[str, int]
 ) -> None:
-    images = match_classes(plant(tmp_path, *folders), make_spec(len(labels), labels=labels))
+    images = match_classes(plant_folders(tmp_path, *folders), make_spec(len(labels), labels=labels))
     assert outputs(images) == expected and images.classes == labels
 
 
 @pytest.mark.parametrize(
     ("folders", "labels", "sentence"),
     [
-        (
-            ("ant", "bee", "boat"),
-            ("ant", "bee", "ship"),
-            "1 of 3 classes .* not among tiny's labels: boat; .* images are ship:",
-        ),
+        (("ant", "boat"), ("ant", "ship"), "1 of 2 classes .* not among tiny's labels: boat; .* images are ship:"),
         (("crane",), ("crane, bird", "crane, machine"), "not among tiny's labels: crane"),
         (("Ant", "ant"), ("ANT", "bee"), "'Ant' and 'ant' are both 'ANT'"),
         (("0", "5"), ("ant", "bee"), "not among tiny's labels: 5"),
@@ -89,7 +79,7 @@ def test_what_is_no_label_is_refused_with_both_lists(
     tmp_path: Path, make_spec: MakeSpec, folders: tuple[str, ...], labels: tuple[str, ...], sentence: str
 ) -> None:
     with pytest.raises(FozoError, match=sentence):
-        match_classes(plant(tmp_path, *folders), make_spec(len(labels), labels=labels))
+        match_classes(plant_folders(tmp_path, *folders), make_spec(len(labels), labels=labels))
 
 
 def test_imagenet_meets_labels_in_words_by_place_and_only_in_its_own_order(make_spec: MakeSpec) -> None:
@@ -108,35 +98,19 @@ def test_imagenet_meets_labels_in_words_by_place_and_only_in_its_own_order(make_
 def test_a_model_without_labels_takes_the_order_and_says_so(
     tmp_path: Path, make_spec: MakeSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
-    images = plant(tmp_path, "bee", "ant")
+    images = plant_folders(tmp_path, "bee", "ant")
     with caplog.at_level(logging.INFO, "fozo"):
         assert match_classes(images, make_spec(2)) is images
     assert "tiny does not name its classes; the 2 folders are in sorted order" in caplog.text
 
 
 def test_streams_match_before_they_check(tmp_path: Path, make_spec: MakeSpec) -> None:
-    images = plant(tmp_path, "zebra", "ant")
+    images = plant_folders(tmp_path, "zebra", "ant")
     spec = make_spec(4, labels=("zebra", "bee", "ant", "boat"))
     (batch,) = Stream(images, spec, Continual(kinds=("clean",), shuffle=False)).batches()
     assert batch.labels.tolist() == [2, 0]
     with pytest.raises(FozoError, match="name the outputs with labels= when loading"):
         Stream(images, make_spec(4), Continual(kinds=("clean",)))
-
-
-def test_own_folders_are_scored_by_name(tmp_path: Path) -> None:
-    """FINDINGS B2: 40 of 40 were right by name, 4 of 40 by the place of the folder."""
-    labels = ["zebra", "ant", "mole", "bee", "yak", "cat", "dog"]
-    model = tmp_path / "model.onnx"
-    fozo.export(fozo.load_engine(random_vit(), mean=0.5, std=0.5), model, labels=labels)
-    plain = fozo.NoAdapt(fozo.load_engine(model))
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
-    for number, name in enumerate(plain.names(plain(pixels))):
-        (tmp_path / "images" / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels[number]).save(tmp_path / "images" / name / f"{number}.png")
-    images = open_images(tmp_path / "images")
-    assert len(images.classes) > 2
-    stream = Stream(images, plain.engine.spec, Continual(kinds=("clean",)))
-    assert all((plain(batch.images).argmax(axis=1) == batch.labels).all() for batch in stream.batches())
 
 
 def test_predictions_carry_names(engine: fozo.Engine) -> None:
@@ -151,3 +125,26 @@ def test_predictions_carry_names(engine: fozo.Engine) -> None:
     assert some.spec.labels == ("f", "c")
     with pytest.raises(FozoError, match="2 labels were given for the 7 classes"):
         fozo.load_engine(vit, labels=["a", "b"])
+
+
+def test_the_groups_are_disjoint_and_of_imagenets_classes() -> None:
+    assert len(TUNING) == 6 and len(HELD_OUT) == 14 and set(GROUPS) == {*TUNING, *HELD_OUT, "held_out"}
+    every = Counter(number for name in (*TUNING, *HELD_OUT) for number in GROUPS[name])
+    assert max(every.values()) == 1 and set(every) <= set(range(CLASSES)) and len(imagenet_wnids()) == CLASSES
+    assert all(list(numbers) == sorted(numbers) and len(numbers) > 10 for numbers in GROUPS.values())
+    assert set(GROUPS["held_out"]) == {number for name in HELD_OUT for number in GROUPS[name]}
+    assert len(GROUPS["held_out"]) == 508 and not {n for name in TUNING for n in GROUPS[name]} & {*GROUPS["held_out"]}
+
+
+def test_names_and_ranges() -> None:
+    landmarks = {
+        "dogs": "n02085620",
+        "birds": "n01614925",
+        "fish": "n01440764",
+        "carnivores": "n02123045",
+        "food": "n07873807",
+    }
+    assert all(imagenet_wnids().index(wnid) in class_indices(name) for name, wnid in landmarks.items())
+    assert parse("7-9, 3,\n 80-80") == (7, 8, 9, 3, 80)
+    with pytest.raises(FozoError, match=r"no group of classes .cats.; choose from birds, fish.*furniture, held_out"):
+        class_indices("cats")

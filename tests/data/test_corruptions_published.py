@@ -9,9 +9,8 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +19,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fozo.data.corruptions import corrupt
-from fozo.data.corruptions.blur import displace, glass_blur, motion_blur
+from fozo.data.corruptions import CONSTANTS, corrupt
 from fozo.data.corruptions.common import clipped_zoom, line_blur, plasma
-from fozo.data.corruptions.constants import CONSTANTS
-from fozo.data.corruptions.digital import elastic_transform
-from fozo.data.corruptions.weather import fog, snow, spatter
+from fozo.data.corruptions.functions import (
+    displace,
+    elastic_transform,
+    fog,
+    glass_blur,
+    motion_blur,
+    snow,
+    spatter,
+)
 from fozo.data.images import Pixels
 from fozo.types import Floats
 from tests.data.conftest import photograph
 
 cv2 = pytest.importorskip("cv2")
 ndimage = pytest.importorskip("scipy.ndimage")
-skimage_color = pytest.importorskip("skimage.color")
 skimage_filters = pytest.importorskip("skimage.filters")
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -48,20 +51,7 @@ def assert_within_rounding(actual: Pixels, expected: Floats | Pixels, tolerance:
     assert (actual <= np.floor(expected + tolerance)).all()
 
 
-# Deterministic kinds, against the published formulas.
-
-
-def reference_defocus(image: Pixels, radius: float, alias: float) -> Floats:
-    """Disk, antialiased by a small Gaussian, correlated by explicit sums with mirrored edges."""
-    border, window = (8, 3) if radius <= 8 else (int(radius), 5)
-    y, x = np.mgrid[-border : border + 1, -border : border + 1]
-    disk = (x**2 + y**2 <= radius**2).astype(np.float64)
-    offsets = np.arange(window) - window // 2
-    bell = np.exp(-(offsets**2) / (2 * alias**2))
-    bell /= bell.sum()
-    kernel = ndimage.correlate(disk / disk.sum(), np.outer(bell, bell), mode="mirror")
-    blurred = [ndimage.correlate(image[..., c] / 255, kernel, mode="mirror") for c in range(3)]
-    return np.asarray(np.clip(np.stack(blurred, 2), 0, 1) * 255)
+# Zoom, against SciPy's.
 
 
 def reference_zoom(image: Floats, factor: float, mode: str = "constant") -> Floats:
@@ -82,43 +72,12 @@ def reference_zoom_blur(image: Pixels, stop: float, step: float) -> Floats:
     return np.asarray(np.clip((clean + total) / (len(factors) + 1), 0, 1) * 255)
 
 
-def reference_hsv(image: Pixels, channel: int, factor: float, offset: float) -> Floats:
-    hsv = skimage_color.rgb2hsv(image / 255)
-    hsv[..., channel] = np.clip(hsv[..., channel] * factor + offset, 0, 1)
-    return np.asarray(np.clip(skimage_color.hsv2rgb(hsv), 0, 1) * 255)
-
-
-def reference_contrast(image: Pixels, factor: float) -> Floats:
-    out = np.empty(image.shape)
-    for c in range(3):
-        mean = float((image[..., c] / 255).mean())
-        out[..., c] = (image[..., c] / 255 - mean) * factor + mean
-    return np.asarray(np.clip(out, 0, 1) * 255)
-
-
-REFERENCES: dict[str, Callable[..., Any]] = {
-    "defocus_blur": reference_defocus,
-    "zoom_blur": reference_zoom_blur,
-    "brightness": lambda image, rise: reference_hsv(image, 2, 1, rise),
-    "saturate": lambda image, factor, offset: reference_hsv(image, 1, factor, offset),
-    "contrast": reference_contrast,
-}
-
-
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("kind", REFERENCES)
-def test_deterministic_kinds_equal_the_published_formula(kind: str, severity: int) -> None:
-    for scale in (32, 64) if severity in (2, 4) else (32, 64, 224):
-        image = photograph(scale)
-        expected = REFERENCES[kind](image, *CONSTANTS[kind][scale][severity - 1])
-        assert_within_rounding(corrupt(image, kind, severity, 0), expected)
-
-
-@pytest.mark.parametrize("kind", REFERENCES)
-def test_deterministic_kinds_on_an_oblong_image(kind: str) -> None:
-    image = np.ascontiguousarray(photograph(224)[:150, 20:121])
-    expected = REFERENCES[kind](image, *CONSTANTS[kind][224][2])
-    assert_within_rounding(corrupt(image, kind, 3, 0), expected)
+def test_zoom_blur(severity: int) -> None:
+    oblong = np.ascontiguousarray(photograph(224)[:150, 20:121])
+    for scale, image in ((32, photograph(32)), (64, photograph(64)), (224, photograph(224)), (224, oblong)):
+        expected = reference_zoom_blur(image, *CONSTANTS["zoom_blur"][scale][severity - 1])
+        assert_within_rounding(corrupt(image, "zoom_blur", severity, 0), expected)
 
 
 @given(st.integers(8, 60), st.integers(8, 60), st.floats(1, 4.5))
@@ -158,13 +117,10 @@ def test_glass_displacement_equals_the_published_loop(height: int, width: int, d
 def test_glass_blur(scale: int) -> None:
     image, (ours, theirs) = photograph(scale), twins()
     sigma, distance, rounds = CONSTANTS["glass_blur"][scale][4]
-    expected = skimage_filters.gaussian(image / 255, sigma=sigma, channel_axis=-1)
-    expected = (expected * 255).astype(np.uint8)
+    limit, side = int(distance), scale - 2 * int(distance)
+    expected = (skimage_filters.gaussian(image / 255, sigma=sigma, channel_axis=-1) * 255).astype(np.uint8)
     for _ in range(int(rounds)):
-        side = scale - 2 * int(distance)
-        expected = published_loop(
-            expected, theirs.integers(-int(distance), int(distance), (side, side, 2)), int(distance)
-        )
+        expected = published_loop(expected, theirs.integers(-limit, limit, (side, side, 2)), limit)
     expected = np.clip(skimage_filters.gaussian(expected / 255, sigma=sigma, channel_axis=-1), 0, 1) * 255
     assert_within_rounding(glass_blur(image, ours, sigma, distance, rounds), expected)
 
@@ -251,9 +207,7 @@ def test_elastic_transform(scale: int, severity: int) -> None:
     constants = CONSTANTS["elastic_transform"][scale][severity - 1]
     alpha, sigma, shift = (scale * share for share in constants)
     centre, arm = scale // 2, scale // 3
-    before = np.array(
-        [[centre + arm, centre + arm], [centre + arm, centre - arm], [centre - arm, centre - arm]], np.float32
-    )
+    before = np.array([[centre + arm] * 2, [centre + arm, centre - arm], [centre - arm] * 2], np.float32)
     after = before + theirs.uniform(-shift, shift, (3, 2)).astype(np.float32)
     matrix = cv2.getAffineTransform(before, after)
     warped = cv2.warpAffine(image.astype(np.float32) / 255, matrix, (scale, scale), borderMode=cv2.BORDER_REFLECT_101)
@@ -320,38 +274,7 @@ def peer() -> Iterator[types.ModuleType]:
     "kind", ["defocus_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "saturate", "gaussian_blur"]
 )
 def test_deterministic_kinds_equal_imagecorruptions(peer: types.ModuleType, kind: str, severity: int) -> None:
-    image = photograph(224)
-    expected = np.asarray(getattr(peer, kind)(Image.fromarray(image), severity))
-    assert_within_rounding(corrupt(image, kind, severity, 0), expected)
-
-
-@pytest.mark.parametrize(("radius", "sigma", "angle"), [(10, 3, 13.7), (15, 12, -44), (20, 15, 31.1)])
-def test_line_blur_equals_imagecorruptions(peer: types.ModuleType, radius: int, sigma: float, angle: float) -> None:
-    image = photograph(224)
-    expected = peer._motion_blur(image, radius, sigma, angle)
-    assert_within_rounding(line_blur(image, radius, sigma, angle), expected + 1 / 514)
-
-
-def spectrum(images: Floats) -> Floats:
-    """Mean power in eight rings of spatial frequency, relative to the total."""
-    gray = images.mean(axis=3)
-    power = np.abs(np.fft.fft2(gray - gray.mean(axis=(1, 2), keepdims=True))) ** 2
-    y, x = np.meshgrid(*(np.fft.fftfreq(n) for n in gray.shape[1:]), indexing="ij")
-    ring = np.minimum((np.hypot(y, x) * 16).astype(int), 7)
-    mean = np.array([power.mean(axis=0)[ring == r].sum() for r in range(8)])
-    return np.asarray(mean / mean.sum())
-
-
-@pytest.mark.parametrize("kind", ["fog", "snow", "spatter", "motion_blur", "shot_noise", "impulse_noise"])
-def test_random_kinds_have_the_statistics_of_imagecorruptions(peer: types.ModuleType, kind: str) -> None:
-    image = photograph(224)
-    state = np.random.get_state()  # noqa: NPY002 - the peer draws from the global generator
-    np.random.seed(0)  # noqa: NPY002
-    theirs = np.stack([np.asarray(getattr(peer, kind)(Image.fromarray(image), 4)) for _ in range(24)])
-    np.random.set_state(state)  # noqa: NPY002
-    theirs = np.floor(theirs).astype(np.float64)
-    ours = np.stack([corrupt(image, kind, 4, seed) for seed in range(24)]).astype(np.float64)
-    noise = theirs.mean(axis=(1, 2)).std(axis=0).max() / np.sqrt(12)
-    np.testing.assert_allclose(ours.mean(axis=(0, 1, 2)), theirs.mean(axis=(0, 1, 2)), atol=1.5 + 4 * noise)
-    np.testing.assert_allclose(ours.std(axis=(1, 2)).mean(), theirs.std(axis=(1, 2)).mean(), rtol=0.1)
-    np.testing.assert_allclose(spectrum(ours), spectrum(theirs), rtol=0.35, atol=0.002)
+    oblong = np.ascontiguousarray(photograph(224)[:150, 20:121])
+    for image in (photograph(224), oblong)[: 1 if kind == "pixelate" else 2]:  # theirs confuses the axes there
+        expected = np.asarray(getattr(peer, kind)(Image.fromarray(image), severity))
+        assert_within_rounding(corrupt(image, kind, severity, 0), expected)

@@ -9,7 +9,6 @@ import sys
 import tarfile
 import tracemalloc
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,18 +21,12 @@ from fozo.data.corrupt_tree import corrupt_tree
 from fozo.data.images import MAX_PIXELS, header_size, read_image, resize_crop
 from fozo.data.sets import open_images
 from fozo.errors import FozoError
-from tests.data.conftest import Plant, encoded
+from tests.data.conftest import Plant, encoded, png, write_tar
 
 
-def png(width: int, height: int) -> bytes:
-    """A black picture of any size, as a file of hardly any."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    pixels = zlib.compress(bytes((1 + (width + 7) // 8) * height), 9)
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+def black(width: int, height: int) -> bytes:
+    """A picture of any size, as a file of hardly any."""
+    return png(struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0), bytes((1 + (width + 7) // 8) * height))
 
 
 @pytest.fixture
@@ -49,15 +42,15 @@ def little_memory() -> Iterator[None]:
 @pytest.mark.parametrize("size", [(1, 60000), (60000, 1), (1, 1_000_000), (13300, 13300), (4, 401)])
 @pytest.mark.usefixtures("little_memory")
 def test_small_files_of_huge_images_are_refused_by_their_header(size: tuple[int, int]) -> None:
-    data = png(*size)
+    data = black(*size)
     for read in (read_image, header_size):
         with pytest.raises(FozoError, match=r"million pixels|times as long as wide"):
             read(data, "a.png")
 
 
 def test_what_is_merely_large_or_long_is_read() -> None:
-    assert read_image(png(4, 400)).shape == (400, 4, 3)
-    assert read_image(png(3000, 2000)).shape == (2000, 3000, 3)  # more than one strip
+    assert read_image(black(4, 400)).shape == (400, 4, 3)
+    assert read_image(black(3000, 2000)).shape == (2000, 3000, 3)  # more than one strip
     deep = (np.arange(3000 * 2000) % 65536).astype(np.uint16).reshape(2000, 3000)
     stream = io.BytesIO()
     Image.fromarray(deep).save(stream, "PNG", compress_level=0)
@@ -85,19 +78,12 @@ def test_what_resizing_makes_is_bounded_too() -> None:
     assert MAX_PIXELS >= 256 * 25600
 
 
-def test_a_size_that_nobody_can_mean_is_refused_at_once(plant: Plant, tmp_path: Path) -> None:
-    with pytest.raises(FozoError, match="at most 7168 px"):
-        corrupt_tree(plant(["a/1.png"]), tmp_path / "out", size=1_000_000, workers=1)
-    assert not (tmp_path / "out").exists()
-
-
-def test_only_our_formats_are_ever_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_our_formats_are_ever_decoded() -> None:
     """PostScript in a .jpg would start Ghostscript; no such decoder may even be asked."""
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
-    with pytest.raises(FozoError, match=r"b\.jpg is not an image that fozo reads \(BMP, GIF, JPEG"):
-        read_image(script, "b.jpg")
-    with pytest.raises(FozoError, match=r"b\.jpg is not an image"):
-        header_size(script, "b.jpg")
+    for read in (read_image, header_size):
+        with pytest.raises(FozoError, match=r"b\.jpg is not an image that fozo reads \(BMP, GIF, JPEG"):
+            read(script, "b.jpg")
     stream = io.BytesIO()
     Image.new("RGB", (8, 8)).save(stream, "PCX")
     with pytest.raises(FozoError, match="is not an image that fozo reads"):
@@ -121,30 +107,20 @@ def test_names_in_no_encoding_are_names(tmp_path: Path) -> None:
         (folder / os.fsdecode(name)).write_bytes(encoded(7))
     images = open_images(tmp_path / "set", "folder")
     assert len(images) == 2 and images.read(0).shape == (16, 16, 3) and len(images.fingerprint) == 16
-    outcome = corrupt_tree(tmp_path / "set", tmp_path / "out", kinds=["contrast"], size=32, workers=1)
-    assert outcome.written == 2
+    assert corrupt_tree(tmp_path / "set", tmp_path / "out", kinds=["contrast"], size=32, workers=1).written == 2
     assert (tmp_path / "out" / "contrast" / "5" / folder.name / os.fsdecode(b"\xff.JPEG")).is_file()
-
-
-def tar_of(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, data in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return path
 
 
 @pytest.mark.usefixtures("little_memory")
 def test_a_label_does_not_decide_how_much_memory_is_taken(tmp_path: Path) -> None:
-    path = tar_of(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"9999999999"})
+    path = write_tar(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"9999999999"})
     with pytest.raises(FozoError, match=r"label 9999999999, above the limit of 100000; name classes with classes="):
         open_images(path)
 
 
 @pytest.mark.usefixtures("little_memory")
 def test_a_tar_header_does_not_either(tmp_path: Path) -> None:
-    path = tar_of(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"1"})
+    path = write_tar(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"1"})
     entry = tarfile.TarInfo("pax")
     entry.type, entry.size = tarfile.XHDTYPE, 7 << 30
     path.write_bytes(entry.tobuf() + path.read_bytes())

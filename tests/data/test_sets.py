@@ -6,10 +6,10 @@ import io
 import os
 import subprocess
 import sys
-import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,20 +18,16 @@ from PIL import Image
 
 from fozo.data.sets import CLEAN, Domain, ImageSet, imagenet_wnids, open_images
 from fozo.errors import FozoError
-
-Plant = Callable[..., Path]
+from tests.data.conftest import Plant, encoded, write_tar
 
 
 def labels_by_path(images: ImageSet) -> dict[str, int]:
-    return {sample.path: sample.label for sample in images.samples}
+    return dict(images.samples)
 
 
 def shade(images: ImageSet, path: str, domain: Domain = CLEAN) -> int:
     index = [sample.path for sample in images.samples].index(path)
     return int(images.read(index, domain)[0, 0, 0])
-
-
-# --- corrupted sets ---
 
 
 def c_tree(kinds: Mapping[str, str], severities: tuple[int, ...] = (1, 5)) -> list[str]:
@@ -53,17 +49,12 @@ def test_imagenet_c_with_and_without_group_folders(plant: Plant, grouped: bool) 
     # the paper's order, and kinds it does not have at the end
     order = ("gaussian_noise", "shot_noise", "fog", "odd_kind")
     assert images.domains == tuple(Domain(kind, severity) for kind in order for severity in (1, 5))
-    assert [tuple(sample) for sample in images.samples] == [
-        (f"{imagenet_wnids()[3]}/3.png", 3),
-        (f"{imagenet_wnids()[8]}/8.png", 8),
-    ]
+    assert images.samples == tuple((f"{imagenet_wnids()[label]}/{label}.png", label) for label in (3, 8))
     assert images.size == (16, 16)
     # files were planted as fog/1, fog/5, gaussian_noise/1, ...: two shades each, label 8 first
     assert images.read(1, Domain("gaussian_noise", 1))[0, 0, 0] == 4
     assert images.read(0, Domain("gaussian_noise", 5))[0, 0, 0] == 7
-    assert Domain("fog", 5).name == "fog/5"
-    few = open_images(root, kinds=["fog"], severities=[5])
-    assert few.domains == (Domain("fog", 5),)
+    assert open_images(root, kinds=["fog"], severities=[5]).domains == (Domain("fog", 5),)
     with pytest.raises(FozoError, match=r"no kind 'snow' in this set; it has fog"):
         open_images(root, kinds=["snow"])
 
@@ -112,8 +103,7 @@ def test_cifar_c_severities_are_blocks_of_rows(tmp_path: Path) -> None:
     pixels = cifar(tmp_path / "c")
     images = open_images(tmp_path / "c")
     assert (images.name, len(images), len(images.classes), images.size) == ("cifar-c", 4, 10, (32, 32))
-    assert images.domains[0] == Domain("gaussian_noise", 1)
-    assert len(images.domains) == 10
+    assert images.domains[0] == Domain("gaussian_noise", 1) and len(images.domains) == 10
     assert images.labels.tolist() == [3, 9, 0, 3]
     for severity in range(1, 6):
         for index in range(4):
@@ -145,14 +135,10 @@ def test_cifar_never_unpickles(tmp_path: Path) -> None:
         open_images(tmp_path / "c")
 
 
-# --- folders and tars ---
-
-
 def test_any_folder_of_classes(plant: Plant) -> None:
     root = plant(["zebra/2.png", "ant/deep/1.png", "ant/0.png", "zebra/.hidden.png", "zebra/notes.txt"])
     images = open_images(root)
-    assert images.name == "folder"
-    assert images.classes == ("ant", "zebra")
+    assert images.name == "folder" and images.classes == ("ant", "zebra")
     assert labels_by_path(images) == {"ant/0.png": 0, "ant/deep/1.png": 0, "zebra/2.png": 1}
     assert open_images(root, classes=["zebra", "bee", "ant"]).labels.tolist() == [2, 2, 0]
     with pytest.raises(FozoError, match=r"not among the 1 expected classes .*zebra"):
@@ -195,50 +181,38 @@ def test_numbered_folders_have_no_obvious_order(plant: Plant) -> None:
     assert open_images(plant((f"{digit}/x.png" for digit in range(10)), "digits")).labels.tolist() == list(range(10))
 
 
-def test_what_is_no_image_set(plant: Plant, tmp_path: Path) -> None:
-    with pytest.raises(FozoError, match="there is no file or folder"):
-        open_images(tmp_path / "absent")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FozoError, match=r"is not an image set: expected .* found 0 images and the folders nothing"):
-        open_images(tmp_path / "empty")
-    root = plant(["a/x.png", "b/x.png"])
-    (root / "c").mkdir()
-    with pytest.raises(FozoError, match="c hold no images"):
-        open_images(root)
-    with pytest.raises(FozoError, match="no layout 'imagenet-x'; choose from auto, imagenet"):
-        open_images(root, "imagenet-x")
-    with pytest.raises(FozoError, match=r"kinds= means nothing for the layout folder"):
-        open_images(root, "folder", kinds=["fog"])
-
-
-def write_tar(file: Path, members: Mapping[str, bytes], mode: str = "w") -> None:
-    with tarfile.open(file, mode) as archive:  # type: ignore[call-overload]
-        for name, content in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-
-
-def png(shade: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (9, 7), (shade, shade, shade)).save(stream, "PNG")
-    return stream.getvalue()
+def test_what_is_not_an_image_set(plant: Plant, tmp_path: Path) -> None:
+    plant(["a/x.png", "b/x.png"])
+    for folder in ("set/c", "empty"):
+        (tmp_path / folder).mkdir()
+    for path, options, words in (
+        ("absent", {}, "there is no file or folder"),
+        ("empty", {}, r"is not an image set: expected .* found 0 images and the folders nothing"),
+        ("set", {}, "c hold no images"),
+        ("set", {"layout": "imagenet-x"}, "no layout 'imagenet-x'; choose from auto, imagenet"),
+        ("set", {"layout": "folder", "kinds": ["fog"]}, r"kinds= means nothing for the layout folder"),
+    ):
+        with pytest.raises(FozoError, match=words):
+            open_images(tmp_path / path, **options)
 
 
 def test_tars_are_read_in_place(tmp_path: Path) -> None:
-    first = {"a/0.png": png(10), "a/0.cls": b"4", "./a/1.png": png(11), "./a/1.cls": b"2\n", "a/1.json": b"{}"}
-    second = {"0.cls": b"7", "0.seg.png": png(12)}
+    first = {
+        "a/0.png": encoded(10, (9, 7)),
+        "a/0.cls": b"4",
+        "./a/1.png": encoded(11),
+        "./a/1.cls": b"2\n",
+        "a/1.json": b"{}",
+    }
     shards = tmp_path / "shards"
     shards.mkdir()
     write_tar(shards / "000.tar", first)
-    write_tar(shards / "001.tar", second)
+    write_tar(shards / "001.tar", {"0.cls": b"7", "0.seg.png": encoded(12)})
     images = open_images(shards)
-    assert images.name == "webdataset"
+    assert images.name == "webdataset" and len(images.classes) == 8
     assert labels_by_path(images) == {"a/0.png": 4, "a/1.png": 2, "0.seg.png": 7}
     assert [shade(images, path) for path in ("0.seg.png", "a/1.png", "a/0.png")] == [12, 11, 10]
-    assert len(images.classes) == 8
-    one = open_images(shards / "000.tar", classes=list("abcde"))
-    assert one.labels.tolist() == [4, 2]
+    assert open_images(shards / "000.tar", classes=list("abcde")).labels.tolist() == [4, 2]
     assert images.store.measure("a/0.png", CLEAN) == (7, 9)
 
 
@@ -258,17 +232,50 @@ def test_tars_that_are_no_sets(tmp_path: Path, members: dict[str, bytes], words:
 
 
 def test_compressed_and_damaged_tars(tmp_path: Path) -> None:
-    write_tar(tmp_path / "x.tar", {"0.png": png(1), "0.cls": b"1"}, "w:gz")
+    write_tar(tmp_path / "x.tar", {"0.png": encoded(1), "0.cls": b"1"}, "w:gz")
     with pytest.raises(FozoError, match="not a readable uncompressed tar"):
         open_images(tmp_path / "x.tar")
-    write_tar(tmp_path / "y.tar", {"0.cls": b"1", "0.png": png(1) * 40})
+    write_tar(tmp_path / "y.tar", {"0.cls": b"1", "0.png": encoded(1) * 40})
     whole = (tmp_path / "y.tar").read_bytes()
     (tmp_path / "y.tar").write_bytes(whole[:1600])
     with pytest.raises(FozoError, match=r"y\.tar"):
         open_images(tmp_path / "y.tar").read(0)
 
 
-# --- what all sets can do ---
+@pytest.mark.parametrize("shape", [(3, 6, 6), (3, 6, 6, 3)])
+def test_gray_and_coloured_images_are_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    np.savez_compressed(tmp_path / "set.npz", images=pixels, labels=[0, 1, 1], classes=["a", "b"])
+    images = open_images(tmp_path / "set.npz")
+    assert (images.name, images.classes, images.size, images.corrupted) == ("arrays", ("a", "b"), (6, 6), False)
+    assert images.labels.tolist() == [0, 1, 1]
+    expected = np.repeat(pixels[1][..., None], 3, axis=2) if len(shape) == 3 else pixels[1]
+    got = images.read(1)
+    np.testing.assert_array_equal(got, expected)
+    got[:] = 0  # what a reader does to its copy stays there
+    np.testing.assert_array_equal(images.read(1), expected)
+    assert open_images(tmp_path / "set.npz", classes=("x", "y", "z")).classes == ("x", "y", "z")
+
+
+def test_npz_files_that_are_not_sets(tmp_path: Path) -> None:
+    good, path = np.zeros((3, 6, 6), np.uint8), tmp_path / "set.npz"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(FozoError, match=r"not a readable \.npz"):
+        open_images(path)
+    named = {"images": good, "labels": [0, 1, 1], "classes": ["a", "b"]}
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"labels": [0, 1, 2]}, "labels from 0 to 2 for 2 classes"),
+        ({"classes": np.array([object(), "a"], dtype=object)}, "not a readable"),  # a pickle, which is never loaded
+        *(({"images": wrong}, "give uint8 images .* and N whole numbers") for wrong in (good.astype(float), good[0])),
+        ({"labels": [0, 1]}, "give uint8 images .* and N whole numbers"),
+    ]
+    for changes, words in refused:
+        np.savez(path, **{**named, **changes})
+        with pytest.raises(FozoError, match=words):
+            open_images(path)
+    np.savez(path, images=good)
+    with pytest.raises(FozoError, match=r"not a readable \.npz of images, labels and classes"):
+        open_images(path)
 
 
 def test_crops_of_one_size_are_recognised(plant: Plant) -> None:
@@ -292,29 +299,22 @@ def test_an_image_that_breaks_the_promise_of_one_size(plant: Plant) -> None:
 
 
 def test_take_and_select(plant: Plant) -> None:
-    images = open_images(plant(f"{label}/{number}.png" for label in "ab" for number in range(20)))
+    images = open_images(plant(f"{label}/{number:02d}.png" for label in "ab" for number in range(20)))
+    # Published numbers on a subset mean something only while the seed still draws the same subset.
+    drawn = " ".join(sample.path for sample in images.take(5, seed=0).samples)
+    assert drawn == "a/00.png a/02.png a/11.png b/01.png b/18.png"
     few = images.take(9, seed=3)
-    assert len(few) == 9
-    assert few.samples == images.take(9, seed=3).samples
-    assert few.samples != images.take(9, seed=4).samples
+    assert len(few) == 9 and few.classes == images.classes and few.fingerprint != images.fingerprint
+    assert few.samples == images.take(9, seed=3).samples != images.take(9, seed=4).samples
     assert list(few.samples) == sorted(set(few.samples))
-    assert few.classes == images.classes
-    assert few.fingerprint != images.fingerprint
     assert images.take(40).samples == images.samples
     for count in (0, 41):
         with pytest.raises(FozoError, match=f"cannot take {count} of 40"):
             images.take(count)
     with pytest.raises(FozoError, match=r"1 of the 2 listed images are not in this folder set, first 'a/99\.png'"):
-        images.select(["a/1.png", "a/99.png"])
+        images.select(["a/01.png", "a/99.png"])
     with pytest.raises(FozoError, match="more than once"):
-        images.select(["a/1.png", "a/1.png"])
-
-
-def test_the_random_subset_never_changes(plant: Plant) -> None:
-    """Published numbers on a subset mean something only while the seed still draws the same subset."""
-    images = open_images(plant((f"{label}/{number:02d}.png" for label in "ab" for number in range(20)), size=(8, 8)))
-    drawn = " ".join(sample.path for sample in images.take(5, seed=0).samples)
-    assert drawn == "a/00.png a/02.png a/11.png b/01.png b/18.png"
+        images.select(["a/01.png", "a/01.png"])
 
 
 @pytest.mark.parametrize("module", ["torch", "fozo.data.corrupt_tree"])
@@ -323,36 +323,32 @@ def test_reading_needs_neither_torch_nor_what_writes_trees(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def other_pixels(root: Path, layout: str) -> None:
-    """Change one image of a set and nothing else."""
-    noise = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)).save(noise, "PNG")
+def fill(root: Path, layout: str, pixels: bytes, value: int) -> None:
+    """Write a set, whose first image is given as a file, or by its value."""
+    root.parent.mkdir(exist_ok=True)
     if layout == "arrays":
-        np.savez(root, images=np.full((2, 8, 8), 9, np.uint8), labels=[0, 1], classes=["a", "b"])
+        np.savez(root, images=np.full((2, 8, 8), value, np.uint8), labels=[0, 1], classes=["a", "b"])
     elif layout == "cifar-c":
-        array = np.load(root / "fog.npy")
-        array[7] += 1
-        np.save(root / "fog.npy", array)
+        np.save(root / "fog.npy", cifar(root) + np.uint8(value))
     elif layout == "webdataset":
-        write_tar(root, {"0.png": noise.getvalue(), "0.cls": b"0", "1.png": png(2), "1.cls": b"1"})
+        write_tar(root, {"0.png": pixels, "0.cls": b"0", "1.png": encoded(2), "1.cls": b"1"})
     else:
-        (root / "a" / "0.png").write_bytes(noise.getvalue())
+        (root / "a" / "0.png").write_bytes(pixels)
 
 
 @pytest.mark.parametrize("layout", ["folder", "webdataset", "arrays", "cifar-c"])
 def test_fingerprints_notice_other_pixels_under_the_same_names(plant: Plant, tmp_path: Path, layout: str) -> None:
-    root = tmp_path / {"webdataset": "x.tar", "arrays": "x.npz"}.get(layout, "set")
-    if layout == "arrays":
-        np.savez(root, images=np.zeros((2, 8, 8), np.uint8), labels=[0, 1], classes=["a", "b"])
-    elif layout == "cifar-c":
-        cifar(root)
-    elif layout == "webdataset":
-        write_tar(root, {"0.png": png(1), "0.cls": b"0", "1.png": png(2), "1.cls": b"1"})
-    else:
+    noise = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)).save(noise, "PNG")
+    root = (
         plant(["a/0.png", "b/1.png"])
+        if layout == "folder"
+        else tmp_path / {"webdataset": "x.tar", "arrays": "x.npz"}.get(layout, "set")
+    )
+    fill(root, layout, encoded(1), 0)
     images = open_images(root)
     assert images.name == layout and images.fingerprint == open_images(root).fingerprint
-    other_pixels(root, layout)
+    fill(root, layout, noise.getvalue(), 1)
     assert open_images(root).samples == images.samples
     assert open_images(root).fingerprint != images.fingerprint
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,27 +13,18 @@ from scipy.io import savemat
 from fozo.data.sets import imagenet_wnids, open_images, robustbench_list
 from fozo.data.sets.imagenet import imagenet_r_wnids
 from fozo.errors import FozoError
+from tests.data.conftest import Plant
 from tests.data.test_sets import labels_by_path, shade
 
-Plant = Callable[..., Path]
 VAL = "ILSVRC2012_val_{:08d}.JPEG"
-
-
-# --- the lists of classes ---
 
 
 def test_the_class_lists_are_imagenets() -> None:
     wnids = imagenet_wnids()
-    assert len(set(wnids)) == 1000
-    assert list(wnids) == sorted(wnids)
+    assert list(wnids) == sorted(set(wnids)) and len(wnids) == 1000
     # tench, tabby, tiger shark, toilet tissue: landmarks that all models agree on
     assert [wnids.index(w) for w in ("n01440764", "n02123045", "n01491361", "n15075141")] == [0, 281, 3, 999]
-    assert len(set(imagenet_r_wnids())) == 200
-    assert set(imagenet_r_wnids()) < set(wnids)
-    assert list(imagenet_r_wnids()) == sorted(imagenet_r_wnids())
-
-
-def test_the_class_lists_equal_timms() -> None:
+    assert list(imagenet_r_wnids()) == sorted(set(imagenet_r_wnids())) and len(imagenet_r_wnids()) == 200
     timm = find_spec("timm")
     if timm is None or not timm.submodule_search_locations:
         pytest.skip("timm is not installed")
@@ -44,17 +34,12 @@ def test_the_class_lists_equal_timms() -> None:
     assert indices == [imagenet_wnids().index(wnid) for wnid in imagenet_r_wnids()]
 
 
-# --- ImageNet ---
-
-
 def test_a_subset_of_imagenet_is_labelled_like_the_whole(plant: Plant) -> None:
     wnids = imagenet_wnids()
     root = plant(f"{wnids[label]}/{VAL.format(label)}" for label in (999, 7, 281))
     images = open_images(root)
-    assert images.name == "imagenet"
-    assert images.classes == wnids
+    assert images.name == "imagenet" and images.classes == wnids and images.labels.tolist() == [7, 281, 999]
     assert labels_by_path(images) == {f"{wnids[label]}/{VAL.format(label)}": label for label in (7, 281, 999)}
-    assert images.labels.tolist() == [7, 281, 999]
 
 
 def test_an_unknown_wnid_is_refused(plant: Plant) -> None:
@@ -98,19 +83,17 @@ def test_flat_files_are_labelled_like_folders(plant: Plant, tmp_path: Path, form
 
 
 def test_flat_files_need_labels_that_cover_them(plant: Plant, tmp_path: Path) -> None:
-    flat = plant([VAL.format(1), VAL.format(2)])
+    flat, labels = plant([VAL.format(1), VAL.format(2)]), tmp_path / "labels.txt"
     with pytest.raises(FozoError, match=r"2 flat validation files.*labels="):
         open_images(flat)
-    short = tmp_path / "short.txt"
-    short.write_text("n01440764\n")
-    with pytest.raises(FozoError, match="no label for 1 of 2 files"):
-        open_images(flat, labels=short)
-    short.write_text("490\n")
-    with pytest.raises(FozoError, match=r"neither meta\.mat nor map_clsloc"):
-        open_images(flat, labels=short)
-    short.write_text("tench\n")
-    with pytest.raises(FozoError, match="first line is 'tench'"):
-        open_images(flat, labels=short)
+    for text, words in (
+        ("n01440764", "no label for 1 of 2 files"),
+        ("490", r"neither meta\.mat nor map_clsloc"),
+        ("tench", "first line is 'tench'"),
+    ):
+        labels.write_text(f"{text}\n")
+        with pytest.raises(FozoError, match=words):
+            open_images(flat, labels=labels)
 
 
 def test_real_crops_are_a_labelled_subset(real_images: Path) -> None:
@@ -120,23 +103,17 @@ def test_real_crops_are_a_labelled_subset(real_images: Path) -> None:
     assert all(imagenet_wnids()[label] == path.split("/")[0] for path, label in images.samples)
 
 
-# --- R, V2, Sketch: always whole ---
-
-
 def test_imagenet_r_has_labels_to_199_and_a_mask(plant: Plant) -> None:
     images = open_images(plant(f"{wnid}/art_0.png" for wnid in reversed(imagenet_r_wnids())))
-    assert images.name == "imagenet-r"
-    assert images.labels.tolist() == list(range(200))
-    assert images.mask is not None
-    assert images.mask[:5] == (1, 2, 4, 6, 8)
+    assert images.name == "imagenet-r" and images.labels.tolist() == list(range(200))
+    assert images.mask is not None and images.mask[:5] == (1, 2, 4, 6, 8)
     for path, label in images.samples:
         assert imagenet_wnids()[images.mask[label]] == path.split("/")[0]
 
 
 def test_v2_labels_are_numbers_and_not_string_order(plant: Plant) -> None:
     images = open_images(plant((f"{number}/x.png" for number in range(1000)), size=(8, 8)))
-    assert images.name == "imagenet-v2"
-    assert images.labels.tolist() == list(range(1000))
+    assert images.name == "imagenet-v2" and images.labels.tolist() == list(range(1000))
     by_path = labels_by_path(images)
     # As strings, "10" comes third and "2" comes after "199".
     assert (by_path["10/x.png"], by_path["2/x.png"], by_path["999/x.png"]) == (10, 2, 999)
@@ -145,8 +122,7 @@ def test_v2_labels_are_numbers_and_not_string_order(plant: Plant) -> None:
 
 def test_sketch_is_known_by_its_files(plant: Plant) -> None:
     images = open_images(plant((f"sketch/{wnid}/sketch_1.png" for wnid in imagenet_wnids()), size=(8, 8)))
-    assert images.name == "imagenet-sketch"
-    assert images.labels.tolist() == list(range(1000))
+    assert images.name == "imagenet-sketch" and images.labels.tolist() == list(range(1000))
     assert images.samples[0].path == "n01440764/sketch_1.png"  # the wrapping folder is not part of the name
 
 
@@ -163,9 +139,6 @@ def test_missing_classes_are_named(plant: Plant, layout: str, folders: tuple[str
     root = plant((f"{folder}/x.png" for folder in folders), size=(8, 8))
     with pytest.raises(FozoError, match=words):
         open_images(root, layout)
-
-
-# --- RobustBench ---
 
 
 def test_the_5k_list_keeps_the_order_of_its_file(plant: Plant, tmp_path: Path) -> None:
@@ -186,10 +159,8 @@ def test_the_installed_5k_list() -> None:
     listed = robustbench_list()
     original = Path(package.submodule_search_locations[0], "helper_files", "imagenet_test_image_ids.txt")
     assert "\n".join(listed) == original.read_text()
-    assert len(set(listed)) == 5000
     wnids = {path.split("/")[0] for path in listed}
-    assert len(wnids) == 997
-    assert wnids < set(imagenet_wnids())
+    assert len(set(listed)) == 5000 and len(wnids) == 997 and wnids < set(imagenet_wnids())
     assert "robustbench" not in sys.modules
 
 

@@ -67,13 +67,13 @@ def test_a_module_a_function_and_a_file_keep_every_promise(tmp_path: Path) -> No
     check_engine(black_box(foreign(tmp_path / "a.onnx", ["N", 3, 16, 16]), threads=1))
 
 
-def test_what_nobody_told_is_learnt_from_the_first_batch() -> None:
+def test_what_is_not_given_is_taken_from_the_first_batch() -> None:
     engine = black_box(linear)
     assert engine.spec.image_size == (0, 0) and engine.spec.classes == 0
     for bad in (random_images(2)[0], np.full((2, 3, 16, 16), np.nan), random_images(2).transpose(0, 2, 3, 1)):
         with pytest.raises(fozo.FozoError):
             engine.check(bad)
-    assert engine.spec.image_size == (0, 0)  # a refused batch has told nothing
+    assert engine.spec.image_size == (0, 0)  # a refused batch changes nothing
     engine.run(engine.check(random_images(2)))
     assert engine.spec.image_size == (16, 16) and engine.spec.classes == CLASSES
     with pytest.raises(fozo.FozoError, match=r"reads float images of shape \[B, 3, 16, 16\]"):
@@ -110,7 +110,7 @@ def test_a_module_gets_tensors_and_a_function_what_came() -> None:
         np.testing.assert_allclose(logits, expected, rtol=1e-5)
 
 
-def test_fingerprints_tell_weights_files_and_names_apart(tmp_path: Path) -> None:
+def test_fingerprints_distinguish_weights_files_and_names(tmp_path: Path) -> None:
     def of(*arguments: Any, **options: Any) -> str:
         return black_box(*arguments, **options).spec.fingerprint
 

@@ -48,16 +48,16 @@ class Device(TorchFunctionMode):
                 self.back.append(args[0].numel())
                 return args[0].as_subclass(torch.Tensor)
             assert name not in READERS, f"a tensor elsewhere was read by {name}"
-        places = [*args[1:], *given.values()]
-        if name in ("to", "empty") and any(map(_is_elsewhere, places)):
+        targets = [*args[1:], *given.values()]
+        if name in ("to", "empty") and any(map(_is_elsewhere, targets)):
             made = args[0] if name == "to" else torch.empty(args[0])
-            kinds = [place for place in places if isinstance(place, torch.dtype)]
+            kinds = [target for target in targets if isinstance(target, torch.dtype)]
             return made.to(kinds[0] if kinds else made.dtype).as_subclass(Remote)
         return function(*args, **given)
 
 
-def _is_elsewhere(place: object) -> bool:
-    return isinstance(place, Remote) or (isinstance(place, (str, torch.device)) and str(place) == str(ELSEWHERE))
+def _is_elsewhere(target: object) -> bool:
+    return isinstance(target, Remote) or (isinstance(target, (str, torch.device)) and str(target) == str(ELSEWHERE))
 
 
 def pictures(count: int, seed: int, fade: float = 1.0) -> Floats:

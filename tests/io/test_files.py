@@ -28,7 +28,7 @@ from fozo.io import (
 
 @pytest.fixture(params=["fifo", "folder", "socket", "device"])
 def special(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Something that is no regular file, under a name like one's."""
+    """Something that is not a regular file, under the name of one."""
     path = tmp_path / f"{request.param}.jpg"
     if request.param == "fifo":
         os.mkfifo(path)

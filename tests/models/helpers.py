@@ -11,13 +11,8 @@ from torch import nn
 import fozo
 
 SIZES: dict[str, Any] = {
-    "img_size": 32,
-    "patch_size": 8,
-    "embed_dim": 48,
-    "depth": 3,
-    "num_heads": 4,
-    "num_classes": 6,
-}
+    "img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "num_classes": 6
+}  # fmt: skip
 
 
 def images(count: int = 3, channels: int = 3, height: int = 32, width: int = 32) -> torch.Tensor:

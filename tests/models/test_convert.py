@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -20,7 +19,7 @@ from fozo.errors import FozoError
 from fozo.models.convert import vit_from_state
 from fozo.models.names import Hints
 from fozo.types import NO_KNOBS, Knobs
-from tests.helpers import SMALL, TINY, random_images, random_vit
+from tests.helpers import TINY, random_vit
 from tests.models.helpers import SIZES, assert_equal_logits, images, shake, timm_vit
 
 TIMM = {
@@ -36,7 +35,6 @@ TIMM = {
     "deep_and_wide": {"depth": 5, "embed_dim": 96, "mlp_ratio": 2.0},
     "tanh": {"act_layer": "gelu_tanh"},
     "quick": {"act_layer": "quick_gelu"},
-    "average": {"global_pool": "avg"},
     "average_of_normed": {"global_pool": "avg", "fc_norm": False},
     "average_without_cls": {"global_pool": "avg", "class_token": False, "no_embed_class": True},
     "average_with_registers": {"global_pool": "avg", "class_token": False, "reg_tokens": 4},
@@ -156,103 +154,96 @@ def test_the_probe_leaves_a_training_model_in_training() -> None:
     assert_equal_logits(model.eval(), engine, images())
 
 
-class TestFiles:
-    def test_safetensors_and_torch_files_give_the_same_engine(self, tmp_path: Path) -> None:
-        model = timm_vit()
-        state = model.state_dict()
-        save_file(state, tmp_path / "model.safetensors")
-        torch.save({"model": {f"module.{name}": tensor for name, tensor in state.items()}}, tmp_path / "model.pth")
-        one = fozo.load_engine(tmp_path / "model.safetensors", heads=4)
-        two = fozo.load_engine(str(tmp_path / "model.pth"), heads=4)
-        assert one.spec.fingerprint == two.spec.fingerprint
-        assert_equal_logits(model, one, images())
+def test_safetensors_and_torch_files_give_the_same_engine(tmp_path: Path) -> None:
+    model = timm_vit()
+    state = model.state_dict()
+    save_file(state, tmp_path / "model.safetensors")
+    torch.save({"model": {f"module.{name}": tensor for name, tensor in state.items()}}, tmp_path / "model.pth")
+    one = fozo.load_engine(tmp_path / "model.safetensors", heads=4)
+    two = fozo.load_engine(str(tmp_path / "model.pth"), heads=4)
+    assert one.spec.fingerprint == two.spec.fingerprint
+    assert_equal_logits(model, one, images())
 
-    def test_a_pickle_is_never_run(self, tmp_path: Path) -> None:
-        ran = tmp_path / "ran"
 
-        class Trap:
-            def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
-                return Path.touch, (ran,)
+def test_a_pickle_is_never_run(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
 
-        torch.save({"weights": Trap()}, tmp_path / "trap.pth")
+    class Trap:
+        def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+            return Path.touch, (ran,)
+
+    torch.save({"weights": Trap()}, tmp_path / "trap.pth")
+    with pytest.raises(FozoError, match="not a readable weights file"):
+        fozo.load_engine(tmp_path / "trap.pth")
+    assert not ran.exists()
+
+
+def test_broken_files_are_one_clear_error(tmp_path: Path) -> None:
+    save_file(timm_vit().state_dict(), tmp_path / "model.safetensors")
+    data = (tmp_path / "model.safetensors").read_bytes()
+    for name, content in [("cut.safetensors", data[:-50]), ("empty.safetensors", b""), ("noise.pth", b"\x00" * 99)]:
+        (tmp_path / name).write_bytes(content)
         with pytest.raises(FozoError, match="not a readable weights file"):
-            fozo.load_engine(tmp_path / "trap.pth")
-        assert not ran.exists()
-
-    def test_broken_files_are_one_clear_error(self, tmp_path: Path) -> None:
-        save_file(timm_vit().state_dict(), tmp_path / "model.safetensors")
-        data = (tmp_path / "model.safetensors").read_bytes()
-        for name, content in [("cut.safetensors", data[:-50]), ("empty.safetensors", b""), ("noise.pth", b"\x00" * 99)]:
-            (tmp_path / name).write_bytes(content)
-            with pytest.raises(FozoError, match="not a readable weights file"):
-                fozo.load_engine(tmp_path / name)
-        with pytest.raises(FozoError, match="no file"):
-            fozo.load_engine(tmp_path / "missing.safetensors")
-        torch.save([1, 2], tmp_path / "list.pth")
-        with pytest.raises(FozoError, match="no state dict"):
-            fozo.load_engine(tmp_path / "list.pth")
-        with pytest.raises(FozoError, match=r"no file model\.onnx"):
-            fozo.load_engine("model.onnx")
-
-    def test_what_cannot_be_inferred_is_asked_for(self, tmp_path: Path) -> None:
-        path = tmp_path / "model.safetensors"
-        save_file(timm_vit().state_dict(), path)
-        with pytest.raises(FozoError, match="pass heads="):
-            fozo.load_engine(path)
-        with pytest.raises(FozoError, match="cannot be split over 5 heads"):
-            fozo.load_engine(path, heads=5)
-        save_file(timm_vit(img_size=(32, 64)).state_dict(), path)
-        with pytest.raises(FozoError, match="pass image_size"):
-            fozo.load_engine(path, heads=4)
-        assert fozo.load_engine(path, heads=4, image_size=(32, 64)).spec.image_size == (32, 64)
-        state = timm_vit().state_dict()
-        del state["blocks.1.norm2.bias"], state["blocks.1.norm2.weight"]
-        save_file(state, path)
-        with pytest.raises(FozoError, match=r"blocks\.1\.norm2\.\w+' is missing"):
-            fozo.load_engine(path, heads=4)
-
-    def test_a_named_file_runs_with_the_activation_and_the_epsilon_of_its_family(self, tmp_path: Path) -> None:
-        """No probe compares a file with its original, so what the name tells is all there is."""
-        model = timm_vit(act_layer="quick_gelu", norm_layer=partial(nn.LayerNorm, eps=1e-5), pre_norm=True)
-        path = tmp_path / "vit_small_patch8_clip_quickgelu_32.openai.safetensors"
-        save_file(model.state_dict(), path)
-        engine = fozo.load_engine(path, heads=4)
-        assert_equal_logits(model, engine, images())
-        assert engine.spec.mean == pytest.approx((0.481, 0.458, 0.408), abs=1e-3)
-        assert fozo.load_engine(path, heads=4, architecture="unknown").spec.mean is None
-
-    @pytest.mark.parametrize("name", ["vit_small_patch8_dinov2.lvd142m", "vit_small_patch8_reg4_dinov2.lvd142m"])
-    def test_the_number_in_dinov2_is_no_image_size(self, tmp_path: Path, name: str) -> None:
-        model = timm_vit(init_values=1e-5, reg_tokens=4 if "reg4" in name else 0, no_embed_class="reg4" in name)
-        save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
-        engine = fozo.load_engine(tmp_path / f"{name}.safetensors", heads=4)
-        assert engine.spec.image_size == (32, 32)
-        assert_equal_logits(model, engine, images())
-
-    def test_heads_of_huge_models_are_not_64_wide(self) -> None:
-        from timm.models.vision_transformer import VisionTransformer
-
-        with torch.device("meta"):
-            model = VisionTransformer(**{**SIZES, "embed_dim": 1280, "num_heads": 16, "depth": 1})
-        assert vit_from_state(model.state_dict(), Hints()).architecture.heads == 16
-
-    def test_a_name_that_does_not_fit_the_weights_is_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "model.safetensors"
-        save_file(timm_vit().state_dict(), path)
-        with pytest.raises(FozoError, match="patch"):
-            fozo.load_engine(path, architecture=TINY, heads=4)
-        with pytest.raises(FozoError, match="has tokens of width 192, but these weights are"):
-            fozo.load_engine(path, architecture="vit_tiny_patch8_32", heads=4)
+            fozo.load_engine(tmp_path / name)
+    torch.save([1, 2], tmp_path / "list.pth")
+    with pytest.raises(FozoError, match="no state dict"):
+        fozo.load_engine(tmp_path / "list.pth")
+    with pytest.raises(FozoError, match=r"no file model\.onnx"):
+        fozo.load_engine("model.onnx")
 
 
-def test_our_own_vit_and_an_engine_are_taken_as_they_are() -> None:
-    vit = random_vit()
-    engine = fozo.load_engine(vit)
-    assert fozo.load_engine(engine) is engine
-    with torch.inference_mode():
-        plain = vit(torch.from_numpy(random_images(2))).numpy()
-    np.testing.assert_allclose(fozo.NoAdapt(engine)(random_images(2)), plain, atol=1e-5)
-    assert engine.spec.image_shape == (SMALL.channels, *SMALL.image_size)
+def test_what_cannot_be_inferred_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file(timm_vit().state_dict(), path)
+    cases: list[tuple[dict[str, Any], str]] = [({}, "pass heads="), ({"heads": 5}, "cannot be split over 5 heads")]
+    for options, words in cases:
+        with pytest.raises(FozoError, match=words):
+            fozo.load_engine(path, **options)
+    save_file(timm_vit(img_size=(32, 64)).state_dict(), path)
+    with pytest.raises(FozoError, match="pass image_size"):
+        fozo.load_engine(path, heads=4)
+    assert fozo.load_engine(path, heads=4, image_size=(32, 64)).spec.image_size == (32, 64)
+    state = timm_vit().state_dict()
+    del state["blocks.1.norm2.bias"], state["blocks.1.norm2.weight"]
+    save_file(state, path)
+    with pytest.raises(FozoError, match=r"blocks\.1\.norm2\.\w+' is missing"):
+        fozo.load_engine(path, heads=4)
+
+
+def test_a_named_file_runs_with_the_activation_and_the_epsilon_of_its_family(tmp_path: Path) -> None:
+    """No probe compares a file with its original, so what the name tells is all there is."""
+    model = timm_vit(act_layer="quick_gelu", norm_layer=partial(nn.LayerNorm, eps=1e-5), pre_norm=True)
+    path = tmp_path / "vit_small_patch8_clip_quickgelu_32.openai.safetensors"
+    save_file(model.state_dict(), path)
+    engine = fozo.load_engine(path, heads=4)
+    assert_equal_logits(model, engine, images())
+    assert engine.spec.mean == pytest.approx((0.481, 0.458, 0.408), abs=1e-3)
+    assert fozo.load_engine(path, heads=4, architecture="unknown").spec.mean is None
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch8_dinov2.lvd142m", "vit_small_patch8_reg4_dinov2.lvd142m"])
+def test_the_number_in_dinov2_is_no_image_size(tmp_path: Path, name: str) -> None:
+    model = timm_vit(init_values=1e-5, reg_tokens=4 if "reg4" in name else 0, no_embed_class="reg4" in name)
+    save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
+    engine = fozo.load_engine(tmp_path / f"{name}.safetensors", heads=4)
+    assert engine.spec.image_size == (32, 32)
+    assert_equal_logits(model, engine, images())
+
+
+def test_heads_of_huge_models_are_not_64_wide() -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    with torch.device("meta"):
+        model = VisionTransformer(**{**SIZES, "embed_dim": 1280, "num_heads": 16, "depth": 1})
+    assert vit_from_state(model.state_dict(), Hints()).architecture.heads == 16
+
+
+def test_a_name_that_does_not_fit_the_weights_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file(timm_vit().state_dict(), path)
+    for name, words in ((TINY, "patch"), ("vit_tiny_patch8_32", "has tokens of width 192, but these weights are")):
+        with pytest.raises(FozoError, match=words):
+            fozo.load_engine(path, architecture=name, heads=4)
 
 
 def test_a_config_without_a_classifier_is_refused() -> None:
@@ -263,38 +254,23 @@ def test_a_config_without_a_classifier_is_refused() -> None:
         fozo.load_engine(Odd())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"blocks.999999999999.mlp.fc1.weight": torch.zeros(1)},
-        {"blocks.x.mlp.fc1.weight": torch.zeros(1)},
-        {"blocks.": torch.zeros(1)},
-        {"patch_embed.proj.weight": torch.zeros(24)},
-        {"patch_embed.proj.weight": torch.zeros(24, 3, 0, 4)},
-        {"pos_embed": torch.zeros(17, 24)},
-        {"head.weight": torch.zeros(7)},
-        {"head.weight": torch.zeros(0, 24)},
-        {"cls_token": torch.zeros(())},
-        {"reg_token": torch.zeros(3)},
-        {"norm.weight": torch.zeros(())},
-        {"blocks.0.mlp.fc1.weight": torch.zeros(())},
-        {"blocks.0.ls1.gamma": torch.zeros(())},
-        {"blocks.0.ls1.gamma": torch.zeros(5)},
-        {"extra.weight": torch.zeros(())},
-        {"fc_norm.weight": torch.zeros(24), "fc_norm.bias": torch.zeros(24)},
-        {"head_dist.weight": torch.zeros(7, 24)},
-        {"head_dist.weight": torch.zeros(6, 24), "head_dist.bias": torch.zeros(6)},
-        {"attn_pool.latent": torch.zeros(24)},
-        {"attn_pool.latent": torch.zeros(1, 1, 24), "attn_pool.q.weight": torch.zeros(24)},
-        {"attn_pool.kv.weight": torch.zeros(24)},
-    ],
-)
-def test_tensors_of_odd_shapes_are_one_sentence(tmp_path: Path, change: dict[str, torch.Tensor]) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
-    path = tmp_path / "vit.safetensors"
-    safetensors.save_file({**random_vit().state_dict(), **change}, path)
+ODD_SHAPES: list[dict[str, tuple[int, ...]]] = [
+    {"blocks.999999999999.mlp.fc1.weight": (1,)}, {"blocks.x.mlp.fc1.weight": (1,)}, {"blocks.": (1,)},
+    {"patch_embed.proj.weight": (24,)}, {"patch_embed.proj.weight": (24, 3, 0, 4)}, {"pos_embed": (17, 24)},
+    {"head.weight": (7,)}, {"head.weight": (0, 24)}, {"cls_token": ()}, {"reg_token": (3,)}, {"norm.weight": ()},
+    {"blocks.0.mlp.fc1.weight": ()}, {"blocks.0.ls1.gamma": ()}, {"blocks.0.ls1.gamma": (5,)}, {"extra.weight": ()},
+    {"fc_norm.weight": (24,), "fc_norm.bias": (24,)}, {"head_dist.weight": (7, 24)},
+    {"head_dist.weight": (6, 24), "head_dist.bias": (6,)}, {"attn_pool.latent": (24,)},
+    {"attn_pool.latent": (1, 1, 24), "attn_pool.q.weight": (24,)}, {"attn_pool.kv.weight": (24,)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", ODD_SHAPES)
+def test_tensors_of_odd_shapes_are_one_sentence(tmp_path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    changes = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    save_file({**random_vit().state_dict(), **changes}, tmp_path / "vit.safetensors")
     with pytest.raises(FozoError):
-        fozo.load_engine(path, heads=3)
+        fozo.load_engine(tmp_path / "vit.safetensors", heads=3)
 
 
 def test_a_tensor_without_all_of_its_numbers_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ timm = pytest.importorskip("timm")
 
 @cache
 def published() -> dict[str, Any]:
-    """All names that timm has weights for, with timm's facts about them."""
+    """All names that timm has weights for, with its configuration of each."""
     return {name: timm.models.get_pretrained_cfg(name) for name in timm.list_models(pretrained=True)}
 
 
@@ -26,14 +26,14 @@ def known() -> list[str]:
 
 
 def test_no_claim_contradicts_timm() -> None:
-    for name, facts in published().items():
+    for name, config in published().items():
         hints = hints_from_name(name)
         assert hints.name == name
-        assert (hints.mean, hints.std) in ((facts.mean, facts.std), (None, None)), name
-        assert hints.image_size in (facts.input_size[1:], None), name
+        assert (hints.mean, hints.std) in ((config.mean, config.std), (None, None)), name
+        assert hints.image_size in (config.input_size[1:], None), name
 
 
-def test_whoever_knows_the_architecture_and_the_tag_knows_the_normalisation() -> None:
+def test_architecture_and_tag_give_the_normalisation() -> None:
     unknown = [name for name in known() if hints_from_name(name).mean is None]
     assert len(known()) > 130
     # Apple's other models have another mean, so its tag tells nothing: the user is asked.
@@ -60,18 +60,13 @@ def test_architectures_are_what_their_names_say() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "my_model",
-        "vit_base_patch16_224.my_own_weights",
+        "", "my_model", "vit_base_patch16_224.my_own_weights",
         "vit_base_patch16_224",  # the bare name does not say which weights
-        "vit_small_patch16_dinov3.lvd1689m",
-        "vit_base_patch16_siglip_224.webli",
-        "vit_so400m_patch14_reg1_tipsv2.webli",
-        "vit_base_patch16_224_miil.in21k_ft_in1k",
-        "vit_giant_patch16_sapiens2.fb",
-        "flexivit_base.1200ep_in1k",
-        "",
+        "vit_small_patch16_dinov3.lvd1689m", "vit_base_patch16_siglip_224.webli",
+        "vit_so400m_patch14_reg1_tipsv2.webli", "vit_base_patch16_224_miil.in21k_ft_in1k",
+        "vit_giant_patch16_sapiens2.fb", "flexivit_base.1200ep_in1k",
     ],
-)
+)  # fmt: skip
 def test_what_a_name_does_not_tell_is_left_unknown(name: str) -> None:
     told = name.startswith("vit_base_patch16_224") and "miil" not in name
     assert hints_from_name(name) == Hints(name=name, image_size=(224, 224) if told else None)

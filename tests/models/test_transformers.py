@@ -15,14 +15,9 @@ from fozo.errors import FozoError
 from tests.models.helpers import assert_equal_logits, images, shake
 
 HF_SIZES: dict[str, Any] = {
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "image_size": 32,
-    "patch_size": 8,
-    "num_labels": 6,
-}
+    "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "image_size": 32,
+    "patch_size": 8, "num_labels": 6,
+}  # fmt: skip
 
 
 def hf_model(kind: str, **changes: Any) -> nn.Module:
@@ -69,16 +64,15 @@ def test_transformers_models_with_the_names_of_version_4() -> None:
     class Older(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = model
-            self.config = model.config
-            self.classifier = model.classifier
+            self.inner, self.config, self.classifier = model, model.config, model.classifier
 
         def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-            renamed = {}
-            for name, tensor in model.state_dict().items():
-                for new, past in old:
-                    name = re.sub(new, past, name)
-                renamed[name] = tensor
+            def past(name: str) -> str:
+                for new, earlier in old:
+                    name = re.sub(new, earlier, name)
+                return name
+
+            renamed = {past(name): tensor for name, tensor in model.state_dict().items()}
             assert "vit.encoder.layer.0.attention.attention.query.weight" in renamed
             return renamed
 

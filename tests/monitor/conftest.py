@@ -43,12 +43,9 @@ def material() -> Material:
     labels = np.array([images.samples[i].label for i in order])
     adapter = fozo.adapter(engine, fozo.calibrate(engine, [engine.spec.normalise(pixels[:CALIBRATION])]))
     left: list[int] = []
+    clean = pixels[:CALIBRATION], labels[:CALIBRATION]
     reference = fozo.MonitorReference.collect(
-        adapter,
-        pixels[:CALIBRATION],
-        labels[:CALIBRATION],
-        sample=20,
-        progress=lambda doing, done, total: left.append(total - done),
+        adapter, *clean, sample=20, progress=lambda doing, done, total: left.append(total - done)
     )
     assert left[-1] == 0 and len(left) > 10
     return Material(adapter, reference, pixels, labels)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -26,13 +28,10 @@ def clean() -> CleanImages:
 
 @pytest.mark.parametrize("size", [1, 4, 32, 256])
 def test_thresholds_and_p_values_agree(clean: CleanImages, size: int) -> None:
-    for rate in (0.01, 1e-4, 1e-6):
-        for content in (0.0, 0.25):
-            threshold = clean.threshold(rate, size, content)
-            assert clean.p_value(threshold, size, content) == pytest.approx(rate, rel=1e-6)
-            assert (
-                clean.p_value(threshold * 1.01, size, content) < rate < clean.p_value(threshold * 0.99, size, content)
-            )
+    for rate, content in product((0.01, 1e-4, 1e-6), (0.0, 0.25)):
+        threshold = clean.threshold(rate, size, content)
+        below, at, above = (clean.p_value(factor * threshold, size, content) for factor in (0.99, 1.0, 1.01))
+        assert above < rate < below and at == pytest.approx(rate, rel=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 8, 64])

@@ -38,8 +38,8 @@ def test_the_shadow_is_counted_and_compares(material: Material) -> None:
     assert adapter.passes_per_image == 1 and monitor.passes_per_image == 0.25
     comparison = monitor.status.shadow
     assert comparison is not None and comparison.pairs >= 16
-    plain = adapter.engine.run(adapter.engine.check(images))[Tap.LOGITS][0]
-    adapted_hits, plain_hits = (x.argmax(axis=1) == material.labels[400:528] for x in (adapted, plain))
+    both = adapted, plain_logits(adapter, images)
+    adapted_hits, plain_hits = (x.argmax(axis=1) == material.labels[400:528] for x in both)
     assert adapted_hits.mean() > plain_hits.mean() + 0.1  # here adaptation helps,
     assert comparison.gain is not None and comparison.gain > 0 and not comparison.hurts  # and the monitor knows
 
@@ -59,9 +59,7 @@ def test_plain_predictions_are_returned_while_adaptation_hurts(material: Materia
     run(guarded, images)
     assert monitor.status.guarding and monitor.events[-1].name == "guard" and guarded.metrics()["guarding"] == 1
     assert "adaptation hurts, so the plain model predicts" in monitor.sentence
-    last = images[-BATCH:]
-    plain = inner.engine.run(inner.engine.check(last))[Tap.LOGITS][0]
-    np.testing.assert_array_equal(guarded(last), plain)
+    np.testing.assert_array_equal(guarded(images[-BATCH:]), plain_logits(inner, images[-BATCH:]))
     assert guarded.passes_per_image == 2
     inner.step = lambda batch: honest(inner, batch)  # type: ignore[method-assign]
     run(guarded, material.images(slice(600, 792)))
@@ -70,13 +68,17 @@ def test_plain_predictions_are_returned_while_adaptation_hurts(material: Materia
     assert monitor.status.images == 0
 
 
+def plain_logits(method: fozo.Method[Any], images: Floats) -> Floats:
+    logits: Floats = method.engine.run(method.engine.check(images))[Tap.LOGITS][0]
+    return logits
+
+
 def test_equal_predictions_gain_and_lose_nothing(material: Material) -> None:
     """Shirts only: Align keeps every prediction, whatever the confidences of two regressions suggest."""
     monitor = fozo.Monitor(material.reference, shadow=1.0)
     guarded = fozo.Guarded(material.adapter.clone(), monitor)
     shirts = material.images(np.flatnonzero(material.labels == 6)[-96:])
-    plain = guarded.engine.run(guarded.engine.check(shirts))[Tap.LOGITS][0]
-    np.testing.assert_array_equal(run(guarded, shirts).argmax(axis=1), plain.argmax(axis=1))
+    np.testing.assert_array_equal(run(guarded, shirts).argmax(axis=1), plain_logits(guarded, shirts).argmax(axis=1))
     comparison = monitor.status.shadow
     assert comparison is not None and comparison.agreement == 1 and comparison.gain == 0 == comparison.error
     assert not comparison.hurts and not comparison.may_hurt and not monitor.events

@@ -22,7 +22,7 @@ def reports(adapter: fozo.Method[Any], monitor: fozo.Monitor, images: Floats) ->
     """All that is reported after each batch, and what is returned."""
     found: list[object] = []
     for start in range(0, len(images), BATCH):
-        found += [adapter(images[start : start + BATCH]).tobytes(), monitor.status, monitor.metrics()]
+        found += [adapter(images[start : start + BATCH]).tobytes(), monitor.status]
     return found
 
 

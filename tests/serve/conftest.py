@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
 from fozo.serve.run import _listen
 from fozo.serve.security import AccessPolicy
+from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
 
 MODEL = sample.MODELS["float32"]
 STATS = MODEL.with_suffix(".statistics.npz")
@@ -50,6 +51,29 @@ def config(state: Path | None = None, reference: Path | None = None, **settings:
     return ServeConfig((model,), state=None if state is None else str(state), port=0, **settings)
 
 
+def until(true: Any, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Counting:
+    """Counts the passes of another engine, which may wait for a signal before each."""
+
+    def __init__(self, engine: Engine, wait: threading.Event | None = None) -> None:
+        self.engine, self.wait, self.begun, self.batches = engine, wait, 0, list[int]()
+        self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
+        self.threads, self.check, self.head = engine.threads, engine.check, engine.head
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        self.begun += 1
+        if self.wait is not None:
+            assert self.wait.wait(30)
+        self.batches.append(len(batch))
+        return self.engine.run(batch, knobs, taps)
+
+
 @contextmanager
 def served(app: Starlette, port: int = 0, close: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Serve an application on a port of the loopback; at the end the server has to exit by itself, after ``close``."""
@@ -58,10 +82,7 @@ def served(app: Starlette, port: int = 0, close: Callable[[], None] = lambda: No
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=20))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started and thread.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.started, "the server did not start"
+    until(lambda: server.started)
     try:
         yield listener.getsockname()[1]
     finally:

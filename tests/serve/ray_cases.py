@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -19,9 +19,9 @@ from ray import serve
 from ray.util import list_named_actors
 
 from fozo.serve.ray import application, weight
-from fozo.serve.store import folder_name
 from tests.ray_process import two_nodes
-from tests.serve.conftest import NAME, config, foggy, frames
+from tests.serve.conftest import NAME, config, foggy, frames, until
+from tests.serve.test_cameras import header
 from tests.serve.test_server import Array, new_adapter
 
 PATH = f"/v2/models/{NAME}/infer"
@@ -48,13 +48,6 @@ def client(state: Path) -> Iterator[httpx.Client]:
             yield client
         serve.shutdown()  # type: ignore[no-untyped-call]
         ray.shutdown()
-
-
-def until(true: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def ask(client: httpx.Client, images: Array, camera: str, id: str, **headers: str) -> Array:
@@ -85,12 +78,6 @@ def replicas() -> dict[str, str]:
 
 def owner(camera: str) -> str:
     return max(replicas(), key=lambda replica: weight(replica, camera))
-
-
-def saved(state: Path, camera: str) -> int:
-    (path,) = state.glob(f"*/{folder_name(camera)}/camera.json")
-    count: int = json.loads(path.read_text())["images"]
-    return count
 
 
 def counts(client: httpx.Client, camera: str) -> list[float]:
@@ -125,20 +112,20 @@ def test_cameras_continue_where_a_replica_was_killed(client: httpx.Client, state
     def turn(i: int) -> None:
         for number, camera in enumerate(cameras):
             part = streams[camera][3 * i : 3 * i + 3]
-            header = {"serve_multiplexed_model_id": camera} if number % 2 else {}
-            found = ask(client, part, camera, f"{camera}-{i}", **header)
+            routed = {"serve_multiplexed_model_id": camera} if number % 2 else {}
+            found = ask(client, part, camera, f"{camera}-{i}", **routed)
             np.testing.assert_array_equal(found, np.asarray(adapters[camera](part), dtype=np.float32))
 
     turn(0)
     turn(1)
     assert all(counts(client, camera) == [6.0] for camera in cameras)  # each on one replica, and on no other
-    until(lambda: all(saved(state, camera) == 6 for camera in cameras))
+    until(lambda: all(header(state, camera)["images"] == 6 for camera in cameras), 120)
     before = replicas()
     victim = owner(cameras[0])
     ray.kill(ray.get_actor(before[victim], namespace="serve"))
     turn(2)
-    until(lambda: len(replicas()) == 2 and victim not in replicas())
-    until(lambda: client.get("/metrics").text.count("\nfozo_streams{") == 2)  # the new one is known to the others
+    until(lambda: len(replicas()) == 2 and victim not in replicas(), 120)
+    until(lambda: client.get("/metrics").text.count("\nfozo_streams{") == 2, 120)  # the others know the new one
     turn(3)  # some cameras belong to the new replica, and are released by the one that took them over
 
 
@@ -155,4 +142,4 @@ def test_rays_routing_alone_is_no_guarantee_but_the_locks_are(client: httpx.Clie
 def test_cameras_are_saved_at_shutdown(client: httpx.Client, state: Path) -> None:
     ask(client, frames(4), "last", "last-0")
     serve.delete("fozo")
-    until(lambda: saved(state, "last") == 4)
+    until(lambda: header(state, "last")["images"] == 4, 120)

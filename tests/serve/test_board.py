@@ -10,8 +10,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -36,10 +35,10 @@ def new_lines(history: History, viewer: Viewer) -> dict[str, dict[str, Any]]:
     return lines
 
 
-def names(history: History) -> list[str]:
-    message = history.changes(Viewer())
+def changes(history: History, viewer: Viewer | None = None) -> dict[str, Any]:
+    message = history.changes(viewer or Viewer())
     assert message is not None
-    return [camera for _, camera in message["all"]]
+    return message
 
 
 @pytest.mark.parametrize(
@@ -113,9 +112,7 @@ def test_a_camera_that_leaves_the_memory_stays_on_the_page_for_a_while() -> None
 
     history.forget("model", "b")
     history.record(reading("a", NOW + FORGOTTEN))
-    message = history.changes(viewer)
-    assert message is not None
-    assert message["all"] == [("model", "a")]  # a page that looks on takes b away
+    assert changes(history, viewer)["all"] == [("model", "a")]  # a page that looks on takes b away
     assert viewer.sent.keys() == {("model", "a")}
     history.record(reading("b", NOW + FORGOTTEN + 1))
     line = new_lines(history, viewer)["b"]
@@ -132,16 +129,12 @@ def test_a_new_camera_takes_the_place_of_a_silent_one_only() -> None:
     history.record(reading("a", NOW))
     history.record(reading("b", NOW + 1))
     history.record(reading("c", NOW + 2))
-    assert names(history) == ["a", "b"]
-    message = history.changes(viewer)
-    assert message is not None
-    assert message["limit"] == 2  # the page says that there are more
+    assert changes(history)["all"] == [("model", "a"), ("model", "b")]
+    assert changes(history, viewer)["limit"] == 2  # the page says that there are more
     history.record(reading("b", NOW + SILENT))
     history.record(reading("c", NOW + SILENT + 1))
-    assert names(history) == ["b", "c"]
-    message = history.changes(viewer)
-    assert message is not None
-    assert message["limit"] is None
+    assert changes(history)["all"] == [("model", "b"), ("model", "c")]
+    assert changes(history, viewer)["limit"] is None
 
 
 def test_numbers_that_json_does_not_have_are_left_out() -> None:
@@ -213,26 +206,15 @@ class Stream:
         self.socket.close()
 
 
-@contextmanager
-def open_stream(port: int) -> Iterator[Stream]:
-    stream = Stream(port)
-    try:
-        yield stream
-    finally:
-        stream.close()
-
-
 def test_a_stream_begins_with_all_and_a_burst_is_one_message() -> None:
     board = CameraBoard()
     for number in range(CAMERAS_PER_MESSAGE + 1):
         board.record(reading(f"cam-{number}"))
-    with serving(board) as port, open_stream(port) as stream:
+    with serving(board) as port, closing(Stream(port)) as stream:
         assert (stream.status, "text/event-stream" in stream.headers) == (200, True)
-        parts = [stream.next(), stream.next()]
-        assert [part and (part[0], len(part[1]["cameras"])) for part in parts] == [
-            ("snapshot", CAMERAS_PER_MESSAGE),
-            ("snapshot", 1),
-        ]
+        for count in (CAMERAS_PER_MESSAGE, 1):
+            part = stream.next()
+            assert part is not None and (part[0], len(part[1]["cameras"])) == ("snapshot", count)
         burst = 2000
         for number in range(burst):
             board.record(reading("cam-3", NOW + number / 1000, images=number))
@@ -249,7 +231,7 @@ def test_a_stream_begins_with_all_and_a_burst_is_one_message() -> None:
 
 def test_a_quiet_stream_has_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fozo.serve.board.HEARTBEAT", 0.2)
-    with serving(CameraBoard()) as port, open_stream(port) as stream:
+    with serving(CameraBoard()) as port, closing(Stream(port)) as stream:
         assert stream.next() is not None
         lines = [stream.file.readline() for _ in range(4)]
         assert lines[1::2] == [b": still here\n"] * 2  # between empty lines
@@ -259,7 +241,7 @@ def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
     board = CameraBoard(viewers=1)
     with serving(board) as port:
         address = f"http://127.0.0.1:{port}/events"
-        with open_stream(port) as stream:
+        with closing(Stream(port)) as stream:
             assert stream.next() is not None
             answer = httpx.get(address)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -267,14 +249,14 @@ def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
         while board.open:
             time.sleep(0.01)
         assert httpx.head(address).status_code == 200  # and ends
-        with open_stream(port) as stream:
+        with closing(Stream(port)) as stream:
             assert stream.next() is not None
 
 
 def test_a_viewer_that_does_not_read_blocks_no_other_and_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fozo.serve.board.STUCK", 1.0)
     board = CameraBoard(History(spacing=0.0))
-    with serving(board) as port, open_stream(port) as stuck, open_stream(port) as stream:
+    with serving(board) as port, closing(Stream(port)) as stuck, closing(Stream(port)) as stream:
         assert stuck.status == 200
         text = "x" * 20_000
         for number in range(600):  # far more than what sockets hold, were all of it sent

@@ -12,8 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,14 +26,13 @@ import fozo
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ServeConfig
 from fozo.serve.pool import TooBusy
-from fozo.serve.protocol import InferRequest, OutputSpec
+from fozo.serve.protocol import InferRequest
 from fozo.serve.store import CameraFolder, CameraInUse, folder_name
-from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
-from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
+from tests.serve.conftest import MODEL, NAME, STATS, Counting, config, foggy, frames, running, until
 from tests.serve.test_server import ask, jpeg, new_adapter
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LOGITS = (OutputSpec("logits", True),)
+LOGITS = {"logits": True}
 
 
 def request(images: Array, camera: str = "cam", id: str = "", **changes: Any) -> InferRequest:
@@ -59,6 +57,11 @@ def pool(settings: ServeConfig) -> Iterator[Any]:
         yield lambda *given, **named: server.pool.submit(server.models[NAME], request(*given, **named))
     finally:
         server.stop()
+
+
+def post(url: str, camera: str, picture: bytes = b"x") -> httpx.Response:
+    path, headers = f"http://{url}/v2/models/{NAME}/infer", {"Content-Type": "image/png"}
+    return httpx.post(path, params={"sequence_id": camera}, content=picture, headers=headers)
 
 
 def close(found: Array, expected: object) -> None:
@@ -145,10 +148,7 @@ def test_one_server_for_a_state(tmp_path: Path) -> None:
         InferenceServer(config(tmp_path))
     with running(config(tmp_path, shared=True)) as (url, _), pool(config(tmp_path, shared=True)) as submit:
         logits(submit(frames(1), "theirs"))
-        reply = httpx.post(
-            f"http://{url}/v2/models/{NAME}/infer", params={"sequence_id": "theirs"}, content=b"x",
-            headers={"Content-Type": "image/png"},
-        )  # fmt: skip
+        reply = post(url, "theirs")
         assert reply.status_code == 503 and "Retry-After" in reply.headers and "another server" in reply.json()["error"]
         assert ask(url, frames(1), sequence_id="ours").as_numpy("logits").shape == (1, 10)
 
@@ -230,88 +230,59 @@ def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
         close(logits(submit(foggy(frames(4)))), adapter(foggy(frames(4))))
 
 
-class Held:
-    """An engine that waits for a signal before every pass."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.go, self.waiting = engine, threading.Event(), 0
-        self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
-        self.threads = engine.threads
-        self.check, self.head = engine.check, engine.head
-
-    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        self.waiting += 1
-        assert self.go.wait(30)
-        return self.engine.run(batch, knobs, taps)
-
-
 @contextmanager
-def held(**settings: Any) -> Iterator[tuple[str, InferenceServer, Held]]:
+def held(**settings: Any) -> Iterator[tuple[str, InferenceServer, Counting, threading.Event]]:
     """A server whose model waits."""
     with running(config(**settings)) as (url, server):
-        engine = server.models[NAME].engine
-        hold = Held(engine.engine)
-        engine.engine = hold
+        engine, go = server.models[NAME].engine, threading.Event()
+        engine.engine = counting = Counting(engine.engine, go)
         try:
-            yield url, server, hold
+            yield url, server, counting, go
         finally:
-            hold.go.set()
-
-
-def until(true: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+            go.set()
 
 
 def test_full_queues_are_refused(tmp_path: Path) -> None:
-    with held(workers=1, max_camera_queue=2, max_queue=4) as (url, server, hold):
+    with held(workers=1, max_camera_queue=2, max_queue=4) as (url, server, hold, go):
         assert server.pool is not None
         model = server.models[NAME]
         futures = [server.pool.submit(model, request(frames(1)))]
-        until(lambda: hold.waiting)
+        until(lambda: hold.begun)
         futures += [server.pool.submit(model, request(frames(1))) for _ in range(2)]
-        path, headers = f"http://{url}/v2/models/{NAME}/infer", {"Content-Type": "image/png"}
-        slow = httpx.post(path, params={"sequence_id": "cam"}, content=b"x", headers=headers)
+        slow = post(url, "cam")
         assert slow.status_code == 429 and slow.headers["Retry-After"] and "send more slowly" in slow.json()["error"]
         futures.append(server.pool.submit(model, request(frames(1), "other")))
-        full = httpx.post(path, params={"sequence_id": "third"}, content=b"x", headers=headers)
+        full = post(url, "third")
         assert full.status_code == 503 and full.headers["Retry-After"] and "4 requests" in full.json()["error"]
-        hold.go.set()
+        go.set()
         assert all(logits(each).shape == (1, 10) for each in futures)
         metrics = httpx.get(f"http://{url}/metrics").text
         assert f'fozo_requests_total{{code="429",model="{NAME}"}} 1.0' in metrics
 
 
 def test_a_request_that_waits_too_long_is_refused(tmp_path: Path) -> None:
-    with held(workers=1, timeout=0.2) as (url, _, _):
-        path = f"http://{url}/v2/models/{NAME}/infer"
-        reply = httpx.post(path, content=_png(), headers={"Content-Type": "image/png"})
+    with held(workers=1, timeout=0.2) as (url, *_):
+        reply = post(url, "late", jpeg(frames(1)[0], "PNG"))
         assert reply.status_code == 504 and "within 0.2 s" in reply.json()["error"]
-
-
-def _png() -> bytes:
-    return jpeg(frames(1)[0], "PNG")
 
 
 def test_a_client_that_has_gone_is_not_worked_for() -> None:
     """A request that waits is dropped when its client hangs up; one that is under way is finished."""
-    with held(workers=1) as (url, server, hold):
+    with held(workers=1) as (url, server, hold, go):
         line = server.pool
         assert line is not None
         host, port = url.split(":")
-        picture = _png()
+        picture = jpeg(frames(1)[0], "PNG")
         head = f"POST /v2/models/{NAME}/infer?sequence_id=%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         clients = []
         for number, name in enumerate(("first", "second")):
             client = socket.create_connection((host, int(port)), timeout=20)
             client.sendall((head % name).encode() + b"Content-Length: %d\r\n\r\n" % len(picture) + picture)
             clients.append(client)
-            until(lambda wanted=number + 1: hold.waiting and line.queued == wanted)
+            until(lambda wanted=number + 1: hold.begun and line.queued == wanted)
         clients[1].close()
         until(lambda: line._slots[NAME, "second", 0].jobs[0][1].cancelled())
-        hold.go.set()
+        go.set()
         assert b"200 OK" in clients[0].recv(100)
         clients[0].close()
         until(lambda: line.queued == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,22 +97,10 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
 
 
 def test_the_number_of_labels_is_limited() -> None:
-    class Adapter:
-        memory = range(5)
-
-        def metrics(self) -> dict[str, float]:
-            return {"fallbacks": 1.0}
-
-    class Camera:
-        monitor, events, stateless, adapter = None, (), False, Adapter()
-        passes_per_image = 2.0
-
-        def __init__(self, name: str) -> None:
-            self.name = name
-
+    adapter = SimpleNamespace(memory=range(5), metrics=lambda: {"fallbacks": 1.0})
+    camera: Any = SimpleNamespace(monitor=None, events=(), stateless=False, adapter=adapter, passes_per_image=2.0)
     metrics = Metrics(max_labels=2)
-    for name in ("a", "b", "c", "d", "a", 'e"\n'):
-        camera: Any = Camera(name)
+    for camera.name in ("a", "b", "c", "d", "a", 'e"\n'):
         metrics.record("m", camera, 3)
     text = metrics.text().decode()
     assert 'fozo_images_total{model="m",stream="a"} 6.0' in text

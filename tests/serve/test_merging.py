@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -17,22 +16,7 @@ from fozo.serve.merging import RETRY_AFTER, MergingEngine, merge_knobs
 from fozo.testing import check_engine, random_images
 from fozo.types import NO_KNOBS, Batch, Engine, Images, Knobs, Move, Tap, Taps
 from tests.helpers import random_vit
-
-
-class Counting:
-    """Counts the passes of another engine, which may wait for a signal."""
-
-    def __init__(self, engine: Engine, wait: threading.Event | None = None) -> None:
-        self.engine, self.wait, self.batches = engine, wait, list[int]()
-        self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
-        self.threads = engine.threads
-        self.check, self.head = engine.check, engine.head
-
-    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        if self.wait is not None:
-            assert self.wait.wait(30)
-        self.batches.append(len(batch))
-        return self.engine.run(batch, knobs, taps)
+from tests.serve.conftest import Counting, until
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +49,7 @@ def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
     ]
     wishes.append((random_images(bundled.spec, 2, seed=9), knobs(bundled, 2, 9)))
     taps = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN)
-    with ThreadPoolExecutor(len(wishes)) as pool:
-        first = pool.submit(engine.run, engine.check(wishes[0][0]), wishes[0][1], taps)
-        while not engine._running:
-            time.sleep(0.001)
-        others = [pool.submit(engine.run, engine.check(images), own, taps) for images, own in wishes[1:]]
-        while len(engine._waiting) < len(others):
-            time.sleep(0.001)
-        hold.set()
-        found = [first.result(30), *(each.result(30) for each in others)]
+    found = waiting_calls(engine, hold, [each for each, _ in wishes], [own for _, own in wishes], taps)
     assert counting.batches == [1, sum(len(images) for images, _ in wishes[1:])]
     for (images, own), got in zip(wishes, found, strict=True):
         alone = bundled.run(bundled.check(images), own, taps)
@@ -81,25 +57,20 @@ def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
             np.testing.assert_allclose(got[tap], alone[tap], rtol=1e-3, atol=1e-4)
 
 
-def waiting_calls(engine: MergingEngine, hold: threading.Event, batches: Sequence[Images]) -> list[Any]:
-    """Run batches in threads, of which the first is held in its pass until all others wait; their logits or errors."""
+def waiting_calls(
+    engine: MergingEngine, hold: threading.Event, batches: Sequence[Images], knobs: Any = (), taps: Any = (Tap.LOGITS,)
+) -> list[Any]:
+    """Run batches in threads, of which the first is held in its pass until all others wait; their results or errors."""
     with ThreadPoolExecutor(len(batches)) as pool:
         futures = list[Future[Taps]]()
-        for number, batch in enumerate(batches):
-            futures.append(pool.submit(engine.run, engine.check(batch)))
-            until(lambda number=number: engine._running and len(engine._waiting) == number)  # type: ignore[misc]
+        for number, (batch, own) in enumerate(zip(batches, knobs or [NO_KNOBS] * len(batches), strict=True)):
+            futures.append(pool.submit(engine.run, engine.check(batch), own, taps))
+            until(lambda number=number: engine._running and len(engine._waiting) == number)
         hold.set()
-        results = [each.exception(30) or each.result()[Tap.LOGITS] for each in futures]
+        results = [each.exception(30) or each.result() for each in futures]
     hold.clear()
     assert engine._callers == engine._running == 0 and not engine._waiting
     return results
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize(("max_batch", "batches"), [(4, [2, 4, 4, 4]), (5, [2, 4, 4, 4]), (6, [2, 6, 6]), (1, [2] * 7)])
@@ -171,7 +142,7 @@ def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
 
     def batches() -> list[int]:
         counting.batches.clear()
-        assert all(isinstance(each, np.ndarray) for each in waiting_calls(engine, hold, images))
+        assert all(isinstance(each, dict) for each in waiting_calls(engine, hold, images))
         return counting.batches
 
     assert batches() == [2, 16, *[2] * 8]  # refused, then one by one

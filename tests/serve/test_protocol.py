@@ -64,7 +64,7 @@ def test_parameters() -> None:
     outputs = [{"name": "drift"}, {"name": "labels", "parameters": {"binary_data": False}}]
     read = read_request(body([1, 1, 1], [0], id="a", parameters=parameters, outputs=outputs), None, LIMITS)
     assert (read.id, read.camera, read.start, read.end) == ("a", str(2**64 - 1), True, False)
-    assert [(each.name, each.binary) for each in read.outputs] == [("drift", True), ("labels", False)]
+    assert read.outputs == {"drift": True, "labels": False}
     assert read.reported == {"drift"}
     for none in (0, ""):
         assert read_request(body([1, 1, 1], [0], parameters={"sequence_id": none}), None, LIMITS).camera == ""

@@ -13,12 +13,9 @@ SAVE_SHARE = 20  # a state is saved when this many times the duration of the las
 
 
 class Checkpoints:
-    """The saved states of one run.
+    """The saved states of one run, at least ``seconds`` apart.
 
-    Args:
-        folder: where they lie.
-        pattern: their names; the star is the number of batches that a state has seen.
-        seconds: least time between two savings.
+    The star in the ``pattern`` of their names is the number of batches that a state has seen.
     """
 
     def __init__(self, folder: Path, pattern: str, seconds: float = SAVE_SECONDS) -> None:
@@ -58,6 +55,5 @@ class Checkpoints:
         self._pause = max(self.seconds, SAVE_SHARE * (self._saved - start) if self.seconds else 0)
 
     def clear(self) -> None:
-        """Remove them all: the run is finished, or begun again."""
         for state in self._found().values():
             state.unlink()

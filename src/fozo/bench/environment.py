@@ -47,7 +47,6 @@ def environment(threads: int, device: str) -> Environment:
 
 
 def forget_peak(device: str) -> None:
-    """Reset the peak of memory, where the system can."""
     if device.startswith("cuda"):
         import torch
 

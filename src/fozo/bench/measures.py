@@ -201,7 +201,6 @@ def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
 
 
 def interval(values: Array) -> Interval:
-    """Cut off what lies outside the middle 95 %."""
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(high))
 

@@ -52,7 +52,6 @@ ADVICE = "see docs/bench.md for an example"
 
 
 def published(label: str) -> str:
-    """The label of the row with the published constants."""
     return label.removesuffix(TUNED)
 
 
@@ -146,7 +145,6 @@ class Experiment:
 
     @cached_property
     def hash(self) -> str:
-        """Ten hexadecimal digits of the SHA-256 of :meth:`identity`."""
         text = json.dumps({**self.identity(), "meaning": MEANING}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

@@ -29,13 +29,10 @@ from fozo.io import disk_errors
 def run_on_ray(
     experiments: Sequence[Experiment], setup: Setup, *, address: str | None = None, finished: Finished
 ) -> None:
-    """Run experiments on a cluster.
+    """Run experiments on a cluster: as many at a time as it has processors for, ``setup.threads`` to each.
 
-    Args:
-        experiments: what to run; as many at a time as the cluster has processors for, ``setup.threads`` to each.
-        setup: where and how.
-        address: of the cluster, as Ray writes it; by default the one Ray finds, or else a new one on this machine.
-        finished: called with every run, in the order in which they end.
+    ``address`` is as Ray writes it; by default the cluster that Ray finds, or else a new one on this machine.
+    ``finished`` is called with every run, in the order in which they end.
     """
     with _cluster(address) as ray, _token(Path(setup.out)) as token:
         room = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])

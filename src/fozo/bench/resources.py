@@ -198,7 +198,6 @@ class Resources:
         return create(experiment.method, engine, source, **{**given, **experiment.options})
 
     def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
-        """Measure the source statistics, or load them where that was done before."""
         clean = self.clean(experiment.calibration, streamed, experiment.stream.classes)
         kind = f"source{SourceStatistics.VERSION}"
         return self._cached(kind, engine, clean, SourceStatistics.load, calibrate, show)

@@ -40,15 +40,9 @@ def run_experiment(
 ) -> Run:
     """Run an experiment in its folder of the store, or finish it, or find it finished.
 
-    Args:
-        experiment: what to run.
-        resources: where engines and images come from.
-        store: where results are saved.
-        threads: processor threads; an unfinished run keeps the number that it began with, because the order of
-            additions, and so the last bits, may depend on it.
-        command: what the user typed, for the report.
-        save_seconds: least time between two savings of the state.
-        show: called with preparations, and after each batch with the accuracy so far.
+    An unfinished run keeps the number of ``threads`` that it began with, because the order of additions, and so the
+    last bits, may depend on it. ``command`` is what the user typed, for the report, ``save_seconds`` the least time
+    between two savings of the state. ``show`` is called with preparations, and after each batch.
     """
     with store.open(experiment) as folder:
         images = resources.images(experiment.stream)

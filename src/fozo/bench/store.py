@@ -89,7 +89,6 @@ class Run:
     folder: Path
 
     def records(self) -> list[BatchRecord]:
-        """Read the per-batch records, once."""
         return self._records
 
     @cached_property
@@ -216,7 +215,6 @@ class Store:
             return recipe, [recipe.experiments(each, seeds=sorted(each.seeds)) for each in asked]
 
     def stale(self) -> list[Path]:
-        """List the folders of experiments that are no longer asked for."""
         wanted = {experiment.hash for plan in self.plans()[1] for experiment in plan}
         found = sorted(path.parent for path in self.folder.glob(f"*/{EXPERIMENT}"))
         return [path for path in found if path.name.rpartition("-")[2] not in wanted]

@@ -1,4 +1,4 @@
-"""The ``fozo`` command: one file a command. However it ends, it says so in one sentence and by its exit code."""
+"""The ``fozo`` command. However it ends, it says so in one sentence and by its exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli import adapt, bench, calibrate, corrupt, data, demo, export, methods, quantise, report, serve, watch
+from fozo.cli import adapt, bench, data, demo, models, report, serve, watch
 from fozo.cli.options import as_command
 from fozo.cli.progress import Progress
 from fozo.errors import FozoError, ImageWarning, PluginWarning
@@ -28,8 +28,11 @@ CODES = (
 )
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)
-for _file in (demo, bench, report, calibrate, quantise, adapt, watch, serve, methods, corrupt, export):
-    app.command()(as_command(vars(_file)[_file.__name__.rpartition(".")[2]]))  # the function is called like its file
+for _command in (
+    demo.demo, bench.bench, report.report, models.calibrate, models.quantise, adapt.adapt, watch.watch, serve.serve,
+    models.methods, data.corrupt, models.export,
+):  # fmt: skip
+    app.command()(as_command(_command))
 sets = typer.Typer(help="Look at image sets.", no_args_is_help=True)
 sets.command()(as_command(data.check))
 app.add_typer(sets, name="data")

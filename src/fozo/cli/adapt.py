@@ -62,10 +62,11 @@ def adapt(
     A line is written as soon as its batch is done. OUT.log, beside it, is what fozo report makes a page of.
     """
     from fozo.bench.resources import needs
-    from fozo.cli.folder import label_by_folder, open_unlabelled, read_batches
+    from fozo.cli.folder import label_by_folder, read_batches
     from fozo.cli.folder_run import LOG, adapt_folder
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
+    from fozo.data.sets.folder import open_unlabelled
     from fozo.io import check_output, read_bytes
     from fozo.methods.common.info import NEEDS
     from fozo.methods.common.measured import MEASURED

@@ -6,14 +6,9 @@ import shlex
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from fozo.cli.demo_camera import CameraRun
 
 
 def demo(
@@ -27,9 +22,8 @@ def demo(
     from rich.console import Console
 
     from fozo.bench.report.render import write_page
-    from fozo.cli.demo_camera import SCRIPT, CameraRun, run_camera
+    from fozo.cli.demo_camera import SCRIPT, CameraRun, demo_page, print_scenes, run_camera
     from fozo.cli.demo_methods import compare_engines, print_methods, run_methods
-    from fozo.cli.demo_page import demo_page
     from fozo.cli.progress import Progress
     from fozo.data import sample
     from fozo.data.sets import open_images
@@ -57,21 +51,3 @@ def demo(
     write_page(out, page)
     print_methods(groups, console)
     print(f"Timeline, pictures, curves and conditions: {out}")
-
-
-def print_scenes(camera: CameraRun, console: Console) -> None:
-    from rich.table import Table
-
-    from fozo.bench.report.tables import full_name
-    from fozo.cli.demo_camera import HEADINGS, SEVERITY
-
-    table = Table(title=f"Scene by scene, accuracy (%), corruptions of severity {SEVERITY}", title_justify="left")
-    if not console.is_terminal:
-        table.box = None
-    table.add_column("scene", no_wrap=True)
-    for column in HEADINGS:
-        table.add_column(column, justify="right", no_wrap=True)
-    for scene in camera.scenes:
-        table.add_row(full_name(scene.domain), *scene.cells)
-    console.print(table)
-    console.print(camera.summary, highlight=False, soft_wrap=not console.is_terminal)

@@ -5,15 +5,25 @@ The plain model and Align see the same images; the monitor watches Align. Labels
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
 import numpy as np
+from markupsafe import Markup
+from rich.console import Console
+from rich.table import Table
 
 from fozo.bench.gains import Gain, by_image, signed
 from fozo.bench.measures import BatchRecord, score
+from fozo.bench.report.charts import Series, Span, line_chart
+from fozo.bench.report.colours import COLOURS
+from fozo.bench.report.page import chapters
+from fozo.bench.report.pictures import picture
+from fozo.bench.report.render import render
+from fozo.bench.report.tables import full_name
+from fozo.bench.store import Group
 from fozo.data import sample
 from fozo.data.images import Pixels
 from fozo.data.scenarios import Continual
@@ -32,6 +42,8 @@ SEVERITY = 3
 IMAGES = 256  # of each scene, at most
 BATCH = 16
 LATEST = 64  # images of a running accuracy: as many as of the monitor's estimate
+PICTURES = 3  # images of each scene: the last of its last batches, whether recognised or not
+PLAIN, ALIGN, EXPECTED = list(COLOURS).index("NoAdapt"), list(COLOURS).index("Align"), len(COLOURS)
 HEADINGS = ("plain", "adapted", "expected", "noticed after", "images")
 
 
@@ -201,3 +213,54 @@ def run_camera(images: int, seed: int) -> Iterator[Step]:
         events.clear()
         picture = Picture(original, camera, read, *names)
         yield Step(scene, seen, record(theirs, batch), record(ours, batch), monitor.status, reported, picture)
+
+
+def print_scenes(camera: CameraRun, console: Console) -> None:
+    table = Table(title=f"Scene by scene, accuracy (%), corruptions of severity {SEVERITY}", title_justify="left")
+    if not console.is_terminal:
+        table.box = None
+    table.add_column("scene", no_wrap=True)
+    for column in HEADINGS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for scene in camera.scenes:
+        table.add_row(full_name(scene.domain), *scene.cells)
+    console.print(table)
+    console.print(camera.summary, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def demo_page(camera: CameraRun, groups: Mapping[str, Group], quantised: str) -> str:
+    return render(
+        "demo.html",
+        title="fozo: a camera goes bad",
+        camera=camera,
+        timeline=_timeline(camera),
+        headings=HEADINGS,
+        severity=SEVERITY,
+        picture=picture,
+        pictures=PICTURES,
+        chapters=chapters(groups),
+        quantised=quantised,
+    )
+
+
+def _timeline(camera: CameraRun) -> Markup:
+    """Draw the accuracies, true and expected, with the scenes' names below and the events' numbers above."""
+    x = [step.images for step in camera.steps]
+    expected = [(step.images, e) for step in camera.steps if (e := step.status.accuracy) is not None]
+    series = [
+        Series(
+            "expected by the monitor, with its 95 % interval",
+            [images for images, _ in expected],
+            [100 * e.value for _, e in expected],
+            EXPECTED,
+            dashed=True,
+            low=[100 * e.low for _, e in expected],
+            high=[100 * e.high for _, e in expected],
+        ),
+        Series("plain model", x, camera.running_accuracy("plain"), PLAIN),
+        Series("adapted (Align)", x, camera.running_accuracy("adapted"), ALIGN),
+    ]
+    spans = [Span(s.first - 1, s.first - 1 + s.images, full_name(s.domain)) for s in camera.scenes]
+    events = [(event.image, str(number)) for number, (_, event) in enumerate(camera.events, 1)]
+    title = f"Accuracy of the latest {LATEST} images, and what the monitor expects without labels"
+    return line_chart(title, series, "", "accuracy (%)", spans=spans, events=events)

@@ -1,21 +1,26 @@
-"""A folder of images without labels: what ``calibrate``, ``quantise`` and ``adapt`` read."""
+"""Folders of images as the commands read them, and the monitor's reference that is made from one."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 from fozo.cli.progress import Progress
 from fozo.data.classes import match_classes
 from fozo.data.scenarios import Continual
+from fozo.data.sets import open_images
 from fozo.data.sets.base import CLEAN, ImageSet, Sample
 from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
 from fozo.data.streams import LabelledBatch, Stream
 from fozo.errors import FozoError
+from fozo.io import check_output, disk_errors
+from fozo.methods.registry import AnyMethod
+from fozo.monitor import MonitorReference
 from fozo.types import Engine, Spec
-
-__all__ = ["label_by_folder", "open_unlabelled", "read_batches"]
 
 
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
@@ -54,3 +59,27 @@ def read_batches(
         yield batch
         done += len(batch.samples)
         progress(doing, done, len(images))
+
+
+def read_reference(path: Path) -> MonitorReference:
+    if not path.exists():
+        raise FozoError(
+            f"there is no monitor reference {path}; give a folder of clean images as --clean to make it, or make it "
+            f"with fozo calibrate --monitor"
+        )
+    return MonitorReference.load(path)
+
+
+def make_reference(adapter: AnyMethod, clean: Path, path: Path) -> MonitorReference:
+    """Make it from a folder of clean images, whose classes are used if it has them, and write it."""
+    check_output(path)
+    try:
+        images = open_images(clean)
+    except FozoError:  # no set of classes: then a folder of images
+        images = open_unlabelled(clean)
+    with closing(Progress()) as progress:
+        made = MonitorReference.collect(adapter, images, progress=progress)
+    with disk_errors(path):
+        made.save(path)
+    print(f"fozo: {path} was made from {len(images)} clean images", file=sys.stderr)
+    return made

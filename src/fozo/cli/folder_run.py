@@ -138,18 +138,10 @@ def adapt_folder(
     state: Path | None = None,
     save_seconds: float | None = None,
 ) -> FolderRun:
-    """Adapt to images in order; write predictions and log batch by batch.
+    """Adapt to images in order; write predictions to ``out``, and the log beside it, batch by batch.
 
-    Args:
-        method: predicts; it is new.
-        images: what the batches are of.
-        out: the table of predictions.
-        batches: gives the batches from a number on.
-        identity: what has to be the same for a run to be continued (plain values).
-        labelled: whether the labels of the batches are true.
-        resume: continue an interrupted run; where there is none, begin.
-        state: continue from this file where it exists, and save there once all is done.
-        save_seconds: least time between two savings of the state.
+    ``batches`` gives the batches from a number on; their labels are true if ``labelled``. ``identity`` has to be the
+    same for a run to be continued by ``resume``. ``state`` is continued from where it exists, and saved in the end.
     """
     header = {"kind": KIND, "version": VERSION, **identity, "labelled": labelled, "state": state and str(state)}
     log_path, head = Path(f"{out}{LOG}"), f".{out.name}.state-"

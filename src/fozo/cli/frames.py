@@ -30,11 +30,9 @@ class Frame:
 
 
 def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
-    """Give frames in order; ``None`` where there is none yet.
+    """Give frames of a folder, a video file or the number of a camera in order; ``None`` where there is none yet.
 
-    Args:
-        source: a folder, a video file, or the number of a camera.
-        follow: whether to wait for more images in a folder, for ever.
+    ``follow`` waits for more images in a folder, for ever.
     """
     path = Path(source)
     if path.is_dir():
@@ -47,7 +45,6 @@ def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
 
 
 def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
-    """Images below a folder by name; with ``follow`` also those that come later, whatever their names."""
     done: set[Path] = set()
     failed: dict[Path, int] = {}
     while True:

@@ -57,8 +57,8 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
+    from fozo.cli.folder import make_reference, read_reference
     from fozo.cli.frames import frames
-    from fozo.cli.reference import make_reference, read_reference
     from fozo.io import check_output, disk_errors, open_output
     from fozo.monitor import Guarded, Monitor
     from fozo.public import adapter as make_adapter

@@ -54,12 +54,8 @@ class PhiloxNoise:
         return generator(self.seed, Purpose.DIRECTIONS, step).standard_normal(shape)
 
 
-class SignedUniform:
+class SignedUniform(PhiloxNoise):
     """Draws uniform in [0.5, 1] with a random sign, so that dividing by them is safe: one-sided SPSA's."""
-
-    def __init__(self, seed: int) -> None:
-        generator(seed, Purpose.SIGNED)
-        self.seed = seed
 
     def __call__(self, step: int, shape: tuple[int, ...]) -> Array:
         numbers = generator(self.seed, Purpose.SIGNED, step)

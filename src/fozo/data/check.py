@@ -16,12 +16,9 @@ from fozo.data.sets.base import Domain, mixed_sizes
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 
-DECODED = 256
-"""Images decoded by a quick check, evenly spaced over the set."""
-LISTED = 20
-"""Broken images that a report names."""
-CHUNK = 512
-"""Images handed to the threads at a time, so that millions of images are not millions of waiting jobs."""
+DECODED = 256  # images decoded by a quick check, evenly spaced over the set
+LISTED = 20  # broken images that a report names
+CHUNK = 512  # images handed to the threads at a time, so that millions of images are not millions of waiting jobs
 
 
 class Broken(NamedTuple):
@@ -37,36 +34,32 @@ class Report:
 
     path: Path
     images: ImageSet
-    sizes: Counter[tuple[int, int]]
-    """How many images have each (height, width)."""
+    sizes: Counter[tuple[int, int]]  # how many images have each (height, width)
     decoded: int
     broken: tuple[Broken, ...]
 
     def rows(self) -> list[tuple[str, str]]:
-        """The report as a table of names and values."""
         images, domains = self.images, len(self.images.domains)
         total = len(images) * domains
-        rows = [("path", str(self.path)), ("layout", images.name)]
-        count = str(len(images))
-        if images.corrupted:
-            rows += [("kinds", _kinds(images.domains))]
-            count += f" in each of {domains} domain{'s' * (domains > 1)}"
-        rows += [("images", count)]
-        rows += [("classes", f"{len(np.unique(images.labels))} with images, of {len(images.classes)}")]
+        each = f" in each of {domains} domain{'s' * (domains > 1)}" if images.corrupted else ""
         common = [f"{width}x{height} ({count})" for (height, width), count in self.sizes.most_common(3)]
-        others = len(self.sizes) - len(common)
-        rows += [("sizes", ", ".join(common) + (f" and {others} other sizes" if others else ""))]
+        others, more = len(self.sizes) - len(common), len(self.broken) - LISTED
         partly = f"headers of all {total} images, {self.decoded} images decoded"
-        rows += [("read", f"all {total} images decoded" if self.decoded == total else partly)]
-        rows += [("broken", str(len(self.broken)))]
-        rows += [(f"  {broken.image}", broken.reason) for broken in self.broken[:LISTED]]
-        if len(self.broken) > LISTED:
-            rows += [("  ...", f"and {len(self.broken) - LISTED} more")]
-        return rows
+        return [
+            ("path", str(self.path)),
+            ("layout", images.name),
+            *([("kinds", _kinds(images.domains))] if images.corrupted else []),
+            ("images", f"{len(images)}{each}"),
+            ("classes", f"{len(np.unique(images.labels))} with images, of {len(images.classes)}"),
+            ("sizes", ", ".join(common) + (f" and {others} other sizes" if others else "")),
+            ("read", f"all {total} images decoded" if self.decoded == total else partly),
+            ("broken", str(len(self.broken))),
+            *((f"  {broken.image}", broken.reason) for broken in self.broken[:LISTED]),
+            *([("  ...", f"and {more} more")] if more > 0 else []),
+        ]
 
 
 def _kinds(domains: tuple[Domain, ...]) -> str:
-    """List kinds with their severities, those with the same severities together."""
     groups: dict[str, list[str]] = {}
     for kind in dict.fromkeys(kind for kind, _ in domains):
         severities = ", ".join(str(severity) for other, severity in domains if other == kind)

@@ -23,8 +23,8 @@ from PIL import Image
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
-from fozo.data.sets.corrupted import RECORD, read_record
 from fozo.data.sets.folder import Tree, unlabelled
+from fozo.data.sets.imagenet import RECORD, read_record
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
@@ -40,8 +40,7 @@ class Outcome:
 
     written: int = 0
     skipped: int = 0
-    unreadable: tuple[str, ...] = ()
-    """One sentence for each image that could not be read, naming it."""
+    unreadable: tuple[str, ...] = ()  # one sentence for each image that could not be read, naming it
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(self.written + other.written, self.skipped + other.skipped, self.unreadable + other.unreadable)
@@ -80,23 +79,20 @@ def corrupt_tree(
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
-    """Corrupt every image of a class-folder tree.
+    """Corrupt every image of a folder of class folders, to files of ``size`` px.
 
     The pixels are those of :class:`~fozo.data.sources.Corrupting`. Random draws are keyed by
     ``class/file.JPEG``, so they do not depend on ``workers`` or on other images.
 
     Args:
-        images: folder that holds a folder for each class.
         out: folder for the result, made if needed. More kinds and severities may be added to it later, but
             not with another size or seed.
-        size: side of the images that are written.
-        seed: changes every random draw.
         crops: as in :func:`~fozo.data.sets.open_images`.
         workers: processes; by default one for each processor that this one may use.
         progress: called with the number of images done and their total.
     """
-    for kind in kinds:
-        check_kind(kind)
+    for kind in kinds:  # an unknown kind or a missing library is one error now and not one for each image
+        corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, 0)
     for severity in severities:
         check_severity(severity)
     if size < SMALLEST_SIDE:
@@ -110,9 +106,6 @@ def corrupt_tree(
         raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another folder")
     found = find_images(images)
     found = with_size(found) if crops else found
-    # A missing library should be one error now and not one for each image.
-    for kind in kinds:
-        corrupt(np.zeros((SMALLEST_SIDE, SMALLEST_SIDE, 3), np.uint8), kind, 1, seed)
     domains = tuple(dict.fromkeys(Domain(kind, severity) for kind in kinds for severity in severities))
     # The source goes to a worker with each image, so it is made for one image at a time.
     source = Corrupting(replace(found, samples=found.samples[:1]), size, seed)
@@ -132,7 +125,6 @@ def corrupt_tree(
 
 
 def find_images(root: Path) -> ImageSet:
-    """List the images of a class-folder tree, without labels."""
     if not root.is_dir():
         raise FozoError(f"there is no folder {root}; give a folder that holds a folder for each class")
     paths = list(chain.from_iterable(Tree(root).classes().values()))
@@ -147,7 +139,6 @@ def find_images(root: Path) -> ImageSet:
 
 
 def _corrupt_image(out: Path, domains: Sequence[Domain], source: Corrupting, sample: Sample) -> Outcome:
-    """Write every corruption of one image that is not there yet."""
     name = corrupted_name(sample.path)
     missing = [domain for domain in domains if not (out / domain.name / name).exists()]
     skipped = len(domains) - len(missing)

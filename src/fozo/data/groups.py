@@ -12,10 +12,15 @@ from importlib.resources import files
 
 from fozo.errors import FozoError
 
-CLASSES = 1000
-"""Of ImageNet-1k."""
-TUNING = ("birds", "fish", "insects", "primates", "vehicles", "clothing")
-"""The groups that strengths and thresholds were chosen on."""
+CLASSES = 1000  # of ImageNet-1k
+TUNING = (
+    "birds",
+    "fish",
+    "insects",
+    "primates",
+    "vehicles",
+    "clothing",
+)  # strengths and thresholds are from these
 
 
 def parse(text: str) -> tuple[int, ...]:
@@ -26,8 +31,7 @@ def parse(text: str) -> tuple[int, ...]:
 
 _paragraphs = files("fozo.data").joinpath("groups.txt").read_text(encoding="utf-8").split("\n\n")[1:]
 _named = {name: parse(text) for name, _, text in (paragraph.partition(":") for paragraph in _paragraphs)}
-HELD_OUT = tuple(name for name in _named if name not in TUNING)
-"""The groups that Align was not tuned on: results are of these."""
+HELD_OUT = tuple(name for name in _named if name not in TUNING)  # Align was not tuned on these: results are of them
 GROUPS: Mapping[str, tuple[int, ...]] = {
     **_named,
     "held_out": tuple(sorted(number for name in HELD_OUT for number in _named[name])),
@@ -36,7 +40,6 @@ GROUPS: Mapping[str, tuple[int, ...]] = {
 
 
 def class_indices(name: str) -> tuple[int, ...]:
-    """The classes of a group."""
     if name not in GROUPS:
         raise FozoError(f"there is no group of classes {name!r}; choose from {', '.join(GROUPS)}")
     return GROUPS[name]

@@ -31,6 +31,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -43,31 +44,19 @@ from fozo.io import open_regular
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
 
-EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Names of files that count as images in a folder, in lower case."""
-
+EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")  # of files in a folder
+# What is decoded, whatever a file is called; Pillow's other formats include programs (PostScript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""What is decoded, whatever a file is called; Pillow's other formats include programs (PostScript)."""
-MAX_PIXELS = 1 << 26
-"""Of an image, as it is stored and as it is resized: more than any usual camera's, and 500 MB while it is decoded."""
-MAX_ASPECT = 100
-"""How many times as long as wide an image may be."""
-MAX_BYTES = 512 << 20
-"""Of an image's file."""
-STRIP = 1 << 22
-"""Pixels converted at a time, so that a large image is in memory twice and not six times."""
+MAX_PIXELS = 1 << 26  # of an image, stored or resized: more than a usual camera's, and 500 MB while it is decoded
+MAX_ASPECT = 100  # how many times as long as wide an image may be
+MAX_BYTES = 512 << 20  # of an image's file
+STRIP = 1 << 22  # pixels converted at a time, so that a large image is in memory twice and not six times
 
-# ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio.
-RESIZE_RATIO = 256 / 224
+RESIZE_RATIO = 256 / 224  # ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio
 
 
 def read_image(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Pixels:
-    """Decode a file, or the bytes of one, to ``uint8 [height, width, 3]``.
-
-    Args:
-        source: path of the file, or its contents.
-        name: what to call it in an error; by default the path.
-    """
+    """Decode a file, or the bytes of one, to ``uint8 [height, width, 3]``; errors call it ``name``, or by its path."""
     return _opened(source, name, _to_rgb)
 
 
@@ -115,15 +104,10 @@ def _huge(name: str) -> str:
 
 
 def _refuse_huge(image: Image.Image, name: str) -> None:
-    """Refuse by the header what would take too much memory, decoded or resized."""
     width, height = image.size
     # A TIFF is decoded by the tile, whose size is its own and may be anything; the others have none.
-    tags = getattr(image, "tag_v2", {})
-    tile = 1
-    for tag in (322, 323):
-        side = tags.get(tag, 1)
-        tile *= side if isinstance(side, int) else 1
-    if width * height > MAX_PIXELS or tile > MAX_PIXELS:
+    tile = [side for tag in (322, 323) if isinstance(side := getattr(image, "tag_v2", {}).get(tag), int)]
+    if width * height > MAX_PIXELS or prod(tile) > MAX_PIXELS:
         raise FozoError(_huge(name))
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise FozoError(
@@ -161,8 +145,7 @@ def _strip_to_rgb(image: Image.Image, name: str) -> Pixels:
     return np.array(image.convert("RGB"))
 
 
-Size = int | tuple[int, int]
-"""The side of a square, or height and width."""
+Size = int | tuple[int, int]  # the side of a square, or height and width
 
 
 def sides(size: Size) -> tuple[int, int]:
@@ -173,11 +156,7 @@ def resize_crop(image: Pixels, size: Size, resize: Size | None = None) -> Pixels
     """Shrink or enlarge an image until it just covers ``resize`` (bilinear, antialiased), and cut out the middle.
 
     For squares these are the same pixels as torchvision's ``Resize(resize)`` + ``CenterCrop(size)`` on a PIL image.
-
-    Args:
-        image: ``uint8 [height, width, 3]``.
-        size: of what comes out.
-        resize: what the image covers before the crop; ImageNet's 256/224 of ``size`` by default.
+    ``resize`` is ImageNet's 256/224 of ``size`` by default.
     """
     tall, broad = sides(size)
     resize = (covered(tall), covered(broad)) if resize is None else resize

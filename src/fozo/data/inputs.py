@@ -42,12 +42,9 @@ from fozo.types import Floats, Images, ImagesT, Spec
 if TYPE_CHECKING:
     from fozo.data.sets import ImageSet
 
-BATCH = 64
-"""Images of a batch, where they come one by one."""
-BYTES = ("uint8", "torch.uint8")
-"""Types of pixels that are still to be normalised."""
-KEYS = ("pixel_values", "images", "image")
-"""Keys of the images in a dictionary: transformers', and those of many datasets."""
+BATCH = 64  # images of a batch, where they come one by one
+BYTES = ("uint8", "torch.uint8")  # types of pixels that are still to be normalised
+KEYS = ("pixel_values", "images", "image")  # of the images in a dictionary: transformers', and those of many datasets
 
 
 def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Images:
@@ -92,11 +89,12 @@ def batches(source: object, spec: Spec) -> Iterator[Images]:
         return (as_batch(source[start : start + BATCH], spec) for start in range(0, len(source), BATCH))
     if isinstance(source, ImageSet):
         return _read(source, spec)
-    if isinstance(source, Mapping) or _axes(source) or not _is_iterable(source):
+    iterable = hasattr(source, "__iter__") or hasattr(source, "__getitem__")
+    if isinstance(source, Mapping) or _axes(source) or not iterable:
         raise FozoError(
             f"cannot calibrate on {_describe(source)}; give a DataLoader, a folder of images, or an iterable of batches"
         )
-    return _gathered(source, spec)
+    return _gathered(cast("Iterable[object]", source), spec)
 
 
 def _gathered(source: Iterable[object], spec: Spec) -> Iterator[Images]:
@@ -128,10 +126,6 @@ def _is_picture(value: object) -> bool:
 def _axes(value: object) -> int:
     """The number of axes of an array, 3 for a PIL image, 0 for what is neither."""
     return value.ndim if is_array(value) else 3 * _is_picture(value)
-
-
-def _is_iterable(value: object) -> TypeGuard[Iterable[object]]:
-    return hasattr(value, "__iter__") or hasattr(value, "__getitem__")
 
 
 def _unwrapped(value: object) -> object:
@@ -199,7 +193,6 @@ def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch
 
 
 def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's or torch's
-    """Normalise bytes, of whatever size and order of axes."""
     pixels = _channels_last(_to_numpy(images), spec)
     if 0 in spec.image_size:  # a black box that has seen none yet reads any
         spec = replace(spec, image_size=pixels.shape[1:3])
@@ -222,12 +215,10 @@ def _channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.
         return pixels
     if pixels.ndim == 4 and pixels.shape[1] == channels:
         return np.moveaxis(pixels, 1, 3)
+    hints = {1: ", or [height, width]: convert other images to gray", 3: ": convert other images to RGB"}
     raise FozoError(
         f"{spec.name} reads images of {channels} channel{'s' * (channels != 1)}, but the uint8 images have shape "
-        f"{list(shape[-3:])}; give [height, width, {channels}]"
-        + {1: ", or [height, width]: convert other images to gray", 3: ": convert other images to RGB"}.get(
-            channels, ""
-        )
+        f"{list(shape[-3:])}; give [height, width, {channels}]{hints.get(channels, '')}"
     )
 
 
@@ -237,9 +228,8 @@ def sized_pixels(images: Sequence[npt.NDArray[np.uint8]], spec: Spec) -> npt.NDA
     height, width = spec.image_size if 0 not in spec.image_size else images[0].shape[:2]
     if spec.channels not in (1, 3):
         if any(image.shape != (height, width, spec.channels) for image in images):
-            raise FozoError(
-                f"{spec.name} has {spec.channels} channels, which cannot be resized; give {height}x{width} px"
-            )
+            unsized = f"{spec.name} has {spec.channels} channels, which cannot be resized"
+            raise FozoError(f"{unsized}; give {height}x{width} px")
         return np.stack(images)
     fitted = []
     for image in images:

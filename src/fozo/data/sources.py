@@ -51,7 +51,6 @@ def prepare(images: ImageSet, pixels: Pixels, size: Size, channels: int = 3) -> 
 
 
 def describe_preparation(images: ImageSet, size: Size, channels: int = 3) -> str:
-    """What :func:`prepare` does, in words."""
     high, wide = sides(size)
     final = f"{high}" if high == wide else f"{high}x{wide}"
     gray = " + luminance" if channels == 1 else ""

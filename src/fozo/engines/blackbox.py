@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import torch
 
 UNNAMED = "unnamed"  # fingerprint of functions without a name: states of another such function are not refused
-TAKES = ("torch", "numpy")
 
 
 class BlackBatch:
@@ -197,7 +196,7 @@ def black_box(
         takes: ``"torch"`` or ``"numpy"``, where a function can read only one of them; by default it gets what came.
         threads: of an ``.onnx`` file; by default every processor that this process may use.
     """
-    if takes is not None and takes not in TAKES:
+    if takes not in (None, "torch", "numpy"):
         raise FozoError(f"takes must be 'torch' or 'numpy', not {takes!r}")
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and (len(size) != 2 or min(size) < 1):

@@ -51,12 +51,9 @@ def load_arrays(
     kind: str,
     check: Callable[[dict[str, object], Mapping[str, ArraySpec]], None] = lambda header, specs: None,
 ) -> tuple[dict[str, object], dict[str, npt.NDArray[np.generic]]]:
-    """Read what :func:`save_arrays` wrote.
+    """Read a file of :func:`save_arrays` whose header has this ``kind``.
 
-    Args:
-        path: the file.
-        kind: what the header's ``kind`` has to be.
-        check: is shown the header and the arrays' specs before any array is read, and raises if they do not fit.
+    ``check`` gets the header and the arrays' specs before any array is read, and raises if they do not fit.
     """
     name = os.fspath(path)
     header: dict[str, object] = {}

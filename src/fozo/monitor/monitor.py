@@ -32,7 +32,7 @@ from fozo.monitor.event import Event, thumbnail
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.regression import Estimate, prediction_features
-from fozo.monitor.signatures import Guess, Signatures
+from fozo.monitor.signatures import Guess
 from fozo.monitor.state import StreamState
 from fozo.monitor.status import Status, changes, clear_changes
 from fozo.types import Floats, State, Tap
@@ -58,12 +58,9 @@ class Monitor:
         clock: returns the time of a batch, in seconds since 1970.
     """
 
-    passes_per_image: float = 0.0
-    """Forward passes of the plain model for the latest batch, beside the adapter's own."""
-    plain: Floats | None = None
-    """The plain model's logits of the latest batch, where it predicted all of its images."""
-    guarded: bool = False
-    """Whether it watches for :class:`fozo.Guarded`: then all images are compared while adaptation hurts."""
+    passes_per_image: float = 0.0  # of the plain model for the latest batch, beside the adapter's own
+    plain: Floats | None = None  # the plain model's logits of the latest batch, where it predicted all of its images
+    guarded: bool = False  # whether it watches for `Guarded`: then all images are compared while adaptation hurts
 
     def __init__(
         self,
@@ -177,10 +174,8 @@ class Monitor:
 
     def _owner(self) -> dict[str, object]:
         """What has to be the same for a state to be continued."""
-        clean, method = self.reference.clean, f"monitor of {self.reference.method}"
-        return {
-            "method": method, "fingerprint": self.reference.fingerprint, "reference": [clean.images, clean.length]
-        }  # fmt: skip
+        made, clean = self.reference, [self.reference.clean.images, self.reference.clean.length]
+        return {"method": f"monitor of {made.method}", "fingerprint": made.fingerprint, "reference": clean}
 
     @property
     def drift(self) -> Drift:
@@ -248,7 +243,7 @@ class Monitor:
             quality = changes(stream.features, white.mean)
             if signatures is not None:
                 coordinates = signatures.coordinates(stream.features)
-                guess = self._guess(signatures) if drift.drift_detected else None
+                guess = signatures.latest_guess(stream.features) if drift.drift_detected else None
         if reference.adapted is not None and coordinates is not None:
             outside, relative = guess is not None and not guess.known, reference.unlabelled
             expected = reference.adapted.estimate(stream.predictions, coordinates, outside=outside, relative=relative)
@@ -260,15 +255,6 @@ class Monitor:
             stream.images, drift, quality, clear_changes(quality, white.std), guess, accuracy, relative_accuracy,
             stream.faults.faults, comparison, stream.guarding,
         )  # fmt: skip
-
-    def _guess(self, signatures: Signatures) -> Guess:
-        """Diagnose the drift; where the latest images look like another corruption, name that one."""
-        features = self._stream.features
-        guess = signatures.guess(features)
-        if len(features) < 2 * RECENT:
-            return guess
-        late = signatures.guess(features[-RECENT:])
-        return late if late.known and late.kind not in guess.kinds else guess
 
     def _raise_events(self, before: Status, faults: list[Event], now: float) -> None:
         status, stream = self.status, self._stream
@@ -284,17 +270,16 @@ class Monitor:
         if name:
             stream.reported = None if status.guess is None else status.guess.kinds
             self._raise(Event(name, image, now, text, status.metrics()))
-        if status.guarding and not before.guarding:
-            text = "adaptation hurts: the plain model predicts"
-            self._raise(Event("guard", status.images, now, text, status.metrics()))
-        elif before.guarding and not status.guarding:
-            self._raise(Event("guard over", status.images, now, "adaptation no longer hurts", status.metrics()))
+        if status.guarding != before.guarding:
+            begun, over = (
+                ("guard", "adaptation hurts: the plain model predicts"),
+                ("guard over", "adaptation no longer hurts"),
+            )
+            name, text = begun if status.guarding else over
+            self._raise(Event(name, status.images, now, text, status.metrics()))
 
     def _is_other(self, guess: Guess) -> bool:
-        """Whether the guess differs from what was reported, and the latest images agree with it.
-
-        A window that is half fog and half clean may look like a third thing.
-        """
+        """Whether the guess differs from what was reported, and the latest images agree: mixed ones may mislead."""
         features, signatures = self._stream.features, self.reference.signatures
         if len(features) < RECENT or guess.kind == "clean" or guess.kind in (self._stream.reported or ()):
             return False

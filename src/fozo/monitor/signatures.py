@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fozo.monitor.drift import RECENT
 from fozo.types import Array
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -93,6 +94,11 @@ class Signatures:
         others = sorted((distance, kind) for kind, (distance, _) in found.items() if kind != best and distance < near)
         normalised = found[best][0] / len(mean) / expected
         return Guess(best, found[best][1], tuple(kind for _, kind in others), normalised < UNKNOWN, normalised)
+
+    def latest_guess(self, features: Array) -> Guess:
+        """Guess; where the latest images look like another corruption, name that one."""
+        guess, late = self.guess(features), self.guess(features[-RECENT:])
+        return late if len(features) >= 2 * RECENT and late.known and late.kind not in guess.kinds else guess
 
 
 def _standardised(features: Array, mean: Array, std: Array) -> Array:

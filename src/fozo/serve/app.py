@@ -29,28 +29,25 @@ from starlette.routing import Route
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
+from fozo.serve.board import CameraBoard, disconnect
+from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.metrics import Metrics
-from fozo.serve.model import ServedModel
 from fozo.serve.pool import Body, Pool, TooBusy
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
 from fozo.serve.security import CLOSE, AccessPolicy
 from fozo.serve.store import CameraInUse, claim
 
 if TYPE_CHECKING:
-    from fozo.serve.board import CameraBoard
-    from fozo.serve.cameras import Camera
     from fozo.serve.config import ServeConfig
 
 LOG = logging.getLogger("fozo.serve")
 EXTENSIONS = ["sequence", "sequence(string_id)", "binary_tensor_data"]
 MODEL_VERSION = "1"
 INLINE_JSON = 64 << 10  # bytes of JSON parsed on the event loop; longer JSON is parsed on a thread
-DISCONNECT_AFTER = 0.02
-"""Seconds after which the server watches for a client that hangs up; most responses are ready by then."""
+DISCONNECT_AFTER = 0.02  # seconds after which the server watches for a client that hangs up: most are answered by then
 BODIES = 8  # how many bodies of `max_body` bytes may be in memory at a time
 RETRY = {"Retry-After": "1"}
-IN_USE = {**RETRY, "Fozo-Camera": "elsewhere"}
-"""Headers of the refusal of a camera that another server holds: a proxy may then try the next one."""
+IN_USE = {**RETRY, "Fozo-Camera": "elsewhere"}  # for a camera that another server holds: a proxy may try the next one
 UNKNOWN_MODEL = "unknown"  # label of the metrics of requests for a model that does not exist
 
 
@@ -91,7 +88,6 @@ class InferenceServer:
             self.board.forget(model.name, name)
 
     def model(self, http: HTTPRequest) -> ServedModel:
-        """Find the model that a path names."""
         name, version = http.path_params["model"], http.path_params.get("version", MODEL_VERSION)
         model = self.models.get(name)
         if model is None:
@@ -101,7 +97,6 @@ class InferenceServer:
         return model
 
     async def infer(self, http: HTTPRequest) -> Response:
-        """Answer a request for predictions."""
         started, name, code = time.perf_counter(), UNKNOWN_MODEL, 500
         try:
             model = self.model(http)
@@ -166,7 +161,7 @@ class InferenceServer:
             await asyncio.wait(tasks, timeout=min(DISCONNECT_AFTER, timeout))
             if not future.done():
                 if http is not None:
-                    tasks.append(asyncio.ensure_future(_disconnect(http)))
+                    tasks.append(asyncio.ensure_future(disconnect(http.receive)))
                 await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
                 return future.result()
@@ -193,9 +188,8 @@ class InferenceServer:
         return JSONResponse(protocol.model_metadata(model.name, model.spec, f"fozo_{model.method}", model.monitored))
 
     async def index(self, http: HTTPRequest) -> Response:
-        return JSONResponse(
-            [{"name": name, "version": MODEL_VERSION, "state": "READY", "reason": ""} for name in self.models]
-        )
+        state = {"version": MODEL_VERSION, "state": "READY", "reason": ""}
+        return JSONResponse([{"name": name, **state} for name in self.models])
 
     async def load(self, http: HTTPRequest) -> Response:
         raise HTTPException(400, "models are chosen when the server starts; restart it with other ones")
@@ -229,14 +223,12 @@ class InferenceServer:
             finally:
                 await asyncio.to_thread(self.stop)
 
-        app = Starlette(
-            routes=[*routes, *([] if self.board is None else self.board.routes)],
-            lifespan=lifespan,
-            middleware=[
-                Middleware(AccessPolicy, token=self.config.token, hosts=(self.config.host, *self.config.allowed_hosts))
-            ],
-            exception_handlers={HTTPException: _error, ClientDisconnect: _error, Exception: _error},
-        )
+        if self.board is not None:
+            routes += self.board.routes
+        hosts = (self.config.host, *self.config.allowed_hosts)
+        access = Middleware(AccessPolicy, token=self.config.token, hosts=hosts)
+        handlers: Any = dict.fromkeys((HTTPException, ClientDisconnect, Exception), _error)
+        app = Starlette(routes=routes, lifespan=lifespan, middleware=[access], exception_handlers=handlers)
         app.state.server = self
         return app
 
@@ -264,21 +256,12 @@ def _too_long(most: int) -> HTTPException:
     return HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
 
 
-async def _disconnect(http: HTTPRequest) -> None:
-    """Wait until the client has closed the connection."""
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
-
-
 async def _error(http: HTTPRequest, error: Exception) -> Response:
-    """Report an error as the protocol does."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
-    return JSONResponse(
-        {"error": f"a fault of fozo itself ({type(error).__name__}); see the server's log"}, status_code=500
-    )
+    return JSONResponse({"error": f"a fault of fozo itself ({type(error).__name__}); see the server's log"}, 500)
 
 
 def create_app(config: ServeConfig, board: CameraBoard | None = None) -> Starlette:

@@ -21,15 +21,12 @@ from fozo.serve.page import document, policy
 
 VIEWERS = 16  # pages that may be open at a time
 PACE = 0.3  # seconds between two messages to a page: changes in between are sent together
-HEARTBEAT = 10.0
-"""Seconds after which something is sent although nothing changed, so that both sides notice a dead connection."""
+HEARTBEAT = 10.0  # seconds after which something is sent anyway, so that both sides notice a dead connection
 STUCK = 30.0  # seconds after which a page that reads nothing is given up
 HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
-}
+}  # fmt: skip
 
 
 class CameraBoard:
@@ -79,7 +76,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the page is closed, reads nothing any more, or the server stops."""
         self.board.open += 1
-        gone = asyncio.ensure_future(_disconnect(receive))
+        gone = asyncio.ensure_future(disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             with suppress(asyncio.TimeoutError):  # uvicorn then closes the connection, and logs it
@@ -109,6 +106,7 @@ async def _send(send: Send, body: bytes, more: bool = True) -> None:
     await asyncio.wait_for(send({"type": "http.response.body", "body": body, "more_body": more}), STUCK)
 
 
-async def _disconnect(receive: Receive) -> None:
+async def disconnect(receive: Receive) -> None:
+    """Wait until the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

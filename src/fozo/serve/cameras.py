@@ -1,4 +1,4 @@
-"""A camera: its own adapter, perhaps a monitor, and its latest responses.
+"""A served model, and its cameras: each has its own adapter, perhaps a monitor, and its latest responses.
 
 Clients repeat requests: one whose connection broke cannot know whether its images were learnt from. So the latest
 responses are kept by the ``id`` of their requests, saved together with the state: a repeated request gets the same
@@ -13,23 +13,27 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fozo.core.statistics import SourceStatistics
+from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 from fozo.methods.base import Method
-from fozo.monitor import Event, Guarded, Monitor
+from fozo.methods.registry import create
+from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.monitor.event import thumbnail
+from fozo.public import adapter as make_adapter
+from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
-from fozo.serve.protocol import InferRequest, InferResponse, Limits
-
-if TYPE_CHECKING:
-    from fozo.serve.store import CameraFolder
+from fozo.serve.merging import MergingEngine
+from fozo.serve.protocol import ACCURACY, DRIFT, InferRequest, InferResponse, Limits
+from fozo.serve.store import CameraFolder, StateFolder
+from fozo.types import Tap
 
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
@@ -38,8 +42,7 @@ FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
 UNKNOWN_ACCURACY = 0.5, 0.0, 1.0  # the expected accuracy where there is no estimate: of images that cannot be pictures
 
 
-def digest(request: InferRequest) -> str:
-    """Hash a request's images."""
+def digest(request: InferRequest) -> str:  # of its images
     found = hashlib.blake2b(digest_size=16)
     if isinstance(request.tensor, tuple):
         for part in request.tensor:
@@ -170,17 +173,15 @@ class Camera:
 
     def reading(self, model: str) -> Reading:
         """What is known of the camera now, for the page."""
-        seen = Reading(model, self.name, time.time(), self.images)
+        seen = model, self.name, time.time(), self.images
         if self.monitor is None:
-            return seen
-        status = self.monitor.status
-        drift, expected, (before, after) = status.drift, status.accuracy, self._thumbnails(self.monitor)
-        return replace(
-            seen, drift=drift.distance, threshold=drift.threshold, drifted=drift.drift_detected,
-            warning=drift.warning_detected, accuracy=None if expected is None else expected.value,
-            accuracy_low=None if expected is None else expected.low,
-            accuracy_high=None if expected is None else expected.high,
-            sentence=status.sentence, events=tuple(self.events), before=before, after=after,
+            return Reading(*seen)
+        status, (before, after) = self.monitor.status, self._thumbnails(self.monitor)
+        drift, expected = status.drift, status.accuracy
+        value, low, high = (None, None, None) if expected is None else (expected.value, expected.low, expected.high)
+        return Reading(
+            *seen, drift.distance, drift.threshold, drift.drift_detected, drift.warning_detected, value,
+            low, high, status.sentence, tuple(self.events), before, after,
         )  # fmt: skip
 
     def _thumbnails(self, monitor: Monitor) -> tuple[bytes | None, bytes | None]:
@@ -194,15 +195,13 @@ class Camera:
         else:
             pixels = monitor.quality.pixels(frame[None])[0]
         before, read = base64.b64decode(thumbnail(pixels)), self.adapter.last_input
-        if read is None:
-            return before, None
-        return before, base64.b64decode(thumbnail(monitor.quality.pixels(read[None])[0]))
+        after = None if read is None else base64.b64decode(thumbnail(monitor.quality.pixels(read[None])[0]))
+        return before, after
 
     @property
     def adapter(self) -> Method[Any]:
         """What adapts and is saved: the method, or what it guards."""
-        inner = self.method.inner if isinstance(self.method, Guarded) else None
-        return self.method if inner is None else inner
+        return self.method.inner if isinstance(self.method, Guarded) else self.method
 
     @property
     def passes_per_image(self) -> float:
@@ -221,6 +220,61 @@ class Camera:
         self.unsaved = 0
 
     def close(self) -> None:
-        """Unlock the folder."""
         if self.folder is not None:
             self.folder.close()
+
+
+class ServedModel:
+    """One model of a server: its engine, shared by all cameras, and how a camera is made."""
+
+    def __init__(self, config: ModelConfig, server: ServeConfig) -> None:
+        self.name, self.config, self.server = config.name, config, server
+        engine = load_engine(config.model, config.load)
+        if 0 in engine.spec.image_size:
+            raise FozoError(f"{config.model} does not name the size of its images; give image_size")
+        # One pass finds the classes of a black box, and whether the model gives logits at all.
+        engine.run(engine.check(np.zeros((1, *engine.spec.image_shape), np.float32)), taps=(Tap.LOGITS,))
+        self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch)
+        self.spec = engine.spec
+        source = None if config.stats is None else SourceStatistics.load(config.stats)
+        options: dict[str, Any] = dict(config.options)
+        self._prototype: Method[Any]
+        if config.method is not None:
+            self._prototype = create(config.method, self.engine, source, **options)
+        elif source is None:
+            raise FozoError(f"the model {self.name} has no stats; give what fozo calibrate wrote, or another method")
+        else:
+            self._prototype = make_adapter(self.engine, source, **options)
+        self.method = self._prototype.info.name
+        self.reference = None if config.reference is None else MonitorReference.load(config.reference)
+        accuracy = self.reference is not None and self.reference.expects_accuracy
+        self.monitored = ((ACCURACY,) if accuracy else ()) + (() if self.reference is None else (DRIFT,))
+        self._create(lambda event: None)  # refuses a reference of another model or method
+        self.folder = None if server.state is None else StateFolder(Path(server.state), self.name)
+
+    def open(self, name: str) -> Camera:
+        """Bring a camera to memory: from its folder, or new."""
+        if self.folder is None:
+            return Camera(name, self._create, thumbnails=self.server.thumbnails)
+        if self.folder.count >= self.server.max_known and not self.folder.has(name):
+            raise FozoError(
+                f"the server knows {self.folder.count} cameras of {self.name} already; remove folders of old ones from "
+                f"{self.folder.path}, or raise max_known"
+            )
+        folder = self.folder.open(name)
+        try:
+            return Camera(name, self._create, folder, thumbnails=self.server.thumbnails)
+        except BaseException:
+            folder.close()
+            raise
+
+    def stateless(self) -> Camera:
+        """Make a camera for one request, of which nothing is kept."""
+        return Camera("", self._create, stateless=True)
+
+    def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:
+        adapter = self._prototype.sibling()
+        if self.reference is None:
+            return adapter, None
+        monitor = Monitor(self.reference, shadow=self.config.shadow, on_event=on_event)
+        return (Guarded(adapter, monitor) if self.config.guard else adapter), monitor.watch(adapter)

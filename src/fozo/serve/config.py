@@ -69,8 +69,7 @@ class ServeConfig:
     max_labels: int = 100  # cameras with their own metrics; the rest are called `other`
     thumbnails: bool = False  # whether the page shows the latest frame of each camera, which may show people
     token: str | None = None  # what clients have to send as a bearer token
-    allowed_hosts: tuple[str, ...] = ()
-    """Names that the server answers to beside ``host``, ``localhost`` and addresses; ``*`` for any."""
+    allowed_hosts: tuple[str, ...] = ()  # names to answer to beside `host`, `localhost` and addresses; `*` for any
     certificate: str | None = None  # file of the TLS certificate, with its `key`
     key: str | None = None
 
@@ -92,8 +91,7 @@ class ServeConfig:
             raise FozoError("TLS needs a certificate and its key; give both")
 
 
-FILES = ("state", "certificate", "key", "stats", "reference", "model")
-"""Settings that name a file, relative to the configuration's folder."""
+FILES = ("state", "certificate", "key", "stats", "reference", "model")  # settings that name a file
 
 
 def read_config(path: Path) -> ServeConfig:
@@ -115,7 +113,6 @@ def read_config(path: Path) -> ServeConfig:
 
 
 def read_token(path: str) -> str:
-    """Read the token that clients have to send."""
     return read_text(path).strip()
 
 

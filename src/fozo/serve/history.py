@@ -71,8 +71,7 @@ class Point(NamedTuple):
     high: float | None
 
     @property
-    def excess(self) -> float:
-        """Drift above its threshold."""
+    def excess(self) -> float:  # of drift above its threshold
         return -math.inf if self.drift is None else self.drift - (self.threshold or 0.0)
 
 
@@ -121,28 +120,16 @@ class CameraHistory:
         fresh = sent < self.created
         sent = 0 if fresh else sent
         reading = self.reading
+        events = [event for version, event in self.events if version > sent]
         return {
-            "model": reading.model,
-            "camera": reading.camera,
-            "state": reading.state,
-            "time": rounded(reading.time, 2),
-            "images": reading.images,
-            "drift": rounded(reading.drift),
-            "threshold": rounded(reading.threshold),
-            "accuracy": rounded(reading.accuracy),
-            "low": rounded(reading.accuracy_low),
-            "high": rounded(reading.accuracy_high),
-            "sentence": reading.sentence,
-            "gone": self.evicted,
-            "fresh": fresh,
+            "model": reading.model, "camera": reading.camera, "state": reading.state, "images": reading.images,
+            "time": rounded(reading.time, 2), "drift": rounded(reading.drift), "threshold": rounded(reading.threshold),
+            "accuracy": rounded(reading.accuracy), "low": rounded(reading.accuracy_low),
+            "high": rounded(reading.accuracy_high), "sentence": reading.sentence, "gone": self.evicted, "fresh": fresh,
             "points": [point[1:] for point in self.points if point.version > sent],
-            "events": [
-                [rounded(event.time, 2), event.image, event.name, event.text]
-                for version, event in self.events
-                if version > sent
-            ],
+            "events": [[rounded(event.time, 2), event.image, event.name, event.text] for event in events],
             "frames": 0 if self.before is None else self.frames_version,
-        }
+        }  # fmt: skip
 
 
 class History:
@@ -161,8 +148,7 @@ class History:
         self.full = False  # whether a camera was left out because there is no room for it
         self._removed_at = 0
         self._lock = threading.Lock()
-        self._cameras: OrderedDict[Key, CameraHistory] = OrderedDict()
-        """In the order of their latest readings, oldest first."""
+        self._cameras: OrderedDict[Key, CameraHistory] = OrderedDict()  # by their latest readings, oldest first
 
     def record(self, reading: Reading) -> None:
         """Add a reading. The lock is held for microseconds: nothing is drawn, encoded or sent here."""

@@ -35,14 +35,12 @@ class _Call:
     def __init__(self, batch: Batch, knobs: Knobs, taps: tuple[Tap, ...], deadline: float) -> None:
         self.batch, self.knobs, self.taps, self.deadline = batch, knobs, taps, deadline
         self.mergeable = knobs.prompts is None and knobs.candidates() == 1
-        self.woken = threading.Event()
-        """Set when the call is done, or when its thread is to look whether a pass should begin."""
+        self.woken = threading.Event()  # set when it is done, or its thread is to look whether a pass should begin
         self.done = False
         self.result: Taps = {}
         self.error: BaseException | None = None
 
     def fits(self, other: _Call) -> bool:
-        """Whether both may be run as one."""
         same = type(self.batch) is type(other.batch) and self.batch.images.shape[1:] == other.batch.images.shape[1:]
         return self.mergeable and other.mergeable and self.taps == other.taps and same
 
@@ -70,8 +68,7 @@ class MergingEngine:
         self._waiting: list[_Call] = []
         self._callers, self._running = 0, False
         self._inside = threading.local()
-        self._limit, self._limited_until = max_batch, 0.0
-        """Images in a merged pass for now, and until when: fewer than ``max_batch`` after one has failed."""
+        self._limit, self._limited_until = max_batch, 0.0  # fewer images in a merged pass after one has failed
 
     def __repr__(self) -> str:
         return engine_repr(self)
@@ -185,10 +182,8 @@ class MergingEngine:
 
 def merge_knobs(knobs: Sequence[Knobs], counts: Sequence[int]) -> Knobs:
     """Concatenate the moves of several batches of ``counts`` images: a row for each image."""
-    return Knobs(
-        cls=_merge_moves([each.cls for each in knobs], counts),
-        patches=_merge_moves([each.patches for each in knobs], counts),
-    )
+    cls, patches = [each.cls for each in knobs], [each.patches for each in knobs]
+    return Knobs(cls=_merge_moves(cls, counts), patches=_merge_moves(patches, counts))
 
 
 def _merge_moves(moves: Sequence[Move | None], counts: Sequence[int]) -> Move | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -22,32 +23,23 @@ class Metrics:
     def __init__(self, max_labels: int = 100) -> None:
         self.registry, self._max_labels = CollectorRegistry(), max_labels
         self._named: set[tuple[str, str]] = set()
-        made = self.registry
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         one, camera = ["model"], ["model", "stream"]
-        self.requests = Counter("fozo_requests", "Requests by model and HTTP code", ["model", "code"], registry=made)
-        self.seconds = Histogram(
-            "fozo_request_seconds",
-            "Seconds from a request's headers to its answer",
-            one,
-            buckets=SECONDS,
-            registry=made,
-        )
-        self.images = Counter("fozo_images", "Images predicted", camera, registry=made)
-        self.passes = Counter("fozo_passes", "Forward passes of the model, an image at a time", one, registry=made)
-        self.repeated = Counter("fozo_repeated_requests", "Requests answered from the cache", one, registry=made)
-        self.rollbacks = Counter(
-            "fozo_rollbacks", "Times that the plain model predicted instead", [*camera, "reason"], registry=made
-        )
-        self.streams = Gauge("fozo_streams", "Cameras in memory", registry=made)
-        self.queued = Gauge("fozo_queued_requests", "Requests that wait or are worked on", registry=made)
-        self.score = Gauge("fozo_drift_score", "Distance of the images from clean ones", camera, registry=made)
-        self.threshold = Gauge("fozo_drift_threshold", "Distance above which it is drift", camera, registry=made)
-        self.drifted = Gauge("fozo_drift_detected", "Whether there is drift", camera, registry=made)
-        self.accuracy = Gauge("fozo_expected_accuracy", "Expected accuracy of predictions", camera, registry=made)
-        self.quality = Gauge(
-            "fozo_image_quality", "Change of a statistic against clean images", [*camera, "band"], registry=made
-        )
-        self.memories = Gauge("fozo_memories", "Images that a camera's adapter remembers", camera, registry=made)
+        self.requests = counter("fozo_requests", "Requests by model and HTTP code", ["model", "code"])
+        seconds = "Seconds from a request's headers to its answer"
+        self.seconds = Histogram("fozo_request_seconds", seconds, one, buckets=SECONDS, registry=self.registry)
+        self.images = counter("fozo_images", "Images predicted", camera)
+        self.passes = counter("fozo_passes", "Forward passes of the model, an image at a time", one)
+        self.repeated = counter("fozo_repeated_requests", "Requests answered from the cache", one)
+        self.rollbacks = counter("fozo_rollbacks", "Times that the plain model predicted instead", [*camera, "reason"])
+        self.streams = gauge("fozo_streams", "Cameras in memory")
+        self.queued = gauge("fozo_queued_requests", "Requests that wait or are worked on")
+        self.score = gauge("fozo_drift_score", "Distance of the images from clean ones", camera)
+        self.threshold = gauge("fozo_drift_threshold", "Distance above which it is drift", camera)
+        self.drifted = gauge("fozo_drift_detected", "Whether there is drift", camera)
+        self.accuracy = gauge("fozo_expected_accuracy", "Expected accuracy of predictions", camera)
+        self.quality = gauge("fozo_image_quality", "Change of a statistic against clean images", [*camera, "band"])
+        self.memories = gauge("fozo_memories", "Images that a camera's adapter remembers", camera)
 
     def record(self, model: str, camera: Camera, images: int) -> None:
         """Count a request of ``images`` images, and update the camera's gauges."""
@@ -55,15 +47,13 @@ class Metrics:
             self.repeated.labels(model).inc()
             return
         name = camera.name
+        if len(self._named) < self._max_labels:
+            self._named.add((model, name))
         if (model, name) not in self._named:
-            if len(self._named) < self._max_labels:
-                self._named.add((model, name))
-            else:
-                name = OTHER
+            name = OTHER
         self.images.labels(model, name).inc(images)
         self.passes.labels(model).inc(images * camera.passes_per_image)
-        fallbacks = camera.adapter.metrics().get("fallbacks", 0.0)
-        if fallbacks:
+        if fallbacks := camera.adapter.metrics().get("fallbacks", 0.0):
             self.rollbacks.labels(model, name, "fallback").inc(fallbacks)
         for event in camera.events:
             if event.name == "guard":

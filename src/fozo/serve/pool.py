@@ -17,9 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
-from fozo.serve.cameras import Camera
+from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
-from fozo.serve.model import ServedModel
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse
 
@@ -79,13 +78,11 @@ class Pool:
             thread.start()
 
     @property
-    def queued(self) -> int:
-        """Requests that wait or are worked on."""
+    def queued(self) -> int:  # waiting or worked on
         return self._queued
 
     @property
-    def cameras(self) -> int:
-        """Cameras in memory."""
+    def cameras(self) -> int:  # in memory
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
 

@@ -59,17 +59,6 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class OutputSpec:
-    """A tensor that was asked for."""
-
-    name: str
-    binary: bool
-
-
-DEFAULT_OUTPUTS = {binary: tuple(OutputSpec(name, binary) for name in OUTPUTS) for binary in (False, True)}
-
-
-@dataclass(frozen=True)
 class InferRequest:
     """A request as it was parsed. Its images are still encoded: :meth:`images` decodes them."""
 
@@ -77,7 +66,7 @@ class InferRequest:
     camera: str  # the `sequence_id` as text; empty for none
     start: bool
     end: bool
-    outputs: tuple[OutputSpec, ...]
+    outputs: Mapping[str, bool]  # tensors that were asked for, and whether as bytes
     reported: frozenset[str]  # of :data:`MONITORED`: what the response's parameters report
     tensor: Tensor
 
@@ -130,9 +119,7 @@ def read_request(body: bytes, header_length: str | None, limits: Limits) -> Infe
     return _request(payload.get("id", ""), parameters, outputs, tensor)
 
 
-def _request(
-    id: object, parameters: Mapping[str, object], outputs: tuple[OutputSpec, ...], tensor: Tensor
-) -> InferRequest:
+def _request(id: object, parameters: Mapping[str, object], outputs: Mapping[str, bool], tensor: Tensor) -> InferRequest:
     camera = read_sequence_id(parameters.get("sequence_id", ""))
     start, end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
     reported = frozenset(name for name in MONITORED if _flag(parameters, name))
@@ -171,13 +158,13 @@ def read_sequence_id(value: object) -> str:
     raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {MAX_SEQUENCE_NUMBER}")
 
 
-def _read_outputs(outputs: object, binary: bool) -> tuple[OutputSpec, ...]:
+def _read_outputs(outputs: object, binary: bool) -> dict[str, bool]:
     if outputs is None or outputs == []:
-        return DEFAULT_OUTPUTS[binary]
+        return dict.fromkeys(OUTPUTS, binary)
     known = OUTPUTS + MONITORED
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
-    found: dict[str, OutputSpec] = {}
+    found: dict[str, bool] = {}
     for each in outputs:
         table = _table(each, "output")
         name = table.get("name")
@@ -186,23 +173,22 @@ def _read_outputs(outputs: object, binary: bool) -> tuple[OutputSpec, ...]:
                 f"the request asks for the output {str(name)[:40]!r}; ask for {', '.join(known)}, each once"
             )
         parameters = _table(table.get("parameters", {}), "parameters of an output")
-        found[name] = OutputSpec(name, _flag(parameters, "binary_data") if "binary_data" in parameters else binary)
-    return tuple(found.values())
+        found[name] = _flag({"binary_data": binary, **parameters}, "binary_data")
+    return found
 
 
 def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> Tensor:
     """Read the input; ``rest`` is what follows the JSON."""
     if table.get("name") != IMAGES:
         raise FozoError(f"the request's input is called {str(table.get('name'))[:40]!r}; call it {IMAGES!r}")
-    datatype, shape = table.get("datatype"), table.get("shape")
+    datatype, sides = table.get("datatype"), table.get("shape")
     if datatype not in (*TYPES, "BYTES"):
         raise FozoError(f"the input's datatype is {str(datatype)[:20]!r}; send FP32, UINT8 or BYTES")
-    wrong = f"the input's shape should be one to four whole numbers from 1 up, {limits.pixels} pixels at most"
-    if not isinstance(shape, list) or not 1 <= len(shape) <= 4:
-        raise FozoError(wrong)
-    for side in shape:
-        if type(side) is not int or not 0 < side <= 4 * limits.pixels:
-            raise FozoError(wrong)
+    shape: list[int] = sides if isinstance(sides, list) else []
+    if not 1 <= len(shape) <= 4 or not all(type(side) is int and 0 < side <= 4 * limits.pixels for side in shape):
+        raise FozoError(
+            f"the input's shape should be one to four whole numbers from 1 up, {limits.pixels} pixels at most"
+        )
     images = 1 if datatype != "BYTES" and len(shape) == 3 else shape[0]
     if images > limits.images:
         raise FozoError(f"the request has {images} images, but at most {limits.images} are taken; send fewer at a time")
@@ -266,26 +252,25 @@ def _from_json(data: object, datatype: str, shape: list[int]) -> Tensor:
     return numbers
 
 
+ALIBI = ("is_drift", "distance", "threshold", "p_val")  # Alibi Detect's names
+EXPECTED = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
+
+
 @dataclass(frozen=True)
 class InferResponse:
     """A camera's response: all outputs follow from it."""
 
     logits: npt.NDArray[np.floating]  # `[B, classes]`
-    drift: tuple[float, float, float, float] | None = None
-    """Whether there is drift, distance, threshold, p-value: Alibi Detect's numbers."""
+    drift: tuple[float, float, float, float] | None = None  # as :data:`ALIBI` names them
     accuracy: tuple[float, float, float] | None = None  # expected, and its interval
     sentence: str = ""
 
 
-ALIBI = ("is_drift", "distance", "threshold", "p_val")
-EXPECTED = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
-
-
 def write_response(response: InferResponse, request: InferRequest, spec: Spec, model: str) -> tuple[bytes, int | None]:
     """Write the body of a response, and return the length of its JSON if tensors follow it."""
-    outputs, tensors = [], []
-    for output in request.outputs:
-        table, data = _write_tensor(output, response, spec)
+    outputs, tensors = list[dict[str, object]](), list[bytes]()
+    for name, binary in request.outputs.items():
+        table, data = _write_tensor(name, binary, response, spec)
         outputs.append(table)
         if data is not None:
             tensors.append(data)
@@ -306,33 +291,32 @@ def write_response(response: InferResponse, request: InferRequest, spec: Spec, m
 
 def check_monitored(request: InferRequest, monitored: Sequence[str], model: str) -> None:
     """Refuse, before anything is learnt from it, a request for outputs that need a monitor."""
-    for name in request.reported.union([output.name for output in request.outputs]):
+    for name in request.reported.union(request.outputs):
         if name in MONITORED and name not in monitored:
             raise FozoError(
                 f"{model} has no monitor that reports {name.replace('_', ' ')}; start the server with a --reference"
             )
 
 
-def _write_tensor(output: OutputSpec, response: InferResponse, spec: Spec) -> tuple[dict[str, object], bytes | None]:
-    name, logits = output.name, np.asarray(response.logits, dtype="<f4")
+def _write_tensor(
+    name: str, binary: bool, response: InferResponse, spec: Spec
+) -> tuple[dict[str, object], bytes | None]:
+    logits = np.asarray(response.logits, dtype="<f4")
     table: dict[str, object] = {"name": name, "datatype": "FP32"}
     if name == LABELS:
         labels = [spec.label(int(best)) for best in logits.argmax(axis=1)]
         table |= {"datatype": "BYTES", "shape": [len(labels)]}
-        if not output.binary:
+        if not binary:
             return {**table, "data": labels}, None
         data = b"".join(struct.pack("<I", len(text)) + text for text in (label.encode() for label in labels))
     else:
-        if name == LOGITS:
-            numbers = logits
-        elif name == PROBABILITIES:
-            numbers = softmax(logits, axis=1)
-        else:
-            numbers = np.asarray(response.drift if name == DRIFT else response.accuracy, dtype="<f4")
+        if name == PROBABILITIES:
+            logits = softmax(logits, axis=1)
+        numbers = np.asarray({DRIFT: response.drift, ACCURACY: response.accuracy}.get(name, logits), dtype="<f4")
         table["shape"] = list(numbers.shape)
-        if not output.binary:
+        if not binary:
             return {**table, "data": numbers.ravel().tolist()}, None
-        data = np.ascontiguousarray(numbers, dtype="<f4").tobytes()
+        data = numbers.tobytes()
     return {**table, "parameters": {"binary_data_size": len(data)}}, data
 
 

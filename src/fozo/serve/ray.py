@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request as HTTPRequest
 
+    from fozo.serve.cameras import ServedModel
     from fozo.serve.config import ServeConfig
-    from fozo.serve.model import ServedModel
     from fozo.serve.protocol import InferRequest
 
 SHUTDOWN_TIMEOUT = 60.0  # seconds that a replica may take to save its cameras when it is stopped

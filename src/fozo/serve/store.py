@@ -108,8 +108,8 @@ class StateFolder:
         self.path = state / folder_name(model)
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+        # Cameras known: counted once, then each of the servers that share the folder adds its own new ones.
         self.count = sum(1 for each in self.path.iterdir() if each.is_dir() and not each.name.endswith(REFUSED))
-        """Cameras known: counted once, then each of the servers that share the folder adds its own new ones."""
 
     def has(self, camera: str) -> bool:
         return (self.path / folder_name(camera)).is_dir()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +28,16 @@ from fozo.errors import FozoError
 from fozo.types import Knobs, Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
 
-RUNTIMES = ("onnxruntime", "openvino")
+Engines = Callable[[str, str], GraphEngine]
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Files of the variants of the small random ViT, each written once."""
-    folder = tmp_path_factory.mktemp("exported")
-
-    def path(variant: str) -> Path:
-        file = folder / f"{variant}.onnx"
-        if not file.exists():
-            fozo.export(fozo.load_engine(random_vit(VARIANTS[variant])), file)
-        return file
-
-    return path
-
-
-@pytest.fixture(scope="session")
-def engines(exported: Callable[[str], Path]) -> Callable[[str, str], GraphEngine]:
-    """Engines on them, each opened once."""
+def engines(exported: Callable[..., Path]) -> Engines:
+    """Engines by variant and runtime, each opened once."""
     opened: dict[tuple[str, str], GraphEngine] = {}
 
     def engine(variant: str, runtime: str) -> GraphEngine:
         if (variant, runtime) not in opened:
-            if runtime == "openvino":
-                pytest.importorskip("openvino")
             made = fozo.load_engine(exported(variant), runtime=runtime, threads=1)
             assert isinstance(made, GraphEngine)
             opened[variant, runtime] = made
@@ -61,13 +46,10 @@ def engines(exported: Callable[[str], Path]) -> Callable[[str, str], GraphEngine
     return engine
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", KNOBS)
 @torch.inference_mode()
-def test_the_graph_equals_the_naive_pass(
-    engines: Callable[[str, str], GraphEngine], variant: str, kind: str, runtime: str
-) -> None:
+def test_the_graph_equals_the_naive_pass(engines: Engines, variant: str, kind: str, runtime: str) -> None:
     a, vit, engine = VARIANTS[variant], random_vit(VARIANTS[variant]), engines(variant, runtime)
     images = random_images(3, architecture=a)
     knobs = random_knobs(a, 3, 3, kind)
@@ -80,29 +62,8 @@ def test_the_graph_equals_the_naive_pass(
                 np.testing.assert_allclose(taps[tap][k], value, atol=2e-5, rtol=2e-5, err_msg=tap.value)
 
 
-def test_only_the_taps_asked_for_are_fetched(
-    engines: Callable[[str, str], GraphEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines("plain", "onnxruntime")
-    fetched: list[list[str]] = []
-    execute = engine.execute
-
-    def watched(feeds: Any, outputs: Any) -> Any:
-        fetched.append(list(outputs))
-        return execute(feeds, outputs)
-
-    monkeypatch.setattr(engine, "execute", watched)
-    for tap in Tap:
-        found = engine.run(engine.check(random_images(2)), taps=(tap,))
-        assert found.keys() == {tap}
-        assert fetched[-1] == ["pooled" if tap is Tap.LOGITS else tap.value]
-
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("name", fozo.list_methods(without={"torch", "blocks"}))
-def test_methods_predict_what_they_predict_on_torch(
-    engines: Callable[[str, str], GraphEngine], name: str, runtime: str
-) -> None:
+def test_methods_predict_what_they_predict_on_torch(engines: Engines, name: str, runtime: str) -> None:
     theirs, ours = fozo.load_engine(random_vit()), engines("plain", runtime)
     assert ours.spec == theirs.spec  # so that statistics and states go from one engine to the other
     source = fozo.calibrate(theirs, [random_images(32, seed=100 + i) for i in range(3)])
@@ -114,19 +75,7 @@ def test_methods_predict_what_they_predict_on_torch(
         np.testing.assert_array_equal(got.argmax(axis=1), expected.argmax(axis=1))
 
 
-def test_statistics_are_those_of_torch(
-    engines: Callable[[str, str], GraphEngine], source: fozo.SourceStatistics
-) -> None:
-    engine = engines("plain", "onnxruntime")
-    ours = fozo.calibrate(engine, [random_images(32, seed=100 + i) for i in range(3)])
-    for name in source.PARTS:
-        one, other = getattr(ours, name), getattr(source, name)
-        assert one.count == other.count
-        np.testing.assert_allclose(one.mean, other.mean, atol=1e-5)
-        np.testing.assert_allclose(one.std, other.std, atol=1e-5)
-
-
-def test_the_same_seed_gives_the_same_bits(exported: Callable[[str], Path], source: fozo.SourceStatistics) -> None:
+def test_the_same_seed_gives_the_same_bits(exported: Callable[..., Path], source: fozo.SourceStatistics) -> None:
     outputs = []
     for threads in (1, 2, 2):
         method = fozo.FOZO(OnnxEngine(exported("plain"), threads=threads, chunk=3), source, passes=4, seed=7)
@@ -135,7 +84,7 @@ def test_the_same_seed_gives_the_same_bits(exported: Callable[[str], Path], sour
     np.testing.assert_array_equal(outputs[1], outputs[2])
 
 
-def test_calls_are_made_side_by_side(exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_made_side_by_side(exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = OnnxEngine(exported("plain"), threads=2, chunk=2)
     together = threading.Barrier(2, timeout=20)  # broken unless two calls are under way at once
     execute = engine.execute
@@ -157,7 +106,7 @@ def test_calls_are_made_side_by_side(exported: Callable[[str], Path], monkeypatc
         engine.run(batch)
 
 
-def test_torch_in_torch_out(engines: Callable[[str, str], GraphEngine]) -> None:
+def test_torch_in_torch_out(engines: Engines) -> None:
     method = fozo.NoAdapt(engines("plain", "onnxruntime"))
     images = random_images(2)
     output = method(torch.from_numpy(images).requires_grad_())
@@ -178,7 +127,7 @@ def test_torch_in_torch_out(engines: Callable[[str, str], GraphEngine]) -> None:
     ],
 )
 def test_bad_images_are_refused_as_on_torch(
-    engine: fozo.Engine, engines: Callable[[str, str], GraphEngine], images: np.ndarray, message: str
+    engine: fozo.Engine, engines: Engines, images: np.ndarray, message: str
 ) -> None:
     sentences = []
     for one in (engine, engines("plain", "onnxruntime")):
@@ -188,9 +137,7 @@ def test_bad_images_are_refused_as_on_torch(
     assert sentences[0] == sentences[1]
 
 
-def test_bad_knobs_and_foreign_batches_are_refused(
-    engine: fozo.Engine, engines: Callable[[str, str], GraphEngine]
-) -> None:
+def test_bad_knobs_and_foreign_batches_are_refused(engine: fozo.Engine, engines: Engines) -> None:
     ours = engines("plain", "onnxruntime")
     with pytest.raises(FozoError, match="prompts have shape"):
         run(ours, random_images(3), Knobs(prompts=np.zeros((2, 3, 5))))
@@ -201,7 +148,7 @@ def test_bad_knobs_and_foreign_batches_are_refused(
         ours.run(oblong.check(random_images(3, architecture=VARIANTS["gray_oblong"])))
 
 
-def test_options_of_load_engine(exported: Callable[[str], Path]) -> None:
+def test_options_of_load_engine(exported: Callable[..., Path]) -> None:
     path = exported("plain")
     whole = fozo.load_engine(path)
     some = fozo.load_engine(path, classes=[5, 2], mean=0.5, std=(0.5, 0.25, 1.0))
@@ -210,10 +157,8 @@ def test_options_of_load_engine(exported: Callable[[str], Path]) -> None:
     pooled = random_images(1).reshape(-1, 24)[:4]
     np.testing.assert_allclose(some.head()(pooled), whole.head()(pooled)[:, [5, 2]], rtol=1e-6)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"classes": [1, 1]}, "distinct"),
-        ({"classes": [7]}, "below 7"),
+        ({"classes": [1, 1]}, "distinct indices below 7"),
         ({"heads": 3}, "exported model"),
-        ({"dtype": "float32"}, "exported model"),
         ({"threads": 0}, "at least 1"),
         ({"chunk": 0}, "at least 1"),
         ({"runtime": "tensorrt"}, "'onnxruntime' or 'openvino'"),
@@ -221,8 +166,6 @@ def test_options_of_load_engine(exported: Callable[[str], Path]) -> None:
     for options, message in wrong:
         with pytest.raises(FozoError, match=message):
             fozo.load_engine(path, **options)
-    with pytest.raises(FozoError, match="runs in PyTorch"):
-        fozo.load_engine(random_vit(), threads=2)
 
 
 def plain_classifier(path: Path) -> None:
@@ -235,10 +178,7 @@ def plain_classifier(path: Path) -> None:
     path.write_bytes(model.SerializeToString())
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_files_that_cannot_be_run_are_refused(exported: Callable[[str], Path], tmp_path: Path, runtime: str) -> None:
-    if runtime == "openvino":
-        pytest.importorskip("openvino")
+def test_files_that_cannot_be_run_are_refused(exported: Callable[..., Path], tmp_path: Path, runtime: str) -> None:
     good = exported("plain").read_bytes()
     path = tmp_path / "model.onnx"
 
@@ -267,7 +207,7 @@ def test_files_that_cannot_be_run_are_refused(exported: Callable[[str], Path], t
         refused(message)
 
 
-def test_runs_where_torch_cannot_be_imported(exported: Callable[[str], Path], tmp_path: Path) -> None:
+def test_runs_where_torch_cannot_be_imported(exported: Callable[..., Path], tmp_path: Path) -> None:
     """Everything forward-only, in a process that has neither torch nor onnx."""
     statistics = tmp_path / "source.npz"
     code = f"""
@@ -301,7 +241,7 @@ for name in fozo.list_methods():
 
 
 def test_openvino_is_asked_for_where_it_is_missing(
-    exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(FozoError, match=r"pip install 'fozo\[openvino\]'"):
@@ -310,8 +250,6 @@ def test_openvino_is_asked_for_where_it_is_missing(
 
 def test_gelu_tanh_and_labels(tmp_path: Path) -> None:
     """What no variant has: the third activation, and names of classes that follow a restricted head."""
-    from dataclasses import replace
-
     vit = random_vit(replace(SMALL, activation="gelu_tanh"))
     theirs = fozo.load_engine(vit)
     names = [f"class {i}" for i in range(7)]
@@ -319,14 +257,11 @@ def test_gelu_tanh_and_labels(tmp_path: Path) -> None:
     ours = fozo.load_engine(tmp_path / "model.onnx")
     assert ours.spec.labels == tuple(names)
     assert fozo.load_engine(tmp_path / "model.onnx", classes=[4, 0]).spec.labels == ("class 4", "class 0")
-    images = random_images(3)
-    expected, got = (run(engine, images)[Tap.LOGITS] for engine in (theirs, ours))
-    np.testing.assert_allclose(got, expected, atol=1e-5)
+    same_logits(tmp_path / "model.onnx", theirs, random_images(3))
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_model_beyond_one_file_keeps_its_weights_beside_it(
-    engines: Callable[[str, str], GraphEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
 ) -> None:
     whole = engines("plain", runtime)
     monkeypatch.setattr(module, "ONE_FILE_BYTES", 1000)
@@ -339,6 +274,11 @@ def test_a_model_beyond_one_file_keeps_its_weights_beside_it(
         np.testing.assert_array_equal(run(split, images)[tap], value)
 
 
+def same_logits(path: Path, expected: fozo.Engine, images: np.ndarray) -> None:
+    found, wanted = (run(engine, images)[Tap.LOGITS] for engine in (fozo.load_engine(path), expected))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_an_old_graph_never_reads_new_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large model is exported over another one, and the machine dies between the moves of its two files."""
     monkeypatch.setattr(module, "ONE_FILE_BYTES", 1000)
@@ -346,37 +286,30 @@ def test_an_old_graph_never_reads_new_weights(tmp_path: Path, monkeypatch: pytes
     first, second = fozo.load_engine(random_vit()), fozo.load_engine(random_vit(seed=1))
     fozo.export(first, path)
     (data,) = tmp_path.glob("*.data")
-    replace = Path.replace
+    move = Path.replace
 
     def dies(self: Path, target: Path) -> Path:
         if target == path:
             raise OSError("the power went")
-        return replace(self, target)
+        return move(self, target)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", dies)
         with pytest.raises(OSError, match="the power went"):
             fozo.export(second, path)
-    np.testing.assert_allclose(
-        run(fozo.load_engine(path), images)[Tap.LOGITS], run(first, images)[Tap.LOGITS], atol=1e-5
-    )
+    same_logits(path, first, images)
     fozo.export(second, path)
-    np.testing.assert_allclose(
-        run(fozo.load_engine(path), images)[Tap.LOGITS], run(second, images)[Tap.LOGITS], atol=1e-5
-    )
+    same_logits(path, second, images)
     (left,) = tmp_path.glob("*.data")  # of its own name; the old one is gone
     assert left.name != data.name
     fozo.export(second, path)
     assert sorted(tmp_path.iterdir()) == [path, left]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_model_that_a_user_quantised_is_one_of_its_own(
-    exported: Callable[[str], Path], tmp_path: Path, runtime: str
+    exported: Callable[..., Path], tmp_path: Path, runtime: str
 ) -> None:
     """Not the float32 model whose metadata it inherited: statistics of that one must be refused."""
-    if runtime == "openvino":
-        pytest.importorskip("openvino")
     plain = fozo.load_engine(exported("plain"), runtime=runtime)
     files = [tmp_path / "one.onnx", tmp_path / "other.onnx"]
     quantization.quantize_dynamic(exported("plain"), files[0], op_types_to_quantize=["MatMul"])
@@ -408,10 +341,7 @@ ODD: dict[str, list[object]] = {
 }
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_odd_metadata_is_one_sentence(exported: Callable[[str], Path], tmp_path: Path, runtime: str) -> None:
-    if runtime == "openvino":
-        pytest.importorskip("openvino")
+def test_odd_metadata_is_one_sentence(exported: Callable[..., Path], tmp_path: Path, runtime: str) -> None:
     path = tmp_path / "model.onnx"
     model = onnx.load(exported("plain"))
     metadata = json.loads(model.metadata_props[0].value)
@@ -426,18 +356,15 @@ def test_odd_metadata_is_one_sentence(exported: Callable[[str], Path], tmp_path:
             fozo.load_engine(path, runtime=runtime, threads=1)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("int8", [None, "dynamic"])
 def test_edited_weights_are_another_model(tmp_path: Path, runtime: str, int8: str | None) -> None:
-    """Whoever trains an exported model on keeps its metadata; statistics of the old weights must be refused."""
-    if runtime == "openvino":
-        pytest.importorskip("openvino")
+    """Training an exported model leaves its metadata; statistics of the old weights must be refused."""
     path = tmp_path / "model.onnx"
     spec = fozo.export(fozo.load_engine(random_vit()), path, int8=int8)
     assert fozo.load_engine(path, runtime=runtime).spec == spec
     source = fozo.calibrate(fozo.load_engine(path), [random_images(8)])
     model = onnx.load(path)
-    onnx.save(model, path)  # written anew, but not edited
+    onnx.save(model, path)  # written again, but not edited
     assert fozo.load_engine(path, runtime=runtime).spec == spec
     weights = next(t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT and len(t.raw_data) > 400)
     weights.raw_data = (np.frombuffer(weights.raw_data, np.float32) * np.float32(1.01)).tobytes()
@@ -464,8 +391,8 @@ def test_the_bundled_models_are_checked_too(tmp_path: Path) -> None:
     for path in sample.MODELS.values():
         whole = path.read_bytes()
         weights = max((tensor.raw_data for tensor in onnx.load(path).graph.initializer), key=len)
-        place = whole.index(weights) + len(weights) // 2
+        middle = whole.index(weights) + len(weights) // 2
         edited = tmp_path / path.name
-        edited.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        edited.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
         before, after = (fozo.load_engine(each, threads=1).spec.fingerprint for each in (path, edited))
         assert after.startswith(f"{before}-")

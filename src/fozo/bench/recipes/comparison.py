@@ -206,7 +206,6 @@ MANY: Methods = {  # of more than four passes, on four corruptions, beside a NoA
 
 
 def _evidence() -> tuple[Experiment, ...]:
-    """List the rows stream by stream: published constants, tuned ones, and many passes on four corruptions."""
     published: Methods = {label: METHODS[label] for label in CHEAP_FIRST}
     tuned: Methods = {f"{label}{TUNED}": GRID[name] for label, name in CHOSEN.items()}
     long = StreamPlan(data="clean", kinds=(*KINDS, "clean"), images=1000)

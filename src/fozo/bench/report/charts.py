@@ -7,12 +7,13 @@ page, placed in percent. No library and no script is needed, and colours follow 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fozo.bench.gains import signed
+from fozo.bench.report.render import draw
 
 SIDE = 1000  # both sides of a drawing, in its own units
 POINTS = 240  # a curve is thinned to this many points: more cannot be seen
@@ -61,6 +62,10 @@ class Row:
     colour: int
     square: bool = False  # whether its point is a square: the second of two rows of one colour
 
+    @property
+    def significant(self) -> bool:
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
     span = max(high - low, 1e-9)
@@ -96,11 +101,6 @@ def _decades(low: float, high: float) -> list[float]:
     return inside if len(inside) <= 6 else [value for value in inside if f"{value:e}"[0] == "1"]
 
 
-def legend(series: Sequence[Series]) -> str:
-    keys = "".join(f'<span class="key"><i class="swatch {s.style}"></i>{escape(s.label)}</span>' for s in series)
-    return f'<div class="legend">{keys}</div>'
-
-
 def line_chart(
     title: str,
     series: Sequence[Series],
@@ -133,53 +133,17 @@ def line_chart(
     def down(y: float) -> float:
         return 1 - (y - low) / (high - low)
 
-    def path(points: Sequence[tuple[float, float]]) -> str:
+    def path(points: Iterable[tuple[float, float]]) -> str:
         return " ".join(f"{SIDE * across(x):.0f},{SIDE * down(y):.0f}" for x, y in points)
 
-    shapes, words = [], []
-    for index, span in enumerate(spans):
-        if index % 2:
-            at, wide = SIDE * across(span.left), SIDE * (across(span.right) - across(span.left))
-            shapes.append(f'<rect class="span" x="{at:.0f}" y="0" width="{wide:.0f}" height="{SIDE}"/>')
-        middle = 50 * (across(span.left) + across(span.right))
-        share = 100 * (across(span.right) - across(span.left))
-        words.append(f'<span class="name" style="left:{middle:.2f}%;--w:{share:.2f}%">{escape(span.name)}</span>')
-    for value in ticks(low, high, 5):
-        zero = " zero" if value == 0 else ""
-        shapes.append(f'<path class="grid{zero}" d="M0 {SIDE * down(value):.0f}H{SIDE}"/>')
-        words.append(f'<span class="y" style="top:{100 * down(value):.2f}%">{_short(value)}</span>')
-    if not spans:
-        marks = _decades(min(xs), max(xs)) if log else ticks(left, right, 6)
-        words += [f'<span class="x" style="left:{100 * across(at):.2f}%">{_short(at)}</span>' for at in marks]
-    for at, word in events:
-        shapes.append(f'<path class="event" d="M{SIDE * across(at):.0f} 0V{SIDE}"/>')
-        words.append(f'<span class="event" style="left:{100 * across(at):.2f}%">{escape(word)}</span>')
-    for s in series:
-        x, y, bottom, top = (_thin(each) for each in (s.x, s.y, s.low, s.high))
-        if top and lines:
-            around = [*zip(x, top, strict=True), *reversed(list(zip(x, bottom, strict=True)))]
-            shapes.append(f'<polygon class="band {s.style}" points="{path(around)}"/>')
-        elif top:
-            shapes += [
-                f'<polyline class="whisker {s.style}" points="{path(((at, a), (at, b)))}"/>'
-                for at, a, b in zip(x, bottom, top, strict=True)
-            ]
-        if lines:
-            curve = path(list(zip(x, y, strict=True)))
-            shapes.append(f'<polyline class="curve {s.style}" points="{curve}"/>')
-        if dots:  # not of the drawing, which is stretched
-            words += [
-                f'<i class="{s.style}" style="left:{100 * across(a):.2f}%;top:{100 * down(b):.2f}%"></i>'
-                for a, b in zip(x, y, strict=True)
-            ]
     fits = " few" if len(spans) <= FEW_NAMES else " some" if len(spans) <= SOME_NAMES else " many"
-    turned = fits if spans else ""
-    return Markup(
-        f'<figure><figcaption>{escape(title)}</figcaption><div class="unit">{escape(y_label)}</div>'
-        f'<div class="plot{turned}"><svg viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(title)}"><title>{escape(title)}</title>{"".join(shapes)}</svg>{"".join(words)}</div>'
-        f'<div class="unit below">{escape(x_label)}</div>{legend(series) if len(series) > 1 else ""}</figure>'
-    )
+    marks = _decades(min(xs), max(xs)) if log else ticks(left, right, 6)
+    return draw(
+        "lines.html", title=title, x_label=x_label, y_label=y_label, side=SIDE, fits=fits if spans else "", spans=spans,
+        rows=ticks(low, high, 5), columns=() if spans else marks, events=events, lines=lines, dots=dots,
+        series=[replace(s, x=_thin(s.x), y=_thin(s.y), low=_thin(s.low), high=_thin(s.high)) for s in series],
+        across=across, down=down, path=path, short=_short, zip=zip,
+    )  # fmt: skip
 
 
 def forest(title: str, rows: Sequence[Row], note: str) -> Markup:
@@ -200,27 +164,7 @@ def forest(title: str, rows: Sequence[Row], note: str) -> Markup:
     def across(x: float) -> str:
         return f"{100 * (min(max(x, low), high) - low) / (high - low):.2f}%"
 
-    scale = "".join(
-        f'<span class="x" style="left:{across(x)}">{f"{x:+g}" if x else "0"}</span>' for x in ticks(low, high, 5)
-    )
-    drawn = ""
-    for row in rows:
-        parts = [f'<i class="mark" style="left:{across(x)}"></i>' for x in row.marks]
-        text, significant = signed(row.value), False
-        if row.low is not None and row.high is not None:
-            significant = not row.low <= 0 <= row.high
-            wide = f"{100 * (row.high - row.low) / (high - low):.2f}%"
-            parts.append(f'<i class="range" style="left:{across(row.low)};width:{wide}"></i>')
-            text += f" <small>({signed(row.low)} to {signed(row.high)}){'' if significant else ' n.s.'}</small>"
-        kind = f"point{'' if significant else ' hollow'}{' square' if row.square else ''}"
-        parts.append(f'<i class="{kind}" style="left:{across(row.value)}"></i>')
-        drawn += (
-            f'<div class="row c{row.colour}"><b>{escape(row.label)}</b><div class="track" style="--zero:{across(0)}">'
-            f'{"".join(parts)}</div><span class="value">{text}</span></div>'
-        )
-    long = " long" if len(rows) > LONG else ""
-    return Markup(
-        f'<figure class="forest{long}"><figcaption>{escape(title)}</figcaption>{drawn}'
-        f'<div class="row scale"><b></b><div class="track" style="--zero:{across(0)}">{scale}</div>'
-        f'<span class="value"></span></div><div class="unit below">{escape(note)}</div></figure>'
-    )
+    return draw(
+        "forest.html", title=title, rows=rows, note=note, long=len(rows) > LONG, columns=ticks(low, high, 5),
+        across=across, width=high - low, signed=signed,
+    )  # fmt: skip

@@ -31,7 +31,6 @@ def conclusions(group: Group, gained: Mapping[str, Mapping[str, Gains]]) -> dict
 
 
 def _best_row(group: Group, side: str) -> str:
-    """Say which row is best in a column, by pairs with each of the others."""
     averages = {}
     for label in group.labels:
         if runs := group.of(label, side):
@@ -60,7 +59,6 @@ def _best_row(group: Group, side: str) -> str:
 
 
 def _against_base(gained: Mapping[str, Gains]) -> str:
-    """Say which rows are significantly above and below the row that nothing adapts in, and which are neither."""
     means = {label: each.mean for label, each in gained.items()}
     sides: dict[str, list[str]] = {name: [] for name in (*SIDES.values(), UNKNOWN)}
     for label in sorted(means, key=lambda label: -means[label].value):

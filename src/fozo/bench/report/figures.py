@@ -116,7 +116,6 @@ def domain_spans(records: Sequence[BatchRecord], severity: int) -> list[Span]:
 
 
 def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: int) -> Markup:
-    """Draw the accuracy along the stream, with the corruptions' names below."""
     read = {label: run.records() for label, run in runs.items()}
     front = strong(runs)
     order = [label for label in runs if label not in front] + front
@@ -131,7 +130,6 @@ def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: i
 
 
 def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severity: int) -> Markup:
-    """Draw the gains under each corruption, of the rows that gain most: dots with their intervals."""
     best = sorted(gained, key=lambda label: -gained[label].mean.value)[: STRONG - 1]
     labels = [label for label in gained if label in best]
     if not labels or len(gained[labels[0]].values) < 2:
@@ -173,7 +171,6 @@ def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> Markup:
 
 
 def _sweep(group: Group, table: Table, axis: str) -> Markup:
-    """Draw accuracy against a hyper-parameter, ours with its intervals and the paper's."""
     places = {run.experiment.label: run.experiment.x for run in group.runs if run.experiment.axis == axis}
     cells = {label: row[table.columns.index(AVERAGE)] for label, row in table.rows}
     points = [(x, cell) for label, x in places.items() if x is not None and (cell := cells[label]) is not None]

@@ -109,7 +109,6 @@ class Chapter:
 
     @property
     def papers_model(self) -> bool:
-        """Whether the runs are of the paper's model, so that its numbers may be compared."""
         return self.PAPERS_MODEL in self.group.setting
 
     @property

@@ -33,6 +33,10 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(f"{template}.j2").render(values)
 
 
+def draw(template: str, **values: object) -> Markup:
+    return Markup(render(template, **values).strip())
+
+
 def write_page(out: Path, text: str) -> None:
     """Write a page or table whole; folders and commands in it may hold any bytes."""
     with disk_errors(out), atomic_write(out) as stream:

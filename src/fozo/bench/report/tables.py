@@ -143,7 +143,6 @@ def _domain_cell(runs: Sequence[Run], domain: str, gained: Gains | None) -> Cell
 
 
 def _costs(group: Group, side: str) -> Columns:
-    """What it took, and calibration: the paper's figures where it has them."""
     whole = all(float(run.measures.passes_per_image).is_integer() for run in group.runs)
     columns: dict[str, tuple[Number, str, int]] = {
         "Top-5": (lambda r: r.measures.top5, "", 1),
@@ -200,7 +199,6 @@ def words(cell: Cell | None) -> str:
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
-    """All cells, one a line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["recipe", "setting", "row", "column", "ours", "low", "high", "std", "paper", "difference", *GAINS])
@@ -218,5 +216,4 @@ def comma_separated(tables: Sequence[Table]) -> str:
 
 
 def tex(text: str) -> str:
-    """Escape what LaTeX would not print as it is."""
     return re.sub("([&%#_])", r"\\\1", text)

@@ -13,7 +13,6 @@ from fozo.types import Floats
 
 
 def opencv() -> ModuleType:
-    """Import OpenCV, or say which extra brings it."""
     try:
         import cv2
     except ImportError as error:
@@ -31,8 +30,7 @@ def smooth(image: Floats, sigma: float) -> Floats:
     from scipy.ndimage import gaussian_filter
 
     sigmas = (sigma, sigma) + (0,) * (image.ndim - 2)
-    blurred: Floats = gaussian_filter(image, sigmas, mode="nearest", truncate=4)
-    return blurred
+    return np.asarray(gaussian_filter(image, sigmas, mode="nearest", truncate=4))
 
 
 def clipped_zoom(image: npt.NDArray[np.float32], factor: float) -> npt.NDArray[np.float32]:
@@ -104,5 +102,4 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> npt.NDArray[np.
         finer[1::2, ::2] = between(field + np.roll(field, -1, axis=0) + centre + np.roll(centre, 1, axis=1))
         field = finer
         roughness /= decay
-    scaled: npt.NDArray[np.float64] = (field - field.min()) / (field.max() - field.min())
-    return scaled
+    return np.asarray((field - field.min()) / (field.max() - field.min()))

@@ -22,9 +22,7 @@ from fozo.data.images import Pixels, read_image
 
 # The published program lists six files and draws among the first five.
 FILES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
-
-# Mean and standard deviation of the red, green and blue of each of those files.
-COLOURS = (
+COLOURS = (  # mean and standard deviation of the red, green and blue of each file
     ((78, 149, 166), (27, 16, 15)),
     ((201, 205, 214), (21, 22, 23)),
     ((201, 205, 214), (21, 22, 23)),
@@ -34,7 +32,6 @@ COLOURS = (
 
 
 def _folder() -> Path | None:
-    """Find the photographs of an installed ``imagecorruptions`` without importing it."""
     spec = importlib.util.find_spec("imagecorruptions")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         folder = Path(location) / "frost"
@@ -67,8 +64,7 @@ def draw_texture(index: int, size: int = 512) -> Pixels:
     pattern = haze + 1.6 * ice * (0.4 + haze) + 0.07 * rng.normal(size=haze.shape)
     pattern = (pattern - pattern.mean()) / pattern.std()
     mean, std = (np.array(colour, np.float64) for colour in COLOURS[index])
-    texture: Pixels = np.clip(mean + std * pattern[..., None], 0, 255).astype(np.uint8)
-    return texture
+    return np.asarray(np.clip(mean + std * pattern[..., None], 0, 255), np.uint8)
 
 
 def _feathers(size: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from fozo.core.statistics import SourceStatistics
 
 FOLDER = Path(__file__).parent
-IMAGES = FOLDER / "fashion-mnist.npz"
-"""What ``open_images`` takes."""
+IMAGES = FOLDER / "fashion-mnist.npz"  # what ``open_images`` takes
 MODELS = {"float32": FOLDER / "fashion-float32.onnx", "INT8": FOLDER / "fashion-int8.onnx"}
 """What ``load_engine`` takes. The INT8 file is a model of its own, with its own statistics."""
 MONITOR = MODELS["float32"].with_suffix(".monitor.npz")

@@ -11,21 +11,20 @@ from inspect import signature
 from pathlib import Path
 
 from fozo.data.sets import imagenet
-from fozo.data.sets.arrays import open_arrays, open_cifar_c
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
-from fozo.data.sets.corrupted import SEVERITIES, kind_folders, open_imagenet_c
 from fozo.data.sets.folder import Listing, Tree, open_folder, open_unlabelled, some
-from fozo.data.sets.imagenet import FLAT, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
-from fozo.data.sets.tar import open_tar
+from fozo.data.sets.imagenet import FLAT, SEVERITIES, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
+from fozo.data.sets.packed import open_arrays, open_cifar_c, open_tar
 from fozo.errors import FozoError
 
 __all__ = [
     "CLEAN", "Domain", "ImageSet", "Sample", "imagenet_wnids", "open_images", "open_unlabelled", "robustbench_list",
 ]  # fmt: skip
 
+# How a set of each layout is opened; the options that mean something for it are the function's parameters.
 LAYOUTS: dict[str, Callable[..., ImageSet]] = {
     "imagenet": imagenet.open_imagenet,
-    "imagenet-c": open_imagenet_c,
+    "imagenet-c": imagenet.open_imagenet_c,
     "imagenet-r": imagenet.open_imagenet_r,
     "imagenet-v2": imagenet.open_imagenet_v2,
     "imagenet-sketch": imagenet.open_imagenet_sketch,
@@ -34,7 +33,6 @@ LAYOUTS: dict[str, Callable[..., ImageSet]] = {
     "folder": open_folder,
     "arrays": open_arrays,
 }
-"""How a set of each layout is opened; the options that mean something for it are the function's parameters."""
 
 
 def open_images(
@@ -95,7 +93,7 @@ def _recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
         return tree, "webdataset"
     if any(map(FLAT.fullmatch, files)):
         return tree, "imagenet"
-    if kind_folders(tree):
+    if imagenet.kind_folders(tree):
         return tree, "imagenet-c"
     inside = tree.listings(folders)
     if len(folders) == 1 and not files and inside[0].folders and not inside[0].images:

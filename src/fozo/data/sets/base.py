@@ -24,8 +24,7 @@ from fozo.errors import FozoError
 
 Names = Sequence[str] | None
 
-PROBES = 32
-"""Headers read at opening to learn whether the images are ready-made crops of one size."""
+PROBES = 32  # headers read at opening to learn whether the images are ready-made crops of one size
 
 
 class Domain(NamedTuple):
@@ -45,10 +44,8 @@ CLEAN = Domain("clean", 0)
 class Sample(NamedTuple):
     """One image of a set."""
 
-    path: str
-    """Path inside the set (``n01440764/ILSVRC2012_val_00000293.JPEG``): the image's name in every domain."""
-    label: int
-    """Index into the set's ``classes``."""
+    path: str  # path inside the set (``n01440764/ILSVRC2012_val_00000293.JPEG``): the image's name in every domain
+    label: int  # index into the set's ``classes``
 
 
 class Store(Protocol):

@@ -13,12 +13,10 @@ from fozo.data.images import EXTENSIONS, Pixels, header_size, read_image
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
 from fozo.errors import FozoError
 
-MAX_DEPTH = 100
-"""Folders inside each other, below a class."""
+MAX_DEPTH = 100  # folders inside each other, below a class
 
 
 def some(names: Sequence[str], count: int = 3) -> str:
-    """List the first few names for an error message."""
     listed = ", ".join(names[:count])
     return f"{listed} and {len(names) - count} more" if len(names) > count else listed or "nothing"
 
@@ -28,8 +26,7 @@ class FolderStore:
     """Image files on disk, one folder for each domain."""
 
     folders: Mapping[Domain, Path]
-    flat: bool = False
-    """The files lie directly in the folder, although the samples are named ``class/file``."""
+    flat: bool = False  # the files lie directly in the folder, although the samples are named ``class/file``
 
     def locate(self, path: str, domain: Domain) -> Path:
         return self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
@@ -43,11 +40,10 @@ class FolderStore:
     def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
         lengths = []
         for path in paths:
-            file = self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
             try:
-                lengths.append(file.stat().st_size)
+                lengths.append(self.locate(path, domain).stat().st_size)
             except OSError as error:
-                raise FozoError(f"cannot read {file}: {error.strerror}; check the path") from error
+                raise FozoError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
         return lengths
 
 
@@ -55,10 +51,8 @@ class Listing(NamedTuple):
     """What a folder holds, without hidden names (macOS leaves ``._x.jpg``), sorted."""
 
     folders: list[str]
-    images: list[str]
-    """Names with the ending of an image."""
-    links: set[str]
-    """Those of the folders that are symbolic links."""
+    images: list[str]  # names with the ending of an image
+    links: set[str]  # those of the folders that are symbolic links
 
 
 class Tree:
@@ -135,7 +129,7 @@ def label(found: Mapping[str, Sequence[str]], classes: Sequence[str]) -> tuple[S
         )
     samples: list[Sample] = []
     for name, paths in found.items():
-        samples += map(Sample, paths, repeat(index[name]))
+        samples += map(Sample, paths, repeat(index[name]))  # no call of Python's for each of a million files
     return tuple(samples)
 
 
@@ -151,26 +145,21 @@ def open_folder(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
 
 
 def from_classes(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
-    """Make a clean set of what :meth:`Tree.classes` found."""
     return with_size(ImageSet(name, label(found, classes), classes, FolderStore({CLEAN: root})))
 
 
 def unlabelled(name: str, root: Path, paths: Iterable[str]) -> ImageSet:
     """Make a set of image files without labels: all have the label 0."""
-    return ImageSet(name, tuple(map(Sample, paths, repeat(0))), ("",), FolderStore({CLEAN: root}))
+    return ImageSet(name, tuple(Sample(path, 0) for path in paths), ("",), FolderStore({CLEAN: root}))
 
 
 def open_unlabelled(root: Path) -> ImageSet:
     """List every image below a folder, sorted by name; folders mean nothing."""
     if not root.is_dir():
         raise FozoError(f"{root} is not a folder; give a folder of images")
-    paths = []
-    for folder, _, names in os.walk(root):
-        for name in names:
-            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
-                path = Path(folder, name)
-                if path.is_file():
-                    paths.append(path.relative_to(root).as_posix())
+    files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    images = (file for file in files if file.name.lower().endswith(EXTENSIONS) and not file.name.startswith("."))
+    paths = sorted(file.relative_to(root).as_posix() for file in images if file.is_file())
     if not paths:
         raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
-    return with_size(unlabelled("unlabelled", root, sorted(paths)))
+    return with_size(unlabelled("unlabelled", root, paths))

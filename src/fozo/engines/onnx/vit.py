@@ -58,17 +58,20 @@ class ViTGraph:
         last = a.depth - 1
         for i in range(a.depth):
             if i:
-                self._tap("cls", self._token(x))
-                self._tap_patches(g.slice(x, self.first_patch, self.tokens, 1))
+                self.taps["cls"].append(self._token(x))
+                mean, variance = self._moments(g.slice(x, self.first_patch, self.tokens, 1))
+                self.taps["patch_mean"].append(mean)
+                self.taps["patch_variance"].append(variance)
                 x = self._move_joined(x, i)
                 normed = self._norm(x, f"blocks.{i}.norm1")
-                self._tap("features", self._token(normed))
+                self.taps["features"].append(self._token(normed))
                 q, k, v = self._qkv(normed, i, first_query_only=cls_only and i == last)
             elif cls_only and i == last:  # a model of one block
                 q = g.slice(q, 0, 1, 1)
             if cls_only and i == last:
                 x = g.slice(x, 0, 1, 1)
-            x = self._finish(x, self._attend(q, k, v, i), i)
+            attended = self._attend(self._heads(q, [0, 2, 1, 3]), k, v, f"blocks.{i}.attn")
+            x = self._mlp(g.op("Add", x, attended), f"blocks.{i}.norm2", f"blocks.{i}.mlp")
         self._leave(x)
         return g.model("vit", OPSET, IR_VERSION)
 
@@ -101,7 +104,7 @@ class ViTGraph:
         one_each = g.shape(self.candidates, 1, 1, 1)
         for name, moment in (("patch_mean", mean), ("patch_variance", variance)):
             repeated = g.op("Expand", g.op("Unsqueeze", moment, g.ints(0)), one_each)
-            self._tap(name, g.op("Reshape", repeated, g.ints(-1, 1, a.dim)))
+            self.taps[name].append(g.op("Reshape", repeated, g.ints(-1, 1, a.dim)))
         x = self._move(g.op("Unsqueeze", tokens, g.ints(0)), 0, joined=False)  # [k, B, T, d]
         qkv = self._linear(self._norm(x, "blocks.0.norm1"), "blocks.0.attn.qkv")
         added = self._linear(self._norm(self.prompts, "blocks.0.norm1"), "blocks.0.attn.qkv")
@@ -150,23 +153,22 @@ class ViTGraph:
         k, v = g.ops("Split", 2, self._linear(normed, name, slice(d, 3 * d)), axis=-1, num_outputs=2)
         return self._linear(g.slice(normed, 0, 1, 1), name, slice(0, d)), k, v
 
-    def _attend(self, q: str, k: str, v: str, block: int) -> str:
+    def _attend(self, q: str, k: str, v: str, name: str) -> str:
+        """Attention of queries ``[N or 1, heads, T, d/heads]``, and the projection ``name``."""
         g = self.g
-        scores = g.op("MatMul", self._heads(q, [0, 2, 1, 3]), self._heads(k, [0, 2, 3, 1]))
+        scores = g.op("MatMul", q, self._heads(k, [0, 2, 3, 1]))
         mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), self._heads(v, [0, 2, 1, 3]))
         joined = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), g.ints(0, 0, self.a.dim))
-        return self._linear(joined, f"blocks.{block}.attn.proj")
+        return self._linear(joined, f"{name}.proj")
 
     def _heads(self, x: str, order: list[int]) -> str:
         """``[N, T, d] -> [N, T, heads, d/heads]``, then reordered."""
         split = self.g.op("Reshape", x, self.g.ints(0, 0, self.a.heads, self.a.dim // self.a.heads))
         return self.g.op("Transpose", split, perm=order)
 
-    def _finish(self, x: str, attended: str, block: int) -> str:
-        g = self.g
-        x = g.op("Add", x, attended)
-        hidden = self._linear(self._norm(x, f"blocks.{block}.norm2"), f"blocks.{block}.mlp.fc1")
-        return g.op("Add", x, self._linear(self._activation(hidden), f"blocks.{block}.mlp.fc2"))
+    def _mlp(self, x: str, norm: str, name: str) -> str:
+        hidden = self._linear(self._norm(x, norm), f"{name}.fc1")
+        return self.g.op("Add", x, self._linear(self._activation(hidden), f"{name}.fc2"))
 
     def _activation(self, x: str) -> str:
         if self.a.activation == "quick_gelu":
@@ -178,9 +180,9 @@ class ViTGraph:
         """Apply the final norm and declare the outputs."""
         g, a = self.g, self.a
         token = self._token(x)
-        self._tap("cls", token)
+        self.taps["cls"].append(token)
         features, pooled = self._pool(x, token)
-        self._tap("features", features)
+        self.taps["features"].append(features)
         for name, layers in self.taps.items():
             stacked = g.op("Concat", *layers, axis=1)
             by_candidate = g.shape(self.candidates, self.batch, a.depth, a.dim)
@@ -225,27 +227,14 @@ class ViTGraph:
         k, v = g.ops("Split", 2, self._linear(tokens, f"{name}.kv"), axis=-1, num_outputs=2)
         query = self.weights[f"{name}.query"] * np.float32((a.dim // a.heads) ** -0.5)
         q = np.ascontiguousarray(query.reshape(1, 1, a.heads, -1).transpose(0, 2, 1, 3))
-        scores = g.op("MatMul", g.weight(f"{name}.query", q), self._heads(k, [0, 2, 3, 1]))
-        mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), self._heads(v, [0, 2, 1, 3]))
-        joined = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), g.ints(0, 0, a.dim))
-        x = self._linear(joined, f"{name}.proj")
-        hidden = self._linear(self._norm(x, f"{name}.norm"), f"{name}.mlp.fc1")
-        return g.op("Add", x, self._linear(self._activation(hidden), f"{name}.mlp.fc2"))
-
-    def _tap(self, name: str, value: str) -> None:
-        self.taps[name].append(value)
-
-    def _tap_patches(self, patches: str) -> None:
-        mean, variance = self._moments(patches)
-        self._tap("patch_mean", mean)
-        self._tap("patch_variance", variance)
+        return self._mlp(self._attend(g.weight(f"{name}.query", q), k, v, name), f"{name}.norm", f"{name}.mlp")
 
     def _moments(self, patches: str) -> tuple[str, str]:
         """Mean and variance over tokens, ``[N, patches, d] -> [N, 1, d]``; about the mean, against cancellation."""
         g = self.g
-        mean = g.op("ReduceMean", patches, g.ints(1), keepdims=1)
+        mean = self._mean(patches)
         centred = g.op("Sub", patches, mean)
-        return mean, g.op("ReduceMean", g.op("Mul", centred, centred), g.ints(1), keepdims=1)
+        return mean, self._mean(g.op("Mul", centred, centred))
 
     def _norm(self, x: str, name: str) -> str:
         weight, bias = (self.g.weight(key, self.weights[key]) for key in (f"{name}.weight", f"{name}.bias"))

@@ -1,0 +1,124 @@
+"""``fozo calibrate``, ``quantise`` and ``export``: what is made of a model once; and ``methods``, which lists them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fozo.cli.options import BatchSize, Clean, Model, load_model
+from fozo.engines.load import LoadOptions
+from fozo.errors import FozoError
+
+
+def calibrate(
+    model: Model,
+    images: Clean,
+    load: LoadOptions,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the statistics.")] = Path("stats.npz"),
+    blend: Annotated[
+        Path | None,
+        typer.Option(
+            help="Statistics of many mixed images: IMAGES are a few clean ones of your own camera.", metavar="STATS"
+        ),
+    ] = None,
+    monitor: Annotated[
+        Path | None,
+        typer.Option(help="Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."),
+    ] = None,
+    batch_size: BatchSize = 64,
+) -> None:
+    """Measure a model's source statistics on clean images: a few hundred mixed ones, or --blend 50 of your own."""
+    from fozo.cli.folder import make_reference, read_batches
+    from fozo.cli.progress import Progress
+    from fozo.core.statistics import SourceStatistics
+    from fozo.data.sets.folder import open_unlabelled
+    from fozo.io import check_output, disk_errors
+    from fozo.public import adapter as make_adapter
+    from fozo.public import calibrate as measure
+
+    check_output(out)  # said before the work, not after it
+    if monitor is not None:
+        check_output(monitor)
+    found = open_unlabelled(images)
+    engine = load_model(model, load)
+    mixed = None if blend is None else SourceStatistics.load(blend)
+    if mixed is not None:
+        mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
+    with closing(Progress()) as progress:
+        batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size)
+        statistics = measure(engine, (batch.images for batch in batches))
+    images_seen = f"{statistics.images} images"
+    if mixed is not None:
+        statistics = mixed.blend(statistics)
+        images_seen = f"{images_seen} of its own, blended into those of {mixed.images} mixed ones"
+    with disk_errors(out):
+        statistics.save(out)
+    print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
+    if monitor is not None:
+        make_reference(make_adapter(engine, statistics), images, monitor)
+
+
+def quantise(
+    model: Model,
+    images: Clean,
+    load: LoadOptions,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the scales.")] = Path("scales.npz"),
+    bits: Annotated[int, typer.Option(help="8, 6 or 4, for weights and activations.")] = 8,
+    metric: Annotated[str, typer.Option(help="hessian, l2 or cosine.")] = "hessian",
+    count: Annotated[int, typer.Option(help="Images to search on, drawn at random (always the same).")] = 32,
+) -> None:
+    """Search PTQ4ViT's scales on a few clean images, for --scales of the other commands."""
+    import numpy as np
+
+    from fozo.cli.folder import read_batches
+    from fozo.cli.progress import Progress
+    from fozo.data.sets.folder import open_unlabelled
+    from fozo.io import check_output, disk_errors
+    from fozo.quant import ptq4vit
+
+    check_output(out)  # said before the work, not after it
+    if count < 1:
+        raise FozoError(f"count is {count}; give a whole number from 1 up")
+    found = open_unlabelled(images)
+    engine = load_model(model, load)
+    with closing(Progress()) as progress:
+        few = read_batches(found.take(min(count, len(found))), engine, progress, "reading")
+        pixels = np.concatenate([batch.images for batch in few])
+        scales = ptq4vit(engine, pixels, bits, metric=metric, progress=partial(progress, "quantising")).scales
+    with disk_errors(out):
+        scales.save(out)
+    print(f"{out}: {bits}-bit scales of {engine.spec.name} over {scales.images} images")
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .onnx file to write.", show_default=False)],
+    load: LoadOptions,
+    int8: Annotated[str | None, typer.Option(help="dynamic, or static (needs --calibration).")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Folder of clean images for static INT8.")] = None,
+) -> None:
+    """Write a model as ONNX, to be adapted without PyTorch and never exported again."""
+    from fozo.public import export as write
+
+    spec = write(load_model(model, load), out, int8=int8, calibration=calibration)
+    print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")
+
+
+def methods() -> None:
+    """List the adaptation methods."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fozo.methods.registry import list_methods
+
+    console = Console()
+    table = Table("method", "passes", "adapts", "needs", "paper")
+    if not console.is_terminal:  # one line a method, whatever width the pipe claims to have
+        console, table.box = Console(width=200), None
+    for info in list_methods().values():
+        table.add_row(info.name, info.passes, info.adapts, ", ".join(sorted(info.needs)) or "-", info.paper)
+    console.print(table)

@@ -1,0 +1,31 @@
+"""Exported models that all tests of engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fozo
+from tests.helpers import VARIANTS, random_vit
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Files of the variants of the small random ViT, each written once."""
+    folder = tmp_path_factory.mktemp("exported")
+
+    def path(variant: str, int8: str | None = None) -> Path:
+        file = folder / f"{variant}-{int8}.onnx"
+        if not file.exists():
+            fozo.export(fozo.load_engine(random_vit(VARIANTS[variant])), file, int8=int8)
+        return file
+
+    return path
+
+
+@pytest.fixture(params=["onnxruntime", "openvino"])
+def runtime(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(request.param)
+    return str(request.param)
