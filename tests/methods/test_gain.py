@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fozo
 from fozo.methods.gain import GAIN
 from fozo.types import Tap
 from tests.helpers import run
@@ -169,9 +168,3 @@ def test_the_strength_is_none_where_the_evaluator_sides_with_the_source() -> Non
     for qbar, expected in ((s, 0.0), (qhat, 1.0), ([[0.9, 0.1, 0.0]], 0.0), ([[0.0, 0.0, 1.0]], 1.0)):
         goal = (np.asarray(qbar) * xi).sum(axis=1)
         close(GAIN._strength(np.log(s), xi, goal), [expected], f"strength with {qbar}")
-
-
-@pytest.mark.parametrize("bad", [{"kappa": 0.0}, {"floor": -1.0}])
-def test_refuses_a_prior_of_nothing(bad: dict[str, Any]) -> None:
-    with pytest.raises(fozo.FozoError, match=r"^gain: .* must be above 0"):
-        fozo.create("gain", engine(), **bad)

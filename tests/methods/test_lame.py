@@ -25,8 +25,7 @@ VARIANTS: list[dict[str, Any]] = [{}, {"preset": "official"}, {"affinity": "line
 )
 def test_replays_the_authors_trace(name: str, options: dict[str, Any]) -> None:
     trace = load(name)
-    method = fozo.create("lame", engine(), None, **options)
-    assert isinstance(method, LAME)
+    method = LAME(engine(), None, **options)
     for t, _ in replay(trace, method):
         size = int(trace["batch_size"][t])
         taps = run(engine(), trace.batch(t))
@@ -59,9 +58,3 @@ def test_neighbours_pull_an_unsure_image_to_their_class() -> None:
     adjusted, _ = adjust(logits, kernel, LAMEConfig())
     assert adjusted[2].argmax() == 0
     np.testing.assert_allclose(np.exp(adjusted).sum(axis=1), 1)
-
-
-@pytest.mark.parametrize("bad", [{"affinity": "cosine"}, {"neighbours": 0}, {"steps": 0}, {"nonsense": 1}])
-def test_refuses_options_it_does_not_have(bad: dict[str, Any]) -> None:
-    with pytest.raises(fozo.FozoError):
-        fozo.create("lame", engine(), None, **bad)

@@ -8,9 +8,10 @@ import pytest
 import fozo
 from fozo.methods.neo import NEO
 from fozo.testing import check_method
-from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps, Threads
+from fozo.types import NO_KNOBS, Affine, Batch, Knobs, Tap, Taps
 from tests.helpers import random_images
 from tests.methods.rival_traces import close, engine, load, replay
+from tests.methods.test_every_method import TokensOnly
 
 
 @pytest.mark.parametrize(
@@ -52,24 +53,14 @@ def test_the_mean_by_hand() -> None:
         close(logits[0], second - mean + used.head().bias, f"logits with {options}")
 
 
-class BlackBox:
+class LogitsOnly(TokensOnly):
     """An engine that gives logits and nothing else."""
 
-    device, abilities, threads = "cpu", frozenset[str](), Threads(1)
-
-    def __init__(self, inner: Engine) -> None:
-        self.inner = inner
-
-    @property
-    def spec(self) -> Spec:
-        return self.inner.spec
-
-    def check(self, images: Images) -> Batch:
-        return self.inner.check(images)
+    abilities = frozenset[str]()
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         assert knobs is NO_KNOBS and tuple(taps) == (Tap.LOGITS,)
-        return self.inner.run(batch)
+        return super().run(batch)
 
     def head(self) -> Affine:
         raise fozo.FozoError("a black box does not show its head")
@@ -77,16 +68,10 @@ class BlackBox:
 
 def test_runs_on_a_black_box(engine: fozo.Engine) -> None:
     bias = engine.head().bias
-    check_method(lambda: NEO(BlackBox(engine)))
-    knowing, blind, given = NEO(engine), NEO(BlackBox(engine)), NEO(BlackBox(engine), bias=bias)
+    check_method(lambda: NEO(LogitsOnly()))
+    knowing, blind, given = NEO(engine), NEO(LogitsOnly()), NEO(LogitsOnly(), bias=bias)
     for seed in range(3):
         images = random_images(5, seed=seed)
         expected = knowing(images)
         np.testing.assert_array_equal(given(images), expected)
         np.testing.assert_allclose(blind(images), expected - bias, atol=1e-5)
-
-
-@pytest.mark.parametrize("bad", [{"rate": 0.0}, {"rate": 1.5}, {"average": "median"}, {"bias": np.zeros(3)}])
-def test_refuses_what_is_no_average(bad: dict[str, object], engine: fozo.Engine) -> None:
-    with pytest.raises(fozo.FozoError, match=r"^neo: (rate|average|bias) "):
-        NEO(engine, **bad)  # type: ignore[arg-type]

@@ -94,6 +94,31 @@ def test_wrong_options_are_one_sentence(
         create("own", engine, **options)
 
 
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    "tent": [{"rate": 0}, {"rate": float("nan")}, {"momentum": 1.0}, {"batch_size": 0}, {"lr": 1}],
+    "sar": [{"refilter": "none"}, {"output": "best"}, {"e_margin": 0}, {"rho": -1}],
+    "deyo": [{"pieces": 33}],
+    "lame": [{"affinity": "cosine"}, {"neighbours": 0}, {"steps": 0}],
+    "foa": [{"passes": 1}, {"start": np.zeros((2, 48))}, {"seed": -1}],
+    "zoa": [{"passes": 3}, {"passes": 0}, {"capacity": 1}, {"mixture_c": 0.0}, {"seed": -1}],
+    "t3a": [{"supports": 0}],
+    "neo": [{"rate": 0.0}, {"rate": 1.5}, {"average": "median"}, {"bias": np.zeros(3)}],
+    "gain": [{"kappa": 0.0}, {"floor": -1.0}],
+    "cazo": [
+        {"passes": 2}, {"passes": 1}, {"blocks": "9"}, {"blocks": "x"}, {"nu": 2.0}, {"dropout": 1.0}, {"epsilon": 0.0},
+        {"placement": "beside"}, {"start": np.zeros(3)},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, every in REFUSED.items() for bad in every])
+def test_values_that_make_no_sense_are_refused_by_name(
+    engine: fozo.Engine, source: fozo.SourceStatistics, name: str, bad: dict[str, Any]
+) -> None:
+    with pytest.raises(FozoError, match=f"{next(iter(bad))}|of shape"):
+        create(name, engine, source, **bad)
+
+
 def test_a_bug_in_a_constructor_is_not_taken_for_a_wrong_option(
     engine: fozo.Engine, own: type[Own], monkeypatch: pytest.MonkeyPatch
 ) -> None:

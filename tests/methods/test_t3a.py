@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import fozo
 from fozo.methods.t3a import T3A, Supports
 from fozo.types import Tap
 from tests.helpers import run
@@ -13,8 +12,7 @@ from tests.methods.rival_traces import close, engine, load, pixels, replay
 @pytest.mark.parametrize("name", ["t3a_k20_reset", "t3a_k5_continual"])
 def test_replays_the_authors_trace(name: str) -> None:
     trace = load(name)
-    method = fozo.create("t3a", engine(), supports=trace.hp["filter_K"])
-    assert isinstance(method, T3A)
+    method = T3A(engine(), supports=trace.hp["filter_K"])
     order = np.argsort(trace["warmup_labels"], kind="stable")
     assert (method.start.labels == np.sort(trace["warmup_labels"])).all()
     close(method.start.entropies, trace["warmup_ent"][order], "entropies of the head's rows")
@@ -29,8 +27,7 @@ def test_replays_the_authors_trace(name: str) -> None:
 
 
 def test_starts_from_the_rows_of_the_head() -> None:
-    method = fozo.create("t3a", engine())
-    assert isinstance(method, T3A)
+    method = T3A(engine())
     weight = engine().vit.head.weight.numpy()
     unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
     np.testing.assert_allclose(
@@ -49,8 +46,3 @@ def test_keeps_the_surest_of_each_class() -> None:
 def test_a_class_without_supports_scores_zero() -> None:
     centroids = Supports(np.array([[3.0, 4.0]]), np.array([1]), np.zeros(1)).centroids(3)
     close(centroids, np.array([[0, 0], [0.6, 0.8], [0, 0]]), "centroids")
-
-
-def test_refuses_no_supports() -> None:
-    with pytest.raises(fozo.FozoError, match="supports must be above 0, not 0"):
-        fozo.create("t3a", engine(), supports=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ import fozo
 from fozo.data import sample
 from fozo.methods.base import Method
 from fozo.methods.common.info import MethodInfo
+from fozo.methods.common.options import NoOptions
 from fozo.types import Batch, Floats, State, Threads
 from tests.helpers import random_images, random_vit
 
@@ -23,16 +23,10 @@ THREADS = 4
 SAMPLE = sample.MODELS["float32"]
 
 
-@dataclass(frozen=True)
-class NoConfig:
-    """Nothing to choose."""
-
-
-class Chain(Method[NoConfig]):
+class Chain(Method[NoOptions]):
     """Answers with what it has seen so far, which reveals the order; it lets others run wherever it could be cut."""
 
     info = MethodInfo("chain", "tells the order", "0", "a sum", "none")
-    PRESETS: ClassVar = {"default": NoConfig()}
     STATE: ClassVar = ("count", "value")
 
     def begin(self) -> None:

@@ -26,15 +26,13 @@ from fozo.core.moments import Moments
 from fozo.errors import FozoError
 from fozo.types import Affine, Array, Floats
 
-DIMENSIONS = 64
-"""Of content vectors, at most. With more, targets of narrow groups hardly got better, and files grow by as much."""
+DIMENSIONS = 64  # of content vectors, at most; more hardly improved targets of narrow groups, and files grow
 CONTENT_VARIANCE = 0.25
 """Squared shift, in units of the variance over clean images, that clean images of one kind of thing may have: their
 average descriptor differs from that of all clean images by their content. Align's groups of classes for tuning stay
 below it, and far above it under the extra corruptions at severity 3. Of 20 groups of ImageNet's classes the farthest is
 at 0.19; the 15 corruptions begin at 0.4, but for one (docs/monitoring.md)."""
-PENALTIES = 10.0 ** np.arange(-6, 7)
-"""Ridge penalties to choose from, in units of the largest eigenvalue; the last are as good as infinite."""
+PENALTIES = 10.0 ** np.arange(-6, 7)  # ridge penalties to choose from, in units of the largest eigenvalue
 
 
 @dataclass(frozen=True)

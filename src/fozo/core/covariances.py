@@ -35,7 +35,6 @@ class Covariances:
     VERSION = 1
 
     def check(self, spec: Spec) -> None:
-        """Refuse to serve another model."""
         if self.fingerprint != spec.fingerprint or self.mean.shape != (spec.depth, spec.dim):
             raise FozoError(
                 f"these token covariances are of {self.model or 'another model'} ({self.fingerprint[:12]}), not of "

@@ -136,15 +136,8 @@ def _load_black_box(model: str | os.PathLike[str] | Callable[[Any], object], opt
         raise FozoError(
             f"runtime={options.runtime!r} cannot run a black box; ONNX files of other programs run on onnxruntime"
         )
-    return black_box(
-        model,
-        name=options.architecture,
-        image_size=options.image_size,
-        mean=options.mean,
-        std=options.std,
-        labels=options.labels,
-        threads=options.threads,
-    )
+    same = ("image_size", "mean", "std", "labels", "threads")
+    return black_box(model, name=options.architecture, **{name: getattr(options, name) for name in same})
 
 
 def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch's wrappers

@@ -179,10 +179,8 @@ class Method(Stateful[C]):
                 index = 0 if self.journal is None else self.journal_index  # before the step counts
                 logits = self.predict(batch) if self._frozen else self.step(batch)
                 if not isinstance(logits, Answer) and not np.isfinite(logits).all():
-                    raise FozoError(
-                        f"the logits of {self.info.name} are not all finite; nothing was changed: check the model's "
-                        f"weights, or reset the method"
-                    )
+                    what = f"the logits of {self.info.name} are not all finite; nothing was changed"
+                    raise FozoError(f"{what}: check the model's weights, or reset the method")
                 if self.journal is not None and not self._frozen:
                     self.journal.append(index, self.record())
                     self._recorded, self._entries = self.variables(), index + 1

@@ -42,8 +42,7 @@ class CAZOConfig:
     momentum: float = 0.0  # Weight of the past in the direction of descent; the program's other choice is 0.9
     weight: float = 0.4  # Of the statistics against the entropy
     blocks: str = "3"  # Blocks that have an adapter, such as ``3,7``
-    placement: str = "parallel"
-    """Whether an adapter reads what the MLP does (``parallel``) or what it returns (``sequential``)."""
+    placement: str = "parallel"  # an adapter reads what the MLP reads, or (``sequential``) what it returns
     width: int = 2  # Hidden values of an adapter
     dropout: float = 0.1  # Share of the hidden values that every pass drops
     scaled_step: bool = True  # Whether the step is multiplied by epsilon
@@ -110,9 +109,7 @@ class CAZO(MatchingMethod[CAZOConfig]):
 
     def _keep(self, step: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
         """Draw which hidden values stay: always the same for the same step and shape."""
-        kept: npt.NDArray[np.bool_] = (
-            generator(self.seed, Purpose.DROPOUT, step).random(shape) < 1 - self.config.dropout
-        )
+        kept: npt.NDArray[np.bool_] = generator(self.seed, Purpose.DROPOUT, step).random(shape) < self.share
         return kept
 
     def begin(self) -> None:
@@ -158,10 +155,9 @@ class CAZO(MatchingMethod[CAZOConfig]):
         loss = self.objective(self.source.features, self.moments(features), self.engine.head()(pooled))
         return loss, pooled, features
 
-    def predict(self, batch: Batch) -> Floats:
-        pooled = self.adapters.run(batch, self.theta, None, 1.0)[Tap.POOLED][0]
-        self.passes_per_image = 1.0
-        return self.engine.head()(self.shifted(pooled))
+    def pooled(self, batch: Batch) -> Floats:
+        pooled: Floats = self.adapters.run(batch, self.theta, None, 1.0)[Tap.POOLED][0]  # without dropout
+        return pooled
 
     def assign(self, variables: State) -> None:
         if variables["curvature"].astype(np.float64).min() <= 0:

@@ -125,10 +125,8 @@ class EATA(GradientMethod[EATAConfig]):
         import torch
 
         if fisher is None:
-            raise FozoError(
-                "eata needs fisher=, measured on clean images with fozo.methods.eata.measure_fisher; "
-                "fisher_weight=0 runs it without (ETA)"
-            )
+            need = "eata needs fisher=, measured on clean images with fozo.methods.eata.measure_fisher"
+            raise FozoError(f"{need}; fisher_weight=0 runs it without (ETA)")
         if fisher.fingerprint != self.engine.spec.fingerprint or fisher.values.shape != (len(self.norms),):
             raise FozoError(
                 f"this Fisher information is of {fisher.model or 'another model'} ({fisher.fingerprint[:12]}), not of "

@@ -95,8 +95,5 @@ class FOA(MatchingMethod[FOAConfig]):
         self.report(loss=float(losses[best]))
         return prediction
 
-    def predict(self, batch: Batch) -> Floats:
-        prompts = self.search.point.astype(np.float32)
-        pooled = self.engine.run(batch, Knobs(prompts=prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
-        self.passes_per_image = 1.0
-        return self.engine.head()(self.shifted(pooled))
+    def pooled(self, batch: Batch) -> Floats:
+        return self.prompted(batch, self.search.point.astype(np.float32))

@@ -86,14 +86,11 @@ def _load(entry: metadata.EntryPoint) -> None:
         entry.load()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise FozoError(
-            f"the method {entry.name!r} of the package {owner} cannot be loaded ({reason}); update or uninstall it"
-        ) from error
+        what = f"the method {entry.name!r} of the package {owner} cannot be loaded ({reason})"
+        raise FozoError(f"{what}; update or uninstall it") from error
     if entry.name not in _REGISTRY:
-        raise FozoError(
-            f"the package {owner} promises a method {entry.name!r}, but {entry.value} registers none of that name; "
-            f"update or uninstall it"
-        )
+        what = f"the package {owner} promises a method {entry.name!r}, but {entry.value} registers none of that name"
+        raise FozoError(f"{what}; update or uninstall it")
 
 
 def create(

@@ -34,8 +34,7 @@ class SARConfig(Descent):
     ema_decay: float = 0.9  # Weight of the past in that average
     full_recovery: bool = True  # Whether a recovery (or reset) also clears the momentum, and a recovery the average
     step_when_empty: bool = False  # Whether a batch without a reliable prediction takes a step by the momentum
-    refilter: str = "reliable"
-    """Which images the second filter checks: the images that passed the first (``reliable``), or ``all``."""
+    refilter: str = "reliable"  # images that the second filter checks: those that passed the first, or ``all``
     output: str = "plain"  # Whose predictions are returned: the ``plain`` model's, or those of the ``disturbed`` one
 
     def __post_init__(self) -> None:

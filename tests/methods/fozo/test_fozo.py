@@ -40,6 +40,16 @@ def test_the_returned_prediction_is_that_of_the_lowest_loss(engine: fozo.Engine,
     assert method.metrics()["loss"] == pytest.approx(min(losses))
 
 
+@pytest.mark.parametrize(("shift", "scale"), [("mean", 1.0), ("sum", 2.0)])
+def test_the_activation_shift_averages_or_adds_up_the_two_sides(
+    engine: fozo.Engine, source: fozo.SourceStatistics, shift: str, scale: float
+) -> None:
+    method = FOZO(engine, source, shift=shift)
+    pooled = run(engine, BATCHES[0], fozo.Knobs(prompts=method.spsa.ask()))[Tap.POOLED]
+    method(BATCHES[0])
+    np.testing.assert_allclose(method.state()["shift"][0], scale * pooled.mean(axis=(0, 1)), rtol=1e-4, atol=1e-6)
+
+
 def test_it_descends_its_objective_on_a_fixed_batch(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
     """Not only runs: on one batch over and over, with many samples, the loss falls."""
     images = random_images(16, seed=9) * 1.5 + 0.5
@@ -92,88 +102,89 @@ def test_bad_options_say_what_is_wrong(
         FOZO(engine, source, **options)  # type: ignore[arg-type]
 
 
-class TestJournal:
-    def test_follows_resets_and_restores(
-        self, engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
-    ) -> None:
-        path, state = tmp_path / "run.journal", tmp_path / "state.npz"
-        method = FOZO(engine, source, journal=path)
-        for images in BATCHES[:3]:
-            method(images)
-        method.save(state)
-        for images in BATCHES[3:6]:
-            method(images)
-        method.restore(state)
-        np.testing.assert_array_equal(fozo.replay(path), method.prompts)
-        method(BATCHES[0])
-        np.testing.assert_array_equal(fozo.replay(path), method.prompts)
-        method.reset()
-        np.testing.assert_array_equal(fozo.replay(path), method.start)
+def test_a_journal_follows_resets_and_restores(
+    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
+) -> None:
+    path, state = tmp_path / "run.journal", tmp_path / "state.npz"
+    method = FOZO(engine, source, journal=path)
+    for images in BATCHES[:3]:
+        method(images)
+    method.save(state)
+    for images in BATCHES[3:6]:
+        method(images)
+    method.restore(state)
+    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
+    method(BATCHES[0])
+    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
+    method.reset()
+    np.testing.assert_array_equal(fozo.replay(path), method.start)
 
-    def test_is_continued_by_a_restored_run(
-        self, engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
-    ) -> None:
-        path, state = tmp_path / "run.journal", tmp_path / "state.npz"
-        first = FOZO(engine, source, journal=path)
-        first(BATCHES[0])
-        first.save(state)
-        first(BATCHES[1])  # on record, but after the saved state: the power goes now
-        assert first.journal is not None
-        first.journal.close()
-        second = FOZO(engine, source, journal=path)
-        second.restore(state)
-        second(BATCHES[1])
-        np.testing.assert_array_equal(second.prompts, first.prompts)
-        np.testing.assert_array_equal(fozo.replay(path), first.prompts)
 
-    @pytest.mark.parametrize("kind", [FozoError, OSError, struct.error, KeyboardInterrupt])
-    def test_a_batch_that_cannot_be_recorded_has_not_happened(
-        self,
-        engine: fozo.Engine,
-        source: fozo.SourceStatistics,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        kind: type[BaseException],
-    ) -> None:
-        path, error = tmp_path / "run.journal", kind("cannot be recorded")
-        method, untouched = FOZO(engine, source, journal=path), FOZO(engine, source)
-        method(BATCHES[0]), untouched(BATCHES[0])
-        before, metrics, file = method.state(), method.metrics(), path.read_bytes()
+def test_a_journal_is_continued_by_a_restored_run(
+    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
+) -> None:
+    path, state = tmp_path / "run.journal", tmp_path / "state.npz"
+    first = FOZO(engine, source, journal=path)
+    first(BATCHES[0])
+    first.save(state)
+    first(BATCHES[1])  # on record, but after the saved state: the power goes now
+    assert first.journal is not None
+    first.journal.close()
+    second = FOZO(engine, source, journal=path)
+    second.restore(state)
+    second(BATCHES[1])
+    np.testing.assert_array_equal(second.prompts, first.prompts)
+    np.testing.assert_array_equal(fozo.replay(path), first.prompts)
 
-        def failing(*_: object) -> None:
-            raise error
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, "append", failing)
-            with pytest.raises(type(error), match="cannot be recorded"):
-                method(BATCHES[1])
-        assert same(method.state(), before) and method.metrics() == metrics and path.read_bytes() == file
-        method(BATCHES[1]), untouched(BATCHES[1])
-        np.testing.assert_array_equal(method.prompts, untouched.prompts)
-        np.testing.assert_array_equal(fozo.replay(path), untouched.prompts)
+@pytest.mark.parametrize("kind", [FozoError, OSError, struct.error, KeyboardInterrupt])
+def test_a_batch_that_cannot_be_recorded_has_not_happened(
+    engine: fozo.Engine,
+    source: fozo.SourceStatistics,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[BaseException],
+) -> None:
+    path, error = tmp_path / "run.journal", kind("cannot be recorded")
+    method, untouched = FOZO(engine, source, journal=path), FOZO(engine, source)
+    method(BATCHES[0]), untouched(BATCHES[0])
+    before, metrics, file = method.state(), method.metrics(), path.read_bytes()
 
-    def test_a_batch_that_is_refused_after_its_step_is_taken_back_in_the_journal(
-        self, source: fozo.SourceStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Its record is in the file already; a rewind then says that it does not count."""
-        path = tmp_path / "run.journal"
-        method = FOZO(fozo.load_engine(random_vit()), source, journal=path)
-        method(BATCHES[0])
-        before, metrics, prompts = method.state(), method.metrics(), method.prompts
-        append = Journal.append
+    def failing(*_: object) -> None:
+        raise error
 
-        def late(*call: Any) -> None:
-            append(*call)
-            raise KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", failing)
+        with pytest.raises(type(error), match="cannot be recorded"):
+            method(BATCHES[1])
+    assert same(method.state(), before) and method.metrics() == metrics and path.read_bytes() == file
+    method(BATCHES[1]), untouched(BATCHES[1])
+    np.testing.assert_array_equal(method.prompts, untouched.prompts)
+    np.testing.assert_array_equal(fozo.replay(path), untouched.prompts)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, "append", late)
-            with pytest.raises(KeyboardInterrupt):
-                method(BATCHES[1])
-        assert same(method.state(), before) and method.metrics() == metrics
-        np.testing.assert_array_equal(fozo.replay(path), prompts)
-        method(BATCHES[1])
-        np.testing.assert_array_equal(fozo.replay(path), method.prompts)
+
+def test_a_batch_that_is_refused_after_its_step_is_taken_back_in_the_journal(
+    source: fozo.SourceStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is in the file already; a rewind then says that it does not count."""
+    path = tmp_path / "run.journal"
+    method = FOZO(fozo.load_engine(random_vit()), source, journal=path)
+    method(BATCHES[0])
+    before, metrics, prompts = method.state(), method.metrics(), method.prompts
+    append = Journal.append
+
+    def late(*call: Any) -> None:
+        append(*call)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", late)
+        with pytest.raises(KeyboardInterrupt):
+            method(BATCHES[1])
+    assert same(method.state(), before) and method.metrics() == metrics
+    np.testing.assert_array_equal(fozo.replay(path), prompts)
+    method(BATCHES[1])
+    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
 
 
 def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:

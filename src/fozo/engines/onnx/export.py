@@ -22,8 +22,7 @@ from fozo.engines.torch_engine import TorchEngine
 from fozo.io import atomic_write, check_output, temporary_folder
 from fozo.types import Spec
 
-ONE_FILE_BYTES = (2 << 30) - (1 << 20)
-"""Protobuf cannot hold more in one file; beyond it the weights go to a ``.data`` file beside the model."""
+ONE_FILE_BYTES = (2 << 30) - (1 << 20)  # protobuf's limit; beyond it the weights go to a .data file beside the model
 
 
 def build_graph(engine: TorchEngine) -> onnx.ModelProto:

@@ -84,7 +84,6 @@ def read_spec(path: Path, metadata: Mapping[str, str], inputs: Mapping[str, Sequ
 
 
 def _check(spec: Spec, inputs: Mapping[str, Sequence[object]]) -> None:
-    """Refuse a spec that contradicts itself or the graph."""
     for name, limit in LIMITS.items():
         if not 1 <= getattr(spec, name) <= limit:
             raise ValueError(f"{name} is {getattr(spec, name)}")

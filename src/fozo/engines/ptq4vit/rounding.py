@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-GELU_DEPTH = 0.16997124254703522
-"""How far GELU goes below zero, in the published digits; its tanh and quick forms reach 0.1700 and 0.1636."""
+GELU_DEPTH = 0.16997124254703522  # minus GELU's minimum, as published; its tanh and quick forms have 0.1700 and 0.1636
 
 
 def levels(bits: int) -> int:

@@ -12,8 +12,7 @@ import time
 import weakref
 from typing import Protocol
 
-WAIT = 10.0
-"""Seconds that a fork waits for all methods together: one that takes longer may itself be waiting for the fork."""
+WAIT = 10.0  # seconds, for all methods together: one that takes longer may be waiting for the fork
 
 
 class Lockable(Protocol):

@@ -8,7 +8,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.types import Engine
 
-NEEDS = {
+NEEDS = {  # what a method may need, in words
     "source": "source statistics; make them with fozo.calibrate",
     "fisher": "the Fisher information of clean images",
     "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
@@ -17,9 +17,7 @@ NEEDS = {
     "blocks": "to move all tokens between blocks: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
-"""What a method may need, in words."""
-ABILITIES = ("tokens", "gradient", "torch", "blocks")
-"""Those of an engine; gradient before torch, because its advice is the better one."""
+ABILITIES = ("tokens", "gradient", "torch", "blocks")  # an engine's; gradient gives better advice than torch
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from fozo.io import MAX_LINE, Log, decode, open_regular, read_log
 from fozo.types import State
 
 KIND = "fozo journal"
-TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}( ({.*)?)?", re.DOTALL)
-"""What a power cut in its very first line may leave of a journal."""
+TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}( ({.*)?)?", re.DOTALL)  # what a power cut may leave of a first line
 
 
 @dataclass(frozen=True)

@@ -141,8 +141,7 @@ D = TypeVar("D", bound=Descent)
 class GradientMethod(Method[D]):
     """A method that descends a loss of the twin's logits by backpropagation. Subclasses implement ``learn``."""
 
-    LOWER_BLOCKS: ClassVar[bool] = False
-    """Whether only the lower blocks' norms are adapted (:func:`lower_blocks`), or all of the model."""
+    LOWER_BLOCKS: ClassVar[bool] = False  # whether only norms of :func:`lower_blocks` are adapted, or all
     SHARES_PREPARED = False
 
     def prepare(self) -> None:

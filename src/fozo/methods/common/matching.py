@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from fozo.core.noise import starting_prompts
 from fozo.errors import FozoError
 from fozo.methods.base import Method
 from fozo.methods.common.stateful import C
-from fozo.types import Array, Floats, Spec, State
+from fozo.types import Array, Batch, Floats, Knobs, Spec, State, Tap
 
 
 class ActivationShift:
@@ -60,6 +61,19 @@ class MatchingMethod(Method[C]):
         """Move what the head reads towards the source, once a batch has been seen."""
         shift = self.shift.vector(self.source.pooled.mean)
         return pooled if shift is None else (pooled + shift).astype(pooled.dtype)
+
+    @abstractmethod
+    def pooled(self, batch: Batch) -> Floats:
+        """What the head reads with what was learnt, ``[B, h]``, in one pass."""
+
+    def predict(self, batch: Batch) -> Floats:
+        self.passes_per_image = 1.0
+        return self.engine.head()(self.shifted(self.pooled(batch)))
+
+    def prompted(self, batch: Batch, prompts: Array) -> Floats:
+        """What the head reads with these prompts ``[p, d]``."""
+        pooled: Floats = self.engine.run(batch, Knobs(prompts=prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
+        return pooled
 
     def variables(self) -> State:
         spec, average, rows = self.engine.spec, self.shift.average, self.window.rows

@@ -27,8 +27,7 @@ class Measurement:
     load: Callable[[str | os.PathLike[str]], Savable]
 
 
-MEASURED: Mapping[str, Measurement] = {
+MEASURED: Mapping[str, Measurement] = {  # by the name under which a method needs it and takes it
     "fisher": Measurement(measure_fisher, Fisher.load),
     "covariances": Measurement(measure_covariances, Covariances.load),
 }
-"""By the name under which a method needs it and takes it."""

@@ -30,8 +30,7 @@ class Observation:
     batch: Batch  # The images as they came in, checked; read-only
     logits: Floats  # ``[B, classes]``: what was predicted
     descriptors: Array | None  # ``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them
-    last_input: Floats | None = None
-    """The last image as the model read it, where the method has changed it; copy it to keep it."""
+    last_input: Floats | None = None  # the last image as the model read it, if it was changed; copy it to keep it
 
 
 class Observer(Protocol):

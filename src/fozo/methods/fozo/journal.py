@@ -21,8 +21,7 @@ from fozo.io import as_dataclass
 from fozo.methods.common.journal import read_journal
 from fozo.types import Array
 
-MAX_DRAWS = 1 << 24
-"""Numbers drawn for one step, at most: a few thousand are usual, and a forged line could ask for anything."""
+MAX_DRAWS = 1 << 24  # numbers drawn for one step, at most: a forged line could ask for anything
 
 
 def checksum(point: Array) -> int:

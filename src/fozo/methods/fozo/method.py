@@ -41,8 +41,7 @@ class FOZOConfig:
     passes: int = 2  # Forward passes for each batch: 2n, an even number
     prompts: int = 3
     weight: float = 0.4  # lambda of Eq. 15
-    features: str = "normed"
-    """``normed``: CLS after the norm that reads it next (program). ``cls``: CLS as it leaves each block (paper)."""
+    features: str = "normed"  # CLS after the norm that reads it next (program); ``cls``: as it leaves a block (paper)
     distance: str = "squares"  # See :class:`fozo.core.objective.Objective`
     level_batches: bool = False  # See :class:`fozo.core.objective.Objective`
     shift: str = "sum"
@@ -115,7 +114,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
         candidates = self.spsa.ask()  # lines 6-7: P + eps Z, P - eps Z
         taps = self.engine.run(batch, Knobs(prompts=candidates), (tap, Tap.POOLED))  # line 8
         features, pooled = taps[tap], taps[Tap.POOLED]
-        logits = self.engine.head()(pooled if config.shift == "none" else self.shifted(pooled))  # line 9
+        logits = self.engine.head()(self.shifted(pooled))  # line 9
         losses = [
             self.objective(self.source_features, self.moments(features[k], config.small), logits[k])  # line 10
             for k in range(config.passes)
@@ -131,10 +130,8 @@ class FOZO(MatchingMethod[FOZOConfig]):
         prediction: Floats = logits[best]  # line 19
         return prediction
 
-    def predict(self, batch: Batch) -> Floats:
-        pooled = self.engine.run(batch, Knobs(prompts=self.prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
-        self.passes_per_image = 1.0
-        return self.engine.head()(pooled if self.config.shift == "none" else self.shifted(pooled))
+    def pooled(self, batch: Batch) -> Floats:
+        return self.prompted(batch, self.prompts)
 
     @property
     def journal_index(self) -> int:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from fozo.errors import FozoError
-from fozo.methods.zoa.domains import DomainWatch, KnowledgeBank
+from fozo.methods.zoa import DomainWatch, KnowledgeBank
 
 Array = npt.NDArray[np.float64]
 
@@ -99,8 +99,3 @@ def test_a_state_goes_on_and_one_that_does_not_fit_is_refused() -> None:
     assert (other.offsets == knowledge.offsets).all() and (other.similarity == knowledge.similarity).all()
     with pytest.raises(FozoError, match="capacity is 2"):
         bank(capacity=2).load_state(state)
-
-
-def test_a_bank_without_room_is_refused() -> None:
-    with pytest.raises(FozoError, match="capacity must be at least 2 domains, not 1"):
-        bank(capacity=1)

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-import fozo
 from fozo.methods.zoa import ZOA
 from tests.methods.rival_traces import Trace, close, engine, load, pixels, replay, source
 
@@ -23,8 +20,7 @@ def make(trace: Trace) -> ZOA:
         return numbers
 
     samples = trace.hp["sp_avg"]
-    method = fozo.create(
-        "zoa",
+    method = ZOA(
         engine(),
         source(),
         preset="official",
@@ -33,7 +29,6 @@ def make(trace: Trace) -> ZOA:
         capacity=trace.hp["max_weight_nums"],
         noise=recorded,
     )
-    assert isinstance(method, ZOA)
     mixture = trace["alpha_init"]  # ours begins with zero, which one number alone is as good as
     method.search.point = np.concatenate([mixture, method.search.point[len(mixture) :]])
     return method
@@ -85,8 +80,7 @@ def test_the_default_shifts_a_new_domain_only_once_it_is_known() -> None:
     stream = pixels("zoa")
     outputs = {}
     for stale in (False, True):
-        method = fozo.create("zoa", engine(), source(), stale_shift=stale)
-        assert isinstance(method, ZOA)
+        method = ZOA(engine(), source(), stale_shift=stale)
         method(stream[:64])
         outputs[stale] = method(stream[168:232])
         assert len(method.bank) == 1
@@ -94,8 +88,7 @@ def test_the_default_shifts_a_new_domain_only_once_it_is_known() -> None:
 
 
 def test_small_batches_do_not_look_for_a_new_domain() -> None:
-    method = fozo.create("zoa", engine(), source())
-    assert isinstance(method, ZOA)
+    method = ZOA(engine(), source())
     method(pixels("zoa")[:64])
     method(pixels("zoa")[168:231])
     assert len(method.bank) == 0
@@ -105,8 +98,7 @@ def test_what_a_probe_of_the_mixture_does_to_the_loss_moves_e_as_well() -> None:
     """Both are probed by one pass and share its change of the loss: why a bank lengthens the steps of e."""
     learned = []
     for mixture_c in (0.05, 1e-9):
-        method = fozo.create("zoa", engine(), source(), mixture_c=mixture_c)
-        assert isinstance(method, ZOA)
+        method = ZOA(engine(), source(), mixture_c=mixture_c)
         for start in (0, 64, 168):  # the last batch is of another domain
             before = parts(method)[1]
             method(pixels("zoa")[start : start + 64])
@@ -124,9 +116,3 @@ def test_steps_are_as_long_as_the_rate_allows() -> None:
         method(images)
         moved[rate] = np.linalg.norm(parts(method)[1] - before)
     assert moved[0.0] == 0 < moved[5e-4] and moved[1e-3] == pytest.approx(2 * moved[5e-4])
-
-
-@pytest.mark.parametrize("bad", [{"passes": 3}, {"passes": 0}, {"capacity": 1}, {"c": 0}, {"seed": -1}])
-def test_refuses_what_makes_no_sense(bad: dict[str, Any]) -> None:
-    with pytest.raises(fozo.FozoError):
-        fozo.create("zoa", engine(), source(), **bad)
