@@ -252,8 +252,8 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
         return
     found = InputRange(low.min(axis=0), high.max(axis=0), recognise(images, own)).inferred(own)
     if found not in (None, own):
-        looks = name_of(found)
-        _warn(f"the batch looks like {looks}, but {spec.name} reads {name_of(own)}; {_advice(spec)}", looks, warned)
+        name = name_of(found)
+        _warn(f"the batch looks like {name}, but {spec.name} reads {name_of(own)}; {_advice(spec)}", name, warned)
     elif not (darkest >= USUAL[0] and brightest <= USUAL[1]):
         _object(low, high, spec, warned)
     elif low.min() == 0 and 0.5 < high.max() <= 1 and (mean / std).min() > 0.1:

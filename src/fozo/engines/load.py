@@ -157,8 +157,8 @@ def _is_vit(model: torch.nn.Module) -> bool:
     from fozo.models.torchvision import looks_like_torchvision
     from fozo.models.vit import ViT
 
-    looks = (convert.looks_like_transformers, convert.looks_like_timm, looks_like_torchvision)
-    return isinstance(model, ViT) or any(looks_like(model) for looks_like in looks)
+    families = (convert.looks_like_transformers, convert.looks_like_timm, looks_like_torchvision)
+    return isinstance(model, ViT) or any(looks_like(model) for looks_like in families)
 
 
 def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Module, LoadOptions]:

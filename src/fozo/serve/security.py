@@ -65,15 +65,15 @@ class AccessPolicy:
 
     def _has_token(self, authorization: str, token: bytes) -> bool:
         scheme, _, text = authorization.partition(" ")
-        shown = text.strip().encode("utf-8", "replace")
+        given = text.strip().encode("utf-8", "replace")
         if scheme.lower() == "basic":
             try:
-                shown = base64.b64decode(shown, validate=True).partition(b":")[2]
+                given = base64.b64decode(given, validate=True).partition(b":")[2]
             except (binascii.Error, ValueError):
                 return False
         elif scheme.lower() != "bearer":
             return False
-        return hmac.compare_digest(shown, token)  # in constant time
+        return hmac.compare_digest(given, token)  # in constant time
 
 
 def _netloc(origin: str) -> str | None:
