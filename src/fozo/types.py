@@ -248,8 +248,9 @@ class Threads:
             for part in parts:
                 call(part)
             return
-        # setdefault is atomic, and an executor that lost the race has not started a thread yet.
-        pool = self._pools.setdefault(os.getpid(), ThreadPoolExecutor(self.count, thread_name_prefix="fozo"))
+        pool = self._pools.get(os.getpid())
+        if pool is None:  # setdefault is atomic, and an executor that lost the race has not started a thread yet
+            pool = self._pools.setdefault(os.getpid(), ThreadPoolExecutor(self.count, thread_name_prefix="fozo"))
         calls = [pool.submit(call, part) for part in parts]
         wait(calls)
         for done in calls:

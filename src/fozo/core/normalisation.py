@@ -204,9 +204,9 @@ class Watch:
     def __init__(self) -> None:
         self.batches, self.warned = 0, False
 
-    def __call__(self, images: Images, spec: Spec, clean: InputRange | None) -> None:
+    def __call__(self, images: Images, spec: Spec, clean: InputRange) -> None:
         self.batches += 1
-        if clean is None or spec.normalisation is not None or self.warned:
+        if spec.normalisation is not None or self.warned:
             return
         if self.batches > FIRST and self.batches % EVERY:
             return

@@ -173,7 +173,8 @@ class Method(Stateful[C]):
             clean = None if self.statistics is None else self.statistics.inputs
             given = as_batch(images, self.engine.spec, clean)
             batch = self.engine.check(given)
-            self._watch(given, self.engine.spec, clean)
+            if clean is not None:
+                self._watch(given, self.engine.spec, clean)
             with self.transaction():
                 self._metrics, self.descriptors, self.last_input = {}, None, None
                 index = 0 if self.journal is None else self.journal_index  # before the step counts
