@@ -207,7 +207,7 @@ REFUSED_MODELS: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "number": (lambda folder: 3, {}, "int cannot be called; give a function, a torch module or an .onnx file"),
     "no file": (lambda folder: folder / "model.safetensors", {}, "model.safetensors"),
     "no onnx file": (lambda folder: folder / "model.onnx", {}, "there is no file .*model.onnx; check the path"),
-    "empty folder": (lambda folder: folder, {}, "holds no config.json, so it is no transformers model"),
+    "empty folder": (lambda folder: folder, {}, "has no config.json, so it is not a transformers model"),
     "odd folder": (lambda folder: folder_with(folder, '{"model_type": "what"}'), {}, "cannot be loaded by trans"),
     "no json": (lambda folder: folder_with(folder, "{"), {}, "config.json"),
     "no head": (headless, {}, "no weights for 'classifier.bias'; give a model that was trained to classify"),
