@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.align.retrieval import RetrievalConfig
+from fozo.methods.align.memory import RetrievalConfig
 from fozo.methods.common.options import positive
 
 AUTO = "auto"
@@ -39,8 +39,6 @@ class AlignConfig:
     """Part of the way that targets follow the content of the stream; with 0 they are those of the average image."""
     content_error: float = 0.4
     """Squared error expected of content-conditioned targets, as a part of the squared correction for content."""
-    camera_baseline: bool = True
-    """Whether the stream's own images are learnt as this camera's baseline while they look clean."""
     group_size: int = 8
     """Images that go through the model together, and see the same memories (a micro-batch); more, up to 64, once the
     memory is rich for all of them."""

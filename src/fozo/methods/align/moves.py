@@ -1,4 +1,4 @@
-"""Moving tokens part of the way back to where they are on clean data, before every block, in closed form.
+"""Moves: shift and scale tokens before every block, part of the way back to where they are on clean images.
 
 For layer l let m_l be the mean of the stream's patch tokens as they enter block l, and s_l the logarithm of their
 variance (both per feature, averaged over images), and k_l the CLS token; m*_l, s*_l and k*_l the same on clean data.
@@ -29,7 +29,6 @@ from fozo.core.moments import TINY
 from fozo.types import Floats, Knobs, Move, Tap, Taps
 
 Single = npt.NDArray[np.float32]
-
 MAX_LOG_SCALE = np.log(2.0)
 """No move scales a feature by more than a factor of two: a channel that is dead on one side has no sensible ratio."""
 
@@ -129,13 +128,3 @@ class BlockUpdates:
         updates -= self._offset
         updates[:, 1:] -= self._factor * layers[:, :-1]
         return updates
-
-
-def joined(parts: list[Knobs]) -> Knobs:
-    """Moves of several rows of images as one."""
-
-    def one(moves: list[Move | None]) -> Move:
-        scales, shifts = zip(*((move.scale, move.shift) for move in moves if move is not None), strict=True)
-        return Move(np.concatenate(scales, axis=1), np.concatenate(shifts, axis=1))
-
-    return Knobs(cls=one([part.cls for part in parts]), patches=one([part.patches for part in parts]))
