@@ -71,8 +71,7 @@ class Equalise(Wrapper[EqualiseConfig]):
 
     def step(self, batch: Batch) -> Floats | Answer:
         """Equalise images and run the model; those that cannot be pictures are left as they are."""
-        coefficients, descriptors = self.equaliser.describe(batch.images)
-        sound = self.equaliser.sound(descriptors)
+        coefficients, descriptors, sound = self.equaliser.describe(batch.images)
         samples, last = 0.0, None
         if sound.any():
             domains = self.equaliser.domains(descriptors[sound], self.memory)

@@ -40,14 +40,10 @@ class Equaliser:
         """An empty memory; ``shape`` is what it holds of an image beside the descriptor."""
         return Memory(self.std.size, shape, self.retrieval)
 
-    def describe(self, images: Floats, out: Single | None = None) -> tuple[Single, Array]:
-        """Return the coefficients of images and their descriptors."""
-        return self.spectra.transform(images, out, self.threads)
-
-    def sound(self, descriptors: Array) -> npt.NDArray[np.bool_]:
-        """Say of each image whether it can be a picture."""
-        within: npt.NDArray[np.bool_] = np.all(np.abs(descriptors) <= self.spectra.limits, axis=1)  # False for NaN
-        return within
+    def describe(self, images: Floats) -> tuple[Single, Array, npt.NDArray[np.bool_]]:
+        """Return the coefficients of images, their descriptors, and which of them can be pictures."""
+        coefficients, descriptors = self.spectra.transform(images, threads=self.threads)
+        return coefficients, descriptors, np.all(np.abs(descriptors) <= self.spectra.limits, axis=1)  # False for NaN
 
     def domains(self, descriptors: Array, memory: Memory) -> DomainEstimate:
         """Estimate the domains of images; few are judged together with those before them."""
@@ -72,10 +68,6 @@ class Equaliser:
         deficit = drifted[:, None] * (believed * deviation * self.std[energies])
         gains: Array = np.minimum(self.strength * deficit / 2, MAX_LOG_GAIN)
         return gains.reshape(-1, self.spectra.channels, self.spectra.bands)
-
-    def gains(self, log_gains: Array) -> Single | None:
-        """Those of the coefficients, where images share one row of log gains and it amplifies anything."""
-        return self.spectra.gains(log_gains[0]) if len(log_gains) == 1 and log_gains.any() else None
 
     def equalise(self, coefficients: Single, log_gains: Array, shared: Single | None = None) -> Single:
         """Turn coefficients into images, each amplified by its row of ``log_gains``, or by the one they share.

@@ -198,8 +198,7 @@ class Memory:
         """Begin empty. ``features`` is the size of a descriptor, ``shape`` layers, width and contents of a row."""
         self.config, self._features, self._shape = config, features, shape
         self._kept = config.capacity + REPLAN  # as a cached correction leaves out the newest
-        self._rows = Rows.empty(self._kept + SLACK, features, shape)
-        self._end = 0
+        self._rows, self._end = self._empty(), 0
         self.seen = 0
         """Images ever remembered."""
 
@@ -217,21 +216,19 @@ class Memory:
 
     def add(self, rows: Rows) -> None:
         """Remember images, forgetting the oldest."""
-        count = len(rows.mean)
-        self.seen += count
-        rows = rows.part(slice(max(count - self._kept, 0), None))
+        self.seen += len(rows.mean)
+        rows = rows.part(slice(-self._kept, None))
         end = self._end + len(rows.mean)
         if end > len(self._rows.mean):
-            kept = self.latest(self._kept - len(rows.mean))
-            self._rows, self._end = Rows.empty(self._kept + SLACK, self._features, self._shape), 0
-            self._write(kept)
-        self._write(rows)
-
-    def _write(self, rows: Rows) -> None:
-        end = self._end + len(rows.mean)
+            old, self._rows, end = self.latest(self._kept - len(rows.mean)), self._empty(), self._kept
+            for array, kept in zip(vars(self._rows).values(), vars(old).values(), strict=True):
+                array[: len(kept)] = kept
         for array, new in zip(vars(self._rows).values(), vars(rows).values(), strict=True):
-            array[self._end : end] = new
+            array[end - len(new) : end] = new
         self._end = end
+
+    def _empty(self) -> Rows:
+        return Rows.empty(self._kept + SLACK, self._features, self._shape)
 
     def checkpoint(self) -> tuple[Rows, int, int]:
         """What :meth:`rollback` takes to forget what has been added since."""
@@ -282,5 +279,6 @@ class Memory:
         rows = Rows(**arrays)
         if not ((rows.variance > 0).all() and (rows.scales >= 0).all()):
             raise FozoError("the state remembers variances that are not positive; save the state again")
-        self._rows, self._end, self.seen = Rows.empty(self._kept + SLACK, self._features, self._shape), 0, seen
-        self._write(rows)
+        self._rows, self._end = self._empty(), 0
+        self.add(rows)
+        self.seen = seen

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,6 @@ RICH = 32.0
 """Where every image has retrieved this many effective samples, those of its own batch would hardly add to them."""
 PART = 0.25
 """New images that a correction is cached for, as a part of the effective samples that it rests on."""
-T = TypeVar("T", Floats, Array, npt.NDArray[np.bool_])
 Mask = npt.NDArray[np.bool_]
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
@@ -100,34 +99,34 @@ class Align(Method[AlignConfig]):
         self.memory = self.equaliser.memory(self.shape)
         self.credit, self.batches = BURST, 0
         self._cached: tuple[int, DomainEstimate, Correction] | None = None
-        self._buffer = np.empty((0, *self.engine.spec.image_shape), dtype=np.float32)
 
     def step(self, batch: Batch) -> Floats:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         self.passes_per_image, self.samples, self.skipped, self.fallbacks = 0.0, 0.0, len(batch), 0
+        logits, described, pictures = list[Floats](), list[Array](), list[Mask]()
         parts = -(-len(batch) // LARGEST_GROUP)
-        edges = [len(batch) * part // parts for part in range(parts + 1)]
-        if len(self._buffer) < max(np.diff(edges)):  # for coefficients, then equalised images
-            self._buffer = np.empty((max(np.diff(edges)), *batch.images.shape[1:]), dtype=np.float32)
-        logits, described, sound = list[Floats](), list[Array](), list[Mask]()
-        for start, stop in pairwise(edges):
+        for start, stop in pairwise(len(batch) * part // parts for part in range(parts + 1)):
             some = batch.part(slice(start, stop))
-            coefficients, descriptors = self.equaliser.describe(some.images, self._buffer[: len(some)])
+            coefficients, descriptors, sound = self.equaliser.describe(some.images)
+            if sound.all():
+                logits.append(self._adapt(some, coefficients, descriptors))
+            else:
+                logits.append(self._adapt_some(some, coefficients, descriptors, sound))
             described.append(descriptors)
-            sound.append(self.equaliser.sound(descriptors))
-            logits.append(self._predict_sound(some, coefficients, descriptors, sound[-1]))
-        self.descriptors = _joined(described)
+            pictures.append(sound)
+        self.descriptors = np.concatenate(described)
         self.passes_per_image /= len(batch)
         self.batches += 1
-        shift = self.equaliser.shift(self.descriptors[_joined(sound)])
-        counts = {"skipped": float(self.skipped), "fallbacks": float(self.fallbacks)}
-        self.report(shift=shift, effective_sample_size=self.samples, **counts)
-        return _joined(logits)
+        self.report(
+            shift=self.equaliser.shift(self.descriptors[np.concatenate(pictures)]),
+            effective_sample_size=self.samples,
+            skipped=float(self.skipped),
+            fallbacks=float(self.fallbacks),
+        )
+        return np.concatenate(logits)
 
-    def _predict_sound(self, batch: Batch, coefficients: Single, descriptors: Array, sound: Mask) -> Floats:
-        """Adapt to pictures, and leave anything else to the plain model."""
-        if sound.all():
-            return self._adapt(batch, coefficients, descriptors)
+    def _adapt_some(self, batch: Batch, coefficients: Single, descriptors: Array, sound: Mask) -> Floats:
+        """Adapt to the images that are ``sound``, and leave the others to the plain model."""
         plain = self._plain(batch.with_images(batch.images[~sound]))
         logits = np.empty((len(batch), plain.shape[1]), dtype=plain.dtype)
         logits[~sound] = plain
@@ -142,11 +141,9 @@ class Align(Method[AlignConfig]):
         domains, logits, start = self.equaliser.domains(descriptors, self.memory), list[Floats](), 0
         while start < len(descriptors):
             group, correction = self._next_group(domains, start)
-            some, own = batch.part(group), domains.part(group)
-            equalised = self._equalise(some, coefficients[group], correction)
-            logits.append(self._predict(some, equalised, own, correction))
+            logits.append(self._predict(batch.part(group), coefficients[group], domains.part(group), correction))
             start = group.stop
-        return _joined(logits)
+        return np.concatenate(logits)
 
     def _next_group(self, domains: DomainEstimate, start: int) -> tuple[slice, Correction]:
         """Choose the images that go through the model next, and their correction.
@@ -175,7 +172,7 @@ class Align(Method[AlignConfig]):
         domain of every sixteenth image, from the images up to it: it follows from the memory, and is not state.
         """
         newest, count = self.memory.seen % REPLAN, len(domains.mean)
-        if newest + count > min(self.cacheable, PART * len(self.memory)):
+        if newest + count > min(self.cacheable, PART * self.memory.seen):
             return None
         if self._cached is None or self._cached[0] != self.memory.seen - newest:
             domain = self.memory.domain(newest)
@@ -191,47 +188,35 @@ class Align(Method[AlignConfig]):
     def _correct(self, domains: DomainEstimate, retrieved: Retrieved) -> Correction:
         """Decide what is done to images of ``domains``."""
         log_gains, knobs = self.equaliser.log_gains(domains, retrieved), self._plan(retrieved)
-        return Correction(log_gains, self.equaliser.gains(log_gains), knobs, self._reader(knobs), retrieved.samples)
+        gains = self.equaliser.spectra.gains(log_gains[0]) if len(log_gains) == 1 and log_gains.any() else None
+        return Correction(log_gains, gains, knobs, BlockUpdates(knobs, self.targets), retrieved.samples)
 
     def _plan(self, retrieved: Retrieved) -> Knobs:
         """Decide the moves from what the blocks added to images of the same domain, and from their content."""
         vectors, content = retrieved.rows.average(retrieved.shares)
-        updates = self.targets.decode(vectors)
-        target, believed = self.targets.find(updates, content.astype(np.float64), retrieved.samples)
-        if not believed.any():
-            return NO_KNOBS
-        return plan(updates, target, self.strengths * believed, self.targets.depth)
+        updates, target, believed = self.targets.find(vectors, content, retrieved.samples)
+        return plan(updates, target, self.strengths * believed, self.targets.depth) if believed.any() else NO_KNOBS
 
-    def _reader(self, knobs: Knobs) -> BlockUpdates:
-        return BlockUpdates(knobs, self.targets.centre, self.targets.unit, self.targets.depth)
-
-    def _equalise(self, batch: Batch, coefficients: Single, correction: Correction) -> Batch:
-        """Restore the detail that the images' domains lack."""
-        self.last_input = None
-        if not correction.log_gains.any():
-            return batch
-        images = self.equaliser.equalise(coefficients, correction.log_gains, correction.gains)
-        self.last_input = images[-1]
-        return batch.with_images(images)
-
-    def _predict(self, plain: Batch, batch: Batch, domains: DomainEstimate, correction: Correction) -> Floats:
-        """Run the model under the moves, more than once if wanted, and remember what its blocks added."""
-        knobs, reader, self.samples = correction.knobs, correction.updates, float(correction.samples.mean())
+    def _predict(self, plain: Batch, coefficients: Single, domains: DomainEstimate, correction: Correction) -> Floats:
+        """Equalise images, run the model under the moves, and remember what its blocks added."""
+        batch, knobs, reader = plain, correction.knobs, correction.updates
+        self.last_input, self.samples = None, float(correction.samples.mean())
+        if correction.log_gains.any():
+            batch = plain.with_images(self.equaliser.equalise(coefficients, correction.log_gains, correction.gains))
+            self.last_input = batch.images[-1]
         passes, self.credit = self.config.spend(len(batch), self.samples, self.credit)
         for left in reversed(range(passes)):
-            self.passes_per_image += len(batch)  # divided by the whole batch's images in the end
+            self.passes_per_image += len(batch)  # divided by the images of the whole batch in the end
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
                 return self._fall_back(plain)
-            rows = self._observe(domains, taps, reader)
-            if left:  # the next pass is planned with these images in the memory
-                before = self.memory.checkpoint()
-                self.memory.add(rows)
+            rows, before = self._observe(domains, taps, reader), self.memory.checkpoint()
+            self.memory.add(rows)
+            if left:  # the next pass is planned with these images in the memory, and takes their place there
                 knobs = self._plan(self.memory.retrieve(domains.same_domain()))
-                reader = self._reader(knobs)
+                reader = BlockUpdates(knobs, self.targets)
                 self.memory.rollback(before)
-        self.memory.add(rows)
         self.skipped -= len(rows.mean)
         return logits
 
@@ -265,8 +250,9 @@ class Align(Method[AlignConfig]):
 
         def undo() -> None:
             memory.rollback(before)
-            self.memory, self._cached = memory, None
-            self.credit, self.batches = counts
+            self.memory, (self.credit, self.batches) = memory, counts
+            if self._cached is not None and self._cached[0] > memory.seen:
+                self._cached = None
 
         return undo
 
@@ -279,7 +265,7 @@ class Align(Method[AlignConfig]):
     def release(self) -> None:
         super().release()
         with self.lock:
-            self._cached, self._buffer = None, self._buffer[:0].copy()
+            self._cached = None
 
     @property
     def journal_index(self) -> int:
@@ -289,7 +275,3 @@ class Align(Method[AlignConfig]):
         """What is learnt depends on the clean statistics too, so their checksum has to be the same."""
         arrays = (self.targets.average, self.targets.scale, self.targets.weights)
         return {**super().journal_header(), "source": zlib.crc32(b"".join(array.tobytes() for array in arrays))}
-
-
-def _joined(parts: list[T]) -> T:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -22,6 +22,8 @@ entering each of the L blocks, their log variances, and the CLS token leaving ea
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
@@ -90,6 +92,14 @@ def plan(updates: Floats, target: Floats, strengths: Floats, depth: int) -> Knob
     return Knobs(cls=Move(cls_scale, cls_shift), patches=Move(scale, shift))
 
 
+class CleanUpdates(Protocol):
+    """What blocks add to clean images: their average and unit, ``[1, layers, d]``."""
+
+    depth: int
+    centre: Single
+    unit: Single
+
+
 class BlockUpdates:
     """Reads from passes under the moves of :func:`plan`, or none, what each block added.
 
@@ -97,8 +107,9 @@ class BlockUpdates:
     where x_l is what the next one reads. What does not depend on the pass is computed once, here.
     """
 
-    def __init__(self, knobs: Knobs, centre: Floats, unit: Floats, depth: int) -> None:
-        """Updates are read in ``unit`` about ``centre``, both ``[1, layers, d]``."""
+    def __init__(self, knobs: Knobs, clean: CleanUpdates) -> None:
+        """Updates are read in units of clean images', about their average."""
+        unit, depth = clean.unit, clean.depth
         rows = 1 if knobs.patches is None else knobs.patches.scale.shape[1]
         factors = np.ones((rows, *unit.shape[1:]), dtype=np.float32)
         shifts = np.zeros_like(factors)
@@ -112,7 +123,7 @@ class BlockUpdates:
         factors[:, [0, depth, 2 * depth][: 2 + (depth > 1)]] = 0  # nothing was before the first layer of each
         self.depth = depth
         self._per_unit = (1 / unit).astype(np.float32)
-        self._offset = (shifts + centre) * self._per_unit
+        self._offset = (shifts + clean.centre) * self._per_unit
         self._factor = factors[:, 1:] * self._per_unit[:, 1:]
 
     def __call__(self, taps: Taps) -> Single:

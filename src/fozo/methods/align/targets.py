@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.moves import layer_counts, unmoved
-from fozo.types import Affine, Array, Floats
+from fozo.types import Affine, Array
 
 Single = npt.NDArray[np.float32]
 NAMES = ("patch_mean", "patch_log_variance", "cls")
@@ -64,10 +64,6 @@ class Targets:
         self.unit: Single = self.scale.astype(np.float32)
         self._balance = (1 / np.repeat(np.maximum(counts, 1), counts)).astype(np.float32)
 
-    def decode(self, vectors: Single) -> Single:
-        """Turn standardised block updates, or averages of them, into their own units."""
-        return vectors * self.unit + self.centre
-
     def plausible(self, vectors: Single) -> npt.NDArray[np.bool_]:
         """Say of each image whether its standardised block updates can be those of a picture: ``[B]``."""
         if vectors.min() >= -PLAUSIBLE / 2 and vectors.max() <= PLAUSIBLE / 2:  # then their mean square is as well
@@ -78,20 +74,23 @@ class Targets:
         within: npt.NDArray[np.bool_] = squares <= PLAUSIBLE**2  # False for NaN
         return within
 
-    def find(self, updates: Floats, offsets: Array, images: Array) -> tuple[Array, Array]:
-        """Return targets ``[n, layers, d]`` for domains, and how far deviations are believed ``[n, layers, 1]``.
+    def find(self, vectors: Single, contents: Single, images: Array) -> tuple[Single, Array, Array]:
+        """Return expected block updates and targets ``[n, layers, d]`` for domains, and how far each layer's deviation
+        is believed ``[n, layers, 1]``.
 
         Args:
-            updates: what the blocks add to images of the domains on average, ``[n, layers, d]``.
-            offsets: their average content less that of calibration, ``[n, k]``.
+            vectors: what blocks add to images of the domains on average, standardised, ``[n, layers, d]``.
+            contents: average content of these images less that of calibration, ``[n, k]``.
             images: how many images these averages rest on, ``[n]``.
         """
-        target = np.einsum("nk,kld->nld", self.content * offsets, self.weights)  # on this thread, as BLAS is not
+        updates = vectors * self.unit + self.centre
+        offsets = self.content * contents.astype(np.float64)
+        target = np.einsum("nk,kld->nld", offsets, self.weights)  # on this thread, as BLAS is not
         chance = self.chance / np.maximum(images, 1e-50)[:, None, None]
-        error = self.content_error * self._mean_square(target) + chance
+        error = self.content_error * self._mean_square(target) + chance  # U
         target += self.average
-        deviation = self._mean_square(unmoved(updates, self.depth) - target)
-        return target, np.maximum(1 - error / np.maximum(deviation, 1e-200), 0)
+        deviation = self._mean_square(unmoved(updates, self.depth) - target)  # D
+        return updates, target, np.maximum(1 - error / np.maximum(deviation, 1e-200), 0)
 
     def _mean_square(self, values: Array) -> Array:
         """Of each layer, in units of the variance over clean images: ``[n, layers, 1]``."""
