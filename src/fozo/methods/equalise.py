@@ -11,8 +11,10 @@ boxes are as good as logits.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -83,7 +85,7 @@ class Equalise(Wrapper[EqualiseConfig]):
                 images[sound] = self._in_range(self.equaliser.equalise(coefficients[sound], gains))
                 batch, last = batch.with_images(images), images[-1]
             none = np.zeros((int(sound.sum()), 0), dtype=np.float32)
-            self.memory.add(Rows.of(domains, none[:, None], none))
+            self.memory.add(Rows.pack(domains, none[:, None], none))
         shift = self.equaliser.shift(descriptors[sound])
         self.report(shift=shift, effective_sample_size=samples, skipped=float((~sound).sum()))
         found = self.forward(batch)
@@ -102,10 +104,4 @@ class Equalise(Wrapper[EqualiseConfig]):
         return np.clip(images, (0 - mean) / std, (1 - mean) / std)
 
     def checkpoint(self) -> Callable[[], None]:
-        memory, before = self.memory, self.memory.checkpoint()
-
-        def undo() -> None:
-            memory.rollback(before)
-            self.memory = memory
-
-        return undo
+        return partial(setattr, self, "memory", copy.copy(self.memory))

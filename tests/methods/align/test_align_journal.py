@@ -127,7 +127,7 @@ def test_it_is_refused_by_another_model_config_or_statistics(
 def test_bytes_of_an_image(engine: fozo.Engine, source: SourceStatistics, tmp_path: Path) -> None:
     """One byte a number that is remembered, four thirds of it as text, and little beside; also when it is full."""
     path = tmp_path / "camera.journal"
-    method = fozo.Align(engine, source, journal=path, **{"retrieval.capacity": 50})
+    method = fozo.Align(engine, source, AlignConfig(retrieval=RetrievalConfig(capacity=50)), journal=path)
     for batch in STREAM:
         method(batch)
     size = max(len(line) for line in path.read_bytes().splitlines()[1:]) / 20

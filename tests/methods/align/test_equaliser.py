@@ -65,7 +65,7 @@ def test_small_batches_are_judged_with_those_before_them(equaliser: Equaliser, s
     made, memory = equaliser, equaliser.memory()
     rows = 2 + 0.1 * np.random.default_rng(5).standard_normal((remembered + size, made.std.size))
     before = DomainEstimate(*(rows[:remembered] for _ in range(3)))
-    memory.add(Rows.of(before, np.zeros((remembered, 0, 0), np.float32), np.zeros((remembered, 0))))
+    memory.add(Rows.pack(before, np.zeros((remembered, 0, 0), np.float32), np.zeros((remembered, 0))))
     found = made.domains(rows[remembered:] * made.std + made.mean, memory)
     used = max(size, min(remembered + size, made.retrieval.context))
     np.testing.assert_allclose(found.variance, 1 / used)  # so sharp is the mean of so many images of one domain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 
 import numpy as np
@@ -29,7 +30,7 @@ def descriptors(domain: float, count: int, seed: int = 0) -> np.ndarray:
 def rows(domains: DomainEstimate, value: float) -> Rows:
     """Images of which one number is remembered."""
     count = len(domains.mean)
-    return Rows.of(domains, np.full((count, 1, 1), value, dtype=np.float32), np.full((count, 1), value))
+    return Rows.pack(domains, np.full((count, 1, 1), value, dtype=np.float32), np.full((count, 1), value))
 
 
 def retrieve(memory: Memory, domains: DomainEstimate, newest: int = 0) -> Retrieved:
@@ -111,7 +112,7 @@ def test_it_retrieves_from_the_latest_images_up_to_its_capacity() -> None:
     for newest, kept in ((0, [1] * 2 + [2] * 4 + [3] * 4), (3, [0] * 1 + [1] * 4 + [2] * 4 + [3])):
         assert retrieve(memory, domains, newest).rows.contents[:, 0].tolist() == kept
     many = DomainEstimate.of(descriptors(0.0, 225), NONE)
-    memory.add(Rows.of(many, np.zeros((225, 1, 1), np.float32), np.arange(225.0)[:, None]))
+    memory.add(Rows.pack(many, np.zeros((225, 1, 1), np.float32), np.arange(225.0)[:, None]))
     assert retrieve(memory, many).rows.contents[:, 0].tolist() == list(range(215, 225))
     assert len(memory) == 10 + REPLAN and memory.seen == 241
 
@@ -134,15 +135,15 @@ def test_a_state_holds_what_retrieval_needs_and_few_rows_of_it_change_with_an_im
     assert (after["contents"][:count] != before["contents"]).sum() + len(after["mean"]) - count == 1
 
 
-def test_additions_are_undone_by_a_rollback() -> None:
+def test_a_shallow_copy_is_a_checkpoint() -> None:
     memory = Memory(FEATURES, (1, 1, 1), RetrievalConfig(capacity=10))
     for number, size in enumerate((4, 7, 25, 140)):
-        before, checkpoint = memory.state(), memory.checkpoint()
+        before, checkpoint = memory.state(), copy.copy(memory)
         update = rows(DomainEstimate.of(descriptors(0.0, size, seed=number), NONE), number)
         for _ in range(2):
             memory.add(update)
         assert not same(memory.state(), before)
-        memory.rollback(checkpoint)
+        memory = checkpoint
         assert same(memory.state(), before)
         memory.add(update)
 
@@ -163,7 +164,7 @@ def test_eight_bits_round_by_half_of_the_largest_number_in_127() -> None:
     vectors = np.random.default_rng(0).standard_normal((5, 3, 40)).astype(np.float32)
     vectors[0, 1] = 0
     nothing = np.ones((5, FEATURES))
-    kept = Rows.of(DomainEstimate(nothing, nothing, nothing), vectors, np.ones((5, 2)))
+    kept = Rows.pack(DomainEstimate(nothing, nothing, nothing), vectors, np.ones((5, 2)))
     again, contents = kept.average(np.eye(5))
     assert (np.abs(again - vectors) <= np.abs(vectors).max(axis=2, keepdims=True) / 254 * 1.001).all()
     assert not again[0, 1].any() and kept.codes.dtype == np.int8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import fozo
 from fozo.core.moments import log_variance
 from fozo.methods.align.moves import BlockUpdates, Single, layer_counts, plan, split, unmoved
+from fozo.methods.align.targets import Targets
 from fozo.types import Floats, Knobs, Move, Tap, Taps
 from tests.helpers import random_images, run
 
@@ -114,7 +116,7 @@ def updates(engine: fozo.Engine, taps: Taps, knobs: Knobs) -> Floats:
     """What the blocks added, in its own unit."""
     depth, dim = engine.spec.depth, engine.spec.dim
     one = np.ones((1, sum(layer_counts(depth)), dim), dtype=np.float32)
-    return BlockUpdates(knobs, Clean(depth, 0 * one, one))(taps)
+    return BlockUpdates(knobs, cast("Targets", Clean(depth, 0 * one, one)))(taps)
 
 
 def test_updates_are_read_in_a_unit_and_about_a_centre(engine: fozo.Engine) -> None:
@@ -125,7 +127,7 @@ def test_updates_are_read_in_a_unit_and_about_a_centre(engine: fozo.Engine) -> N
     identity = Move(np.ones((1, 1, spec.depth, spec.dim)), np.zeros((1, 1, spec.depth, spec.dim)))
     for knobs in (Knobs(), Knobs(cls=identity, patches=identity)):
         clean = Clean(spec.depth, centre.astype(np.float32), unit.astype(np.float32))
-        read = BlockUpdates(knobs, clean)(taps)
+        read = BlockUpdates(knobs, cast("Targets", clean))(taps)
         np.testing.assert_allclose(read * unit + centre, updates(engine, taps, knobs), atol=1e-4)
 
 

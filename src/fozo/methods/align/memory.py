@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.methods.common.options import positive
 from fozo.types import Array, Floats, State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Single = npt.NDArray[np.float32]
 LARGEST_CODE = 127
@@ -61,8 +64,8 @@ class DomainEstimate:
         posterior = mean + share * (descriptors - mean)
         return cls(posterior, np.repeat(variance[None], len(descriptors), axis=0), descriptors)
 
-    def part(self, images: slice | npt.NDArray[np.bool_]) -> DomainEstimate:
-        return DomainEstimate(self.mean[images], self.variance[images], self.descriptor[images])
+    def part(self, images: slice | npt.NDArray[np.bool_]) -> Self:
+        return type(self)(*(array[images] for array in vars(self).values()))
 
     def same_domain(self) -> DomainEstimate:
         """One row if all images are of one domain by their estimates, else all of them.
@@ -72,8 +75,6 @@ class DomainEstimate:
         """
         if len(self.mean) == 1:
             return self
-        if (self.mean == self.mean[0]).all():
-            return self.part(slice(0, 1))
         mean, variance = self.mean.mean(axis=0), self.variance.mean(axis=0)
         distance = np.square(self.mean - mean) / (self.variance + variance)
         if distance.mean(axis=1).max() > 1:
@@ -82,22 +83,19 @@ class DomainEstimate:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(DomainEstimate):
     """What is remembered of n images: domain estimates, vectors ``[n, layers, d]`` in 8 bits, and contents in full.
 
     A vector is ``scales * codes``: its largest number has the largest code. Vectors are averaged over many images that
     differ by far more than this rounds, so 8 bits are enough, for a fourth of the memory and of the time to average.
     """
 
-    mean: Array
-    variance: Array
-    descriptor: Array
     codes: npt.NDArray[np.int8]  # [n, layers, d]
     scales: Single  # [n, layers]
     contents: Single  # [n, k]
 
     @classmethod
-    def of(cls, domains: DomainEstimate, vectors: Single, contents: Floats) -> Rows:
+    def pack(cls, domains: DomainEstimate, vectors: Single, contents: Floats) -> Rows:
         """Round vectors ``[n, layers, d]``, whose numbers should be of one size within a layer."""
         # A vector of zeros gets a scale too, a negligible one.
         scales = np.maximum.reduce(np.abs(vectors), axis=2, initial=LARGEST_CODE * 1e-30) / np.float32(LARGEST_CODE)
@@ -111,9 +109,6 @@ class Rows:
         mean, variance, descriptor = (np.zeros((rows, features)) for _ in range(3))
         codes, scales = np.zeros((rows, layers, width), dtype=np.int8), np.zeros((rows, layers), dtype=np.float32)
         return cls(mean, variance, descriptor, codes, scales, np.zeros((rows, contents), dtype=np.float32))
-
-    def part(self, images: slice) -> Rows:
-        return Rows(*(array[images] for array in vars(self).values()))
 
     def average(self, shares: Floats) -> tuple[Single, Single]:
         """Average the n images by ``shares`` ``[m, n]``: vectors ``[m, layers, d]`` and contents ``[m, k]``."""
@@ -190,8 +185,8 @@ class RetrievalConfig:
 class Memory:
     """The most recent images, the oldest first.
 
-    Rows are only ever written behind the last one; when there is no room, the recent ones move to new arrays. So
-    :meth:`checkpoint` costs nothing.
+    Rows are only ever written behind the last one; when there is no room, the recent ones move to new arrays. So a
+    shallow copy is a checkpoint: the memory as it was, whatever is added to the original.
     """
 
     def __init__(self, features: int, shape: tuple[int, int, int], config: RetrievalConfig) -> None:
@@ -209,11 +204,6 @@ class Memory:
         """At most ``images`` latest images, the oldest first."""
         return self._rows.part(slice(max(self._end - images, 0), self._end))
 
-    def domain(self, newest: int) -> DomainEstimate:
-        """That of the last image before the ``newest``."""
-        row = self.latest(newest + 1)
-        return DomainEstimate(row.mean[:1], row.variance[:1], row.descriptor[:1])
-
     def add(self, rows: Rows) -> None:
         """Remember images, forgetting the oldest."""
         self.seen += len(rows.mean)
@@ -229,13 +219,6 @@ class Memory:
 
     def _empty(self) -> Rows:
         return Rows.empty(self._kept + SLACK, self._features, self._shape)
-
-    def checkpoint(self) -> tuple[Rows, int, int]:
-        """What :meth:`rollback` takes to forget what has been added since."""
-        return self._rows, self._end, self.seen
-
-    def rollback(self, checkpoint: tuple[Rows, int, int]) -> None:
-        self._rows, self._end, self.seen = checkpoint
 
     def retrieve(self, domains: DomainEstimate, newest: int = 0) -> Retrieved:
         """Weigh each remembered image for each of ``domains``; the ``newest`` ones are left out.

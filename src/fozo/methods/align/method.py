@@ -4,11 +4,10 @@ One forward pass an image, no gradient, no prompt, no random number. For each gr
 
 1. **describe** them by their bands of spatial frequency (:mod:`fozo.core.descriptor`);
 2. **estimate** their domains and **retrieve** earlier images of these (:mod:`~fozo.methods.align.memory`);
-3. **equalise**: amplify bands that are weaker in the domain than on clean images
-   (:mod:`~fozo.methods.align.equaliser`);
-4. **plan** moves: what the blocks added to images of the domain is what they are expected to add to these;
-   :mod:`~fozo.methods.align.targets` says where tokens of clean images of that content are, and how much of the
-   difference can be believed to be drift, :mod:`~fozo.methods.align.moves` turns it into moves before every block;
+3. **equalise**: amplify bands that are weaker than on clean images (:mod:`~fozo.methods.align.equaliser`);
+4. **plan**: blocks are expected to add to these images what they added to those retrieved. How far tokens are then from
+   clean ones of that content, as far as it is drift (:mod:`~fozo.methods.align.targets`), decides the moves before
+   every block (:mod:`~fozo.methods.align.moves`);
 5. **run** the model under these moves, and **remember** what its blocks added.
 
 With more passes, images are run again once they are in the memory themselves: the moves then rest on what the blocks
@@ -22,9 +21,11 @@ and the memory starts again (``fallbacks``).
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -57,15 +58,11 @@ TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 class Correction:
     """What is done to images of one domain, or to each image of several: rows of the equaliser and of the moves."""
 
-    log_gains: Array
-    """``[n or 1, channels, bands]``."""
-    gains: Single | None
-    """Those of the coefficients, where all images share them and any differs from 1."""
+    log_gains: Array  # of bands, [n or 1, channels, bands]
+    gains: Single | None  # of coefficients, where all images share them and any differs from 1
     knobs: Knobs
-    updates: BlockUpdates
-    """Reads what blocks add under these moves."""
-    samples: Array
-    """Effective samples that it rests on, ``[n or 1]``."""
+    updates: BlockUpdates  # reads what blocks add under these moves
+    samples: Array  # effective samples that it rests on, [n or 1]
 
 
 @register(
@@ -91,7 +88,6 @@ class Align(Method[AlignConfig]):
         self.parameters = self.shape[0] * self.shape[1]  # of the moves of one image
         cls_strength = config.cls_strength if spec.class_token else 0.0
         self.strengths = np.repeat([config.mean_strength, config.std_strength, cls_strength], counts)[:, None]
-
         # A correction rests on at most as many samples as weights that fall by half over a half-life add up to.
         self.cacheable = PART / (1 - 0.5 ** (1 / config.retrieval.half_life)) if config.passes == 1 else 0.0
 
@@ -102,30 +98,25 @@ class Align(Method[AlignConfig]):
 
     def step(self, batch: Batch) -> Floats:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
-        self.passes_per_image, self.samples, self.skipped, self.fallbacks = 0.0, 0.0, len(batch), 0
+        self.passes_per_image, self.samples = 0.0, 0.0
+        self.counts = {"skipped": float(len(batch)), "fallbacks": 0.0}
         logits, described, pictures = list[Floats](), list[Array](), list[Mask]()
         parts = -(-len(batch) // LARGEST_GROUP)
         for start, stop in pairwise(len(batch) * part // parts for part in range(parts + 1)):
             some = batch.part(slice(start, stop))
             coefficients, descriptors, sound = self.equaliser.describe(some.images)
-            if sound.all():
-                logits.append(self._adapt(some, coefficients, descriptors))
-            else:
-                logits.append(self._adapt_some(some, coefficients, descriptors, sound))
+            adapt = self._adapt if sound.all() else partial(self._adapt_some, sound)
+            logits.append(adapt(some, coefficients, descriptors))
             described.append(descriptors)
             pictures.append(sound)
         self.descriptors = np.concatenate(described)
         self.passes_per_image /= len(batch)
         self.batches += 1
-        self.report(
-            shift=self.equaliser.shift(self.descriptors[np.concatenate(pictures)]),
-            effective_sample_size=self.samples,
-            skipped=float(self.skipped),
-            fallbacks=float(self.fallbacks),
-        )
+        shift = self.equaliser.shift(self.descriptors[np.concatenate(pictures)])
+        self.report(shift=shift, effective_sample_size=self.samples, **self.counts)
         return np.concatenate(logits)
 
-    def _adapt_some(self, batch: Batch, coefficients: Single, descriptors: Array, sound: Mask) -> Floats:
+    def _adapt_some(self, sound: Mask, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
         """Adapt to the images that are ``sound``, and leave the others to the plain model."""
         plain = self._plain(batch.with_images(batch.images[~sound]))
         logits = np.empty((len(batch), plain.shape[1]), dtype=plain.dtype)
@@ -175,9 +166,9 @@ class Align(Method[AlignConfig]):
         if newest + count > min(self.cacheable, PART * self.memory.seen):
             return None
         if self._cached is None or self._cached[0] != self.memory.seen - newest:
-            domain = self.memory.domain(newest)
-            correction = self._correct(domain, self.memory.retrieve(domain, newest))
-            self._cached = self.memory.seen - newest, domain, correction
+            last = self.memory.latest(newest + 1).part(slice(0, 1))
+            correction = self._correct(last, self.memory.retrieve(last, newest))
+            self._cached = self.memory.seen - newest, last, correction
         _, domain, correction = self._cached
         own = domains.same_domain()
         if len(own.mean) > 1 or newest + count > PART * correction.samples[0]:
@@ -211,13 +202,13 @@ class Align(Method[AlignConfig]):
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
                 return self._fall_back(plain)
-            rows, before = self._observe(domains, taps, reader), self.memory.checkpoint()
+            rows, before = self._observe(domains, taps, reader), copy.copy(self.memory)
             self.memory.add(rows)
             if left:  # the next pass is planned with these images in the memory, and takes their place there
                 knobs = self._plan(self.memory.retrieve(domains.same_domain()))
                 reader = BlockUpdates(knobs, self.targets)
-                self.memory.rollback(before)
-        self.skipped -= len(rows.mean)
+                self.memory = before
+        self.counts["skipped"] -= len(rows.mean)
         return logits
 
     def _observe(self, domains: DomainEstimate, taps: Taps, reader: BlockUpdates) -> Rows:
@@ -226,7 +217,7 @@ class Align(Method[AlignConfig]):
         sound = self.targets.plausible(vectors)
         if not sound.all():
             domains, vectors, content = domains.part(sound), vectors[sound], content[sound]
-        return Rows.of(domains, vectors, content)
+        return Rows.pack(domains, vectors, content)
 
     def _plain(self, batch: Batch) -> Floats:
         """Predict images without adaptation; logits that are not finite even then are refused."""
@@ -241,17 +232,16 @@ class Align(Method[AlignConfig]):
         # What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
         logits = self._plain(batch)
         self.memory = self.equaliser.memory(self.shape)
-        self._cached, self.fallbacks = None, self.fallbacks + 1
+        self._cached = None
+        self.counts["fallbacks"] += 1
         return logits
 
     def checkpoint(self) -> Callable[[], None]:
-        """Roll the memory back instead of copying it."""
-        memory, before, counts = self.memory, self.memory.checkpoint(), (self.credit, self.batches)
+        before = copy.copy(self.memory), self.credit, self.batches
 
         def undo() -> None:
-            memory.rollback(before)
-            self.memory, (self.credit, self.batches) = memory, counts
-            if self._cached is not None and self._cached[0] > memory.seen:
+            self.memory, self.credit, self.batches = before
+            if self._cached is not None and self._cached[0] > self.memory.seen:
                 self._cached = None
 
         return undo

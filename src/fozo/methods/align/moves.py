@@ -22,13 +22,16 @@ entering each of the L blocks, their log variances, and the CLS token leaving ea
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.core.moments import TINY
 from fozo.types import Floats, Knobs, Move, Tap, Taps
+
+if TYPE_CHECKING:
+    from fozo.methods.align.targets import Targets
 
 Single = npt.NDArray[np.float32]
 MAX_LOG_SCALE = np.log(2.0)
@@ -92,14 +95,6 @@ def plan(updates: Floats, target: Floats, strengths: Floats, depth: int) -> Knob
     return Knobs(cls=Move(cls_scale, cls_shift), patches=Move(scale, shift))
 
 
-class CleanUpdates(Protocol):
-    """What blocks add to clean images: their average and unit, ``[1, layers, d]``."""
-
-    depth: int
-    centre: Single
-    unit: Single
-
-
 class BlockUpdates:
     """Reads from passes under the moves of :func:`plan`, or none, what each block added.
 
@@ -107,7 +102,7 @@ class BlockUpdates:
     where x_l is what the next one reads. What does not depend on the pass is computed once, here.
     """
 
-    def __init__(self, knobs: Knobs, clean: CleanUpdates) -> None:
+    def __init__(self, knobs: Knobs, clean: Targets) -> None:
         """Updates are read in units of clean images', about their average."""
         unit, depth = clean.unit, clean.depth
         rows = 1 if knobs.patches is None else knobs.patches.scale.shape[1]
