@@ -125,16 +125,6 @@ def test_a_clean_stream_is_hardly_moved(engine: fozo.Engine, source: SourceStati
     assert changes[0] < 0.02 * changes[1]
 
 
-@pytest.mark.parametrize("credit", [65.0, -1.0])
-def test_a_state_that_no_run_leads_to_is_refused(engine: fozo.Engine, source: SourceStatistics, credit: float) -> None:
-    method = fozo.Align(engine, source)
-    method(BATCHES[0])
-    before = method.state()
-    with pytest.raises(FozoError, match=f"credit is {credit:g}"):
-        method.load_state({**before, "credit": np.array(credit)})
-    assert same(method.state(), before)
-
-
 def test_another_domain_is_not_moved_by_the_memories_of_this_one(engine: fozo.Engine, source: SourceStatistics) -> None:
     method = fozo.Align(engine, source)
     for batch in SHIFTED:

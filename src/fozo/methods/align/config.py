@@ -11,14 +11,10 @@ from fozo.methods.align.memory import RetrievalConfig
 from fozo.methods.common.options import positive
 
 AUTO = "auto"
-MOST_PASSES = 1000
-"""Each costs as much as the first, and from the third on they change nothing."""
-ESS_THRESHOLD = 8.0
-"""``auto`` makes a second pass where fewer effective samples than this have been retrieved."""
-BURST = 16.0
-"""Second passes in the token bucket of ``auto`` at the beginning: two groups, where a stream begins."""
-BUCKET = 64.0
-"""Second passes that the bucket holds at most, so that a long quiet time is not followed by a long burst."""
+MOST_PASSES = 1000  # each costs as much as the first, and from the third on they change nothing
+ESS_THRESHOLD = 8.0  # ``auto`` makes a second pass where fewer effective samples than this have been retrieved
+BURST = 16.0  # second passes in the token bucket of ``auto`` at the beginning: two groups
+BUCKET = 64.0  # second passes that it holds at most, so that a long quiet time is not followed by a long burst
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class AlignConfig:
     content_error: float = 0.4
     """Squared error expected of content-conditioned targets, as a part of the squared correction for content."""
     group_size: int = 8
-    """Images that go through the model together, and see the same memories (a micro-batch); more, up to 64, once the
+    """Images that go through the model together, and see the same memories (a micro-batch); more, up to 32, once the
     memory is rich for all of them."""
     budget: float = 1.1
     """For ``passes="auto"``: passes an image, on average over the stream."""

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 Single = npt.NDArray[np.float32]
 LARGEST_CODE = 127
 AT_ONCE = 1 << 18  # codes that are averaged at a time, to stay in the cache
-REPLAN = 16
-"""A cached correction rests on the images up to a multiple of this number, so it follows from the memory alone."""
+REPLAN = 16  # a cached correction rests on the images up to a multiple of it, so it follows from the memory alone
 SLACK = 128  # rows that are written before the oldest are dropped
 
 
@@ -133,12 +132,9 @@ class Rows(DomainEstimate):
 class Retrieved:
     """How much each remembered image counts for each of n domains."""
 
-    rows: Rows
-    """The images remembered, the oldest first."""
-    shares: Array
-    """``[n, remembered]``; rows add up to 1, unless nothing is of the domain."""
-    samples: Array
-    """Effective sample size of averages by these shares (Kish), ``[n]``."""
+    rows: Rows  # the images remembered, the oldest first
+    shares: Array  # [n, remembered]; rows add up to 1, unless nothing is of the domain
+    samples: Array  # effective sample size of averages by these shares (Kish), [n]
 
     def posterior(self, domains: DomainEstimate) -> DomainEstimate:
         """Sharpen estimates by the descriptors of the images retrieved, each an observation of variance 1."""

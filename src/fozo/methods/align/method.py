@@ -25,7 +25,6 @@ import copy
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -35,7 +34,7 @@ import numpy.typing as npt
 from fozo.core.content import contents
 from fozo.core.descriptor import Single
 from fozo.errors import FozoError
-from fozo.methods.align.config import BUCKET, BURST, AlignConfig
+from fozo.methods.align.config import BURST, AlignConfig
 from fozo.methods.align.equaliser import Equaliser
 from fozo.methods.align.memory import REPLAN, DomainEstimate, Retrieved, Rows
 from fozo.methods.align.moves import BlockUpdates, layer_counts, plan
@@ -44,12 +43,9 @@ from fozo.methods.base import Method
 from fozo.methods.registry import register
 from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap, Taps
 
-LARGEST_GROUP = 32
-"""Images that are described, and go through the model, together at most, which bounds the memory that they take."""
-RICH = 32.0
-"""Where every image has retrieved this many effective samples, those of its own batch would hardly add to them."""
-PART = 0.25
-"""New images that a correction is cached for, as a part of the effective samples that it rests on."""
+LARGEST_GROUP = 32  # images that are described, and go through the model, together: bounds the memory that they take
+RICH = 32.0  # effective samples beyond which those of an image's own batch would hardly add to them
+PART = 0.25  # new images that a correction is cached for, as a part of the effective samples that it rests on
 Mask = npt.NDArray[np.bool_]
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
@@ -83,8 +79,7 @@ class Align(Method[AlignConfig]):
         self.equaliser = Equaliser(source, self.engine, config.equaliser_strength, config.retrieval)
         self.targets = Targets(source, self.engine.head(), spec.depth, config.content_strength, config.content_error)
         counts = layer_counts(spec.depth)
-        self.shape = (sum(counts), spec.dim, self.targets.offsets.shape[1])
-        """Layers, width and contents of what is remembered of an image."""
+        self.shape = (sum(counts), spec.dim, self.targets.offsets.shape[1])  # of what is remembered of an image
         self.parameters = self.shape[0] * self.shape[1]  # of the moves of one image
         cls_strength = config.cls_strength if spec.class_token else 0.0
         self.strengths = np.repeat([config.mean_strength, config.std_strength, cls_strength], counts)[:, None]
@@ -98,15 +93,21 @@ class Align(Method[AlignConfig]):
 
     def step(self, batch: Batch) -> Floats:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
-        self.passes_per_image, self.samples = 0.0, 0.0
+        self.passes_per_image = self.samples = 0.0
         self.counts = {"skipped": float(len(batch)), "fallbacks": 0.0}
         logits, described, pictures = list[Floats](), list[Array](), list[Mask]()
         parts = -(-len(batch) // LARGEST_GROUP)
         for start, stop in pairwise(len(batch) * part // parts for part in range(parts + 1)):
             some = batch.part(slice(start, stop))
             coefficients, descriptors, sound = self.equaliser.describe(some.images)
-            adapt = self._adapt if sound.all() else partial(self._adapt_some, sound)
-            logits.append(adapt(some, coefficients, descriptors))
+            if sound.all():
+                logits.append(self._adapt(some, coefficients, descriptors))
+            else:
+                logits.append(self._plain(some))
+                if sound.any():
+                    good = some.with_images(some.images[sound])
+                    logits[-1][sound] = self._adapt(good, coefficients[sound], descriptors[sound])
+                self.last_input = None  # it may be of another image than the last
             described.append(descriptors)
             pictures.append(sound)
         self.descriptors = np.concatenate(described)
@@ -115,17 +116,6 @@ class Align(Method[AlignConfig]):
         shift = self.equaliser.shift(self.descriptors[np.concatenate(pictures)])
         self.report(shift=shift, effective_sample_size=self.samples, **self.counts)
         return np.concatenate(logits)
-
-    def _adapt_some(self, sound: Mask, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
-        """Adapt to the images that are ``sound``, and leave the others to the plain model."""
-        plain = self._plain(batch.with_images(batch.images[~sound]))
-        logits = np.empty((len(batch), plain.shape[1]), dtype=plain.dtype)
-        logits[~sound] = plain
-        if sound.any():
-            some = batch.with_images(batch.images[sound])
-            logits[sound] = self._adapt(some, coefficients[sound], descriptors[sound])
-        self.last_input = None  # it may be of another image than the last
-        return logits
 
     def _adapt(self, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
         """Adapt group by group, so that late images profit from early ones."""
@@ -137,11 +127,7 @@ class Align(Method[AlignConfig]):
         return np.concatenate(logits)
 
     def _next_group(self, domains: DomainEstimate, start: int) -> tuple[slice, Correction]:
-        """Choose the images that go through the model next, and their correction.
-
-        Later images profit from the early ones of a domain, so groups are small. Where the memory is rich for all, they
-        go together.
-        """
+        """Choose the images that go through the model next: few, but all where the memory is rich for all of them."""
         count = len(domains.mean)
         group, rest = slice(start, min(start + self.config.group_size, count)), slice(start, count)
         cached = self._cached_correction(domains.part(rest))
@@ -222,14 +208,13 @@ class Align(Method[AlignConfig]):
     def _plain(self, batch: Batch) -> Floats:
         """Predict images without adaptation; logits that are not finite even then are refused."""
         self.passes_per_image += len(batch)
-        logits: Floats = self.engine.run(batch)[Tap.LOGITS][0]
+        logits: Floats = np.array(self.engine.run(batch)[Tap.LOGITS][0])
         if not np.isfinite(logits).all():
             raise FozoError("the model's logits are not all finite; nothing was changed: check its weights")
         return logits
 
     def _fall_back(self, batch: Batch) -> Floats:
         """Adaptation has broken predictions: return those of the plain model, and forget everything."""
-        # What is remembered is checked, so this should not happen; if it does, it must not happen for ever.
         logits = self._plain(batch)
         self.memory = self.equaliser.memory(self.shape)
         self._cached = None
@@ -249,8 +234,6 @@ class Align(Method[AlignConfig]):
     def assign(self, variables: State) -> None:
         super().assign(variables)
         self._cached = None
-        if not 0 <= self.credit <= BUCKET:
-            raise FozoError(f"the state's credit is {self.credit:g}, of 0 to {BUCKET:g}; save the state again")
 
     def release(self) -> None:
         super().release()
