@@ -281,7 +281,7 @@ def test_a_client_that_has_gone_is_not_worked_for() -> None:
             clients.append(client)
             until(lambda wanted=number + 1: hold.begun and line.queued == wanted)
         clients[1].close()
-        until(lambda: line._slots[NAME, "second", 0].jobs[0][1].cancelled())
+        until(lambda: line._slots[NAME, "second"].jobs[0][1].cancelled())
         go.set()
         assert b"200 OK" in clients[0].recv(100)
         clients[0].close()

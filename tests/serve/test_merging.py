@@ -118,8 +118,13 @@ def test_an_error_reaches_only_the_caller_that_caused_it(bundled: Engine) -> Non
 
     images = [random_images(bundled.spec, 1, seed=i) for i in range(4)]
     images[2][:] = 0
-    results = waiting_calls(MergingEngine(Fragile(bundled, hold), max_delay=0.0), hold, images)
+    counting = Fragile(bundled, hold)
+    engine = MergingEngine(counting, max_delay=0.0)
+    results = waiting_calls(engine, hold, images)
     assert [isinstance(each, RuntimeError) for each in results] == [False, False, True, False]
+    counting.batches.clear()
+    waiting_calls(engine, hold, [images[0]] * 4)
+    assert counting.batches == [1, 3]  # the fault was the caller's: passes are as large as before
 
 
 def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
@@ -146,11 +151,11 @@ def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
         return counting.batches
 
     assert batches() == [2, 16, *[2] * 8]  # refused, then one by one
-    (line,) = caplog.records
-    assert "a pass of 16 images" in line.message and line.exc_info is not None
-    assert batches() == [2, 8, 8] and len(caplog.records) == 1
+    failed, limited = caplog.records
+    assert "a pass of 16 images" in failed.message and failed.exc_info is not None and "at most 8" in limited.message
+    assert batches() == [2, 8, 8] and len(caplog.records) == 2
     now[0] = RETRY_AFTER
-    assert batches() == [2, 16, *[2] * 8] and len(caplog.records) == 2
+    assert batches() == [2, 16, *[2] * 8] and len(caplog.records) == 4
 
 
 def test_a_lone_caller_does_not_wait(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,8 @@ class InferenceServer:
         self._claim.close()
 
     def _record(self, model: ServedModel, camera: Camera, images: int) -> None:
+        for event in camera.events:
+            LOG.info("%s, camera %r: %s at image %d: %s", model.name, camera.name, event.name, event.image, event.text)
         self.metrics.record(model.name, camera, images)
         if self.board is not None and images and not camera.stateless:
             self.board.record(camera.reading(model.name))

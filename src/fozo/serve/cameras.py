@@ -113,9 +113,13 @@ class Camera:
         self._create, self._responses = create, ResponseCache()
         self._frame: npt.NDArray[Any] | None = None
         self._framed = -FRAME_INTERVAL
-        self.method, self.monitor = create(self.events.append)
+        self._use(*create(self.events.append))
         if folder is not None:
             self._restore(folder)
+
+    def _use(self, method: Method[Any], monitor: Monitor | None) -> None:
+        self.method, self.monitor = method, monitor
+        self.adapter = method.inner if isinstance(method, Guarded) else method  # what adapts and is saved
 
     def _restore(self, folder: CameraFolder) -> None:
         try:
@@ -132,7 +136,7 @@ class Camera:
             self._responses, self.images = responses, images
         except FozoError as error:  # of another model or config, or damaged
             folder.set_aside(error)
-            self.method, self.monitor = self._create(self.events.append)
+            self._use(*self._create(self.events.append))
 
     def answer(
         self, request: InferRequest, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -150,7 +154,8 @@ class Camera:
         with working():
             logits = np.asarray(method(images), dtype=np.float32)
         if request.start:
-            self.method, self.monitor, self.images = method, monitor, 0
+            self._use(method, monitor)
+            self.images = 0
         if self.thumbnails:
             self._frame = images[-1] if images.ndim == 4 else images
         self.images += len(logits)
@@ -197,11 +202,6 @@ class Camera:
         before, read = base64.b64decode(thumbnail(pixels)), self.adapter.last_input
         after = None if read is None else base64.b64decode(thumbnail(monitor.quality.pixels(read[None])[0]))
         return before, after
-
-    @property
-    def adapter(self) -> Method[Any]:
-        """What adapts and is saved: the method, or what it guards."""
-        return self.method.inner if isinstance(self.method, Guarded) else self.method
 
     @property
     def passes_per_image(self) -> float:
