@@ -59,18 +59,21 @@ def until(true: Any, seconds: float = 30) -> None:
 
 
 class Counting:
-    """Counts the passes of another engine, which may wait for a signal before each."""
+    """Counts the passes of another engine, which wait for a signal, and raise where ``refused`` is true of a batch."""
 
-    def __init__(self, engine: Engine, wait: threading.Event | None = None) -> None:
-        self.engine, self.wait, self.begun, self.batches = engine, wait, 0, list[int]()
+    def __init__(
+        self, engine: Engine, wait: threading.Event, refused: Callable[[Batch], bool] = lambda batch: False
+    ) -> None:
+        self.engine, self.wait, self.refused, self.begun, self.batches = engine, wait, refused, 0, list[int]()
         self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
         self.threads, self.check, self.head = engine.threads, engine.check, engine.head
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         self.begun += 1
-        if self.wait is not None:
-            assert self.wait.wait(30)
+        assert self.wait.wait(30)
         self.batches.append(len(batch))
+        if self.refused(batch):
+            raise MemoryError("too many images")
         return self.engine.run(batch, knobs, taps)
 
 
@@ -113,6 +116,11 @@ def reading(camera: str = "gate", time: float = NOW, **changes: Any) -> Reading:
     usual: dict[str, Any] = {"drift": 0.12, "threshold": 0.31, "accuracy": 0.9, "accuracy_low": 0.85}
     usual |= {"accuracy_high": 0.94, "sentence": "no drift", "model": "model", "images": 16}
     return Reading(camera=camera, time=time, **(usual | changes))
+
+
+@pytest.fixture(autouse=True)
+def quick_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.PACE", 0.05)
 
 
 @pytest.fixture(scope="session")

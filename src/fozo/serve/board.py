@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from contextlib import suppress
 
@@ -56,8 +55,7 @@ class CameraBoard:
         frames = self.history.frames(query.get("model", ""), query.get("camera", ""))
         if frames is None:
             return JSONResponse({"error": "there is no frame of this camera"}, 404)
-        before, after = (None if jpeg is None else base64.b64encode(jpeg).decode() for jpeg in frames)
-        return JSONResponse({"before": before, "after": after}, headers=HEADERS)
+        return JSONResponse(dict(zip(("before", "after"), frames, strict=True)), headers=HEADERS)
 
 
 class EventStream(Response):

@@ -7,12 +7,12 @@ response and is not learnt from twice. The same id with other images is another 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fozo.methods.base import Method
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.monitor.event import thumbnail
-from fozo.public import adapter as make_adapter
+from fozo.public import adapter
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
 from fozo.serve.merging import MergingEngine
@@ -189,8 +189,8 @@ class Camera:
             low, high, status.sentence, tuple(self.events), before, after,
         )  # fmt: skip
 
-    def _thumbnails(self, monitor: Monitor) -> tuple[bytes | None, bytes | None]:
-        """JPEGs of the last frame as it came and as the model read it, at most one pair a second."""
+    def _thumbnails(self, monitor: Monitor) -> tuple[str | None, str | None]:
+        """JPEGs in base64 of the last frame as it came and as the model read it, at most one pair a second."""
         frame, now = self._frame, time.monotonic()
         if frame is None or now < self._framed + FRAME_INTERVAL:
             return None, None
@@ -199,9 +199,8 @@ class Camera:
             pixels = (frame if frame.shape[0] == self.adapter.engine.spec.channels else np.moveaxis(frame, 2, 0)) / 255
         else:
             pixels = monitor.quality.pixels(frame[None])[0]
-        before, read = base64.b64decode(thumbnail(pixels)), self.adapter.last_input
-        after = None if read is None else base64.b64decode(thumbnail(monitor.quality.pixels(read[None])[0]))
-        return before, after
+        read = self.adapter.last_input
+        return thumbnail(pixels), None if read is None else thumbnail(monitor.quality.pixels(read[None])[0])
 
     @property
     def passes_per_image(self) -> float:
@@ -237,14 +236,10 @@ class ServedModel:
         self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)
-        options: dict[str, Any] = dict(config.options)
-        self._prototype: Method[Any]
-        if config.method is not None:
-            self._prototype = create(config.method, self.engine, source, **options)
-        elif source is None:
+        if source is None and config.method is None:
             raise FozoError(f"the model {self.name} has no stats; give what fozo calibrate wrote, or another method")
-        else:
-            self._prototype = make_adapter(self.engine, source, **options)
+        make: Callable[..., Method[Any]] = partial(create, config.method) if config.method else adapter
+        self._prototype = make(self.engine, source, **config.options)
         self.method = self._prototype.info.name
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
         accuracy = self.reference is not None and self.reference.expects_accuracy
@@ -273,8 +268,8 @@ class ServedModel:
         return Camera("", self._create, stateless=True)
 
     def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:
-        adapter = self._prototype.sibling()
+        method = self._prototype.sibling()
         if self.reference is None:
-            return adapter, None
+            return method, None
         monitor = Monitor(self.reference, shadow=self.config.shadow, on_event=on_event)
-        return (Guarded(adapter, monitor) if self.config.guard else adapter), monitor.watch(adapter)
+        return (Guarded(method, monitor) if self.config.guard else method), monitor.watch(method)

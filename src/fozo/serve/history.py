@@ -44,8 +44,8 @@ class Reading:
     accuracy_high: float | None = None
     sentence: str = ""
     events: tuple[Event, ...] = ()  # those that the request raised
-    before: bytes | None = None  # small JPEG of the last frame as the camera sent it; only with thumbnails
-    after: bytes | None = None  # the same as the model read it, where an equaliser changed it
+    before: str | None = None  # small JPEG in base64 of the last frame as the camera sent it; only with thumbnails
+    after: str | None = None  # the same as the model read it, where an equaliser changed it
 
     @property
     def state(self) -> str:
@@ -96,8 +96,8 @@ class CameraHistory:
         self.created = self.version = self.frames_version = version
         self.points: deque[Point] = deque(maxlen=points)
         self.events: deque[tuple[int, Event]] = deque(maxlen=events)
-        self.before: bytes | None = None
-        self.after: bytes | None = None
+        self.before: str | None = None
+        self.after: str | None = None
         self.evicted = False  # whether it has left the server's memory
         self.reading: Reading
 
@@ -191,8 +191,8 @@ class History:
                 self.version += 1
                 kept.evicted, kept.version = True, self.version
 
-    def frames(self, model: str, camera: str) -> tuple[bytes, bytes | None] | None:
-        """JPEGs of a camera's last frame before and after the equaliser, where there are any."""
+    def frames(self, model: str, camera: str) -> tuple[str, str | None] | None:
+        """JPEGs in base64 of a camera's last frame before and after the equaliser, where there are any."""
         with self._lock:
             kept = self._cameras.get((model, camera))
             return None if kept is None or kept.before is None else (kept.before, kept.after)
