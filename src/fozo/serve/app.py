@@ -35,7 +35,7 @@ from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool, TooBusy
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
 from fozo.serve.security import CLOSE, AccessPolicy
-from fozo.serve.store import CameraInUse, claim
+from fozo.serve.store import CameraInUse, hold
 
 if TYPE_CHECKING:
     from fozo.serve.config import ServeConfig
@@ -58,7 +58,8 @@ class InferenceServer:
         self.config, self.board = config, board
         with ExitStack() as stack:
             if config.state is not None and not config.shared:
-                stack.enter_context(claim(Path(config.state)))
+                sentence = f"another server keeps its cameras in {config.state}; stop it, or give another --state"
+                stack.enter_context(hold(Path(config.state), FozoError(sentence)))
             self.models = {model.name: ServedModel(model, config) for model in config.models}
             self._claim = stack.pop_all()
         self.metrics = Metrics(config.max_labels)

@@ -171,9 +171,11 @@ class Camera:
         status = self.monitor.status
         drift, accuracy = status.drift, status.accuracy
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
-        expected = UNKNOWN_ACCURACY if self.monitor.reference.expects_accuracy else None
+        expected = None
         if accuracy is not None:
             expected = accuracy.value, accuracy.low, accuracy.high
+        elif self.monitor.reference.expects_accuracy:
+            expected = UNKNOWN_ACCURACY
         return InferResponse(logits, numbers, expected, status.sentence)
 
     def reading(self, model: str) -> Reading:
