@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from starlette.middleware import Middleware
 
 import fozo
 from fozo.data import sample
-from fozo.monitor import MonitorReference
+from fozo.monitor import Drift, Estimate, MonitorReference
 from fozo.serve.app import InferenceServer, create_app
 from fozo.serve.board import CameraBoard
 from fozo.serve.config import ModelConfig, ServeConfig
@@ -111,11 +112,17 @@ def serving(board: CameraBoard, *, port: int = 0, token: str | None = None) -> I
         yield port
 
 
-def reading(camera: str = "gate", time: float = NOW, **changes: Any) -> Reading:
-    """A camera that is fine, but for ``changes``."""
-    usual: dict[str, Any] = {"drift": 0.12, "threshold": 0.31, "accuracy": 0.9, "accuracy_low": 0.85}
-    usual |= {"accuracy_high": 0.94, "sentence": "no drift", "model": "model", "images": 16}
-    return Reading(camera=camera, time=time, **(usual | changes))
+def reading(
+    camera: str = "gate", time: float = NOW, drift: float | None = 0.12,
+    accuracy: tuple[float, float, float] | None = (0.9, 0.85, 0.94), sentence: str = "no drift", faults: tuple[str, ...] = (), **others: Any,
+) -> Reading:  # fmt: skip
+    """A camera that is fine, but for what is given; without ``drift`` it has no monitor."""
+    alarms = others.pop("drifted", False), others.pop("warning", False)
+    status: Any = SimpleNamespace(sentence=sentence, faults=faults)
+    status.drift = Drift(*alarms, drift or 0.0, others.pop("threshold", 0.31))
+    status.accuracy = None if accuracy is None else Estimate(*accuracy)
+    settings = {"model": "model", "images": 16, "status": None if drift is None else status, **others}
+    return Reading(camera=camera, time=time, **settings)
 
 
 @pytest.fixture(autouse=True)

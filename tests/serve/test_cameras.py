@@ -113,6 +113,18 @@ def test_a_camera_that_returns_continues(tmp_path: Path, way: str, reference: Pa
     assert header(tmp_path, "cam")["images"] == 24
 
 
+def test_stateless_requests_learn_nothing(tmp_path: Path) -> None:
+    pixels = foggy(frames(8, 400))
+    with pool(config(tmp_path, anonymous="stateless", save_every=1)) as submit:
+        first, second = (logits(submit(pixels, "", end=end)) for end in (False, True))
+        np.testing.assert_array_equal(first, second)
+        line = submit.args[0].pool
+        assert line.cameras == 0
+        logits(submit(pixels, "one"))
+        assert line.cameras == 1
+    assert len([each for each in tmp_path.glob("*/*") if each.is_dir()]) == 1
+
+
 def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
     names = ["../../x", "/etc/passwd", "a/b", "\x00", "..", ".", "x" * 256, "\U0001f4f7", "A", "a"]
     state = tmp_path / "inner" / "state"

@@ -62,8 +62,8 @@ def show(board: CameraBoard, camera: str = "gate", ago: float = 0.0, **changes: 
 
 def foggy(board: CameraBoard, camera: str, **changes: Any) -> None:
     event = Event("drift", 97, time.time(), FOG)
-    show(board, camera, drift=1.234, drifted=True, warning=True, accuracy=0.6, accuracy_low=0.5, accuracy_high=0.7,
-         sentence=FOG, events=(event,), **changes)  # fmt: skip
+    show(board, camera, drift=1.234, drifted=True, warning=True, accuracy=(0.6, 0.5, 0.7), sentence=FOG,
+         events=(event,), **changes)  # fmt: skip
 
 
 def row(browser: Browser, camera: str, selector: str) -> str:
@@ -243,9 +243,8 @@ def test_it_can_be_read(browser: Browser, board: CameraBoard, width: int, scheme
     show(board, "fine")
     show(board, "warned", warning=True)
     foggy(board, "a-camera-with-a-name-that-goes-on-and-on-and-is-longer-than-a-phone-is-wide")
-    frozen = "the picture is frozen: the same frame comes again and again; no drift"
-    show(board, "stuck", sentence=frozen, before=picture(0.2), after=picture(0.9))
-    show(board, "silent for hours", ago=8000, drift=None, threshold=None, accuracy=None, sentence="")
+    show(board, "stuck", sentence="the picture is frozen", faults=("frozen",), before=picture(0.2), after=picture(0.9))
+    show(board, "silent for hours", ago=8000, drift=None)
     browser.size(width, 844, mobile=width < 500)
     browser.scheme(scheme)
     with serving(board) as port:

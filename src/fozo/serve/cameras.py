@@ -180,21 +180,13 @@ class Camera:
 
     def reading(self, model: str) -> Reading:
         """What is known of the camera now, for the page."""
-        seen = model, self.name, time.time(), self.images
-        if self.monitor is None:
-            return Reading(*seen)
-        status, (before, after) = self.monitor.status, self._thumbnails(self.monitor)
-        drift, expected = status.drift, status.accuracy
-        value, low, high = (None, None, None) if expected is None else (expected.value, expected.low, expected.high)
-        return Reading(
-            *seen, drift.distance, drift.threshold, drift.drift_detected, drift.warning_detected, value,
-            low, high, status.sentence, tuple(self.events), before, after,
-        )  # fmt: skip
+        status = None if self.monitor is None else self.monitor.status
+        return Reading(model, self.name, time.time(), self.images, status, tuple(self.events), *self._thumbnails())
 
-    def _thumbnails(self, monitor: Monitor) -> tuple[str | None, str | None]:
+    def _thumbnails(self) -> tuple[str | None, str | None]:
         """JPEGs in base64 of the last frame as it came and as the model read it, at most one pair a second."""
-        frame, now = self._frame, time.monotonic()
-        if frame is None or now < self._framed + FRAME_INTERVAL:
+        frame, monitor, now = self._frame, self.monitor, time.monotonic()
+        if frame is None or monitor is None or now < self._framed + FRAME_INTERVAL:
             return None, None
         self._framed, self._frame = now, None
         if frame.dtype == np.uint8:
