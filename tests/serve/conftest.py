@@ -112,17 +112,23 @@ def serving(board: CameraBoard, *, port: int = 0, token: str | None = None) -> I
         yield port
 
 
-def reading(
-    camera: str = "gate", time: float = NOW, drift: float | None = 0.12,
-    accuracy: tuple[float, float, float] | None = (0.9, 0.85, 0.94), sentence: str = "no drift", faults: tuple[str, ...] = (), **others: Any,
-) -> Reading:  # fmt: skip
-    """A camera that is fine, but for what is given; without ``drift`` it has no monitor."""
-    alarms = others.pop("drifted", False), others.pop("warning", False)
-    status: Any = SimpleNamespace(sentence=sentence, faults=faults)
-    status.drift = Drift(*alarms, drift or 0.0, others.pop("threshold", 0.31))
-    status.accuracy = None if accuracy is None else Estimate(*accuracy)
-    settings = {"model": "model", "images": 16, "status": None if drift is None else status, **others}
-    return Reading(camera=camera, time=time, **settings)
+def reading(camera: str = "gate", time: float = NOW, **given: Any) -> Reading:
+    """A camera that is fine, but for what is given; with ``drift=None`` it has no monitor."""
+    given = {
+        "drift": 0.12,
+        "threshold": 0.31,
+        "drifted": False,
+        "warning": False,
+        "accuracy": (0.9, 0.85, 0.94),
+    } | given
+    numbers = [given.pop(name) for name in ("drifted", "warning", "drift", "threshold")]
+    accuracy = given.pop("accuracy")
+    status: Any = SimpleNamespace(
+        drift=Drift(*numbers), accuracy=None if accuracy is None else Estimate(*accuracy),
+        sentence=given.pop("sentence", "no drift"), faults=given.pop("faults", ()),
+    )  # fmt: skip
+    fields = {"model": "model", "images": 16, "status": None if numbers[2] is None else status} | given
+    return Reading(camera=camera, time=time, **fields)
 
 
 @pytest.fixture(autouse=True)
