@@ -127,7 +127,7 @@ def reading(camera: str = "gate", time: float = NOW, **given: Any) -> Reading:
         drift=Drift(*numbers), accuracy=None if accuracy is None else Estimate(*accuracy),
         sentence=given.pop("sentence", "no drift"), faults=given.pop("faults", ()),
     )  # fmt: skip
-    fields = {"model": "model", "images": 16, "status": None if numbers[2] is None else status} | given
+    fields: dict[str, Any] = {"model": "model", "images": 16, "status": None if numbers[2] is None else status} | given
     return Reading(camera=camera, time=time, **fields)
 
 
