@@ -114,15 +114,10 @@ def serving(board: CameraBoard, *, port: int = 0, token: str | None = None) -> I
 
 def reading(camera: str = "gate", time: float = NOW, **given: Any) -> Reading:
     """A camera that is fine, but for what is given; with ``drift=None`` it has no monitor."""
-    given = {
-        "drift": 0.12,
-        "threshold": 0.31,
-        "drifted": False,
-        "warning": False,
-        "accuracy": (0.9, 0.85, 0.94),
-    } | given
-    numbers = [given.pop(name) for name in ("drifted", "warning", "drift", "threshold")]
-    accuracy = given.pop("accuracy")
+    usual: dict[str, Any] = {"drift": 0.12, "threshold": 0.31, "drifted": False, "warning": False}
+    given = usual | {"accuracy": (0.9, 0.85, 0.94)} | given
+    numbers: Any = [given.pop(name) for name in ("drifted", "warning", "drift", "threshold")]
+    accuracy: Any = given.pop("accuracy")
     status: Any = SimpleNamespace(
         drift=Drift(*numbers), accuracy=None if accuracy is None else Estimate(*accuracy),
         sentence=given.pop("sentence", "no drift"), faults=given.pop("faults", ()),
