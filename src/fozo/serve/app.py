@@ -29,7 +29,6 @@ from starlette.routing import Route
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
-from fozo.serve.board import CameraBoard, disconnect
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool, TooBusy
@@ -38,6 +37,7 @@ from fozo.serve.security import CLOSE, AccessPolicy
 from fozo.serve.store import CameraInUse, hold
 
 if TYPE_CHECKING:
+    from fozo.serve.board import CameraBoard
     from fozo.serve.config import ServeConfig
 
 LOG = logging.getLogger("fozo.serve")
@@ -164,7 +164,7 @@ class InferenceServer:
             await asyncio.wait(tasks, timeout=min(DISCONNECT_AFTER, timeout))
             if not future.done():
                 if http is not None:
-                    tasks.append(asyncio.ensure_future(disconnect(http.receive)))
+                    tasks.append(asyncio.ensure_future(http.receive()))  # after the body comes `http.disconnect`
                 await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
                 return future.result()

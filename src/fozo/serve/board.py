@@ -74,7 +74,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the page is closed, reads nothing any more, or the server stops."""
         self.board.open += 1
-        gone = asyncio.ensure_future(disconnect(receive))
+        gone = asyncio.ensure_future(_disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             with suppress(asyncio.TimeoutError):  # uvicorn then closes the connection, and logs it
@@ -104,7 +104,7 @@ async def _send(send: Send, body: bytes, more: bool = True) -> None:
     await asyncio.wait_for(send({"type": "http.response.body", "body": body, "more_body": more}), STUCK)
 
 
-async def disconnect(receive: Receive) -> None:
+async def _disconnect(receive: Receive) -> None:
     """Wait until the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
