@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
@@ -79,8 +78,8 @@ def main() -> None:
         serve("POST /infer, then saved", Path(name, "each"), 1)
         Path(name, "one.toml").write_text(ROW)
         command = ["bench", f"{name}/one.toml", "--model", MODEL, "--imagenet", str(sample.IMAGES), "--out", name]
-        run = partial(app, [*command, "--calibration", "32"], standalone_mode=False)
-        count("bench, until its batch", run, Method.__call__.__code__)
+        command += ["--calibration", "32"]
+        count("bench, until its batch", lambda: app(command, standalone_mode=False), Method.__call__.__code__)
 
 
 if __name__ == "__main__":
