@@ -20,10 +20,10 @@ from safetensors.torch import save_file
 
 import fozo
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
-from fozo.bench.report.page import page
+from fozo.bench.report.page import write_report
 from fozo.bench.report.timeline import page as timeline_page
 from fozo.bench.report.timeline import read_events
-from fozo.bench.store import Store, collect
+from fozo.bench.store import Store
 from fozo.cli.folder_page import folder_page
 from fozo.cli.folder_run import BatchLine, read_folder_run
 from fozo.core.statistics import SourceStatistics
@@ -270,7 +270,7 @@ def report(folder: Path) -> Reader:
             file.write_bytes(content)
         target = list(good)[data[0] % len(good) if data else 0]
         target.write_bytes(lines(data[1:].split(b"\n")) if target.suffix == ".jsonl" else data[1:])
-        page(collect(folder / "runs"), list(map(str, store.stale())))
+        write_report(folder / "runs", folder / "report.html")
 
     return Reader(read, [[text] for text in texts], joined, "result")
 

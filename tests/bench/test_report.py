@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fozo.bench.gains import by_batch, by_image, gains, over_base
-from fozo.bench.measures import BatchRecord, score
+from fozo.bench.gains import Gain, by_batch, by_image, gains, over_base
+from fozo.bench.measures import BatchRecord, Interval, score
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan, load_recipe, names
 from fozo.bench.report import timeline
 from fozo.bench.report.charts import Row, Series, Span, forest, line_chart, ticks
@@ -27,7 +27,7 @@ from fozo.bench.report.colours import COLOURS, PALETTE, assign, css
 from fozo.bench.report.conclusions import conclusions
 from fozo.bench.report.page import Chapter, write_report
 from fozo.bench.report.render import render
-from fozo.bench.report.tables import Cell, Table, table_of, words
+from fozo.bench.report.tables import Cell, Table, table_of
 from fozo.bench.store import Group, collect
 from fozo.cli.folder_page import folder_page
 from fozo.cli.folder_run import BatchLine, FolderRun
@@ -111,7 +111,7 @@ def test_the_papers_numbers_stand_beside_ours(runs: Path) -> None:
     both = groups["table1"].of("FOZO")
     assert average.ours == pytest.approx(sum(run.measures.average for run in both) / 2)
     assert average.difference == pytest.approx(average.ours - 59.52)
-    assert average.low is not None and average.high is not None and average.low < average.ours < average.high
+    assert average.within is not None and average.within.low < average.ours < average.within.high
     for index, kind in enumerate(KINDS):
         cell = fozo[index]
         assert cell is not None and cell.paper == load_recipe("table1").rows[-1].paper[kind]
@@ -132,7 +132,7 @@ def test_other_forms_hold_the_same_numbers(page: Path, runs: Path) -> None:
     cell = dict(table.rows)["FOZO"][15]
     assert cell is not None and float(fozo["ours"]) == pytest.approx(cell.ours, abs=1e-3) and fozo["paper"] == "59.5200"
     text = page.with_suffix(".md").read_text()
-    assert words(cell) in text and f"{cell.ours:.2f}" in text
+    assert f"| {cell.ours:.2f} ± {cell.std:.2f} (paper 59.52, {cell.ours - 59.52:+.2f}) |" in text
     widths = {line.count("|") for line in text.split("## Table 1")[1].split("##")[0].splitlines() if "|" in line}
     assert len(widths) == 1  # every row has every column
     tex = page.with_suffix(".tex").read_text()
@@ -347,9 +347,9 @@ def test_all_rows_that_share_the_highest_number_are_bold() -> None:
 
 def test_a_row_says_where_its_interval_lies() -> None:
     rows = [
-        Row("up", 3.0, 1.0, 5.0, [2.0, 4.0], 1),
-        Row("small", 0.5, -1.0, 2.0, [], 2),
-        Row("alone", 1.0, None, None, [], 3),
+        Row("up", Gain(3.0, Interval(1.0, 5.0)), [2.0, 4.0], 1),
+        Row("small", Gain(0.5, Interval(-1.0, 2.0)), [], 2),
+        Row("alone", Gain(1.0, None), [], 3),
     ]
     html = forest("Gains", rows, "points")
     assert html.count('class="point"') == 1 and html.count('class="point hollow"') == 2
@@ -357,7 +357,8 @@ def test_a_row_says_where_its_interval_lies() -> None:
 
 
 def test_a_mark_far_away_does_not_set_the_axis() -> None:
-    rows = [Row(str(i), 1.0, 0.5, 1.5, [1.0, 2.0, 60.0 if i == 3 else 1.5], 1, i == 3) for i in range(14)]
+    gain = Gain(1.0, Interval(0.5, 1.5))
+    rows = [Row(str(i), gain, [1.0, 2.0, 60.0 if i == 3 else 1.5], 1, i == 3) for i in range(14)]
     html = forest("Gains", rows, "points")
     assert 'class="mark" style="left:100.00%"' in html and "there or beyond" in html and "+20" not in html
     assert html.count('class="point square"') == 1 and 'class="forest long"' in html

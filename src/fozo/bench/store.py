@@ -156,6 +156,10 @@ class Group:
         found = list(dict.fromkeys(run.experiment.label for run in self.runs))
         return sorted(found, key=lambda label: found.index(published(label) if published(label) in found else label))
 
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(run.experiment.column for run in self.runs))
+
     def of(self, label: str, column: str = AVERAGE) -> list[Run]:
         return [run for run in self.runs if (run.experiment.label, run.experiment.column) == (label, column)]
 
