@@ -55,7 +55,7 @@ def joined(parts: Parts) -> bytes:
 @cache
 def engine() -> fozo.Engine:
     torch.set_num_threads(1)
-    return fozo.load_engine(random_vit())
+    return fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
 @cache
@@ -160,10 +160,8 @@ def scales(folder: Path) -> Reader:
 
 @cache
 def watched() -> tuple[Method[Any], fozo.MonitorReference]:
-    known = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
-    batches = [random_images(32, seed=100 + i) for i in range(2)]
-    adapter = fozo.create("align", known, fozo.calibrate(known, batches))
-    shape = known.spec.image_shape
+    adapter = fozo.create("align", engine(), source())
+    shape = adapter.engine.spec.image_shape
     pixels = np.random.default_rng(0).integers(0, 256, (16, *shape[1:], shape[0]), dtype=np.uint8)
     return adapter, fozo.MonitorReference.collect(adapter, pixels, sample=2)
 

@@ -89,25 +89,22 @@ class Resources:
 
     def _open(self, plan: StreamPlan) -> ImageSet:
         """Open a whole set: of a corrupted one only the domains that the plan goes through."""
-        stored = plan.data == "imagenet-c"
-        domains = {domain for segment in plan.order.segments() for domain in segment.domains} if stored else set()
-        levels = tuple(sorted({domain.severity for domain in domains}))
-        key = (plan.data, plan.kinds, levels) if stored else plan.data
-        if key in self._sets:
-            return self._sets[key]
         option = "imagenet" if plan.data == "clean" else plan.data
         path: str | None = getattr(self.paths, option.replace("-", "_"))
         if path is None:
             raise FozoError(f"the folder of {option} is needed; give --{option} DIR")
-        if not stored:
-            self._sets[key] = open_images(path, "auto" if plan.data == "clean" else plan.data)
-            return self._sets[key]
-        if not Path(path).exists():
-            raise FozoError(f"there is no file or folder {path}; check the path")
-        root, layout = recognise(Path(path))
-        if layout not in ("imagenet-c", "cifar-c"):
-            raise FozoError(f"{path} holds clean images ({layout}); give it as --imagenet to corrupt them on the fly")
-        self._sets[key] = open_images(root, layout, kinds=plan.kinds, severities=levels)
+        root, layout, chosen = Path(path), "auto" if plan.data == "clean" else plan.data, dict[str, Any]()
+        if plan.data == "imagenet-c":
+            domains = (domain for segment in plan.order.segments() for domain in segment.domains)
+            chosen = {"kinds": plan.kinds, "severities": tuple(sorted({domain.severity for domain in domains}))}
+        key = (plan.data, *chosen.values())
+        if key not in self._sets:
+            if chosen and root.exists():  # a missing one is refused when it is opened
+                root, layout = recognise(root)
+                if layout not in ("imagenet-c", "cifar-c"):
+                    advice = "give it as --imagenet to corrupt them on the fly"
+                    raise FozoError(f"{path} holds clean images ({layout}); {advice}")
+            self._sets[key] = open_images(root, layout, **chosen)
         return self._sets[key]
 
     def pixels(self, images: ImageSet, spec: Spec) -> ImageSet | DomainSource:
@@ -156,12 +153,14 @@ class Resources:
                             digest.update(block)
             self._digests[experiment.model] = digest.hexdigest()[:16]
         needed = needs(experiment.method, experiment.options)
-        clean = self.clean(experiment.calibration, streamed, experiment.stream.classes) if needed else None
         return {
             "model_digest": self._digests[experiment.model],
             "images_fingerprint": streamed.fingerprint,
-            "calibrated_on": None if clean is None else clean.fingerprint,
+            "calibrated_on": self._calibration(experiment, streamed).fingerprint if needed else None,
         }
+
+    def _calibration(self, experiment: Experiment, streamed: ImageSet) -> ImageSet:
+        return self.clean(experiment.calibration, streamed, experiment.stream.classes)
 
     def engine(self, model: str, classes: tuple[int, ...] | None = None, threads: int | None = None) -> Engine:
         """Load a model, with its head restricted to ``classes``; PyTorch's threads are the runner's to set."""
@@ -192,14 +191,13 @@ class Resources:
         given: dict[str, Any] = {"seed": experiment.seed, "batch_size": experiment.stream.batch_size}
         wanted = needs(experiment.method, experiment.options)
         for name in sorted(wanted & MEASURED.keys()):
-            clean = self.clean(experiment.calibration, streamed, experiment.stream.classes)
-            given[name] = self._cached(name, engine, clean, MEASURED[name].load, MEASURED[name].measure, show)
+            clean, measured = self._calibration(experiment, streamed), MEASURED[name]
+            given[name] = self._cached(name, engine, clean, measured.load, measured.measure, show)
         source = self.source(experiment, engine, streamed, show) if "source" in wanted else None
         return create(experiment.method, engine, source, **{**given, **experiment.options})
 
     def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
-        clean = self.clean(experiment.calibration, streamed, experiment.stream.classes)
-        kind = f"source{SourceStatistics.VERSION}"
+        clean, kind = self._calibration(experiment, streamed), f"source{SourceStatistics.VERSION}"
         return self._cached(kind, engine, clean, SourceStatistics.load, calibrate, show)
 
     def _cached(

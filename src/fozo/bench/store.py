@@ -18,7 +18,7 @@ was changed since, or its row is gone. So runs that differ in anything but the s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -93,19 +93,17 @@ class Run:
 
     @cached_property
     def _records(self) -> list[BatchRecord]:
-        with naming(self.folder / RECORDS):
-            return self._all([BatchRecord.read(line) for line in read_log(self.folder / RECORDS)])
+        return self._read(RECORDS, BatchRecord.read)
 
     def costs(self) -> list[Cost]:
-        with naming(self.folder / COSTS):
-            return self._all([as_dataclass(Cost, line, "a batch's cost") for line in read_log(self.folder / COSTS)])
+        return self._read(COSTS, Cost.read)
 
-    def _all(self, lines: list[L]) -> list[L]:
-        if len(lines) != self.measures.batches:
-            raise FozoError(
-                f"it holds {len(lines)} batches, and the result is of {self.measures.batches}; run it again"
-            )
-        return lines
+    def _read(self, name: str, read: Callable[[Mapping[str, Any]], L]) -> list[L]:
+        with naming(self.folder / name):
+            lines, batches = [read(line) for line in read_log(self.folder / name)], self.measures.batches
+            if len(lines) != batches:
+                raise FozoError(f"it holds {len(lines)} batches, and the result is of {batches}; run it again")
+            return lines
 
 
 @dataclass(frozen=True)
@@ -126,10 +124,9 @@ class RunFolder:
         if not (self.path / RESULT).exists():
             return None
         result, cost = read_json(self.path / RESULT), read_json(self.path / CONDITIONS)
-        shared = ("weights", "stream_fingerprint", "calibrated_on", "parameters")
+        shared = {name: value for name, value in result.items() if name in Conditions.__dataclass_fields__}
         with naming(self.path):
-            payload = {name: result[name] for name in shared if name in result} | cost
-            conditions = as_dataclass(Conditions, payload, "the conditions")
+            conditions = as_dataclass(Conditions, shared | cost, "the conditions")
             return Run(self.experiment, Measures.read(result.get("measures")), conditions, self.path)
 
     def finish(self, identity: Mapping[str, object], measures: Measures, conditions: Conditions, digest: str) -> Run:

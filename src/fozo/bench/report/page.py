@@ -54,15 +54,6 @@ def chapters(groups: Mapping[str, Group]) -> list[Chapter]:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What is said and drawn of one column of a table."""
-
-    heading: str
-    conclusion: str
-    charts: Sequence[Markup]
-
-
-@dataclass(frozen=True)
 class Chapter:
     """A group of runs with what the page shows of it."""
 
@@ -76,11 +67,12 @@ class Chapter:
     """Other models' numbers are shown beside the paper's, but not compared with them."""
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[tuple[str, str, Sequence[Markup]]]:
+        """Heading, conclusion and charts of each column."""
         drawn = charts(self.group, self.table, self.gained, self.colours)
         said = conclusions(self.group, self.gained)
         return [
-            Part("" if side == AVERAGE else side[:1].upper() + side[1:], said.get(side, ""), drawn.get(side, ()))
+            ("" if side == AVERAGE else side[:1].upper() + side[1:], said.get(side, ""), drawn.get(side, ()))
             for side in dict.fromkeys([*said, *drawn])
         ]
 
