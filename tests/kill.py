@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 RECIPE = """
@@ -61,6 +62,9 @@ TIMES = ("costs.jsonl", "conditions.json")
 """Files that say how long something took; like folders and other programs' temporary files they count by name only."""
 
 
+FAULTS = ("differing", "refused", "litter", "orphans")
+
+
 @dataclass
 class Count:
     """What became of one command."""
@@ -72,11 +76,7 @@ class Count:
     orphans: list[str] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        return [
-            f"{what}: {each}"
-            for what in ("differing", "refused", "litter", "orphans")
-            for each in dict.fromkeys(getattr(self, what))
-        ]
+        return [f"{what}: {each}" for what in FAULTS for each in dict.fromkeys(getattr(self, what))]
 
 
 def start(command: Iterable[str], folder: Path, limit: int = resource.RLIM_INFINITY) -> int:
@@ -262,13 +262,13 @@ def kill(kills: int, seed: int, only: str, show: Callable[[str], None]) -> dict[
         def add(label: str, one: Count) -> None:
             total = counts.setdefault(label, Count())
             total.kills += one.kills
-            for what in ("differing", "refused", "litter", "orphans"):
+            for what in FAULTS:
                 getattr(total, what).extend(getattr(one, what))
             for fault in one.faults():
                 show(f"{label}: {fault}")
             shutil.rmtree(trial)
 
-        def any_moment(pid: int) -> None:
+        def any_moment(pid: int, seconds: float) -> None:
             let_run(pid, draw.uniform(0, seconds))
             let_run(pid, draw.choice((0, 0, 0, seconds / 3, seconds / 3)), lambda: any(trial.rglob("*.part")))
 
@@ -284,7 +284,7 @@ def kill(kills: int, seed: int, only: str, show: Callable[[str], None]) -> dict[
                 if label not in wholes:
                     wholes[label] = undisturbed(command)
                 whole, seconds = wholes[label]
-                one = torment(command, trial, whole, times, any_moment)
+                one = torment(command, trial, whole, times, partial(any_moment, seconds=seconds))
                 if not one.kills:  # it was timed on a busier machine
                     wholes[label] = whole, 0.7 * seconds
                 add(label, one)
@@ -309,11 +309,9 @@ def main() -> None:
     run_experiment.__kwdefaults__["save_seconds"] = 0.01  # so that runs of a second have states to go on from
     began = time.monotonic()
     counts = kill(options.kills, options.seed, options.only, lambda line: print(line, flush=True))
-    heads = ("command", "kills", "differing", "refused", "litter", "orphans")
-    print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(*heads))
-    for label, each in counts.items():
-        numbers = [len(part) for part in (each.differing, each.refused, each.litter, each.orphans)]
-        print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(label, each.kills, *numbers))
+    rows = [(label, each.kills, *(len(getattr(each, what)) for what in FAULTS)) for label, each in counts.items()]
+    for row in (("command", "kills", *FAULTS), *rows):
+        print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(*row))
     print(f"{sum(each.kills for each in counts.values())} kills in {time.monotonic() - began:.0f} s")
     sys.exit(any(each.faults() for each in counts.values()))
 

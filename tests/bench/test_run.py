@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 import fozo
 from fozo import quant
 from fozo.bench import resources as resources_module
+from fozo.bench.checkpoints import Checkpoints
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths, Resources, Show
 from fozo.bench.run import run_experiment
@@ -209,18 +211,12 @@ def test_a_folder_begun_with_another_model_or_other_images_is_refused(
         run_experiment(experiment, opened(paths, cache), store)
 
 
-def test_an_unfinished_run_keeps_its_number_of_threads(weights: Path, paths: Paths, tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs")
-    with pytest.raises(Stop):
-        run_experiment(make(weights), opened(paths, tmp_path), store, threads=1, show=stop_at(8))
-    run = run_experiment(make(weights), opened(paths, tmp_path), store, threads=2)
-    assert run.conditions.environment.threads == 1 == torch.get_num_threads()
-
-
-def test_an_exported_model_runs_on_the_threads_that_the_run_began_with(
+def test_an_unfinished_run_keeps_its_number_of_threads(
     weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fozo.export(fozo.load_engine(weights), tmp_path / "vit.onnx")
+    """PyTorch's are set for the process, an exported model's when it is loaded."""
+    exported = tmp_path / "vit.onnx"
+    fozo.export(fozo.load_engine(weights), exported)
     used = []
 
     def load(model: str, options: LoadOptions) -> fozo.Engine:
@@ -228,11 +224,25 @@ def test_an_exported_model_runs_on_the_threads_that_the_run_began_with(
         return fozo.load_engine(model, options)
 
     monkeypatch.setattr(resources_module, "load_engine", load)
-    store, experiment = Store(tmp_path / "runs"), make(tmp_path / "vit.onnx")
-    with pytest.raises(Stop):
-        run_experiment(experiment, opened(paths, tmp_path), store, threads=1, show=stop_at(8))
-    run_experiment(experiment, opened(paths, tmp_path), store, threads=2)
-    assert used == [1, 1]
+    store = Store(tmp_path / "runs")
+    for model in (weights, exported):
+        with pytest.raises(Stop):
+            run_experiment(make(model), opened(paths, tmp_path), store, threads=1, show=stop_at(8))
+        run = run_experiment(make(model), opened(paths, tmp_path), store, threads=2)
+        assert run.conditions.environment.threads == 1 == torch.get_num_threads()
+    assert used == [None, None, 1, 1]
+
+
+def test_states_are_found_whatever_the_name_of_their_run(tmp_path: Path) -> None:
+    """A star in the name of its output broke ``fozo adapt``."""
+    states = Checkpoints(tmp_path, ".a*[b].csv.state-", seconds=0)
+    method = Mock(save=Path.touch)
+    (tmp_path / ".a*[b].csv.state-x.npz").touch()
+    for done in (3, 12):
+        states.save(method, done)
+    assert [states.restore(method, most) for most in (20, 11)] == [12, 0]
+    states.clear()
+    assert [path.name for path in tmp_path.iterdir()] == [".a*[b].csv.state-x.npz"]
 
 
 def test_options_reach_the_method(weights: Path, paths: Paths, tmp_path: Path) -> None:

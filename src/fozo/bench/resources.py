@@ -20,7 +20,7 @@ from fozo.data.groups import CLASSES, class_indices
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
-from fozo.data.sources import CachedCorrupting, Corrupting, DomainSource
+from fozo.data.sources import CachedCorrupting, DomainSource
 from fozo.data.streams import Stream
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
@@ -111,10 +111,9 @@ class Resources:
         """Give what a stream reads: the images, or the cache of corrupted ones."""
         if self.paths.pixels is None or images.corrupted:
             return images
-        made = Corrupting(images, spec.image_size, channels=spec.channels)
-        text = f"{images.fingerprint} {made.describe(Corrupting.domains)}"
-        folder = Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10]
-        return CachedCorrupting(images, spec.image_size, channels=spec.channels, folder=folder)
+        made = CachedCorrupting(images, spec.image_size, channels=spec.channels)
+        text = f"{images.fingerprint} {made.describe(made.domains)}"
+        return replace(made, folder=Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10])
 
     def clean(self, count: int, streamed: ImageSet, group: str = "") -> ImageSet:
         """Choose clean images of all classes to calibrate on, none of which is in the stream in any form.
