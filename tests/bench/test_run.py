@@ -118,7 +118,10 @@ def test_an_interrupted_run_ends_with_the_same_bytes_and_says_what_it_did(
 def test_what_is_recorded(weights: Path, paths: Paths, tmp_path: Path) -> None:
     resources = opened(paths, tmp_path / "cache")
     experiment = make(weights, seed=3, label="FOZO")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / ".source.npz.0123abcd.fozo.part").touch()  # of a command that was killed
     run = run_experiment(experiment, resources, Store(tmp_path / "runs"), command="fozo bench x")
+    assert not list(tmp_path.rglob("*.part"))
     found = run.records()
     assert [(r.index, r.domain, r.images) for r in found] == [
         (0, "brightness/3", 8), (1, "brightness/3", 8), (2, "brightness/3", 4),

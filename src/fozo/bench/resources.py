@@ -24,7 +24,7 @@ from fozo.data.sources import CachedCorrupting, DomainSource
 from fozo.data.streams import Stream
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
-from fozo.io import disk_errors, locked
+from fozo.io import disk_errors, locked, remove_temporary_files
 from fozo.methods.common.measured import MEASURED
 from fozo.methods.registry import AnyMethod, create, method_class
 from fozo.public import calibrate
@@ -209,6 +209,7 @@ class Resources:
         with locked(self.cache_dir, wait=True):  # workers that need the same wait for the first to make it
             if path.exists():
                 return load(path)
+            remove_temporary_files(self.cache_dir)  # of a process that was killed while it saved
             made = make(engine, self._batches(engine, images, show))
             with disk_errors(path):
                 made.save(path)

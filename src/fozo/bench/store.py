@@ -186,8 +186,12 @@ class Store:
             yield RunFolder(path, experiment, begun)
 
     def ask(self, recipe: Recipe, setting: Setting, seeds: Iterable[int]) -> None:
-        """Write down that these seeds of a recipe are wanted in this setting, beside what was asked before."""
+        """Write down that these seeds of a recipe are wanted in this setting, beside what was asked before.
+
+        The caller holds the folder's lock.
+        """
         file = self.folder / RECIPE
+        remove_temporary_files(self.folder)
         model = str(recipe.experiments(setting)[0].identity()["model"])
         new = _Request(**asdict(replace(setting, model=model)), seeds=tuple(seeds))
         # Settings that come to the same, such as the recipe's own number of images named or not, are one.
