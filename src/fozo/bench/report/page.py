@@ -34,9 +34,9 @@ def write_report(root: Path, out: Path, images: Path | None = None) -> tuple[lis
     tables = [chapter.table for chapter in made]
     stale = [str(path.relative_to(root)) for store in stores(root) for path in store.stale()]
     pictures, severity = ([], None) if images is None else corrupted_pictures(images, groups)
-    shown = {"chapters": made, "stale": stale, "pictures": pictures, "severity": severity}
+    values = {"chapters": made, "stale": stale, "pictures": pictures, "severity": severity}
     texts = {
-        out: render("report.html", title="fozo: results", **shown),
+        out: render("report.html", title="fozo: results", **values),
         out.with_suffix(".md"): render("tables.md", tables=tables),
         out.with_suffix(".csv"): comma_separated(tables),
         out.with_suffix(".tex"): render("tables.tex", tables=tables),
