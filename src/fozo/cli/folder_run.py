@@ -147,7 +147,7 @@ def adapt_folder(
     log_path, head = Path(f"{out}{LOG}"), f".{out.name}.state-"
     if log_path.exists() and log_path.stat().st_size and _header(log_path).get("kind") != KIND:
         raise FozoError(f"{log_path} is in the way: it is not a log of fozo adapt; move it, or choose another --out")
-    states = Checkpoints(out.parent, f"{head}*.npz", SAVE_SECONDS if save_seconds is None else save_seconds)
+    states = Checkpoints(out.parent, head, SAVE_SECONDS if save_seconds is None else save_seconds)
     with closing(Log(log_path)) as log:
         sweep(out.parent, f".{head}")
         done, end = 0, 0

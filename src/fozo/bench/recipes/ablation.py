@@ -10,11 +10,11 @@ extra corruptions beside four that hardly show in an image's descriptor. Expecte
 from __future__ import annotations
 
 from fozo.bench.plan import AVERAGE, Methods, Recipe, StreamPlan, grid
+from fozo.bench.recipes.comparison import PLAIN_AND_ALIGN, TWO_PASSES
 from fozo.data.corruptions import EXTRA_KINDS, KINDS
 from fozo.data.groups import TUNING
 
-PLAIN_AND_ALIGN: Methods = {"NoAdapt": ("noadapt", {}), "Align": ("align", {})}
-TWO_PASSES: Methods = {**PLAIN_AND_ALIGN, "Align, {passes} passes": ("align", {"passes": 2})}
+WITH_TWO_PASSES: Methods = {**PLAIN_AND_ALIGN, **TWO_PASSES}
 HIDDEN = ("elastic_transform", "jpeg_compression", "pixelate", "zoom_blur")  # hardly change an image's descriptor
 MIXED = tuple(kind for pair in zip(EXTRA_KINDS, HIDDEN, strict=True) for kind in pair)
 
@@ -57,7 +57,7 @@ RECIPES = (
         cost="20,000 passes",
         calibration=512,
         rows=grid(
-            {**TWO_PASSES, "Align, no equaliser": ("align", {"equaliser_strength": 0.0})},
+            {**WITH_TWO_PASSES, "Align, no equaliser": ("align", {"equaliser_strength": 0.0})},
             {AVERAGE: StreamPlan(data="clean", kinds=("clean", *KINDS), images=256)},
         ),
     ),
@@ -67,7 +67,7 @@ RECIPES = (
         cost="20,000 passes",
         calibration=1000,
         rows=grid(
-            TWO_PASSES,
+            WITH_TWO_PASSES,
             {AVERAGE: StreamPlan("clean", kinds=("clean", *KINDS), images=320, batch_size=32, classes="held_out")},
         ),
     ),
