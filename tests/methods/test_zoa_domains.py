@@ -7,13 +7,13 @@ import numpy.typing as npt
 import pytest
 
 from fozo.errors import FozoError
-from fozo.methods.zoa import DomainWatch, KnowledgeBank
+from fozo.methods.zoa import DomainWatch, KnowledgeBank, ZOAConfig
 
 Array = npt.NDArray[np.float64]
 
 
 def test_a_jump_is_a_new_domain_and_a_drift_is_not() -> None:
-    watch = DomainWatch(threshold=0.1, ema_decay=0.8)
+    watch = DomainWatch(4, threshold=0.1, decay=0.8)
     mean, variance = np.zeros(4), np.ones(4)
     assert not watch.observe(mean, variance)
     assert not watch.observe(mean + 0.1, variance * 1.1)
@@ -24,7 +24,7 @@ def test_a_jump_is_a_new_domain_and_a_drift_is_not() -> None:
 
 
 def test_the_distance_is_that_of_gaussians() -> None:
-    watch = DomainWatch(threshold=1, ema_decay=0.8)
+    watch = DomainWatch(1, threshold=1, decay=0.8)
     watch.observe(np.array([1.0]), np.array([4.0]))
     mean, variance = 2.5, 9.0
     forward = np.log(2 / 3) + (9 + 1.5**2) / (2 * 4) - 0.5
@@ -33,7 +33,7 @@ def test_the_distance_is_that_of_gaussians() -> None:
 
 
 def bank(capacity: int = 3, stale: bool = False) -> KnowledgeBank:
-    return KnowledgeBank(4, parts=2, capacity=capacity, inverse_temperature=10, stale_table=stale)
+    return KnowledgeBank(4, 2, ZOAConfig(capacity=capacity, inverse_temperature=10, stale_table=stale))
 
 
 def store(knowledge: KnowledgeBank, offsets: Sequence[Sequence[float]]) -> Array:

@@ -78,7 +78,7 @@ class CAZO(MatchingMethod[CAZOConfig]):
     PRESETS: ClassVar = {"official": CAZOConfig(), "paper": CAZOConfig(dropout=0.0, scaled_step=False)}
     EXTRAS: ClassVar = ("start", "noise", "keep")
     SHARES_PREPARED = False
-    STATE: ClassVar = ("theta", "curvature", "velocity", "steps")
+    STATE: ClassVar = ("theta", "curvature", "velocity", "steps", "shift", "window")
 
     def prepare(self) -> None:
         from fozo.methods.common.adapters import Adapters

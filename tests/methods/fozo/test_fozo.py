@@ -68,7 +68,7 @@ def test_statistics_of_a_single_image_are_those_of_the_window(
     for i in range(6):
         method(random_images(1, seed=i))
     rows = method.window.rows
-    assert rows is not None and len(rows) == 4
+    assert len(rows) == 4
     features = np.full((1, *rows.shape[1:]), 0.5)
     expected = np.concatenate([rows[1:], features])
     np.testing.assert_allclose(method.moments(features).std, expected.std(axis=0, ddof=1))

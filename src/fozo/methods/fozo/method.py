@@ -81,7 +81,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
     """
 
     EXTRAS: ClassVar = ("start", "noise")
-    STATE: ClassVar = ("spsa",)
+    STATE: ClassVar = ("spsa", "shift", "window")
     UNJOURNALED: ClassVar = ("shift", "window")
     VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "average": "averages"}
     PRESETS: ClassVar = {
