@@ -213,12 +213,14 @@ class Method(Stateful[C]):
 
     def freeze(self) -> None:
         """Predict with what was learnt and learn nothing more, until :meth:`unfreeze`: no state or journal changes."""
-        with self.lock:
-            self._frozen = True
+        self.set_frozen(True)
 
     def unfreeze(self) -> None:
+        self.set_frozen(False)
+
+    def set_frozen(self, frozen: bool) -> None:
         with self.lock:
-            self._frozen = False
+            self._frozen = frozen
 
     def reset(self) -> None:
         """Forget everything adapted: behave exactly as newly made. An observer is reset, too."""
