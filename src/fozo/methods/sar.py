@@ -12,7 +12,6 @@ all images the second time and returns the predictions of the disturbed model.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -68,8 +67,7 @@ class SAR(GradientMethod[SARConfig]):
 
     def prepare(self) -> None:
         super().prepare()
-        self.margin = self.config.e_margin * math.log(self.engine.spec.classes)
-        self.average: float | None = None
+        self.margin = self.entropy_share(self.config.e_margin)
 
     def learn(self, images: Tensor) -> Tensor:
         """Two forward and two backward passes: Eq. 2-6 of the paper."""
@@ -116,6 +114,6 @@ class SAR(GradientMethod[SARConfig]):
 
     def begin(self) -> None:
         self.norms.assign(self.norms.start)
-        self.average = None
+        self.average: float | None = None
         if self.config.full_recovery:
             self.stop()

@@ -64,6 +64,18 @@ def positive(method: str, **values: float) -> None:
             raise FozoError(f"{method}: {name} must be above 0, not {value}")
 
 
+def below_one(method: str, **values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise FozoError(f"{method}: {name} must lie in [0, 1), not {value}")
+
+
+def share(method: str, **values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value <= 1:
+            raise FozoError(f"{method}: {name} must lie in (0, 1], not {value}")
+
+
 def one_of(method: str, choices: tuple[str, ...], **values: str) -> None:
     for name, value in values.items():
         if value not in choices:
