@@ -74,11 +74,11 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, missing: str) -> None
         {key: value for key, value in header.items() if key != missing},
         {key: value for key, value in arrays.items() if key != missing},
     )
-    with pytest.raises(fozo.FozoError, match=r"damaged Fisher information.*measure it again"):
+    with pytest.raises(fozo.FozoError, match=r"damaged fisher information.*measure it again"):
         Fisher.load(path)
     values = arrays["values"]
     spoiled = [np.where(np.arange(len(values)) == 3, bad, values) for bad in (np.nan, np.inf, -1e-9, 1e300)]
     for wrong in (*spoiled, values[None], values.astype(int)):
         save_arrays(path, header, {"values": wrong})
-        with pytest.raises(fozo.FozoError, match=r"damaged Fisher information.*measure it again"):
+        with pytest.raises(fozo.FozoError, match=r"damaged fisher information.*measure it again"):
             Fisher.load(path)

@@ -11,14 +11,14 @@ preset ``official`` has and the default does not. ``official`` also has the lear
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
+from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
 from fozo.methods.common.layernorm import Descent, GradientMethod, LayerNorms, entropy, fill, flat
 from fozo.methods.common.options import positive
 from fozo.methods.registry import register
@@ -44,16 +44,16 @@ class Fisher:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Fisher:
-        header, arrays = load_arrays(path, cls.KIND)
-        try:
-            values: Any = arrays["values"]
-            # A squared gradient that is negative or beyond float32 would pull weights away instead of holding them.
-            if values.ndim != 1 or values.dtype.kind != "f" or not ((values >= 0) & (values <= 1e30)).all():
-                raise ValueError(f"{values.dtype} of shape {list(values.shape)}, or not finite and positive")
-            return cls(str(header["fingerprint"]), values.astype(np.float64), str(header["model"]))
-        except (KeyError, ValueError) as error:
-            what = f"{os.fspath(path)} holds damaged Fisher information ({type(error).__name__}: {error})"
-            raise FozoError(f"{what}; measure it again") from error
+        advice = "measure it again"
+        header, arrays = load_statistics(path, cls.KIND, (1,), _one_axis, advice)
+        with refuse_damage(path, cls.KIND, advice):
+            if (arrays["values"] < 0).any():  # it would pull weights away instead of holding them
+                raise ValueError("a squared gradient is negative")
+            return cls(str(header["fingerprint"]), arrays["values"], str(header["model"]))
+
+
+def _one_axis(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
+    return {"values": specs["values"].shape[:1]}
 
 
 def measure_fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:

@@ -15,7 +15,7 @@ from fozo.core.spsa import SPSA, Step
 from fozo.errors import FozoError
 from fozo.io import encode
 from fozo.methods.common.journal import KIND, Journal, read_journal
-from fozo.methods.fozo.journal import make_header, record
+from fozo.methods.fozo.journal import encode_start, record
 from fozo.methods.fozo.method import AUTHORS_SCHEDULE
 
 START = np.linspace(-1, 1, 6).reshape(2, 3)
@@ -27,7 +27,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def header(fingerprint: str = "aaaa", seed: int | None = 5) -> dict[str, object]:
-    return {"kind": KIND, **make_header(fingerprint, "model", seed, START, {"config": {"passes": 4}})}
+    owner = {"config": {"passes": 4}, "fingerprint": fingerprint, "model": "model", "seed": seed}
+    return {"kind": KIND, **owner, **encode_start(START)}
 
 
 def take_step(spsa: SPSA) -> Step:
