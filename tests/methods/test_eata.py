@@ -64,21 +64,15 @@ def test_the_fisher_information_survives_a_file(tmp_path: Path) -> None:
     fozo.create("eata", engine(), fisher=loaded)
 
 
-@pytest.mark.parametrize("missing", ["fingerprint", "model", "values"])
-def test_a_damaged_file_is_one_clear_error(tmp_path: Path, missing: str) -> None:
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "fisher.npz"
     measured().save(path)
     header, arrays = load_arrays(path, Fisher.KIND)
-    save_arrays(
-        path,
-        {key: value for key, value in header.items() if key != missing},
-        {key: value for key, value in arrays.items() if key != missing},
-    )
-    with pytest.raises(fozo.FozoError, match=r"damaged fisher information.*measure it again"):
-        Fisher.load(path)
     values = arrays["values"]
-    spoiled = [np.where(np.arange(len(values)) == 3, bad, values) for bad in (np.nan, np.inf, -1e-9, 1e300)]
-    for wrong in (*spoiled, values[None], values.astype(int)):
-        save_arrays(path, header, {"values": wrong})
+    spoiled = [np.where(np.arange(len(values)) == 3, bad, values) for bad in (np.nan, -1e-9, 1e300)]
+    damaged = [{"values": wrong} for wrong in (*spoiled, values[None], values.astype(int))]
+    nameless = {"kind": Fisher.KIND, "version": 1}
+    for head, wrong in (nameless, arrays), (header, {}), *((header, each) for each in damaged):
+        save_arrays(path, head, wrong)
         with pytest.raises(fozo.FozoError, match=r"damaged fisher information.*measure it again"):
             Fisher.load(path)

@@ -167,6 +167,11 @@ def test_methods_run_on_any_engine_with_what_they_need_and_the_others_say_why_no
         assert np.array_equal(method(images), expected(images))
 
 
+def test_noadapt_is_the_plain_model() -> None:
+    plain = random_vit()(torch.from_numpy(random_images(8))).numpy()
+    np.testing.assert_allclose(create("noadapt")(random_images(8)), plain, atol=1e-5)
+
+
 def test_the_list_can_be_cut_by_what_is_not_there() -> None:
     forward_only = {"align", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "t3a"}
     assert set(fozo.list_methods(without={"torch", "blocks"})) == forward_only

@@ -114,6 +114,8 @@ class EATA(GradientMethod[EATAConfig]):
     VARIABLE_LENGTH: ClassVar = {"average": "classes"}
     PRESETS: ClassVar = {"paper": EATAConfig(), "official": EATAConfig(rate=1e-3, forget=False)}
 
+    average: Array  # the average prediction ``[classes]``, empty before the first
+
     def prepare(self) -> None:
         super().prepare()
         self.margin = self.entropy_share(self.config.e_margin)
@@ -156,7 +158,7 @@ class EATA(GradientMethod[EATAConfig]):
 
     def begin(self) -> None:
         super().begin()
-        self.average: Array = np.empty(0)  # the average prediction, once there is one
+        self.average = np.empty(0)
 
     def reset(self) -> None:
         average = self.average

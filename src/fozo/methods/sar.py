@@ -64,6 +64,7 @@ class SAR(GradientMethod[SARConfig]):
     }
     LOWER_BLOCKS = True
     passes_per_image = 2.0
+    average: float | None
 
     def prepare(self) -> None:
         super().prepare()
@@ -114,6 +115,6 @@ class SAR(GradientMethod[SARConfig]):
 
     def begin(self) -> None:
         self.norms.assign(self.norms.start)
-        self.average: float | None = None
+        self.average = None
         if self.config.full_recovery:
             self.stop()

@@ -111,9 +111,9 @@ def fill(tensors: Sequence[Tensor], values: Array) -> None:
     import torch
 
     with torch.inference_mode(False), torch.no_grad():
-        parts = torch.from_numpy(values).split([tensor.numel() for tensor in tensors])
+        parts = np.split(values, np.cumsum([tensor.numel() for tensor in tensors])[:-1])
         for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+            tensor.copy_(torch.from_numpy(part).view_as(tensor))
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class MatchingMethod(Method[C]):
 def first_prompts(spec: Spec, count: int, seed: int, given: npt.ArrayLike | None = None) -> Array:
     """Return ``count`` prompts ``[count, d]`` to start from: the user's own, or random ones."""
     if count < 1:
-        raise FozoError(f"at least one prompt is needed, not {count}")
+        raise FozoError(f"prompts must be at least 1, not {count}")
     if given is None:
         return starting_prompts(seed, count, spec.dim, math.prod(spec.patch_size))
     prompts = np.array(given, dtype=np.float64)
