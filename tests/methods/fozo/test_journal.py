@@ -10,7 +10,6 @@ import pytest
 
 import fozo
 from fozo.core.noise import PhiloxNoise
-from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA, Step
 from fozo.errors import FozoError
 from fozo.io import encode
@@ -38,9 +37,9 @@ def take_step(spsa: SPSA) -> Step:
     return spsa.last
 
 
-def write_run(path: Path, steps: int, schedule: Schedule = AUTHORS_SCHEDULE) -> list[np.ndarray]:
+def write_run(path: Path, steps: int) -> list[np.ndarray]:
     """Run an optimizer with a journal; returns the point after each number of steps."""
-    spsa = SPSA(START, schedule, PhiloxNoise(5), samples=2)
+    spsa = SPSA(START, AUTHORS_SCHEDULE, PhiloxNoise(5), samples=2)
     journal = Journal(path, header())
     points = [spsa.point]
     for _ in range(steps):
@@ -102,7 +101,8 @@ def test_a_flipped_bit_never_goes_unnoticed(path: Path) -> None:
 STEP = {"index": 2, "gradients": [1.0], "epsilon": 0.1, "rate": 0.1, "loss": 1.0, "led_to": 5}
 
 
-def test_lines_that_are_whole_but_no_steps_are_refused(path: Path) -> None:
+def test_lines_that_are_whole_but_no_steps_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.methods.fozo.journal.MAX_DRAWS", 6 * START.size)
     write_run(path, 2)
     good = path.read_bytes()
     for line, sentence in (
@@ -118,7 +118,7 @@ def test_lines_that_are_whole_but_no_steps_are_refused(path: Path) -> None:
         ({**STEP, "gradients": "12"}, "batch 2 of the journal .* gradients of the step"),
         ({**STEP, "gradients": [True]}, "batch 2 of the journal .* gradients of the step"),
         ({**STEP, "gradients": []}, "gradients that no step has"),
-        ({**STEP, "gradients": [1.0] * 3_000_000}, "gradients that no step has"),
+        ({**STEP, "gradients": [1.0] * 7}, "gradients that no step has"),
         ({**STEP, "led_to": "x"}, "has no checksum"),
         ({**STEP, "rate": 1e300, "gradients": [1e300]}, "batch 2 of the journal .* leads to other prompts"),
     ):
@@ -143,11 +143,8 @@ def test_rewinding_keeps_the_past_and_replays_the_present(path: Path) -> None:
 
 def test_a_gap_is_refused(path: Path) -> None:
     write_run(path, 2)
-    spsa = SPSA(START, AUTHORS_SCHEDULE, PhiloxNoise(5), samples=2)
-    for _ in range(4):
-        step = take_step(spsa)
     with pytest.raises(FozoError, match="ends at batch 2, but the run is at 3"):
-        Journal(path, header()).append(step.index, record(step, spsa.point))
+        Journal(path, header()).append(3, {})
 
 
 def test_another_models_journal_is_refused(path: Path) -> None:
