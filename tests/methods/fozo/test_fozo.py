@@ -133,6 +133,25 @@ def test_a_batch_that_cannot_be_recorded_has_not_happened(
     np.testing.assert_array_equal(fozo.replay(path), untouched.prompts)
 
 
+def test_a_frozen_run_predicts_with_its_prompts_and_its_shift(
+    engine: fozo.Engine, source: fozo.SourceStatistics
+) -> None:
+    method = FOZO(engine, source)
+    method(BATCHES[0])
+    method.freeze()
+    pooled = run(engine, BATCHES[1], fozo.Knobs(prompts=method.prompts[None]))[Tap.POOLED][0]
+    shift = source.pooled.mean - method.state()["shift"][0]
+    np.testing.assert_allclose(method(BATCHES[1]), engine.head()(pooled + shift), rtol=1e-5, atol=1e-5)
+    assert method.passes_per_image == 1
+
+
+def test_presets_have_the_published_constants() -> None:
+    paper, official = FOZO.PRESETS["paper"], FOZO.PRESETS["official"]
+    assert (paper.schedule.rate, paper.weight, paper.prompts, paper.passes) == (0.08, 0.4, 3, 2)
+    assert (official.schedule.rate_min, official.schedule.rate_max, official.schedule.rate_at_jump) == (0.1, 3.0, 0.1)
+    assert (official.window, official.small) == (64, 2)  # a batch of one borrows, one of two does not
+
+
 def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
     assert FOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
     assert fozo.create("fozo", engine, source, preset="paper", prompts=1).parameters == engine.spec.dim

@@ -129,16 +129,13 @@ def test_lines_that_are_whole_but_no_steps_are_refused(path: Path, monkeypatch: 
 
 def test_rewinding_keeps_the_past_and_replays_the_present(path: Path) -> None:
     points = write_run(path, 6)
-    before = path.stat().st_size
-    journal = Journal(path, header())
-    journal.rewind(2)
-    journal.close()
-    assert path.stat().st_size > before
-    np.testing.assert_array_equal(fozo.replay(path), points[2])
-    journal = Journal(path, header())
-    journal.rewind(0)
-    journal.close()
-    np.testing.assert_array_equal(fozo.replay(path), START)
+    for batches in (2, 0):
+        before = path.read_bytes()
+        journal = Journal(path, header())
+        journal.rewind(batches)
+        journal.close()
+        assert path.read_bytes().startswith(before)
+        np.testing.assert_array_equal(fozo.replay(path), points[batches])
 
 
 def test_a_gap_is_refused(path: Path) -> None:
@@ -171,16 +168,10 @@ def test_own_noise_has_to_be_given_again(path: Path) -> None:
 
 def test_what_is_not_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_bytes(b"something else entirely")
-    with pytest.raises(FozoError, match="not a fozo journal"):
-        read_journal(path)
     with pytest.raises(FozoError, match="there is no file"):
         read_journal(tmp_path / "missing")
     with pytest.raises(FozoError, match="it is a folder"):
         read_journal(tmp_path)
-    path.write_bytes(b"00000000 [1, 2]\n")
-    with pytest.raises(FozoError, match="not a fozo journal"):
-        read_journal(path)
     for forged in ([1, 2], {"kind": "fozo journal"}, {"kind": "fozo journal", "start": "?", "shape": [1], "seed": 1}):
         path.write_bytes(encode(forged))  # type: ignore[arg-type]
         with pytest.raises(FozoError):
@@ -248,6 +239,7 @@ def test_a_file_of_somebody_elses_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "photo.jpg"
     for content in (b"\xff\xd8\xff\xe0 no newline", b"two\nlines", b"00000000 [1, 2]\n", b"deadbeef deadbeef"):
         path.write_bytes(content)
-        with pytest.raises(FozoError, match="not a fozo journal"):
-            Journal(path, header())
+        for use in (read_journal, lambda file: Journal(file, header())):
+            with pytest.raises(FozoError, match="not a fozo journal"):
+                use(path)
         assert path.read_bytes() == content
