@@ -62,11 +62,10 @@ def list_methods(*, without: Collection[str] = ()) -> dict[str, MethodInfo]:
 
 
 def method_class(name: str) -> type[AnyMethod]:
-    if name not in _REGISTRY:
-        plugins = _plugins()
-        if name in plugins:
-            _load(plugins[name])
-            return _REGISTRY[name]
+    plugins = {} if name in _REGISTRY else _plugins()
+    if name in plugins:
+        _load(plugins[name])
+    elif name not in _REGISTRY:
         known = sorted({*_REGISTRY, *plugins})
         close = difflib.get_close_matches(name, known, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
