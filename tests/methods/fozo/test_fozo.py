@@ -96,6 +96,7 @@ def test_a_journal_follows_restores_and_resets_and_is_continued(
     np.testing.assert_array_equal(fozo.replay(path), prompts)
     replayed.replay(path)
     fresh = FOZO(engine, source).state()  # the statistics of recent images are in no journal
+    assert len(fresh["shift"]) == len(fresh["window"]) == 0
     assert same(replayed.state(), second.state() | {name: fresh[name] for name in FOZO.UNJOURNALED})
     second.reset()
     np.testing.assert_array_equal(fozo.replay(path), second.start)

@@ -85,11 +85,8 @@ def replay(
     if "start" not in header:
         method = header.get("method")
         raise FozoError(f"the journal {name} is of {method}, not of fozo; give it to that method's replay()")
-    if fingerprint is not None and header.get("fingerprint") != fingerprint:
-        raise FozoError(
-            f"the journal {name} is of {header.get('model')} ({str(header.get('fingerprint'))[:12]}), not of the "
-            f"model given ({fingerprint[:12]}); use that model's own journal"
-        )
+    if fingerprint is not None:
+        found.check({"fingerprint": fingerprint})
     seed = header.get("seed")
     if noise is None:
         if type(seed) is not int:
