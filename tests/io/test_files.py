@@ -13,6 +13,7 @@ import pytest
 
 from fozo.errors import FozoError
 from fozo.io import (
+    Log,
     atomic_write,
     check_output,
     disk_errors,
@@ -56,6 +57,26 @@ def test_only_regular_files_are_read(special: Path) -> None:
         open_regular(special)
     with pytest.raises(FozoError, match="it is a"):
         read_json(special)
+
+
+@pytest.mark.parametrize("use", [open_regular, open_output, Log])
+def test_a_file_swapped_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], object]
+) -> None:
+    """A check of the name says nothing about the file that is then opened."""
+    path, really_open, readers = tmp_path / "a", os.open, list[int]()
+    path.touch()
+
+    def swap(name: Path, flags: int, mode: int = 0o777) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        readers.append(really_open(path, os.O_RDONLY | os.O_NONBLOCK))
+        return really_open(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", swap)
+    with pytest.raises(FozoError, match=r"it is a FIFO; give a regular file"):
+        use(path)
+    os.close(*readers)
 
 
 def test_only_regular_files_are_replaced(special: Path) -> None:

@@ -39,6 +39,7 @@ MAX_TEXT = 64 << 20  # bytes of a text file (labels, lists, recipes) that are re
 MAX_READ = 1 << 20  # bytes that a parser of containers reads at a time
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)
+_UNOPENABLE = (errno.ENXIO, errno.EOPNOTSUPP)  # sockets on Linux and on macOS; a FIFO to write that nobody reads
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -62,15 +63,31 @@ class Bounded(io.FileIO):
         return data
 
 
-def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
-    """Open a file to read it; anything but a regular file is refused, without waiting for it."""
+def open_descriptor(path: str | os.PathLike[str], flags: int, doing: str) -> int:
+    """Open a regular file; anything else is refused, without waiting for it.
+
+    The open file is judged and not its name, which another file may get between a check and the opening.
+    """
     try:
-        _refuse_special(os.stat(path).st_mode, "read", os.fspath(path))  # noqa: PTH116 - path may be a str
-        descriptor = os.open(path, os.O_RDONLY | _CAREFUL)
+        descriptor = os.open(path, flags | _CAREFUL, 0o666)
+    except OSError as error:
+        if error.errno not in _UNOPENABLE:
+            raise
+        raise FozoError(f"cannot {doing} {os.fspath(path)}: it is a socket or a FIFO; give a regular file") from error
+    try:
+        _refuse_special(os.fstat(descriptor).st_mode, doing, os.fspath(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
+    """Open a regular file to read it."""
+    try:
+        descriptor = open_descriptor(path, os.O_RDONLY, "read")
     except FileNotFoundError as error:
         raise FozoError(f"there is no file {os.fspath(path)}; check the path") from error
-    except FozoError:
-        raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise FozoError(f"cannot read {os.fspath(path)}: {_reason(error)}; check the path") from error
     return cast("IO[bytes]", Bounded(descriptor)) if bounded else os.fdopen(descriptor, "rb")
@@ -121,9 +138,8 @@ def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
     """Open a regular file to append to, cut to its first ``keep`` bytes."""
     target = check_output(path)
     with disk_errors(target):
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | _CAREFUL, 0o666)
-        file = io.FileIO(descriptor, "w")
-        os.ftruncate(descriptor, keep)
+        file = io.FileIO(open_descriptor(target, os.O_WRONLY | os.O_CREAT, "write"), "w")
+        os.ftruncate(file.fileno(), keep)
         file.seek(keep)
     return file
 
