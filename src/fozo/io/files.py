@@ -88,6 +88,8 @@ def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[b
         descriptor = open_descriptor(path, os.O_RDONLY, "read")
     except FileNotFoundError as error:
         raise FozoError(f"there is no file {os.fspath(path)}; check the path") from error
+    except FozoError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise FozoError(f"cannot read {os.fspath(path)}: {_reason(error)}; check the path") from error
     return cast("IO[bytes]", Bounded(descriptor)) if bounded else os.fdopen(descriptor, "rb")
@@ -108,10 +110,20 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    try:
+    with unreadable(f"{os.fspath(path)} is not text in UTF-8", "save it as UTF-8"):
         return read_bytes(path, MAX_TEXT).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FozoError(f"{os.fspath(path)} is not text in UTF-8 ({error}); save it as UTF-8") from error
+
+
+@contextmanager
+def unreadable(what: str, advice: str) -> Iterator[None]:
+    """Turn whatever a parser raises on a damaged file, nearly anything, into one sentence."""
+    try:
+        yield
+    except FozoError:
+        raise
+    except Exception as error:
+        why = repr(error) if isinstance(error, KeyError) else str(error)  # a KeyError's text is the key alone
+        raise FozoError(f"{what} ({why[:200]}); {advice}") from error
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
@@ -120,18 +132,17 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     Symbolic links are followed: the file that they lead to is replaced, and they stay.
     """
     try:
+        target = Path(os.path.realpath(path))
         mode = os.stat(path).st_mode  # noqa: PTH116 - path may be a str
     except FileNotFoundError:
-        target = Path(os.path.realpath(path))
-        if not target.parent.is_dir():
-            raise FozoError(
-                f"cannot write {os.fspath(path)}: there is no folder {target.parent}; choose a folder that exists"
-            ) from None
-        return target
+        if target.parent.is_dir():
+            return target
+        nowhere = f"there is no folder {target.parent}; choose a folder that exists"
+        raise FozoError(f"cannot write {os.fspath(path)}: {nowhere}") from None
     except (OSError, ValueError) as error:
         raise FozoError(f"cannot write {os.fspath(path)}: {_reason(error)}; choose another path") from error
     _refuse_special(mode, "write", os.fspath(path))
-    return Path(os.path.realpath(path))
+    return target
 
 
 def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from fozo.errors import FozoError
-from fozo.io.files import atomic_write, disk_errors, lock_file, open_descriptor, open_regular, read_bytes, read_text
+from fozo.io.files import (
+    atomic_write,
+    disk_errors,
+    lock_file,
+    open_descriptor,
+    open_regular,
+    read_bytes,
+    read_text,
+    unreadable,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -46,20 +55,13 @@ def write_json(path: Path, payload: Mapping[str, object]) -> None:
 
 def read_json(path: Path, advice: str = "remove its folder and run it again") -> dict[str, Any]:
     """Read a JSON object; ``advice`` ends the error where the file is damaged."""
-    try:
+    with unreadable(f"{path} is not readable JSON", advice):
         return parse_json(read_bytes(path, MAX_JSON))
-    except FozoError:
-        raise
-    except ValueError as error:
-        raise FozoError(f"{path} is not readable JSON ({error}); {advice}") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        payload: dict[str, Any] = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FozoError(f"{path} is not readable TOML ({error}); correct it") from error
-    return payload
+    with unreadable(f"{path} is not readable TOML", "correct it"):
+        return tomllib.loads(read_text(path))
 
 
 class Log:

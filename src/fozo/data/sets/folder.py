@@ -38,13 +38,10 @@ class FolderStore:
         return header_size(self.locate(path, domain))
 
     def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
-        lengths = []
-        for path in paths:
-            try:
-                lengths.append(self.locate(path, domain).stat().st_size)
-            except OSError as error:
-                raise FozoError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
-        return lengths
+        try:
+            return [self.locate(path, domain).stat().st_size for path in paths]
+        except OSError as error:
+            raise FozoError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
 
 
 class Listing(NamedTuple):

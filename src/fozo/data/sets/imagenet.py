@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from fozo.data.images import unreadable
 from fozo.data.sets.base import (
     CLEAN,
     Domain,
@@ -32,7 +31,7 @@ from fozo.data.sets.base import (
 )
 from fozo.data.sets.folder import FolderStore, Tree, from_classes, label, some
 from fozo.errors import FozoError
-from fozo.io import read_bytes, read_json, read_text
+from fozo.io import read_bytes, read_json, read_text, unreadable
 
 WNID = re.compile(r"n\d{8}")
 FLAT = re.compile(r"ILSVRC2012_val_\d{8}\.JPEG")
