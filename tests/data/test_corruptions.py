@@ -21,9 +21,9 @@ from fozo.data.corruptions import CONSTANTS, EXTRA_KINDS, KINDS, corrupt, frost_
 from fozo.data.corruptions import frost as frost_module
 from fozo.data.corruptions.functions import frost
 from fozo.data.images import Pixels
-from fozo.errors import FozoError
 from fozo.types import Floats
 from tests.data.conftest import photograph
+from tests.refusals import refuses
 
 pytest.importorskip("cv2")
 
@@ -111,8 +111,7 @@ def test_any_image_of_8_px_or_more_keeps_its_shape(
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(FozoError, match=message):
-        corrupt(**{"image": photograph(32), "kind": "fog", "severity": 1, "seed": 0, **changes})
+    refuses(message, corrupt, **{"image": photograph(32), "kind": "fog", "severity": 1, "seed": 0, **changes})
 
 
 @pytest.mark.parametrize(("side", "scale"), [(48, 32), (49, 64), (96, 64), (97, 224)])

@@ -31,6 +31,7 @@ from fozo.data.streams import LabelledBatch, Stream
 from fozo.errors import FozoError
 from fozo.types import Spec
 from tests.data.conftest import MakeSpec, Plant
+from tests.refusals import refuses
 
 TWO = ("fog", "snow")
 
@@ -127,8 +128,7 @@ def test_a_start_outside_the_stream_is_refused_at_once() -> None:
     stream = Stream(Numbered.of(4), spec_for(), Continual(kinds=TWO))
     assert list(stream.batches(len(stream))) == []
     for start in (-1, len(stream) + 1):
-        with pytest.raises(FozoError, match=f"start={start} is not from 0 to 2"):
-            stream.batches(start)
+        refuses(f"start={start} is not from 0 to 2", stream.batches, start)
 
 
 # --- the same for every reader ---
@@ -230,8 +230,7 @@ def test_what_does_not_go_together(changes: dict[str, Any], sentence: str) -> No
 def test_imagenet_r_needs_a_head_of_its_classes(plant: Plant, make_spec: MakeSpec) -> None:
     images = open_images(plant(f"{wnid}/art_0.png" for wnid in imagenet_r_wnids()))
     clean = Continual(kinds=("clean",), shuffle=False)
-    with pytest.raises(FozoError, match="200 of the model's outputs; restrict the head"):
-        Stream(images, make_spec(1000), clean)
+    refuses("200 of the model's outputs; restrict the head", Stream, images, make_spec(1000), clean)
     batches = list(Stream(images, make_spec(200, subset=images.mask), clean, batch_size=200).batches())
     assert batches[0].labels.tolist() == list(range(200))
 

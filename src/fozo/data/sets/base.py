@@ -116,9 +116,18 @@ class ImageSet:
     def read(self, index: int, domain: Domain = CLEAN) -> Pixels:
         path = self.samples[index].path
         pixels = self.store.read(path, domain)
-        if self.size is not None and pixels.shape[:2] != self.size:
-            raise mixed_sizes(self, path, domain, pixels.shape[:2])
+        self.check_size(path, domain, pixels.shape[:2])
         return pixels
+
+    def check_size(self, path: str, domain: Domain, found: tuple[int, ...]) -> None:
+        """Refuse an image of another size than the ready-made crops have."""
+        if self.size is not None and found != self.size:
+            (height, width), (own_height, own_width) = self.size, found
+            or_else = "" if self.corrupted else ", or open the set with crops=False to resize and crop every image"
+            raise FozoError(
+                f"{path} ({domain.name}) is {own_width}x{own_height} px where the {self.name} set's other images are "
+                f"{width}x{height}; replace it{or_else}"
+            )
 
     def take(self, count: int, seed: int = 0) -> ImageSet:
         """Keep ``count`` images drawn at random without regard to class, in their old order."""
@@ -202,12 +211,3 @@ def check_labels(root: Path, samples: Sequence[Sample], classes: Sequence[str]) 
         raise FozoError(
             f"{root} has labels from {low} to {high} for {len(classes)} classes; pass classes= with a name for each"
         )
-
-
-def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, ...]) -> FozoError:
-    height, width = images.size or (0, 0)
-    or_else = "" if images.corrupted else ", or open the set with crops=False to resize and crop every image"
-    return FozoError(
-        f"{path} ({domain.name}) is {found[1]}x{found[0]} px where the {images.name} set's other images are "
-        f"{width}x{height}; replace it{or_else}"
-    )
