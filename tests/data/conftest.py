@@ -7,6 +7,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,7 @@ def plant_noise(root: Path, shapes: Mapping[str, tuple[int, int]], seed: int = 0
     return root
 
 
+@cache
 def photograph(size: int) -> Pixels:
     """A real photograph that scikit-image bundles: colours, edges, flat and black parts."""
     return resize_crop(pytest.importorskip("skimage.data").astronaut(), size)

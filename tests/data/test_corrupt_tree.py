@@ -187,7 +187,7 @@ def test_missing_library_stops_before_anything_is_written(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_leaves_whole_files_only_and_can_be_resumed(tmp_path: Path, workers: int) -> None:
-    plant_noise(tmp_path / "images", {f"{index % 5}/{index}.png": (96, 96) for index in range(200)})
+    plant_noise(tmp_path / "images", {f"{index % 5}/{index}.png": (96, 96) for index in range(80)})
     out = tmp_path / "out"
     program = "from fozo.cli import main; main()"
     arguments = ["corrupt", str(tmp_path / "images"), str(out), "--size", "96", "--workers", str(workers)]
@@ -201,12 +201,12 @@ def test_ctrl_c_leaves_whole_files_only_and_can_be_resumed(tmp_path: Path, worke
     process.communicate(timeout=60)
     assert process.returncode != 0
     written = list(out.glob("*/*/*/*.JPEG"))
-    assert 20 <= len(written) < 200 * 15
+    assert 20 <= len(written) < 80 * 15
     assert not list(out.rglob("*.part"))
     for path in written:
         assert read_image(path).shape == (96, 96, 3)
     outcome = corrupt_tree(tmp_path / "images", out, kinds=["brightness"], size=96, workers=1)
-    assert outcome.skipped > 0 and outcome.written + outcome.skipped == 200
+    assert outcome.skipped > 0 and outcome.written + outcome.skipped == 80
 
 
 def test_options_of_the_command_are_read() -> None:
