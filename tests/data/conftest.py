@@ -21,6 +21,7 @@ Plant = Callable[..., Path]
 MakeSpec = Callable[..., Spec]
 
 
+@cache
 def encoded(shade: int, size: tuple[int, int] = (16, 16), format: str = "PNG") -> bytes:
     """A file of one gray, so that an image is recognised by its pixels."""
     stream = io.BytesIO()

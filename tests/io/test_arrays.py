@@ -41,10 +41,10 @@ def archive(path: Path, parts: Mapping[str, bytes], compression: int = zipfile.Z
 
 
 def bomb(path: Path) -> Path:
-    """256 MB of zeros in 250 kB."""
+    """32 MB of zeros in 32 kB."""
     with zipfile.ZipFile(archive(path, {}), "a", zipfile.ZIP_DEFLATED) as file, file.open("a.npy", "w") as stream:
-        stream.write(forged("(32000000,)"))
-        for _ in range(256):
+        stream.write(forged("(4000000,)"))
+        for _ in range(32):
             stream.write(bytes(1_000_000))
     return path
 

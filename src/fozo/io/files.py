@@ -38,7 +38,7 @@ LITTER_SECONDS = 3600.0  # age from which a temporary file belongs to a killed p
 MAX_TEXT = 64 << 20  # bytes of a text file (labels, lists, recipes) that are read
 MAX_READ = 1 << 20  # bytes that a parser of containers reads at a time
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)
+_CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # special files are opened, then refused
 _UNOPENABLE = (errno.ENXIO, errno.EOPNOTSUPP)  # sockets on Linux and on macOS; a FIFO to write that nobody reads
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 

@@ -61,7 +61,8 @@ def read_json(path: Path, advice: str = "remove its folder and run it again") ->
 
 def read_toml(path: Path) -> dict[str, Any]:
     with unreadable(f"{path} is not readable TOML", "correct it"):
-        return tomllib.loads(read_text(path))
+        payload: dict[str, Any] = tomllib.loads(read_text(path))
+        return payload
 
 
 class Log:
