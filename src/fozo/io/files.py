@@ -202,12 +202,9 @@ def _sweep_once(folder: Path) -> None:
 
 
 def remove_temporary_files(folder: Path, prefix: str = ".", age: float = 0) -> None:
-    """Remove files and folders that killed processes left half-written.
+    """Remove files and folders that killed processes left half-written, at least ``age`` seconds ago.
 
-    Args:
-        folder: where to look. Without ``age`` the caller holds its lock, so that no other process writes there.
-        prefix: how their names begin.
-        age: seconds since they were last changed, at least.
+    Without ``age`` the caller holds a lock, so that no other process writes files whose names begin with ``prefix``.
     """
     for part in list(folder.iterdir()):
         with suppress(OSError):  # another user's, or removed by another process

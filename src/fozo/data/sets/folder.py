@@ -16,9 +16,9 @@ from fozo.errors import FozoError
 MAX_DEPTH = 100  # folders inside each other, below a class
 
 
-def some(names: Sequence[str], count: int = 3) -> str:
-    listed = ", ".join(names[:count])
-    return f"{listed} and {len(names) - count} more" if len(names) > count else listed or "nothing"
+def some(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:3])
+    return f"{listed} and {len(names) - 3} more" if len(names) > 3 else listed or "nothing"
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,10 @@ def open_cifar_c(
 ) -> ImageSet:
     """Open ``kind.npy`` files of 5 x N images beside ``labels.npy``; the classes are numbers unless given."""
     root = tree.root
-    if not (root / "labels.npy").is_file():
-        raise FozoError(f"CIFAR-C should have a labels.npy beside its kind.npy files, but {root} has none")
     names = {file.stem for file in root.glob("*.npy")} - {"labels"}
     present = [Domain(kind, severity) for kind in in_paper_order(names) for severity in range(1, 6)]
     if not present:
-        raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy, but {root} has only labels.npy")
+        raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy beside labels.npy, but {root} has none")
     domains = choose(present, kinds, severities)
     labels = np.asarray(_map(root / "labels.npy"))
     rows = len(labels) if labels.ndim == 1 else 0
