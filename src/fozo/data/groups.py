@@ -13,14 +13,7 @@ from importlib.resources import files
 from fozo.errors import FozoError
 
 CLASSES = 1000  # of ImageNet-1k
-TUNING = (
-    "birds",
-    "fish",
-    "insects",
-    "primates",
-    "vehicles",
-    "clothing",
-)  # strengths and thresholds are from these
+TUNING = ("birds", "fish", "insects", "primates", "vehicles", "clothing")  # strengths and thresholds are from these
 
 
 def parse(text: str) -> tuple[int, ...]:
