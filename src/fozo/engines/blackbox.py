@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap
 if TYPE_CHECKING:
     import torch
 
+CallableModel: TypeAlias = Callable[[Any], object]
 UNNAMED = "unnamed"  # fingerprint of functions without a name: states of another such function are not refused
 
 
@@ -74,7 +75,7 @@ class BlackBoxEngine:
 
     def __init__(
         self,
-        model: Callable[[Any], object],
+        model: CallableModel,
         *,
         name: str,
         fingerprint: str,
@@ -91,9 +92,7 @@ class BlackBoxEngine:
         self._warned: set[str] = set()
         size = image_size or (0, 0)
         names = None if labels is None else tuple(labels)
-        if names is not None and classes not in (0, len(names)):
-            raise FozoError(f"{len(names)} labels were given for the {classes} classes of {name}")
-        classes = classes if names is None else len(names)
+        classes = classes or len(names or ())
         self.spec = Spec(name, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
 
     def __repr__(self) -> str:
@@ -170,7 +169,7 @@ def describe_answer(answer: object) -> str:
 
 
 def black_box(
-    model: Callable[[Any], object] | str | os.PathLike[str],
+    model: CallableModel | str | os.PathLike[str],
     *,
     name: str | None = None,
     image_size: int | tuple[int, int] | None = None,
@@ -226,10 +225,15 @@ def black_box(
         )
     if threads is not None and not str(metadata["fingerprint"]).startswith("onnx-"):
         raise FozoError("threads= is for .onnx files; this model sets its own")
-    metadata["labels"] = labels
-    for key, value in (("mean", mean), ("std", std)):
-        metadata[key] = (float(value),) * metadata["channels"] if isinstance(value, (int, float)) else value
-    return BlackBoxEngine(model, **metadata)
+    mean, std = (per_channel(value, metadata["channels"]) for value in (mean, std))
+    return BlackBoxEngine(model, mean=mean, std=std, labels=labels, **metadata)
+
+
+def per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:
+    """A mean or std for each channel, of one for all or one for each."""
+    if value is None:
+        return None
+    return (float(value),) * channels if isinstance(value, (int, float)) else tuple(map(float, value))
 
 
 def _digest(*parts: bytes) -> str:
