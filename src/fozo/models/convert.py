@@ -69,14 +69,13 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     heads = hints.heads or HEADS.get(dim, dim // 64)
     if not hints.heads and dim % 64:
         raise FozoError(f"the number of heads of {hints.name} (width {dim}) cannot be inferred; pass heads=")
-    registers = state["reg_token"].shape[1] if "reg_token" in state else 0
-    state.setdefault("reg_token", state["cls_token"].new_zeros(1, 0, dim))
+    registers = state.setdefault("reg_token", state["cls_token"].new_zeros(1, 0, dim)).shape[1]
     positions, image_size = _positions(state["pos_embed"], state["cls_token"].shape[1], registers, patch_size, hints)
     state["pos_embed"] = positions
     # Layers without a bias get one of zeros: qkv_bias=False, and CLIP's patch embedding.
     for name in [n for n in state if n.endswith(".weight") and state[n].dim()]:
         state.setdefault(name.removesuffix("weight") + "bias", state[name].new_zeros(len(state[name])))
-    _fold_layer_scale(state, depth)
+    _fold_layer_scale(state)
 
     architecture = Architecture(
         image_size=image_size,
@@ -133,38 +132,33 @@ def _positions(
 
 
 def _native_grid(rows: int, prefixes: tuple[int, ...], patch_size: tuple[int, int], hints: Hints) -> tuple[int, int]:
-    """Patches down and across that the position embedding was trained for: as named, square, or as wanted.
+    """Patches down and across that the position embedding was trained for: as named, or else square or as wanted.
 
     ``prefixes`` are how many of the rows may be other tokens', the likeliest first.
     """
-    if hints.image_size is not None:
-        grid = (hints.image_size[0] // patch_size[0], hints.image_size[1] // patch_size[1])
-        if rows - grid[0] * grid[1] in prefixes:
-            return grid
+    height, width = hints.image_size or hints.resize_to or (0, 0)
+    known = (height // patch_size[0], width // patch_size[1])
+    for patches in (rows - prefix for prefix in prefixes):
+        side = math.isqrt(max(patches, 0))
+        for grid in (known,) if hints.image_size else ((side, side), known):
+            if grid[0] * grid[1] == patches > 0:
+                return grid
+    if hints.image_size:
         raise FozoError(
             f"{hints.name} should have images of {hints.image_size}, but its weights have patches of {patch_size} and "
             f"{rows} positions; give the right name or size"
         )
-    wanted = hints.resize_to or (0, 0)
-    oblong = (wanted[0] // patch_size[0], wanted[1] // patch_size[1])
-    for patches in (rows - prefix for prefix in prefixes):
-        side = math.isqrt(max(patches, 0))
-        for grid in ((side, side), oblong):
-            if grid[0] * grid[1] == patches > 0:
-                return grid
     raise FozoError(f"{rows} positions of {hints.name} form no square grid; pass image_size=(height, width)")
 
 
-def _fold_layer_scale(state: Weights, depth: int) -> None:
-    for i in range(depth):
-        for scale, layer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
-            gamma = state.get(f"blocks.{i}.{scale}")
-            weight, bias = f"blocks.{i}.{layer}.weight", f"blocks.{i}.{layer}.bias"
-            # What does not fit stays, and is then named as what a plain ViT does not have.
-            if gamma is not None and weight in state and gamma.shape == state[weight].shape[:-1] == state[bias].shape:
-                del state[f"blocks.{i}.{scale}"]
-                state[weight] = state[weight] * gamma[:, None]
-                state[bias] = state[bias] * gamma
+def _fold_layer_scale(state: Weights) -> None:
+    for name in [name for name in state if name.endswith((".ls1.gamma", ".ls2.gamma"))]:
+        layer = name.replace("ls1.gamma", "attn.proj").replace("ls2.gamma", "mlp.fc2")
+        gamma, weight, bias = state[name], f"{layer}.weight", f"{layer}.bias"
+        # What does not fit stays, and is then named as what a plain ViT does not have.
+        if weight in state and gamma.shape == state[weight].shape[:-1] == state[bias].shape:
+            del state[name]
+            state[weight], state[bias] = state[weight] * gamma[:, None], state[bias] * gamma
 
 
 def state_from_file(path: Path) -> Weights:

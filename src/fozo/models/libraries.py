@@ -11,16 +11,19 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from fozo.core.normalisation import Normalisation
 from fozo.errors import FozoError
+from fozo.io import read_json
 from fozo.models.convert import BLACK_BOX, Weights, vit_from_state
 from fozo.models.names import Hints
-from fozo.models.preprocessor import normalisation_of
 from fozo.models.vit import ViT
+from fozo.types import LOG
 
 Converter: TypeAlias = Callable[[Any, Hints], tuple[ViT, Hints]]
 
@@ -136,6 +139,7 @@ TRANSFORMERS_NAMES = [
     (r"^(classifier|cls_classifier)", "head"),
     (r"^distillation_classifier", "head_dist"),
 ]
+PREPROCESSOR = "preprocessor_config.json"  # tells what a transformers model's weights do not: the normalisation
 TRANSFORMERS = (
     "ViTForImageClassification", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
     "Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification", "SiglipForImageClassification",
@@ -152,7 +156,7 @@ def _from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
             f"{BLACK_BOX}"
         )
     pool = "mean" if config.model_type == "siglip" else None  # of the others the weights tell
-    mean, std = normalisation_of(model) or (hints.mean, hints.std)
+    mean, std = _normalisation_of(model) or (hints.mean, hints.std)
     config = getattr(config, "vision_config", config)
     state: Weights = {}
     for name, tensor in _renamed(model, TRANSFORMERS_NAMES).items():
@@ -201,6 +205,45 @@ def _from_torchvision(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     size: Any = model.image_size
     found = replace(hints, heads=block.num_heads, image_size=(size, size), norm_epsilon=block.ln_1.eps)
     return _checked(model, _renamed(model, TORCHVISION_NAMES), found), found
+
+
+def _normalisation_of(model: Any) -> Normalisation | None:  # noqa: ANN401 - of transformers, which is not imported
+    """Find how the images of a transformers model are normalised: in the folder it came from, or in the hub's cache.
+
+    Nothing is fetched. ``None`` where there is no such file.
+    """
+    origin = str(getattr(model.config, "name_or_path", "") or "")
+    path = Path(origin) / PREPROCESSOR
+    if origin and path.is_file():
+        return _read_normalisation(path)
+    hub = sys.modules.get("huggingface_hub")
+    if not origin or Path(origin).is_dir() or hub is None:
+        return None
+    try:
+        cached = hub.try_to_load_from_cache(origin, PREPROCESSOR)
+    except Exception as error:  # it refuses names that cannot be of the hub, each version in its own way
+        LOG.info("the hub's cache was not searched for %s of %s: %s", PREPROCESSOR, origin, error)
+        return None
+    return _read_normalisation(Path(cached)) if isinstance(cached, str) else None
+
+
+def _read_normalisation(path: Path) -> Normalisation | None:
+    """Read mean and std for pixels in [0, 1], whatever the file scales them by; ``None`` if it does not tell."""
+    payload = read_json(path)
+    try:
+        # What is read is (255 x factor - mean) / std for a pixel x in [0, 1].
+        factor = float(payload.get("rescale_factor", 1 / 255)) if payload.get("do_rescale", True) else 1.0
+        mean, std = payload.get("image_mean"), payload.get("image_std")
+        if not payload.get("do_normalize", True):
+            mean, std = [0.0] * 3, [1.0] * 3
+        if mean is None or std is None:
+            return None
+        scale = 255 * factor
+        return tuple(float(value) / scale for value in mean), tuple(float(value) / scale for value in std)
+    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise FozoError(
+            f"{path} has an odd image_mean, image_std or rescale_factor ({error}); pass mean= and std="
+        ) from error
 
 
 def _renamed(model: nn.Module, patterns: Sequence[tuple[str, str]]) -> Weights:
