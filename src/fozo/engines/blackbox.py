@@ -46,7 +46,7 @@ class BlackBatch:
     @property
     def images(self) -> Floats:
         if self._images is None:
-            self._images = as_numpy(self.given)
+            self._images = to_numpy(self.given)
         return self._images
 
     def part(self, images: slice) -> BlackBatch:
@@ -59,8 +59,8 @@ class BlackBatch:
         return BlackBatch(sys.modules["torch"].as_tensor(np.ascontiguousarray(images)).to(self.given))
 
 
-def as_numpy(array: Images) -> Floats:
-    """Give a tensor or an array as NumPy, in single precision or better."""
+def to_numpy(array: Images) -> Floats:
+    """Give a tensor or an array as NumPy, in single precision or better: NumPy has no bfloat16."""
     if not isinstance(array, np.ndarray):
         tensor = array.detach()
         array = cast("Floats", (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).cpu().numpy())
@@ -120,7 +120,7 @@ class BlackBoxEngine:
                 f"{self.spec.name} returned {classes} logits for each image, where it has {self.spec.classes} classes"
             )
         self.spec = replace(self.spec, classes=classes)
-        return as_numpy(array)
+        return to_numpy(array)
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run the model, which has logits and nothing else to report."""

@@ -29,6 +29,7 @@ from torch import Tensor
 from fozo.core.moments import TokenMoments
 from fozo.core.normalisation import check_images
 from fozo.engines._chunk import Chunk, moved_layers
+from fozo.engines.blackbox import to_numpy
 from fozo.engines.walk import Visit
 from fozo.errors import FozoError
 from fozo.models.vit import Linear, ViT
@@ -89,12 +90,6 @@ class TorchBatch:
     def with_images(self, images: Floats) -> TorchBatch:
         given = torch.as_tensor(images)
         return TorchBatch(given.to(self.x), self.vit, self.chunk, images if given.dtype == self.x.dtype else None)
-
-
-def to_numpy(tensor: Tensor) -> Floats:
-    """Bring a tensor to the CPU as NumPy, which has no type below 32 bits for bfloat16."""
-    array: Floats = (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).detach().cpu().numpy()
-    return array
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ def best(candidates: Tensor, samples: Sequence[Operands], errors: Callable[[Oper
 class Product(ABC):
     """A product of two operands, whose steps are searched in turn."""
 
+    widest_second: Tensor
+
     def __init__(self, samples: Sequence[Operands], side: int, error: Error) -> None:
         self.samples, self.side, self.error = samples, side, error
         self.factors = candidate_factors(samples[0].output)
@@ -105,8 +107,9 @@ class Product(ABC):
     def search_second(self, first: Tensor) -> Tensor:
         """Search the other operand."""
 
-    def search(self, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Search in turn, from a step of the second operand, until nothing changes or three rounds are over."""
+    def search(self) -> tuple[Tensor, Tensor]:
+        """Search in turn, from the widest step of the second operand, until nothing changes or after three rounds."""
+        second = self.widest_second
         first = self.search_first(second)
         for _ in range(ROUNDS - 1):
             new = self.search_second(first)
@@ -130,7 +133,7 @@ class LinearProduct(Product):
         self.weight, self.bias, self.parts, self.rounding = layer.weight, layer.bias, parts, rounding
         self.widest_weight = widest(layer.weight.reshape(parts, -1).abs().amax(dim=1), side)
         largest = [s.left.amax() if rounding is after_gelu else s.left.abs().amax() for s in samples]
-        self.widest_input = widest(torch.stack(largest).amax(), side)
+        self.widest_second = widest(torch.stack(largest).amax(), side)
 
     def search_first(self, second: Tensor) -> Tensor:
         """Search the weights' steps; the parts do not touch each other's outputs."""
@@ -149,11 +152,11 @@ class LinearProduct(Product):
         weight = rounded_weight(self.weight, first, self.side)
 
         def errors(sample: Operands, factors: Tensor) -> Tensor:
-            tries = self.rounding(sample.left, (factors * self.widest_input)[:, None, None], self.side)
+            tries = self.rounding(sample.left, (factors * self.widest_second)[:, None, None], self.side)
             error = self.error(sample.output, F.linear(tries, weight, self.bias), sample.gradient)
             return error.sum(dim=1, keepdim=True)
 
-        return best(self.factors, self.samples, errors)[0] * self.widest_input
+        return best(self.factors, self.samples, errors)[0] * self.widest_second
 
 
 def embedding_steps(samples: Sequence[Operands], weight: Tensor, bias: Tensor, side: int, error: Error) -> Tensor:
@@ -178,8 +181,8 @@ class HeadsProduct(Product):
 
     def __init__(self, samples: Sequence[Operands], side: int, error: Error) -> None:
         super().__init__(samples, side, error)
-        self.widest_left = self._widest([s.left for s in samples])
-        self.widest_right = self._widest([s.right for s in samples])
+        self.widest_first = self._widest([s.left for s in samples])
+        self.widest_second = self._widest([s.right for s in samples])
 
     def _widest(self, operands: list[Tensor]) -> Tensor:
         largest = torch.stack([x.abs().amax(dim=(0, 2, 3)) for x in operands])
@@ -195,17 +198,17 @@ class HeadsProduct(Product):
 
     def search_first(self, second: Tensor) -> Tensor:
         def errors(sample: Operands, factors: Tensor) -> Tensor:
-            tries = self._round(sample.left, factors[:, None] * self.widest_left)
+            tries = self._round(sample.left, factors[:, None] * self.widest_first)
             return self._errors(sample, tries @ self._round(sample.right, second))
 
-        return best(self.factors, self.samples, errors) * self.widest_left
+        return best(self.factors, self.samples, errors) * self.widest_first
 
     def search_second(self, first: Tensor) -> Tensor:
         def errors(sample: Operands, factors: Tensor) -> Tensor:
-            tries = self._round(sample.right, factors[:, None] * self.widest_right)
+            tries = self._round(sample.right, factors[:, None] * self.widest_second)
             return self._errors(sample, self._round_left(sample.left, first) @ tries)
 
-        return best(self.factors, self.samples, errors) * self.widest_right
+        return best(self.factors, self.samples, errors) * self.widest_second
 
     _round_left = _round
 
@@ -222,8 +225,8 @@ class SoftmaxProduct(HeadsProduct):
 
         return best(torch.tensor([2.0**-i for i in range(SPLITS)]).to(self.factors), self.samples, errors)[0]
 
-    def search(self, second: Tensor) -> tuple[Tensor, Tensor]:
-        split = self.search_first(second)
+    def search(self) -> tuple[Tensor, Tensor]:
+        split = self.search_first(self.widest_second)
         return split, self.search_second(split)
 
     def _round_left(self, x: Tensor, first: Tensor) -> Tensor:
