@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -100,9 +101,7 @@ class BlackBoxEngine:
             given = torch.as_tensor(given)
         elif self.takes == "numpy":
             given = batch.images
-        if torch is None:
-            return self.model(given)
-        with torch.no_grad():
+        with nullcontext() if torch is None else torch.no_grad():
             return self.model(given)
 
     def logits(self, answer: object, images: int) -> Floats | None:
