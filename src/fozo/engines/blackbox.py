@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -39,16 +40,13 @@ class BlackBatch:
 
     def __init__(self, given: Images) -> None:
         self.given = given
-        self._images: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.given)
 
-    @property
+    @cached_property
     def images(self) -> Floats:
-        if self._images is None:
-            self._images = to_numpy(self.given)
-        return self._images
+        return to_numpy(self.given)
 
     def part(self, images: slice) -> BlackBatch:
         return BlackBatch(self.given[images])

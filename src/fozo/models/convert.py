@@ -14,7 +14,6 @@ from torch import Tensor
 from fozo.errors import FozoError
 from fozo.io import open_regular
 from fozo.models.names import Hints
-from fozo.models.pooling import fold_pool
 from fozo.models.vit import Architecture, ViT
 
 Weights: TypeAlias = dict[str, Tensor]
@@ -29,6 +28,7 @@ DIMENSIONS = {
 }  # fmt: skip
 """Dimensions of the tensors that an architecture is read off."""
 
+LATENT = "attn_pool.latent"
 BLACK_BOX = "use it as a black box: fozo.adapter(lambda images: model(images), clean)"
 """What to do with a model that is not a plain ViT."""
 
@@ -54,7 +54,7 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
         shape = state[name].shape if name in state else (1,) * sides
         if len(shape) != sides or (0 in shape and name not in ("reg_token", "cls_token")):
             raise FozoError(f"{hints.name} is not a plain ViT: {name!r} is {list(shape)}; {BLACK_BOX}")
-    pool = fold_pool(state, hints)
+    pool = _fold_pool(state, hints)
     for name in ("cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight", "head.weight"):
         if name not in state:
             raise FozoError(f"{hints.name} has no {name!r}; a ViT classifier is needed, or {BLACK_BOX}")
@@ -104,6 +104,77 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
             )
     vit.load_state_dict(state, assign=True)
     return vit.eval().requires_grad_(False)
+
+
+def _fold_pool(state: Weights, hints: Hints) -> str:
+    """Name what a head reads (:data:`fozo.models.vit.POOLS`), and bring its tensors to the form of fozo's ViT.
+
+    An unread class token, two heads that are averaged, a norm after the mean and a query that is computed from
+    constants are all folded away, so that the one ViT has a pool by name and one affine head.
+    """
+    pool = hints.pool or _infer_pool(state)
+    if "fc_norm.weight" in state:
+        if "norm.weight" in state:
+            raise FozoError(f"{hints.name} has a norm before its pool and another one after it, where fozo has one")
+        for kind in ("weight", "bias"):
+            state[f"norm.{kind}"] = state.pop(f"fc_norm.{kind}")
+    if "dist_token" in state:
+        state["reg_token"] = state.pop("dist_token")
+    if pool == "cls+distilled":
+        _join_heads(state, hints)
+    if LATENT in state:
+        _fold_query(state, hints)
+    if not pool.startswith("cls"):
+        _no_class_token(state)
+    return pool
+
+
+def _infer_pool(state: Weights) -> str:
+    """Infer the pool from the weights; a head on the mean of normed patches looks like one on CLS."""
+    if "head_dist.weight" in state:
+        return "cls+distilled"
+    if "\nattn_pool." in "\n" + "\n".join(state):
+        return "attention"
+    if "fc_norm.weight" in state:
+        return "normed mean"
+    if "cls_token" not in state or 0 in state["cls_token"].shape:
+        return "mean"
+    head = state.get("head.weight")
+    return "cls+mean" if head is not None and head.shape[1] == 2 * state["cls_token"].shape[2] else "cls"
+
+
+def _join_heads(state: Weights, hints: Hints) -> None:
+    """Make one head of the two that DeiT averages: it reads both tokens side by side, and halves what it finds."""
+    if "head_dist.weight" not in state:
+        return  # they were joined before
+    names = ("head.weight", "head.bias", "head_dist.weight", "head_dist.bias")
+    if any(name not in state for name in names) or state[names[0]].shape != state[names[2]].shape:
+        raise FozoError(f"{hints.name} has two heads that do not match; check the file")
+    weight, bias, other, other_bias = (state.pop(name) for name in names)
+    state["head.weight"], state["head.bias"] = torch.cat([weight, other], dim=-1) / 2, (bias + other_bias) / 2
+
+
+def _fold_query(state: Weights, hints: Hints) -> None:
+    """Compute the query of an attention pool, which is the same for every image."""
+    latent, weight, bias = (state.pop(name, None) for name in (LATENT, "attn_pool.q.weight", "attn_pool.q.bias"))
+    assert latent is not None
+    if latent.shape[:2] != (1, 1):
+        raise FozoError(f"{hints.name} pools with {latent.shape[1]} queries, where fozo has one")
+    try:
+        state["attn_pool.query"] = latent if weight is None else F.linear(latent, weight, bias)
+    except RuntimeError as error:
+        raise FozoError(f"{hints.name} is not a plain ViT: its attention pool does not fit together") from error
+
+
+def _no_class_token(state: Weights) -> None:
+    """Make a class token that the head does not read a register, which it is."""
+    names = ("cls_token", "reg_token")
+    tokens = [state[name] for name in names if name in state]
+    if len({token.shape[2] for token in tokens}) == 1:  # others are refused by their shapes
+        state["reg_token"] = torch.cat(tokens, dim=1)
+    if "patch_embed.proj.weight" in state:
+        embedding = state["patch_embed.proj.weight"]
+        state["cls_token"] = embedding.new_zeros(1, 0, len(embedding))
 
 
 def _positions(

@@ -256,22 +256,22 @@ def test_an_old_graph_never_reads_new_weights(tmp_path: Path, monkeypatch: pytes
     assert sorted(tmp_path.iterdir()) == [path, left]
 
 
-def test_a_model_that_a_user_quantised_is_one_of_its_own(
-    exported: Callable[..., Path], tmp_path: Path, runtime: str
-) -> None:
+def test_a_model_that_a_user_quantised_is_one_of_its_own(exported: Callable[..., Path], tmp_path: Path) -> None:
     """Not the float32 model whose metadata it inherited: statistics of that one must be refused."""
-    plain = fozo.load_engine(exported("plain"), runtime=runtime)
+    plain = fozo.load_engine(exported("plain"))
     files = [tmp_path / "one.onnx", tmp_path / "other.onnx"]
     quantization.quantize_dynamic(exported("plain"), files[0], op_types_to_quantize=["MatMul"])
     quantization.quantize_dynamic(exported("plain"), files[1], op_types_to_quantize=["MatMul"], per_channel=True)
-    specs = [fozo.load_engine(file, runtime=runtime).spec for file in files]
+    engines = [fozo.load_engine(file) for file in files]
+    specs = [engine.spec for engine in engines]
     assert len({plain.spec.fingerprint, *(spec.fingerprint for spec in specs)}) == 3
     for spec in specs:
         assert spec.fingerprint.startswith(f"{plain.spec.fingerprint}-int8-")
-    assert [fozo.load_engine(file).spec for file in files] == specs  # whatever runs it
     source = fozo.calibrate(plain, [random_images(4)])
     with pytest.raises(FozoError, match="collect them again with this model"):
-        fozo.Align(fozo.load_engine(files[0], runtime=runtime), source)
+        fozo.Align(engines[0], source)
+    pytest.importorskip("openvino")
+    assert fozo.load_engine(files[0], runtime="openvino").spec == specs[0]  # whatever runs it
 
 
 ODD: dict[str, list[object]] = {
@@ -307,9 +307,10 @@ def test_odd_metadata_is_one_sentence(exported: Callable[..., Path], tmp_path: P
             fozo.load_engine(path, runtime=runtime, threads=1)
 
 
-@pytest.mark.parametrize("int8", [None, "dynamic"])
+@pytest.mark.parametrize(("runtime", "int8"), [("onnxruntime", None), ("onnxruntime", "dynamic"), ("openvino", None)])
 def test_edited_weights_are_another_model(tmp_path: Path, runtime: str, int8: str | None) -> None:
     """Training an exported model leaves its metadata; statistics of the old weights must be refused."""
+    pytest.importorskip(runtime)
     path = tmp_path / "model.onnx"
     spec = fozo.export(fozo.load_engine(random_vit()), path, int8=int8)
     assert fozo.load_engine(path, runtime=runtime).spec == spec
