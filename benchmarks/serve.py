@@ -45,7 +45,7 @@ from benchmarks.common import in_turn, markdown
 from fozo.data import sample
 from fozo.io.system import usable_cpus
 from fozo.methods.align.config import AlignConfig
-from fozo.methods.align.retrieval import RetrievalConfig
+from fozo.methods.align.memory import RetrievalConfig
 from fozo.serve.cameras import Camera
 from fozo.serve.store import StateFolder
 

@@ -45,7 +45,7 @@ def test_the_logarithm_of_a_variance_is_finite_always() -> None:
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8))
 @settings(max_examples=20, deadline=None)
 def test_window_keeps_the_latest_rows(sizes: list[int]) -> None:
-    window = Window(6)
+    window = Window(6, (1,))
     rows = np.arange(sum(sizes), dtype=np.float64)[:, None]
     seen = 0
     for size in sizes:
@@ -61,4 +61,4 @@ def test_window_keeps_the_latest_rows(sizes: list[int]) -> None:
 
 def test_a_window_without_room_for_two_is_refused() -> None:
     with pytest.raises(FozoError, match="at least two images, not 1"):
-        Window(1)
+        Window(1, (1,))

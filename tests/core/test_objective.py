@@ -70,7 +70,7 @@ def test_refuses_unknown_switches() -> None:
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 def test_the_shift_leads_from_the_average_to_the_source(scale: float) -> None:
     """A scale of 2 sums the sides, as published."""
-    shift = ActivationShift(scale)
+    shift = ActivationShift(2, scale)
     assert shift.vector(np.ones(2)) is None
     shift.observe([1.0, 2.0])
     shift.observe([2.0, 2.0])

@@ -47,9 +47,15 @@ def source(dtype: str = "float32") -> fozo.SourceStatistics:
     return fozo.calibrate(engine(dtype), [random_images(32, seed=100)])
 
 
-def create(name: str, dtype: str = "float32", subset: bool = False, on: Engine | None = None) -> Method[Any]:
+def create(
+    name: str,
+    dtype: str = "float32",
+    subset: bool = False,
+    on: Engine | None = None,
+    **more: Any,
+) -> Method[Any]:
     used = on or engine(dtype, subset)
-    options: dict[str, Any] = dict(EAGER.get(name, {}))
+    options: dict[str, Any] = EAGER.get(name, {}) | more
     for need in fozo.list_methods()[name].needs & MEASURED.keys():
         options[need] = MEASURED[need].measure(used, [random_images(8, seed=101)])
     return fozo.create(name, used, source(dtype), **options)
@@ -61,11 +67,17 @@ def stream(batches: int, size: int = 6, start: int = 0) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_it_keeps_every_promise(name: str, dtype: str) -> None:
-    check_method(lambda: create(name, dtype))
-    logits = create(name, dtype)(random_images(3))
-    assert logits.dtype == np.dtype(dtype)  # the model's precision
+def test_it_keeps_every_promise(name: str) -> None:
+    check_method(lambda: create(name))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_logits_have_the_models_precision(name: str) -> None:
+    for dtype in ("float32", "float64"):
+        method = create(name, dtype)
+        method(random_images(3))
+        method.load_state(method.state())
+        assert method(random_images(3, seed=1)).dtype == np.dtype(dtype)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -165,6 +177,11 @@ def test_methods_run_on_any_engine_with_what_they_need_and_the_others_say_why_no
     method, expected = fozo.create(name, TokensOnly(), source(), **options), create(name)
     for images in stream(3):
         assert np.array_equal(method(images), expected(images))
+
+
+def test_noadapt_is_the_plain_model() -> None:
+    plain = random_vit()(torch.from_numpy(random_images(8))).numpy()
+    np.testing.assert_allclose(create("noadapt")(random_images(8)), plain, atol=1e-5)
 
 
 def test_the_list_can_be_cut_by_what_is_not_there() -> None:

@@ -113,38 +113,6 @@ class _Fixed:
         return self.taps
 
 
-def test_one_image_by_hand() -> None:
-    """Two classes in one dimension at +1 and -1, one image at z = 1 which the source predicts with 90 %."""
-    method = GAIN(engine(), preset="raw")
-    method.prototypes = np.array([[1.0], [-1.0]])
-    method.begin()
-    s = np.array([[0.9, 0.1]])
-    method.engine = _Fixed(np.array([[1.0]]), np.log(s))  # type: ignore[assignment]
-    close(np.exp(method.step(None)), s, "the first batch is the source's")  # type: ignore[arg-type]
-    # zeta = 0.9, weights 0.81 and 0.09.
-    close(method.mass, [0.81, 0.09], "n")
-    close(method.total, [0.9, 0.1], "nhat")
-    close(method.first[:, 0], [0.81, 0.09], "U")
-    means, counts, variance, prior = method.gaussians()
-    close(means[:, 0], [(3 + 0.81) / 3.81, (-3 + 0.09) / 3.09], "means")
-    close(counts, [3.81, 3.09], "kappa")
-    # One image has no scatter, R = 0; nu = sum of n - Q / n = n - n = 0: the variance stays 1.
-    close(variance, [1.0], "variance")
-    odds = np.array([3.81 / 3.9**2, 3.09 / 3.1**2])
-    close(np.exp(prior), odds / odds.sum(), "prior")
-    # At z = m_1 the class is 1 for the proposal and for the evaluator: the strength is where they meet.
-    d = np.array([0.0, (1 - means[1, 0]) ** 2])
-    proposal = odds * np.exp(-d / 2)
-    proposal /= proposal.sum()
-    wide = 1 + 1 / counts
-    evaluator = odds * wide**-0.5 * np.exp(-d / (2 * wide))
-    evaluator /= evaluator.sum()
-    # With two classes the tilted p runs from s to qhat, and at the best strength equals qbar where that lies between.
-    expected = np.clip(evaluator, *sorted((s[0, 0], proposal[0])))[0]
-    got = np.exp(method.corrected(np.array([[1.0]]), np.log(s))[0])
-    close(got[0, 0], expected, "the prediction")
-
-
 def test_unit_length_is_of_features_and_weight_rows() -> None:
     """Scaling features or head changes nothing then, and without it does."""
     images = pixels("stream")[:24]

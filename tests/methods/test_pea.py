@@ -182,16 +182,8 @@ def test_covariances_are_kept_and_damaged_files_refused(tmp_path: Path) -> None:
     good = {"mean": np.zeros((2, 3)), "variance": np.ones((2, 3)), "covariance": np.stack([np.eye(3)] * 2)}
     tilted = good["covariance"].copy()
     tilted[0, 0, 1] = 5
-    bad: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (header, {**good, "mean": np.zeros((2, 4))}),
-        (header, {**good, "mean": np.full((2, 3), np.inf)}),
-        (header, {**good, "variance": -np.ones((2, 3))}),
-        (header, {**good, "covariance": tilted}),
-        (header, {name: good[name] for name in ("mean", "variance")}),
-        (header, {**good, "more": np.zeros(1)}),
-    ]
-    for head, arrays in bad:
-        save_arrays(path, head, arrays)
+    for bad in ({"mean": np.zeros((2, 4))}, {"variance": -np.ones((2, 3))}, {"covariance": tilted}):
+        save_arrays(path, header, good | bad)
         with pytest.raises(fozo.FozoError, match=r"damaged token covariances .* measure them again"):
             Covariances.load(path)
     save_arrays(path, {**header, "version": 2}, good)

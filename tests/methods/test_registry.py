@@ -100,6 +100,10 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "deyo": [{"pieces": 33}],
     "lame": [{"affinity": "cosine"}, {"neighbours": 0}, {"steps": 0}],
     "foa": [{"passes": 1}, {"start": np.zeros((2, 48))}, {"seed": -1}],
+    "fozo": [
+        {"passes": 3}, {"passes": 0}, {"seed": -1}, {"start": np.zeros((2, 2))}, {"shift": "left"}, {"features": "all"},
+        {"distance": "far"}, {"prompts": 0}, {"decay": 0.0}, {"schedule.memory": 0.5},
+    ],
     "zoa": [{"passes": 3}, {"passes": 0}, {"capacity": 1}, {"mixture_c": 0.0}, {"seed": -1}],
     "t3a": [{"supports": 0}],
     "neo": [{"rate": 0.0}, {"rate": 1.5}, {"average": "median"}, {"bias": np.zeros(3)}],
@@ -116,7 +120,7 @@ def test_values_that_make_no_sense_are_refused_by_name(
     engine: fozo.Engine, source: fozo.SourceStatistics, name: str, bad: dict[str, Any]
 ) -> None:
     with pytest.raises(FozoError, match=f"{next(iter(bad))}|of shape"):
-        create(name, engine, source, **bad)
+        create(name, engine, source, **{"schedule.decay" if key == "decay" else key: bad[key] for key in bad})
 
 
 def test_a_bug_in_a_constructor_is_not_taken_for_a_wrong_option(

@@ -16,31 +16,23 @@ import pytest
 
 import fozo
 from fozo.io import load_arrays, save_arrays
-from fozo.methods.eata import measure_fisher
 from fozo.testing import same
 from fozo.types import State
 from tests.helpers import random_images
+from tests.methods.test_every_method import create
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "align": {"retrieval.capacity": 16},
     "fozo": {"window": 8},
-    "foa": {"passes": 3, "window": 8},
-    "zoa": {"capacity": 2, "min_batch": 4, "threshold": 0.001, "window": 8},
-    "tent": {"rate": 0.05},
-    "sar": {"rate": 0.05, "e_margin": 2.0, "reset_threshold": 0.0},
-    "eata": {"e_margin": 2.0, "d_margin": 2.0},
-    "deyo": {"rate": 0.05, "e_margin": 2.0, "plpd_threshold": -1.0},
-    "t3a": {},
+    "foa": {"window": 8},
+    "zoa": {"window": 8, "capacity": 2},
 }
 Damage = Callable[[State], dict[str, Any]]
 
 
-def used(name: str, engine: fozo.Engine, source: fozo.SourceStatistics) -> fozo.Method[Any]:
+def used(name: str) -> fozo.Method[Any]:
     """A method that has adapted to three batches."""
-    options = dict(OPTIONS[name])
-    if name == "eata":
-        options["fisher"] = measure_fisher(engine, [random_images(8)])
-    method = fozo.create(name, engine, source, **options)
+    method = create(name, **OPTIONS.get(name, {}))
     for seed in range(3):
         method((1 + 0.5 * seed) * random_images(6, seed=seed).astype(np.float64))
     return method
@@ -62,10 +54,6 @@ def value(name: str, place: int, number: float) -> Damage:
     return damage
 
 
-def as_type(name: str, dtype: str) -> Damage:
-    return lambda state: {name: state[name].astype(dtype)}
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -73,23 +61,17 @@ def as_type(name: str, dtype: str) -> Damage:
         ("align", value("variance", 3, 0.0)),
         ("align", rows(17, "mean", "variance", "descriptor", "codes", "scales", "contents")),
         ("align", rows(5, "codes")),
-        ("align", as_type("codes", "float64")),
         ("align", value("scales", 3, -1.0)),
-        ("align", lambda state: {"next": state["next"] + 10_000}),
-        ("align", value("correction_scalars", 0, 2.0)),
-        ("align", value("correction_scalars", 2, -1.0)),
-        ("align", as_type("mean", "float32")),
-        ("align", lambda state: {"mean": state["mean"][:, 1:]}),
+        ("align", lambda state: {"seen": state["seen"] + 10_000}),
+        ("align", lambda state: {"mean": state["mean"].astype("float32")}),
         ("fozo", rows(2, "average")),
         ("fozo", rows(2, "shift")),
         ("fozo", rows(9, "window")),
         ("fozo", value("pace", 0, -1.0)),
         ("fozo", value("pace", 0, 0.5)),
         ("fozo", value("pace", 1, 0.0)),
-        ("fozo", lambda state: {"point": state["point"][:, 1:]}),
         ("foa", rows(2, "shift")),
         ("foa", rows(9, "window")),
-        ("foa", lambda state: {"axes": state["axes"][:-1]}),
         ("foa", value("lengths", 0, 0.0)),
         ("foa", lambda state: {"sigma": np.array(-1.0)}),
         ("foa", lambda state: {"mirrored": np.array(2.0)}),
@@ -103,17 +85,14 @@ def as_type(name: str, dtype: str) -> Damage:
         ("tent", value("velocity", 0, np.inf)),
         ("sar", rows(2, "average")),
         ("eata", rows(3, "average")),
-        ("deyo", as_type("index", "float64")),
         ("deyo", lambda state: {"index": np.array(-1)}),
         ("t3a", value("labels", 0, 7)),
         ("t3a", value("labels", 0, -1)),
         ("t3a", rows(2, "labels")),
     ],
 )
-def test_a_state_that_means_nothing_is_refused_and_changes_nothing(
-    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path, name: str, damage: Damage
-) -> None:
-    method, untouched = used(name, engine, source), used(name, engine, source)
+def test_a_state_that_means_nothing_is_refused_and_changes_nothing(tmp_path: Path, name: str, damage: Damage) -> None:
+    method, untouched = used(name), used(name)
     before, metrics, spent = method.state(), method.metrics(), method.passes_per_image
     broken = before | damage(before)
     assert not same(broken, before)
@@ -133,10 +112,8 @@ def test_a_state_that_means_nothing_is_refused_and_changes_nothing(
         np.testing.assert_array_equal(method(images), untouched(images))
 
 
-def test_a_file_without_an_array_or_with_another_header_is_refused(
-    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
-) -> None:
-    method, path = used("align", engine, source), tmp_path / "state.npz"
+def test_a_file_without_an_array_or_with_another_header_is_refused(tmp_path: Path) -> None:
+    method, path = used("align"), tmp_path / "state.npz"
     method.save(path)
     header, arrays = load_arrays(path, "state")
     before = method.state()
@@ -155,11 +132,9 @@ def test_a_file_without_an_array_or_with_another_header_is_refused(
         assert same(method.state(), before)
 
 
-def test_a_bomb_is_refused_before_it_goes_off(
-    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
-) -> None:
-    """Rows may be of any number; deflated zeros of 400 MB are not."""
-    method, path = used("align", engine, source), tmp_path / "state.npz"
+def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
+    """Rows may be of any number; deflated zeros of 100 MB are not."""
+    method, path = used("align"), tmp_path / "state.npz"
     method.save(path)
     _, arrays = load_arrays(path, "state")
     width = arrays["contents"].shape[1]
@@ -169,7 +144,7 @@ def test_a_bomb_is_refused_before_it_goes_off(
         for name, data in kept.items():
             file.writestr(name, data)
         with file.open("contents.npy", "w") as stream:
-            shape = (100_000_000 // width, width)
+            shape = (25_000_000 // width, width)
             np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
             left = 4 * shape[0] * shape[1]
             while left:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.data import sample
 from fozo.methods.base import Method
 from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.options import NoOptions
@@ -20,7 +19,6 @@ from fozo.types import Batch, Floats, State, Threads
 from tests.helpers import random_images, random_vit
 
 THREADS = 4
-SAMPLE = sample.MODELS["float32"]
 
 
 class Chain(Method[NoOptions]):

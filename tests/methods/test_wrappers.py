@@ -19,10 +19,8 @@ from tests.methods.test_every_method import create
 
 PAIRS: dict[str, Callable[[], Method[Any]]] = {
     "equalise, fozo": lambda: Equalise.before(create("fozo")),
-    "equalise, t3a": lambda: Equalise.before(create("t3a")),
     "equalise, tent": lambda: Equalise.before(create("tent")),
     "align, neo": lambda: NEO.behind(create("align")),
-    "foa, neo": lambda: NEO.behind(create("foa")),
     "equalise, foa, neo": lambda: NEO.behind(Equalise.before(create("foa"))),
 }
 

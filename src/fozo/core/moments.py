@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.types import Array, Floats
+from fozo.types import Array, Floats, State
 
 TINY = 1e-12  # keeps the logarithm of a variance finite where a feature is constant over an image
 
@@ -59,25 +59,30 @@ class Window:
     before it, as they were under the prompts that won there.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, shape: tuple[int, ...]) -> None:
         if size < 2:
             raise FozoError(f"a window needs room for at least two images, not {size}")
         self.size = size
-        self.rows: Array | None = None
+        self.rows: Array = np.empty((0, *shape))
 
     def moments(self, features: Floats) -> Moments:
         """Moments of ``features`` ``[B, ...]`` joined by the most recent rows, ``size`` images in all at most."""
         current = np.asarray(features, dtype=np.float64)
-        room = max(0, self.size - len(current))
-        if self.rows is None or room == 0:
-            return Moments.of(current)
-        return Moments.of(np.concatenate([self.rows[-room:], current]))
+        forgotten = max(0, len(self.rows) + len(current) - self.size)
+        return Moments.of(np.concatenate([self.rows[forgotten:], current]))
 
     def push(self, features: Floats) -> None:
         """Remember a batch's rows, forgetting the oldest."""
-        current = np.asarray(features, dtype=np.float64)
-        joined = current if self.rows is None else np.concatenate([self.rows, current])
-        self.rows = joined[-self.size :].copy()
+        self.rows = np.concatenate([self.rows, features], dtype=np.float64)[-self.size :].copy()
+
+    def state(self) -> State:
+        return {"window": self.rows}
+
+    def load_state(self, state: State) -> None:
+        if len(state["window"]) > self.size:
+            what = f"the state's window is of {len(state['window'])} images, but {self.size} are the most"
+            raise FozoError(f"{what}; save it again")
+        self.rows = state["window"].astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The methods: one file or package each. Importing this package registers them all."""
 
-from fozo.methods import (
+from fozo.methods import (  # noqa: F401 - which registers them
     align,
     cazo,
     deyo,
@@ -18,8 +18,3 @@ from fozo.methods import (
     tent,
     zoa,
 )  # fmt: skip
-
-__all__ = [
-    "align", "cazo", "deyo", "eata", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "pea", "sar", "t3a",
-    "tent", "zoa",
-]  # fmt: skip

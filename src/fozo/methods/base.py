@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
@@ -29,7 +28,7 @@ from fozo.methods.common.info import NEEDS, check_needs
 from fozo.methods.common.observer import AttachedObserver, DriftReading, Observation, Observer
 from fozo.methods.common.options import NoOptions, with_options
 from fozo.methods.common.stateful import C, Stateful
-from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, State, Tap
+from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, Tap
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,15 +93,10 @@ class Method(Stateful[C]):
             self.open_journal(journal)
 
     def _renew(self) -> None:
-        """Set what belongs to one object and to no sibling of it."""
-        self.journal = None
-        self._recorded: State = {}
-        self._entries = 0
+        super()._renew()
         self._frozen = False
         self._observed: AttachedObserver | None = None
         self._watch = Watch()
-        self._metrics: dict[str, float] = {}
-        self.lock = threading.RLock()
         fork.protect(self)
 
     @property
@@ -213,12 +207,14 @@ class Method(Stateful[C]):
 
     def freeze(self) -> None:
         """Predict with what was learnt and learn nothing more, until :meth:`unfreeze`: no state or journal changes."""
-        with self.lock:
-            self._frozen = True
+        self.set_frozen(True)
 
     def unfreeze(self) -> None:
+        self.set_frozen(False)
+
+    def set_frozen(self, frozen: bool) -> None:
         with self.lock:
-            self._frozen = False
+            self._frozen = frozen
 
     def reset(self) -> None:
         """Forget everything adapted: behave exactly as newly made. An observer is reset, too."""

@@ -26,7 +26,7 @@ from fozo.core.noise import Noise, PhiloxNoise, Purpose, generator
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
 from fozo.methods.common.matching import MatchingMethod
-from fozo.methods.common.options import one_of, positive
+from fozo.methods.common.options import below_one, one_of, positive, share
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
 
@@ -52,12 +52,11 @@ class CAZOConfig:
         if self.passes < 3 or self.passes % 2 == 0:
             raise FozoError(f"cazo takes an odd number of passes from 3 on, not {self.passes}")
         one_of("cazo", ("parallel", "sequential"), placement=self.placement)
-        positive("cazo", rate=self.rate, epsilon=self.epsilon, nu=self.nu, width=self.width)
-        for name, value in (("momentum", self.momentum), ("dropout", self.dropout)):
-            if not 0 <= value < 1:
-                raise FozoError(f"cazo: {name} must lie in [0, 1), not {value}")
-        if self.nu > 1 or not all(block.strip().isdecimal() for block in self.blocks.split(",")):
-            raise FozoError(f"cazo: nu {self.nu} must not exceed 1, and blocks {self.blocks!r} must be like 3 or 3,7")
+        positive("cazo", rate=self.rate, epsilon=self.epsilon, width=self.width)
+        share("cazo", nu=self.nu)
+        below_one("cazo", momentum=self.momentum, dropout=self.dropout)
+        if not all(block.strip().isdecimal() for block in self.blocks.split(",")):
+            raise FozoError(f"cazo: blocks {self.blocks!r} must be like 3 or 3,7")
 
 
 @register(
@@ -78,7 +77,7 @@ class CAZO(MatchingMethod[CAZOConfig]):
     PRESETS: ClassVar = {"official": CAZOConfig(), "paper": CAZOConfig(dropout=0.0, scaled_step=False)}
     EXTRAS: ClassVar = ("start", "noise", "keep")
     SHARES_PREPARED = False
-    STATE: ClassVar = ("theta", "curvature", "velocity", "steps")
+    STATE: ClassVar = ("theta", "curvature", "velocity", "steps", "shift", "window")
 
     def prepare(self) -> None:
         from fozo.methods.common.adapters import Adapters
@@ -87,7 +86,6 @@ class CAZO(MatchingMethod[CAZOConfig]):
         blocks = [int(block) for block in c.blocks.split(",")]
         self.adapters = Adapters(self.engine, blocks, c.width, c.placement == "parallel")
         self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
-        self.share = 1 - c.dropout
         self.keep = self.extras["keep"] or self._keep
         self.start = self._drawn(len(blocks)) if self.extras["start"] is None else np.array(self.extras["start"], float)
         if self.start.shape != (len(self.adapters),) or not np.isfinite(self.start).all():
@@ -109,7 +107,9 @@ class CAZO(MatchingMethod[CAZOConfig]):
 
     def _keep(self, step: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
         """Draw which hidden values stay: always the same for the same step and shape."""
-        kept: npt.NDArray[np.bool_] = generator(self.seed, Purpose.DROPOUT, step).random(shape) < self.share
+        kept: npt.NDArray[np.bool_] = (
+            generator(self.seed, Purpose.DROPOUT, step).random(shape) < 1 - self.config.dropout
+        )
         return kept
 
     def begin(self) -> None:

@@ -10,7 +10,6 @@ margins the other way round and another learning rate; the preset ``official`` h
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -72,8 +71,8 @@ class DeYO(GradientMethod[DeYOConfig]):
         super().prepare()
         generator(self.seed, Purpose.SHUFFLES)  # refuses a bad seed now
         self.permutations: Permutations = self.extras["permutations"] or self._permutations
-        scale = math.log(spec.classes)
-        self.margin, self.reference = self.config.e_margin * scale, self.config.e_reference * scale
+        self.margin = self.entropy_share(self.config.e_margin)
+        self.reference = self.entropy_share(self.config.e_reference)
 
     def _permutations(self, step: int, images: int, pieces: int) -> npt.NDArray[np.int64]:
         order = generator(self.seed, Purpose.SHUFFLES, step).random((images, pieces)).argsort(axis=1)

@@ -10,17 +10,16 @@ preset ``official`` has and the default does not. ``official`` also has the lear
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
-from fozo.methods.common.layernorm import Descent, GradientMethod, LayerNorms, entropy
+from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
+from fozo.methods.common.layernorm import Descent, GradientMethod, LayerNorms, entropy, fill, flat
 from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Array, Engine, Images, State
@@ -45,16 +44,16 @@ class Fisher:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Fisher:
-        header, arrays = load_arrays(path, cls.KIND)
-        try:
-            values: Any = arrays["values"]
-            # A squared gradient that is negative or beyond float32 would pull weights away instead of holding them.
-            if values.ndim != 1 or values.dtype.kind != "f" or not ((values >= 0) & (values <= 1e30)).all():
-                raise ValueError(f"{values.dtype} of shape {list(values.shape)}, or not finite and positive")
-            return cls(str(header["fingerprint"]), values.astype(np.float64), str(header["model"]))
-        except (KeyError, ValueError) as error:
-            what = f"{os.fspath(path)} holds damaged Fisher information ({type(error).__name__}: {error})"
-            raise FozoError(f"{what}; measure it again") from error
+        advice = "measure it again"
+        header, arrays = load_statistics(path, cls.KIND, (1,), _one_axis, advice)
+        with refuse_damage(path, cls.KIND, advice):
+            if (arrays["values"] < 0).any():  # it would pull weights away instead of holding them
+                raise ValueError("a squared gradient is negative")
+            return cls(str(header["fingerprint"]), arrays["values"], str(header["model"]))
+
+
+def _one_axis(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
+    return {"values": specs["values"].shape[:1]}
 
 
 def measure_fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:
@@ -75,7 +74,7 @@ def measure_fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:
             logits = norms.logits(batch.x.clone())
             own = logits.argmax(dim=1)
             gradients = norms.gradients(torch.nn.functional.cross_entropy(logits, own))
-        total += np.concatenate([gradient.double().cpu().numpy().ravel() ** 2 for gradient in gradients])
+        total += flat(gradients) ** 2
         count += 1
     if not count:
         raise FozoError("the Fisher information needs at least one batch of clean images")
@@ -111,19 +110,19 @@ class EATA(GradientMethod[EATAConfig]):
     """
 
     EXTRAS: ClassVar = ("fisher",)
+    STATE: ClassVar = ("average",)
     VARIABLE_LENGTH: ClassVar = {"average": "classes"}
     PRESETS: ClassVar = {"paper": EATAConfig(), "official": EATAConfig(rate=1e-3, forget=False)}
 
+    average: Array  # the average prediction ``[classes]``, empty before the first
+
     def prepare(self) -> None:
         super().prepare()
-        self.margin = self.config.e_margin * math.log(self.engine.spec.classes)
-        self.average: Tensor | None = None
+        self.margin = self.entropy_share(self.config.e_margin)
         self.importance = self._importance(self.extras["fisher"]) if self.config.fisher_weight else None
         self.anchors = [parameter.detach().clone() for parameter in self.norms.parameters]
 
     def _importance(self, fisher: Fisher | None) -> list[Tensor]:
-        import torch
-
         if fisher is None:
             need = "eata needs fisher=, measured on clean images with fozo.methods.eata.measure_fisher"
             raise FozoError(f"{need}; fisher_weight=0 runs it without (ETA)")
@@ -132,19 +131,18 @@ class EATA(GradientMethod[EATAConfig]):
                 f"this Fisher information is of {fisher.model or 'another model'} ({fisher.fingerprint[:12]}), not of "
                 f"{self.engine.spec.name} ({self.engine.spec.fingerprint[:12]}); measure it again with this model"
             )
-        parts = np.split(fisher.values, np.cumsum([p.numel() for p in self.norms.parameters])[:-1])
-        return [
-            torch.from_numpy(part).to(parameter).reshape(parameter.shape)
-            for part, parameter in zip(parts, self.norms.parameters, strict=True)
-        ]
+        importance = [parameter.detach().clone() for parameter in self.norms.parameters]
+        fill(importance, fisher.values)
+        return importance
 
     def learn(self, images: Tensor) -> Tensor:
         logits = self.norms.logits(images)
         entropies = entropy(logits)
         probabilities = logits.detach().softmax(dim=1)
         chosen = entropies.detach() < self.margin  # Eq. 3: reliable
-        if self.average is not None:  # Eq. 5: and not redundant
-            cosine = (probabilities @ self.average) / (probabilities.norm(dim=1) * self.average.norm())
+        past = probabilities.new_tensor(self.average)
+        if len(past):  # Eq. 5: and not redundant
+            cosine = (probabilities @ past) / (probabilities.norm(dim=1) * past.norm())
             chosen &= cosine.abs() < self.config.d_margin
         if not bool(chosen.any()):
             return logits
@@ -154,13 +152,13 @@ class EATA(GradientMethod[EATAConfig]):
             for importance, weight, anchor in zip(self.importance, self.norms.parameters, self.anchors, strict=True):
                 loss = loss + self.config.fisher_weight * (importance * (weight - anchor) ** 2).sum()
         self.descend(self.gradients(loss))
-        new, past, decay = probabilities[chosen].mean(dim=0), self.average, self.config.ema_decay
-        self.average = new if past is None else decay * past + (1 - decay) * new  # Eq. 4
+        new, decay = probabilities[chosen].mean(dim=0), self.config.ema_decay
+        self.average = flat([decay * past + (1 - decay) * new if len(past) else new])  # Eq. 4
         return logits
 
     def begin(self) -> None:
         super().begin()
-        self.average = None
+        self.average = np.empty(0)
 
     def reset(self) -> None:
         average = self.average
@@ -168,13 +166,8 @@ class EATA(GradientMethod[EATAConfig]):
         if not self.config.forget:
             self.average = average
 
-    def variables(self) -> State:
-        average = np.empty(0) if self.average is None else self.average.double().cpu().numpy()
-        return {**super().variables(), "average": average}
-
     def assign(self, variables: State) -> None:
-        average = variables["average"]
-        if len(average) not in (0, self.engine.spec.classes):
-            raise FozoError(f"the state's average prediction is of {len(average)} classes; give this model's own state")
+        classes = len(variables["average"])
+        if classes not in (0, self.engine.spec.classes):
+            raise FozoError(f"the state's average prediction is of {classes} classes; give this model's own state")
         super().assign(variables)
-        self.average = self.velocity[0].new_tensor(average) if len(average) else None

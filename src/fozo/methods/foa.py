@@ -56,7 +56,7 @@ class FOA(MatchingMethod[FOAConfig]):
 
     PRESETS: ClassVar = {"paper": FOAConfig()}
     EXTRAS: ClassVar = ("start", "draws")
-    STATE: ClassVar = ("search",)
+    STATE: ClassVar = ("search", "shift", "window")
 
     def prepare(self) -> None:
         self.objective = Objective(weight=self.config.weight)

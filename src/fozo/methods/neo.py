@@ -21,7 +21,7 @@ import numpy as np
 
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.common.options import one_of
+from fozo.methods.common.options import one_of, share
 from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
 from fozo.types import Answer, Array, Batch, Floats
@@ -37,8 +37,7 @@ class NEOConfig:
 
     def __post_init__(self) -> None:
         one_of("neo", ("images", "batches", "ema"), average=self.average)
-        if not 0 < self.rate <= 1:
-            raise FozoError(f"neo: rate must lie in (0, 1], not {self.rate}")
+        share("neo", rate=self.rate)
 
 
 @register("neo", passes="1", adapts="the mean of what the head reads", paper="NEO, ICLR 2026")

@@ -33,7 +33,7 @@ from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
 from fozo.methods.base import Method
 from fozo.methods.common.info import NEEDS
-from fozo.methods.common.options import one_of, positive
+from fozo.methods.common.options import one_of, positive, share
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Engine, Floats, Images, Tap
 
@@ -77,9 +77,7 @@ class PEAConfig:
         one_of("pea", ("cls", "all"), distances=self.distances)
         positive("pea", gamma=self.gamma, threshold=self.threshold, group=self.group)
         positive("pea", update_every=self.update_every, views_together=self.views_together)
-        for name, value in (("momentum", self.momentum), ("smoothing", self.smoothing)):
-            if not 0 < value <= 1:
-                raise FozoError(f"pea: {name} must lie in (0, 1], not {value}")
+        share("pea", momentum=self.momentum, smoothing=self.smoothing)
 
 
 @register(

@@ -62,11 +62,10 @@ def list_methods(*, without: Collection[str] = ()) -> dict[str, MethodInfo]:
 
 
 def method_class(name: str) -> type[AnyMethod]:
-    if name not in _REGISTRY:
-        plugins = _plugins()
-        if name in plugins:
-            _load(plugins[name])
-            return _REGISTRY[name]
+    plugins = {} if name in _REGISTRY else _plugins()
+    if name in plugins:
+        _load(plugins[name])
+    elif name not in _REGISTRY:
         known = sorted({*_REGISTRY, *plugins})
         close = difflib.get_close_matches(name, known, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
@@ -104,17 +103,10 @@ def create(
     batch_size: int | None = None,
     **options: object,
 ) -> AnyMethod:
-    """Make the method called ``name``.
+    """Make the method called ``name`` (see :func:`list_methods`) from what every :class:`fozo.Method` takes.
 
     Args:
-        name: see :func:`list_methods`.
-        engine: the frozen model, or what :func:`fozo.load_engine` makes an engine of.
-        source: its statistics on clean data or the file that keeps them, where the method needs them.
-        preset: one of the method's.
-        seed: of what it draws.
-        journal: file to append what each batch changed to; see :meth:`fozo.Method.replay`.
         batch_size: of the stream, which the published learning rates of gradient methods depend on.
-        options: fields of the method's config, and whatever else its class takes (``fisher``).
     """
     made = method_class(name)
     if batch_size is not None and hasattr(next(iter(made.PRESETS.values())), "batch_size"):

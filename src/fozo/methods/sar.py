@@ -12,7 +12,6 @@ all images the second time and returns the predictions of the disturbed model.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -65,11 +64,11 @@ class SAR(GradientMethod[SARConfig]):
     }
     LOWER_BLOCKS = True
     passes_per_image = 2.0
+    average: float | None
 
     def prepare(self) -> None:
         super().prepare()
-        self.margin = self.config.e_margin * math.log(self.engine.spec.classes)
-        self.average: float | None = None
+        self.margin = self.entropy_share(self.config.e_margin)
 
     def learn(self, images: Tensor) -> Tensor:
         """Two forward and two backward passes: Eq. 2-6 of the paper."""

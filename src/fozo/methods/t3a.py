@@ -10,7 +10,7 @@ Supports are stored normalised, which is all that is ever read of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from fozo.errors import FozoError
 from fozo.methods.base import Method
 from fozo.methods.common.options import positive
 from fozo.methods.registry import register
-from fozo.types import Batch, Floats, State, Tap
+from fozo.types import Batch, Floats, State, Tap, Taps
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class T3AConfig:
         positive("t3a", supports=self.supports)
 
 
-@dataclass(frozen=True)
-class Supports:
+class Supports(NamedTuple):
     """Features ``[n, h]`` of unit length, sorted by label and then by entropy."""
 
     features: Floats
@@ -47,9 +46,7 @@ class Supports:
 
     def join(self, other: Supports, keep: int) -> Supports:
         """Both together, with only the ``keep`` lowest entropies of each label."""
-        features = np.concatenate([self.features, other.features])
-        labels = np.concatenate([self.labels, other.labels])
-        entropy = np.concatenate([self.entropies, other.entropies])
+        features, labels, entropy = (np.concatenate(pair) for pair in zip(self, other, strict=True))
         order = np.lexsort((entropy, labels))
         labels = labels[order]
         # Place of each support within its label: its position minus that of the label's first.
@@ -97,22 +94,21 @@ class T3A(Method[T3AConfig]):
         if not np.isfinite(logits).all():  # an infinite feature has no direction, and must not become a centroid
             raise FozoError("the model's logits are not finite; nothing was changed: check its weights")
         self.supports = self.supports.join(Supports.of(features, logits), self.config.supports)
-        return self._classify(features).astype(logits.dtype)
+        return self._classify(taps)
 
     def predict(self, batch: Batch) -> Floats:
-        taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
-        return self._classify(taps[Tap.POOLED][0]).astype(taps[Tap.LOGITS].dtype)
+        return self._classify(self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS)))
 
-    def _classify(self, features: Floats) -> Floats:
-        prediction: Floats = features @ self.supports.centroids(self.engine.spec.classes).T
-        return prediction
+    def _classify(self, taps: Taps) -> Floats:
+        prediction: Floats = taps[Tap.POOLED][0] @ self.supports.centroids(self.engine.spec.classes).T
+        return prediction.astype(taps[Tap.LOGITS].dtype)
 
     def variables(self) -> State:
-        return {name: getattr(self.supports, name) for name in self.VARIABLE_LENGTH}
+        return self.supports._asdict()
 
     def assign(self, variables: State) -> None:
-        labels = variables["labels"].astype(np.int64)
+        found: Any = variables
+        labels = found["labels"]
         if len(labels) and not 0 <= labels.min() <= labels.max() < self.engine.spec.classes:
             raise FozoError("the state's supports are of classes that this model does not have; give its own state")
-        features, entropy = variables["features"], variables["entropies"].astype(np.float64)
-        self.supports = Supports(features.astype(self.start.features.dtype), labels, entropy)
+        self.supports = Supports(**found)

@@ -23,7 +23,7 @@ from fozo.core.objective import Objective, entropies
 from fozo.core.spsa import OneSidedSPSA
 from fozo.errors import FozoError
 from fozo.methods.common.layernorm import LayerNorms, lower_blocks
-from fozo.methods.common.matching import ActivationShift, MatchingMethod
+from fozo.methods.common.matching import ActivationShift, MatchingMethod, MovingAverage
 from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap, Taps
@@ -55,6 +55,8 @@ class ZOAConfig:
 
     def __post_init__(self) -> None:
         positive("zoa", c=self.c, mixture_c=self.mixture_c, samples=self.samples)
+        if self.capacity < 2:
+            raise FozoError(f"zoa: capacity must be at least 2 domains, not {self.capacity}")
         each = 1 + self.samples
         if self.passes < each or self.passes % each:
             raise FozoError(f"zoa with {each - 1} samples takes a multiple of {each} passes, not {self.passes}")
@@ -72,7 +74,7 @@ class ZOA(MatchingMethod[ZOAConfig]):
 
     EXTRAS: ClassVar = ("noise",)
     SHARES_PREPARED = False
-    STATE: ClassVar = ("search", "bank")
+    STATE: ClassVar = ("search", "bank", "shift", "window", "watch")
     VARIABLE_LENGTH: ClassVar = {
         **MatchingMethod.VARIABLE_LENGTH, "point": "coordinates", "offsets": "domains", "domain": "averages",
     }  # fmt: skip
@@ -91,18 +93,11 @@ class ZOA(MatchingMethod[ZOAConfig]):
     def begin(self) -> None:
         c = self.config
         size = len(self.norms)
-        self.bank = KnowledgeBank(
-            size,
-            len(self.norms.names),
-            capacity=c.capacity,
-            inverse_temperature=c.inverse_temperature,
-            stale_table=c.stale_table,
-        )
+        self.bank = KnowledgeBank(size, len(self.norms.names), c)
         # What is searched: the mixture a, one number for each offset of the bank, and then e.
         self.search = OneSidedSPSA(np.zeros(1 + size), self._descend, self._moves, samples=c.samples)
-        self.watch = DomainWatch(c.threshold, c.ema_decay)
+        self.watch = DomainWatch(self.engine.spec.dim, c.threshold, c.ema_decay)
         self.begin_matching(c.window)
-        self.norms.assign(self.norms.start)
 
     def _parts(self, point: Array) -> tuple[Array, Array]:
         return point[: -len(self.norms)], point[-len(self.norms) :]
@@ -143,7 +138,6 @@ class ZOA(MatchingMethod[ZOAConfig]):
             for _ in range(c.passes - 1):
                 self._observe(batch)
         self.window.push(features)
-        self.norms.assign(self._weights(self.search.point))
         return logits
 
     def _predict(self, taps: Taps, changed: bool) -> Floats:
@@ -152,7 +146,7 @@ class ZOA(MatchingMethod[ZOAConfig]):
         if not changed or self.config.stale_shift:
             pooled = self.shifted(plain)
         if changed:
-            self.shift = ActivationShift()
+            self.shift = ActivationShift(len(self.source.pooled.mean))
         self.shift.observe(plain.mean(axis=0, dtype=np.float64))
         return self.engine.head()(pooled)
 
@@ -187,40 +181,30 @@ class ZOA(MatchingMethod[ZOAConfig]):
         return True
 
     def pooled(self, batch: Batch) -> Floats:
+        self.norms.assign(self._weights(self.search.point))
         pooled: Floats = self.norms.engine.run(batch, taps=(Tap.POOLED,))[Tap.POOLED][0]
         return pooled
 
-    def variables(self) -> State:
-        average = self.watch.average
-        domain = np.empty((0, 2, self.engine.spec.dim)) if average is None else average[None]
-        return super().variables() | {"domain": domain}
-
     def assign(self, variables: State) -> None:
-        if len(variables["point"]) != len(variables["offsets"]) + len(self.norms) or len(variables["domain"]) > 1:
-            raise FozoError(f"the state is not of {len(self.norms)} LayerNorm parameters and one domain; save it again")
+        if len(variables["point"]) != len(variables["offsets"]) + len(self.norms):
+            raise FozoError(f"the state is not of {len(self.norms)} LayerNorm parameters; save it again")
         super().assign(variables)
-        average = variables["domain"].astype(np.float64)
-        self.watch.average = average[0] if len(average) else None
-        self.norms.assign(self._weights(self.search.point))
 
 
-class DomainWatch:
-    """Follows the mean and variance of a stream's features and says when they jump."""
+class DomainWatch(MovingAverage):
+    """Follows the mean and variance ``[2, d]`` of a stream's features and says when they jump."""
 
-    def __init__(self, threshold: float, ema_decay: float) -> None:
-        """``threshold`` is the distance that makes a new domain, ``ema_decay`` the past's weight in the average."""
+    def __init__(self, width: int, threshold: float, decay: float) -> None:
+        """``threshold`` is the distance that makes a new domain, ``decay`` the past's weight in the average."""
+        super().__init__("domain", (2, width), decay)
         self.threshold = threshold
-        self.ema_decay = ema_decay
-        self.average: Array | None = None  # ``[2, d]``: mean and variance
 
     def observe(self, mean: Array, variance: Array) -> bool:
         """Take in a batch's statistics ``[d]``; return whether they are a new domain's, and follow that one then."""
-        new: Array = np.stack([mean, variance])
         changed = self.average is not None and self.distance(mean, variance) > self.threshold
-        if self.average is None or changed:
-            self.average = new
-        else:
-            self.average = self.ema_decay * self.average + (1 - self.ema_decay) * new
+        if changed:
+            self.average = None
+        self.update(np.stack([mean, variance]))
         return changed
 
     def distance(self, mean: Array, variance: Array) -> float:
@@ -238,27 +222,22 @@ class KnowledgeBank:
     ``parts`` is how many equally long vectors an offset consists of; similarity is the mean cosine over them.
     """
 
-    def __init__(
-        self, size: int, parts: int, *, capacity: int, inverse_temperature: float, stale_table: bool = False
-    ) -> None:
-        """Start with the source alone. ``stale_table`` repeats a slip of the authors' program, see :meth:`_drop`."""
-        if capacity < 2:
-            raise FozoError(f"zoa: capacity must be at least 2 domains, not {capacity}")
-        self.parts, self.capacity, self.inverse_temperature = parts, capacity, inverse_temperature
-        self.stale_table = stale_table
+    def __init__(self, size: int, parts: int, config: ZOAConfig) -> None:
+        """Start with the source alone."""
+        self.parts, self.config = parts, config
         self.offsets: Array = np.zeros((1, size))
-        self.similarity: Array = np.zeros((capacity, capacity))  # Of D_i+1 and D_j+1, where i < j
+        self.similarity: Array = np.zeros((config.capacity, config.capacity))  # Of D_i+1 and D_j+1, where i < j
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def mixed(self, mixture: Array) -> Array:
-        offset: Array = softmax(self.inverse_temperature * mixture) @ self.offsets
+        offset: Array = softmax(self.config.inverse_temperature * mixture) @ self.offsets
         return offset
 
     def store(self, offset: Array, mixture: Array) -> Array:
         """Remember a domain, and return the mixture with it: it gets as large a share as the largest."""
-        if len(self) == self.capacity:
+        if len(self) == self.config.capacity:
             mixture = np.delete(mixture, self._drop())
         last = len(self)
         self.similarity = self.similarity.copy()
@@ -278,10 +257,10 @@ class KnowledgeBank:
         a pair counts as similar with 0 where there is no pair.
         """
         pairs = np.triu(np.ones_like(self.similarity), 1) > 0
-        table = self.similarity if self.stale_table else np.where(pairs, self.similarity, -np.inf)
+        table = self.similarity if self.config.stale_table else np.where(pairs, self.similarity, -np.inf)
         out = int(np.unravel_index(table.argmax(), table.shape)[0])
         self.offsets = np.delete(self.offsets, out + 1, axis=0)
-        if not self.stale_table:
+        if not self.config.stale_table:
             kept = np.delete(np.delete(self.similarity, out, axis=0), out, axis=1)
             self.similarity = np.pad(kept, ((0, 1), (0, 1)))
         return out + 1
@@ -290,6 +269,7 @@ class KnowledgeBank:
         return {"offsets": self.offsets, "similarity": self.similarity}
 
     def load_state(self, state: State) -> None:
-        if len(state["offsets"]) > self.capacity + 1:
-            raise FozoError(f"the state remembers {len(state['offsets']) - 1} domains, but capacity is {self.capacity}")
+        domains, capacity = len(state["offsets"]) - 1, self.config.capacity
+        if domains > capacity:
+            raise FozoError(f"the state remembers {domains} domains, but capacity is {capacity}")
         self.offsets, self.similarity = (np.array(state[name], np.float64) for name in ("offsets", "similarity"))

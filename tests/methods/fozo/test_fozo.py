@@ -17,7 +17,7 @@ from fozo.errors import FozoError
 from fozo.methods.common.journal import Journal
 from fozo.testing import same
 from fozo.types import Tap
-from tests.helpers import random_images, random_vit, run
+from tests.helpers import random_images, run
 
 BATCHES = [random_images(n, seed=i) for i, n in enumerate([8, 8, 3, 1, 8, 1, 1, 5])]
 
@@ -68,7 +68,7 @@ def test_statistics_of_a_single_image_are_those_of_the_window(
     for i in range(6):
         method(random_images(1, seed=i))
     rows = method.window.rows
-    assert rows is not None and len(rows) == 4
+    assert len(rows) == 4
     features = np.full((1, *rows.shape[1:]), 0.5)
     expected = np.concatenate([rows[1:], features])
     np.testing.assert_allclose(method.moments(features).std, expected.std(axis=0, ddof=1))
@@ -76,51 +76,7 @@ def test_statistics_of_a_single_image_are_those_of_the_window(
     assert method.moments(np.repeat(features, 2, axis=0)).count == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"passes": 3}, "even number of passes"),
-        ({"passes": 0}, "even number of passes"),
-        ({"passes": "auto"}, "fozo: passes is 'auto'; give a value like 2"),
-        ({"passes": 2.0}, "fozo: passes is 2.0; give a value like 2"),
-        ({"schedule.decay": 0.0}, "decay must lie in"),
-        ({"schedule.memory": 0.5}, "no option 'schedule.memory'; its options are epsilon"),
-        ({"preset": "best"}, "has no preset 'best'"),
-        ({"seed": -1}, "seed"),
-        ({"start": np.zeros((2, 2))}, "of shape"),
-        ({"shift": "left"}, "shift is 'left'; choose from sum, mean, none"),
-        ({"features": "all"}, "features is 'all'; choose from normed, cls"),
-        ({"distance": "far"}, "distance must be"),
-        ({"nonsense": 1}, "nonsense"),
-        ({"prompts": 0}, "at least one prompt"),
-    ],
-)
-def test_bad_options_say_what_is_wrong(
-    engine: fozo.Engine, source: fozo.SourceStatistics, options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(FozoError, match=message):
-        FOZO(engine, source, **options)  # type: ignore[arg-type]
-
-
-def test_a_journal_follows_resets_and_restores(
-    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
-) -> None:
-    path, state = tmp_path / "run.journal", tmp_path / "state.npz"
-    method = FOZO(engine, source, journal=path)
-    for images in BATCHES[:3]:
-        method(images)
-    method.save(state)
-    for images in BATCHES[3:6]:
-        method(images)
-    method.restore(state)
-    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
-    method(BATCHES[0])
-    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
-    method.reset()
-    np.testing.assert_array_equal(fozo.replay(path), method.start)
-
-
-def test_a_journal_is_continued_by_a_restored_run(
+def test_a_journal_follows_restores_and_resets_and_is_continued(
     engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
 ) -> None:
     path, state = tmp_path / "run.journal", tmp_path / "state.npz"
@@ -128,15 +84,25 @@ def test_a_journal_is_continued_by_a_restored_run(
     first(BATCHES[0])
     first.save(state)
     first(BATCHES[1])  # on record, but after the saved state: the power goes now
+    prompts = first.prompts
+    first.restore(state)
+    np.testing.assert_array_equal(fozo.replay(path), first.prompts)
     assert first.journal is not None
     first.journal.close()
-    second = FOZO(engine, source, journal=path)
+    second, replayed = FOZO(engine, source, journal=path), FOZO(engine, source)
     second.restore(state)
     second(BATCHES[1])
-    np.testing.assert_array_equal(second.prompts, first.prompts)
-    np.testing.assert_array_equal(fozo.replay(path), first.prompts)
+    np.testing.assert_array_equal(second.prompts, prompts)
+    np.testing.assert_array_equal(fozo.replay(path), prompts)
+    replayed.replay(path)
+    fresh = FOZO(engine, source).state()  # the statistics of recent images are in no journal
+    assert len(fresh["shift"]) == len(fresh["window"]) == 0
+    assert same(replayed.state(), second.state() | {name: fresh[name] for name in FOZO.UNJOURNALED})
+    second.reset()
+    np.testing.assert_array_equal(fozo.replay(path), second.start)
 
 
+@pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("kind", [FozoError, OSError, struct.error, KeyboardInterrupt])
 def test_a_batch_that_cannot_be_recorded_has_not_happened(
     engine: fozo.Engine,
@@ -144,47 +110,47 @@ def test_a_batch_that_cannot_be_recorded_has_not_happened(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[BaseException],
+    written: bool,
 ) -> None:
-    path, error = tmp_path / "run.journal", kind("cannot be recorded")
+    """Where its record is in the file already, a rewind says that it does not count."""
+    path, append = tmp_path / "run.journal", Journal.append
     method, untouched = FOZO(engine, source, journal=path), FOZO(engine, source)
     method(BATCHES[0]), untouched(BATCHES[0])
     before, metrics, file = method.state(), method.metrics(), path.read_bytes()
 
-    def failing(*_: object) -> None:
-        raise error
+    def failing(*call: Any) -> None:
+        if written:
+            append(*call)
+        raise kind("cannot be recorded")
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", failing)
-        with pytest.raises(type(error), match="cannot be recorded"):
+        with pytest.raises(kind, match="cannot be recorded"):
             method(BATCHES[1])
-    assert same(method.state(), before) and method.metrics() == metrics and path.read_bytes() == file
+    assert same(method.state(), before) and method.metrics() == metrics and (path.read_bytes() == file) != written
+    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
     method(BATCHES[1]), untouched(BATCHES[1])
     np.testing.assert_array_equal(method.prompts, untouched.prompts)
     np.testing.assert_array_equal(fozo.replay(path), untouched.prompts)
 
 
-def test_a_batch_that_is_refused_after_its_step_is_taken_back_in_the_journal(
-    source: fozo.SourceStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_frozen_run_predicts_with_its_prompts_and_its_shift(
+    engine: fozo.Engine, source: fozo.SourceStatistics
 ) -> None:
-    """Its record is in the file already; a rewind then says that it does not count."""
-    path = tmp_path / "run.journal"
-    method = FOZO(fozo.load_engine(random_vit()), source, journal=path)
+    method = FOZO(engine, source)
     method(BATCHES[0])
-    before, metrics, prompts = method.state(), method.metrics(), method.prompts
-    append = Journal.append
+    method.freeze()
+    pooled = run(engine, BATCHES[1], fozo.Knobs(prompts=method.prompts[None]))[Tap.POOLED][0]
+    shift = source.pooled.mean - method.state()["shift"][0]
+    np.testing.assert_allclose(method(BATCHES[1]), engine.head()(pooled + shift), rtol=1e-5, atol=1e-5)
+    assert method.passes_per_image == 1
 
-    def late(*call: Any) -> None:
-        append(*call)
-        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", late)
-        with pytest.raises(KeyboardInterrupt):
-            method(BATCHES[1])
-    assert same(method.state(), before) and method.metrics() == metrics
-    np.testing.assert_array_equal(fozo.replay(path), prompts)
-    method(BATCHES[1])
-    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
+def test_presets_have_the_published_constants() -> None:
+    paper, official = FOZO.PRESETS["paper"], FOZO.PRESETS["official"]
+    assert (paper.schedule.rate, paper.weight, paper.prompts, paper.passes) == (0.08, 0.4, 3, 2)
+    assert (official.schedule.rate_min, official.schedule.rate_max, official.schedule.rate_at_jump) == (0.1, 3.0, 0.1)
+    assert (official.window, official.small) == (64, 2)  # a batch of one borrows, one of two does not
 
 
 def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:

@@ -10,12 +10,11 @@ import pytest
 
 import fozo
 from fozo.core.noise import PhiloxNoise
-from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA, Step
 from fozo.errors import FozoError
 from fozo.io import encode
 from fozo.methods.common.journal import KIND, Journal, read_journal
-from fozo.methods.fozo.journal import make_header, record
+from fozo.methods.fozo.journal import encode_start, record
 from fozo.methods.fozo.method import AUTHORS_SCHEDULE
 
 START = np.linspace(-1, 1, 6).reshape(2, 3)
@@ -27,7 +26,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def header(fingerprint: str = "aaaa", seed: int | None = 5) -> dict[str, object]:
-    return {"kind": KIND, **make_header(fingerprint, "model", seed, START, {"config": {"passes": 4}})}
+    owner = {"config": {"passes": 4}, "fingerprint": fingerprint, "model": "model", "seed": seed}
+    return {"kind": KIND, **owner, **encode_start(START)}
 
 
 def take_step(spsa: SPSA) -> Step:
@@ -37,9 +37,9 @@ def take_step(spsa: SPSA) -> Step:
     return spsa.last
 
 
-def write_run(path: Path, steps: int, schedule: Schedule = AUTHORS_SCHEDULE) -> list[np.ndarray]:
+def write_run(path: Path, steps: int) -> list[np.ndarray]:
     """Run an optimizer with a journal; returns the point after each number of steps."""
-    spsa = SPSA(START, schedule, PhiloxNoise(5), samples=2)
+    spsa = SPSA(START, AUTHORS_SCHEDULE, PhiloxNoise(5), samples=2)
     journal = Journal(path, header())
     points = [spsa.point]
     for _ in range(steps):
@@ -101,7 +101,8 @@ def test_a_flipped_bit_never_goes_unnoticed(path: Path) -> None:
 STEP = {"index": 2, "gradients": [1.0], "epsilon": 0.1, "rate": 0.1, "loss": 1.0, "led_to": 5}
 
 
-def test_lines_that_are_whole_but_no_steps_are_refused(path: Path) -> None:
+def test_lines_that_are_whole_but_no_steps_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.methods.fozo.journal.MAX_DRAWS", 6 * START.size)
     write_run(path, 2)
     good = path.read_bytes()
     for line, sentence in (
@@ -117,7 +118,7 @@ def test_lines_that_are_whole_but_no_steps_are_refused(path: Path) -> None:
         ({**STEP, "gradients": "12"}, "batch 2 of the journal .* gradients of the step"),
         ({**STEP, "gradients": [True]}, "batch 2 of the journal .* gradients of the step"),
         ({**STEP, "gradients": []}, "gradients that no step has"),
-        ({**STEP, "gradients": [1.0] * 3_000_000}, "gradients that no step has"),
+        ({**STEP, "gradients": [1.0] * 7}, "gradients that no step has"),
         ({**STEP, "led_to": "x"}, "has no checksum"),
         ({**STEP, "rate": 1e300, "gradients": [1e300]}, "batch 2 of the journal .* leads to other prompts"),
     ):
@@ -128,25 +129,19 @@ def test_lines_that_are_whole_but_no_steps_are_refused(path: Path) -> None:
 
 def test_rewinding_keeps_the_past_and_replays_the_present(path: Path) -> None:
     points = write_run(path, 6)
-    before = path.stat().st_size
-    journal = Journal(path, header())
-    journal.rewind(2)
-    journal.close()
-    assert path.stat().st_size > before
-    np.testing.assert_array_equal(fozo.replay(path), points[2])
-    journal = Journal(path, header())
-    journal.rewind(0)
-    journal.close()
-    np.testing.assert_array_equal(fozo.replay(path), START)
+    for batches in (2, 0):
+        before = path.read_bytes()
+        journal = Journal(path, header())
+        journal.rewind(batches)
+        journal.close()
+        assert path.read_bytes().startswith(before)
+        np.testing.assert_array_equal(fozo.replay(path), points[batches])
 
 
 def test_a_gap_is_refused(path: Path) -> None:
     write_run(path, 2)
-    spsa = SPSA(START, AUTHORS_SCHEDULE, PhiloxNoise(5), samples=2)
-    for _ in range(4):
-        step = take_step(spsa)
     with pytest.raises(FozoError, match="ends at batch 2, but the run is at 3"):
-        Journal(path, header()).append(step.index, record(step, spsa.point))
+        Journal(path, header()).append(3, {})
 
 
 def test_another_models_journal_is_refused(path: Path) -> None:
@@ -173,16 +168,10 @@ def test_own_noise_has_to_be_given_again(path: Path) -> None:
 
 def test_what_is_not_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_bytes(b"something else entirely")
-    with pytest.raises(FozoError, match="not a fozo journal"):
-        read_journal(path)
     with pytest.raises(FozoError, match="there is no file"):
         read_journal(tmp_path / "missing")
     with pytest.raises(FozoError, match="it is a folder"):
         read_journal(tmp_path)
-    path.write_bytes(b"00000000 [1, 2]\n")
-    with pytest.raises(FozoError, match="not a fozo journal"):
-        read_journal(path)
     for forged in ([1, 2], {"kind": "fozo journal"}, {"kind": "fozo journal", "start": "?", "shape": [1], "seed": 1}):
         path.write_bytes(encode(forged))  # type: ignore[arg-type]
         with pytest.raises(FozoError):
@@ -250,6 +239,7 @@ def test_a_file_of_somebody_elses_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "photo.jpg"
     for content in (b"\xff\xd8\xff\xe0 no newline", b"two\nlines", b"00000000 [1, 2]\n", b"deadbeef deadbeef"):
         path.write_bytes(content)
-        with pytest.raises(FozoError, match="not a fozo journal"):
-            Journal(path, header())
+        for use in (read_journal, lambda file: Journal(file, header())):
+            with pytest.raises(FozoError, match="not a fozo journal"):
+                use(path)
         assert path.read_bytes() == content

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fozo.errors import FozoError
-from fozo.methods.common.layernorm import twin
+from fozo.methods.common.layernorm import fill, twin
 from fozo.types import Array, Batch, Engine, Tap, Taps
 
 SCALE = 0.1  # What the adapter's output is multiplied by
@@ -28,9 +28,9 @@ class Bottleneck(nn.Module):
     def __init__(self, width: int, like: Tensor) -> None:
         super().__init__()
         dim = like.shape[-1]
-        self.shapes = ((dim,), (dim,), (width, dim), (width,), (dim, width), (dim,))
+        shapes = ((dim,), (dim,), (width, dim), (width,), (dim, width), (dim,))
+        self.tensors = [like.new_zeros(shape) for shape in shapes]
         """LN weight and bias, down weight and bias, up weight and bias: the order in which theta has them."""
-        self.tensors = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in self.shapes]
         self.keep: Tensor | None = None
         """Which hidden values of which image and token dropout leaves, ``[B, T, w]``, already divided by their share;
         ``None``: all."""
@@ -78,20 +78,19 @@ class Adapters:
         self.tokens = vit.pos_embed.shape[1]
 
     def __len__(self) -> int:
-        return sum(tensor.numel() for adapter in self.adapters for tensor in adapter.tensors)
+        return sum(tensor.numel() for tensor in self.tensors)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [tensor for adapter in self.adapters for tensor in adapter.tensors]
 
     def run(self, batch: Batch, theta: Array, keep: Masks | None, share: float) -> Taps:
         """One pass with the adapters at ``theta``, of whose hidden values ``keep`` ``[adapters, B, T, w]`` stay.
 
         ``share`` is how many do on average, by which those that stay are divided.
         """
-        start = 0
-        with torch.inference_mode():
-            for i, adapter in enumerate(self.adapters):
-                for n, tensor in enumerate(adapter.tensors):
-                    part = theta[start : start + tensor.numel()].reshape(adapter.shapes[n])
-                    adapter.tensors[n] = torch.from_numpy(part).to(tensor)
-                    start += tensor.numel()
-                adapter.seen = 0
-                adapter.keep = None if keep is None else torch.from_numpy(keep[i] / share).to(adapter.tensors[0])
-            return self.engine.run(batch, taps=(Tap.FEATURES, Tap.POOLED))
+        fill(self.tensors, theta)
+        for i, adapter in enumerate(self.adapters):
+            adapter.seen = 0
+            adapter.keep = None if keep is None else torch.from_numpy(keep[i] / share).to(adapter.tensors[0])
+        return self.engine.run(batch, taps=(Tap.FEATURES, Tap.POOLED))

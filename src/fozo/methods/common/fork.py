@@ -10,27 +10,22 @@ import os
 import threading
 import time
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fozo.methods.base import Method
 
 WAIT = 10.0  # seconds, for all methods together: one that takes longer may be waiting for the fork
-
-
-class Lockable(Protocol):
-    """A method, as a fork sees it."""
-
-    lock: threading.RLock
-
-
-_methods: list[weakref.ref[Lockable]] = []  # appending and copying are atomic, unlike those of a WeakSet
+_methods: list[weakref.ref[Method[Any]]] = []  # appending and copying are atomic, unlike those of a WeakSet
 _forking = threading.Lock()
 _held: list[threading.RLock] = []
 
 
-def protect(method: Lockable) -> None:
+def protect(method: Method[Any]) -> None:
     _methods.append(weakref.ref(method, _methods.remove))
 
 
-def _alive() -> list[Lockable]:
+def _alive() -> list[Method[Any]]:
     return [method for reference in _methods.copy() if (method := reference()) is not None]
 
 

@@ -56,7 +56,7 @@ class JournalFile:
         differing = [key for key in header if self.header.get(key) != header[key]]
         if differing:
             what = f"the journal {self.path} is of {self.header.get('model')} and differs in {', '.join(differing)}"
-            raise FozoError(f"{what}; use another file for this run")
+            raise FozoError(f"{what}; use this run's own journal, or another file")
 
 
 def read_journal(path: str | os.PathLike[str]) -> JournalFile:

@@ -9,8 +9,9 @@ torch is imported inside the functions: a method has to be known to ``import foz
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.common.options import positive
+from fozo.methods.common.options import below_one, positive
 from fozo.types import Array, Batch, Engine, Floats, State, Tap
 
 if TYPE_CHECKING:
@@ -79,10 +80,10 @@ class LayerNorms:
         return sum(parameter.numel() for parameter in self.parameters)
 
     def values(self) -> Array:
-        return _flat(self.parameters)
+        return flat(self.parameters)
 
     def assign(self, values: Array) -> None:
-        _fill(self.parameters, values)
+        fill(self.parameters, values)
 
     def logits(self, images: Tensor) -> Tensor:
         logits: Tensor = self.engine.vit(images)
@@ -100,19 +101,19 @@ class LayerNorms:
         return found
 
 
-def _flat(tensors: list[Tensor]) -> Array:
+def flat(tensors: Iterable[Tensor]) -> Array:
+    """The numbers of some tensors, one after another."""
     return np.concatenate([tensor.detach().double().cpu().numpy().ravel() for tensor in tensors])
 
 
-def _fill(tensors: list[Tensor], values: Array) -> None:
+def fill(tensors: Sequence[Tensor], values: Array) -> None:
+    """Write numbers into tensors, in the order of :func:`flat`."""
     import torch
 
     with torch.inference_mode(False), torch.no_grad():
-        start = 0
-        for tensor in tensors:
-            part = values[start : start + tensor.numel()].reshape(tuple(tensor.shape))
-            tensor.copy_(torch.from_numpy(part))
-            start += tensor.numel()
+        parts = np.split(values, np.cumsum([tensor.numel() for tensor in tensors])[:-1])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(torch.from_numpy(part).view_as(tensor))
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,7 @@ class Descent:
 
     def __post_init__(self) -> None:
         positive("gradient descent", rate=self.rate, batch_size=self.batch_size)
-        if not 0 <= self.momentum < 1:
-            raise FozoError(f"momentum must lie in [0, 1), not {self.momentum}")
+        below_one("gradient descent", momentum=self.momentum)
 
     @property
     def step_size(self) -> float:
@@ -149,10 +149,15 @@ class GradientMethod(Method[D]):
         self.parameters = len(self.norms)
         self.velocity = [parameter.detach().clone().zero_() for parameter in self.norms.parameters]
 
+    def entropy_share(self, share: float) -> float:
+        """A margin that papers give as a share of the largest entropy, ln(classes)."""
+        return share * math.log(self.engine.spec.classes)
+
     def step(self, batch: Batch) -> Floats:
         import torch
 
-        from fozo.engines.torch_engine import TorchBatch, to_numpy
+        from fozo.engines.blackbox import to_numpy
+        from fozo.engines.torch_engine import TorchBatch
 
         assert isinstance(batch, TorchBatch)
         with torch.inference_mode(False), torch.enable_grad():
@@ -192,9 +197,9 @@ class GradientMethod(Method[D]):
         self.stop()
 
     def variables(self) -> State:
-        return {"norms": self.norms.values(), "velocity": _flat(self.velocity)} | super().variables()
+        return {"norms": self.norms.values(), "velocity": flat(self.velocity)} | super().variables()
 
     def assign(self, variables: State) -> None:
         super().assign(variables)
         self.norms.assign(variables["norms"].astype(np.float64))
-        _fill(self.velocity, variables["velocity"].astype(np.float64))
+        fill(self.velocity, variables["velocity"].astype(np.float64))

@@ -18,18 +18,39 @@ from fozo.methods.common.stateful import C
 from fozo.types import Array, Batch, Floats, Knobs, Spec, State, Tap
 
 
-class ActivationShift:
-    """A moving average of the stream's mean head input, and the vector from it to the source mean.
+class MovingAverage:
+    """An exponential moving average of arrays, in which the past has the weight ``decay``.
+
+    Its state is one variable called ``name``, without a row before the first array and with one after it.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], decay: float) -> None:
+        self.name, self.shape, self.decay = name, shape, decay
+        self.average: Array | None = None
+
+    def update(self, new: Array) -> None:
+        self.average = new if self.average is None else self.decay * self.average + (1 - self.decay) * new
+
+    def state(self) -> State:
+        return {self.name: np.empty((0, *self.shape)) if self.average is None else self.average[None]}
+
+    def load_state(self, state: State) -> None:
+        rows = state[self.name].astype(np.float64)
+        if len(rows) > 1:
+            raise FozoError(f"the state's {self.name!r} is {len(rows)} averages, not one; save the state again")
+        self.average = rows[0] if len(rows) else None
+
+
+class ActivationShift(MovingAverage):
+    """A moving average of the stream's mean head input ``[width]``, and the vector from it to the source mean.
 
     ``scale`` multiplies what enters the average. FOA uses 1. FOZO's program adds up the means of its + and -
     passes instead of averaging them, which is a ``scale`` of 2 and shifts by about mu_S - 2 mu_T.
     """
 
-    EMA_DECAY = 0.9
-
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self, width: int, scale: float = 1.0) -> None:
+        super().__init__("shift", (width,), decay=0.9)
         self.scale = scale
-        self.average: Array | None = None
 
     def vector(self, source_mean: Array) -> Array | None:
         """Return the shift to add to this batch, or ``None`` before the first batch has been seen."""
@@ -37,13 +58,14 @@ class ActivationShift:
 
     def observe(self, mean: npt.ArrayLike) -> None:
         """Take in a batch's mean head input ``[h]``, averaged over the candidates."""
-        new = self.scale * np.asarray(mean, dtype=np.float64)
-        old = self.average
-        self.average = new if old is None else self.EMA_DECAY * old + (1 - self.EMA_DECAY) * new
+        self.update(self.scale * np.asarray(mean, dtype=np.float64))
 
 
 class MatchingMethod(Method[C]):
-    """A method that compares features with the source's and shifts what the head reads (from FOA)."""
+    """A method that compares features with the source's and shifts what the head reads (from FOA).
+
+    Subclasses have ``shift`` and ``window`` in their ``STATE``.
+    """
 
     VARIABLE_LENGTH: ClassVar[Mapping[str, str]] = {"shift": "shifts", "window": "images"}
     shift: ActivationShift
@@ -51,7 +73,8 @@ class MatchingMethod(Method[C]):
 
     def begin_matching(self, window: int, scale: float = 1.0) -> None:
         """Start shift and window again; ``scale`` is the shift's."""
-        self.shift, self.window = ActivationShift(scale), Window(window)
+        spec = self.engine.spec
+        self.shift, self.window = ActivationShift(spec.head_width, scale), Window(window, (spec.depth, spec.dim))
 
     def moments(self, features: Floats, small: int = 2) -> Moments:
         """Statistics of a batch ``[B, ...]``, joined by the images before it where it has fewer than ``small``."""
@@ -75,27 +98,11 @@ class MatchingMethod(Method[C]):
         pooled: Floats = self.engine.run(batch, Knobs(prompts=prompts[None]), (Tap.POOLED,))[Tap.POOLED][0]
         return pooled
 
-    def variables(self) -> State:
-        spec, average, rows = self.engine.spec, self.shift.average, self.window.rows
-        return super().variables() | {
-            "shift": np.empty((0, spec.head_width)) if average is None else average[None],
-            "window": np.empty((0, spec.depth, spec.dim)) if rows is None else rows,
-        }
-
-    def assign(self, variables: State) -> None:
-        average, rows = (variables[name].astype(np.float64) for name in ("shift", "window"))
-        if len(average) > 1 or len(rows) > self.window.size:
-            what = f"{len(average)} averages of the shift and {len(rows)} images of the window"
-            raise FozoError(f"the state holds {what}, but 1 and {self.window.size} are the most; save it again")
-        super().assign(variables)
-        self.shift.average = average[0] if len(average) else None
-        self.window.rows = rows if len(rows) else None
-
 
 def first_prompts(spec: Spec, count: int, seed: int, given: npt.ArrayLike | None = None) -> Array:
     """Return ``count`` prompts ``[count, d]`` to start from: the user's own, or random ones."""
     if count < 1:
-        raise FozoError(f"at least one prompt is needed, not {count}")
+        raise FozoError(f"prompts must be at least 1, not {count}")
     if given is None:
         return starting_prompts(seed, count, spec.dim, math.prod(spec.patch_size))
     prompts = np.array(given, dtype=np.float64)

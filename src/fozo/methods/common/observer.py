@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,22 +54,17 @@ class AttachedObserver:
 
     def __init__(self, observer: Observer, method: str) -> None:
         self.observer, self.method = observer, method
-        self.failures = 0
-        self._next_report = 0.0
+        self.failures, self._next_report = 0, -math.inf
 
     def observe(self, observation: Observation) -> None:
         try:
             self.observer.observe(observation)
         except Exception:
-            self._log_failure()
-
-    def _log_failure(self) -> None:
-        self.failures += 1
-        now = time.monotonic()
-        if self.failures == 1:
-            LOG.exception("the monitor of %s failed; predictions do not depend on it", self.method)
-        elif now >= self._next_report:
-            LOG.error("the monitor of %s has failed on %d batches", self.method, self.failures)
-        else:
-            return
-        self._next_report = now + REPORT_SECONDS
+            self.failures += 1
+            if time.monotonic() < self._next_report:
+                return
+            self._next_report = time.monotonic() + REPORT_SECONDS
+            if self.failures == 1:
+                LOG.exception("the monitor of %s failed; predictions do not depend on it", self.method)
+            else:
+                LOG.error("the monitor of %s has failed on %d batches", self.method, self.failures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -59,9 +59,21 @@ def plain(config: DataclassInstance) -> dict[str, object]:
 
 
 def positive(method: str, **values: float) -> None:
+    _check(method, values, "be above 0", lambda value: value > 0)
+
+
+def share(method: str, **values: float) -> None:
+    _check(method, values, "lie in (0, 1]", lambda value: 0 < value <= 1)
+
+
+def below_one(method: str, **values: float) -> None:
+    _check(method, values, "lie in [0, 1)", lambda value: 0 <= value < 1)
+
+
+def _check(method: str, values: Mapping[str, float], words: str, holds: Callable[[float], bool]) -> None:
     for name, value in values.items():
-        if not value > 0:
-            raise FozoError(f"{method}: {name} must be above 0, not {value}")
+        if not holds(value):
+            raise FozoError(f"{method}: {name} must {words}, not {value}")
 
 
 def one_of(method: str, choices: tuple[str, ...], **values: str) -> None:

@@ -47,13 +47,16 @@ class Stateful(ABC, Generic[C]):
     engine: Engine
     config: C
     seed: int
-    lock: threading.RLock
-    journal: Journal | None
     passes_per_image: float = 1.0
     """Forward passes that the latest batch cost, as an average over its images."""
-    _metrics: dict[str, float]
-    _recorded: State  # the variables as the journal's last entry left them
-    _entries: int  # the journal's entries that led here
+
+    def _renew(self) -> None:
+        """Set what belongs to one object and to no sibling of it."""
+        self.lock = threading.RLock()
+        self.journal: Journal | None = None
+        self._recorded: State = {}  # the variables as the journal's last entry left them
+        self._entries = 0  # the journal's entries that led here
+        self._metrics: dict[str, float] = {}
 
     @abstractmethod
     def sibling(self) -> Self: ...

@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fozo.errors import FozoError
 from fozo.methods.base import Method
+from fozo.methods.common.info import MethodInfo
+from fozo.methods.common.options import NoOptions
 from fozo.methods.common.stateful import C
 from fozo.types import Answer, Batch, Floats, State
 
@@ -20,10 +22,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PREFIX = "inner."
+V = TypeVar("V")
+
+
+class PlainModel(Method[NoOptions]):
+    """The frozen model, which a wrapper is around where no method is given."""
+
+    info = MethodInfo("plain", "the frozen model", "1", "nothing", "-")
+
+    def step(self, batch: Batch) -> Floats | Answer:
+        return self.plain(batch)
 
 
 class Wrapper(Method[C]):
-    """A method around ``inner``, or around the plain model where that is ``None``.
+    """A method around ``inner``, or around the plain model where none is given.
 
     It uses the inner method itself, not a copy: they share a lock, and a reset or a state is of both. The journal is
     the outermost method's. An observer sees what the method sees that it is attached to: before an equaliser the
@@ -31,7 +43,7 @@ class Wrapper(Method[C]):
     """
 
     EXTRAS: ClassVar[tuple[str, ...]] = ("inner",)
-    inner: Method[Any] | None
+    inner: Method[Any]
 
     @classmethod
     def around(cls, method: Method[Any], **options: Any) -> Self:  # noqa: ANN401 - those of any class
@@ -39,21 +51,17 @@ class Wrapper(Method[C]):
         return cls(method.engine, method.statistics, inner=method, **options)
 
     def prepare(self) -> None:
-        self.inner = self.extras["inner"]
-        if self.inner is None:
-            return
-        if self.inner.engine is not self.engine:
-            raise FozoError(f"{self.info.name} and its inner {self.inner.info.name} need one engine; give it to both")
-        if self.inner.journal is not None:
-            name = self.inner.info.name
+        self.inner = inner = self.extras["inner"] or PlainModel(self.engine)
+        if inner.engine is not self.engine:
+            raise FozoError(f"{self.info.name} and its inner {inner.info.name} need one engine; give it to both")
+        if inner.journal is not None:
+            name = inner.info.name
             raise FozoError(f"{name} has a journal of its own; give journal= to {self.info.name} instead")
-        self.lock, self.parameters = self.inner.lock, self.inner.parameters
+        self.lock, self.parameters = inner.lock, inner.parameters
 
     def forward(self, batch: Batch) -> Floats | Answer:
         """Let the inner method adapt and predict, or only predict while frozen."""
         inner = self.inner
-        if inner is None:
-            return self.plain(batch)
         inner.report()
         inner.descriptors = inner.last_input = None
         found = inner.predict(batch) if self.frozen or inner.frozen else inner.step(batch)
@@ -65,7 +73,7 @@ class Wrapper(Method[C]):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        with nullcontext() if self.inner is None else self.inner.transaction(), super().transaction():
+        with self.inner.transaction(), super().transaction():
             yield
 
     def checkpoint(self) -> Callable[[], None]:
@@ -73,61 +81,52 @@ class Wrapper(Method[C]):
         return partial(super().assign, super().variables())
 
     def variables(self) -> State:
-        inner = {} if self.inner is None else self.inner.variables()
-        return super().variables() | {PREFIX + name: value for name, value in inner.items()}
+        return super().variables() | _prefixed(self.inner.variables())
 
     def assign(self, variables: State) -> None:
         super().assign(variables)
-        if self.inner is not None:
-            inner = {name.removeprefix(PREFIX): value for name, value in variables.items() if name.startswith(PREFIX)}
-            self.inner.assign(inner)
+        self.inner.assign({name.removeprefix(PREFIX): variables[name] for name in variables if name.startswith(PREFIX)})
 
     def variable_length(self) -> Mapping[str, str]:
-        inner = {} if self.inner is None else self.inner.variable_length()
-        return {**self.VARIABLE_LENGTH, **{PREFIX + name: PREFIX + rows for name, rows in inner.items()}}
+        inner = self.inner.variable_length()
+        return {**self.VARIABLE_LENGTH, **_prefixed({name: PREFIX + rows for name, rows in inner.items()})}
 
     def identity(self) -> dict[str, object]:
-        if self.inner is None:
+        if isinstance(self.inner, PlainModel):
             return super().identity()
         return super().identity() | {"inner": {"method": self.inner.info.name, **self.inner.identity()}}
 
     def metrics(self) -> dict[str, float]:
         with self.lock:
-            inner = {} if self.inner is None else self.inner.metrics()
-            return {PREFIX + name: value for name, value in inner.items()} | super().metrics()
+            return _prefixed(self.inner.metrics()) | super().metrics()
 
-    def freeze(self) -> None:
-        super().freeze()
-        if self.inner is not None:
-            self.inner.freeze()
-
-    def unfreeze(self) -> None:
-        super().unfreeze()
-        if self.inner is not None:
-            self.inner.unfreeze()
+    def set_frozen(self, frozen: bool) -> None:
+        super().set_frozen(frozen)
+        self.inner.set_frozen(frozen)
 
     def reset(self) -> None:
         with self.lock:
-            if self.inner is not None:
-                self.inner.reset()
+            self.inner.reset()
             super().reset()
 
     def clone(self) -> Self:
-        inner = None if self.inner is None else self.inner.clone()
-        return type(self)(self.engine, self.statistics, self.config, seed=self.seed, **{**self.extras, "inner": inner})
+        extras = {**self.extras, "inner": self.inner.clone()}
+        return type(self)(self.engine, self.statistics, self.config, seed=self.seed, **extras)
 
     def sibling(self) -> Self:
         made = super().sibling()
-        if self.inner is not None:
-            made.inner = self.inner.sibling()
-            made.extras = {**self.extras, "inner": made.inner}
-            made.lock = made.inner.lock
+        made.inner = self.inner.sibling()
+        made.lock = made.inner.lock
         return made
 
     def release(self) -> None:
         super().release()
-        if self.inner is not None:
-            self.inner.release()
+        self.inner.release()
 
     def __repr__(self) -> str:
-        return super().__repr__() if self.inner is None else f"{super().__repr__()[:-1]}, inner={self.inner!r}>"
+        own = super().__repr__()
+        return own if isinstance(self.inner, PlainModel) else f"{own[:-1]}, inner={self.inner!r}>"
+
+
+def _prefixed(values: Mapping[str, V]) -> dict[str, V]:
+    return {PREFIX + name: value for name, value in values.items()}

@@ -29,32 +29,26 @@ def checksum(point: Array) -> int:
     return zlib.crc32(np.ascontiguousarray(point, dtype="<f8").tobytes())
 
 
-def make_header(
-    fingerprint: str, model: str, seed: int | None, start: Array, identity: Mapping[str, object]
-) -> dict[str, object]:
-    """Say what a journal is of. The starting point is stored, not its seed: it is small and may have been given."""
+def encode_start(start: Array) -> dict[str, object]:
+    """The part of a header that says where a run began: not by its seed, because it may have been given."""
     text = base64.b64encode(np.ascontiguousarray(start, dtype="<f8").tobytes()).decode()
-    return {
-        **identity, "fingerprint": fingerprint, "model": model, "seed": seed, "shape": list(start.shape), "start": text,
-    }  # fmt: skip
+    return {"shape": list(start.shape), "start": text}
 
 
-def record(step: Step, point: Array) -> dict[str, object]:
-    return {**asdict(step), "led_to": checksum(point)}
-
-
-def starting_point(header: Mapping[str, Any]) -> Array:
-    shape = header.get("shape")
+def decode_start(header: Mapping[str, Any]) -> Array:
     try:
         values = np.frombuffer(base64.b64decode(str(header["start"]), validate=True), dtype="<f8")
-        if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
-            raise ValueError(f"its shape is {shape!r}")
-        if not np.isfinite(values).all():
-            raise ValueError("it is not finite")
+        shape = header["shape"]
+        if not all(type(side) is int and side >= 0 for side in shape) or not np.isfinite(values).all():
+            raise ValueError(f"{len(values)} numbers of shape {shape!r}, or not finite")
         point: Array = values.reshape(shape).copy()
     except (KeyError, TypeError, ValueError) as error:
         raise FozoError(f"the journal's first point cannot be read ({error}); restore it from a backup") from error
     return point
+
+
+def record(step: Step, point: Array) -> dict[str, object]:
+    return {**asdict(step), "led_to": checksum(point)}
 
 
 def follow(entry: Mapping[str, Any], size: int, take: Callable[[Step], Array]) -> Array:
@@ -91,17 +85,14 @@ def replay(
     if "start" not in header:
         method = header.get("method")
         raise FozoError(f"the journal {name} is of {method}, not of fozo; give it to that method's replay()")
-    if fingerprint is not None and header.get("fingerprint") != fingerprint:
-        raise FozoError(
-            f"the journal {name} is of {header.get('model')} ({str(header.get('fingerprint'))[:12]}), not of the "
-            f"model given ({fingerprint[:12]}); use that model's own journal"
-        )
+    if fingerprint is not None:
+        found.check({"fingerprint": fingerprint})
     seed = header.get("seed")
     if noise is None:
         if type(seed) is not int:
             raise FozoError(f"the run of {name} was given its own noise; pass the same noise= to replay it")
         noise = PhiloxNoise(seed)
-    point, directions = starting_point(header), noise
+    point, directions = decode_start(header), noise
 
     def advanced(entry: Mapping[str, Any]) -> None:
         nonlocal point

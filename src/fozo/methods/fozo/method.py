@@ -27,7 +27,7 @@ from fozo.core.spsa import SPSA
 from fozo.errors import FozoError
 from fozo.methods.common.matching import MatchingMethod, first_prompts
 from fozo.methods.common.options import one_of
-from fozo.methods.fozo.journal import follow, make_header, record
+from fozo.methods.fozo.journal import encode_start, follow, record
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, Knobs, Tap
 
@@ -77,11 +77,12 @@ class FOZO(MatchingMethod[FOZOConfig]):
         noise: directions to use instead of seeded gaussian ones.
 
     A journal (``journal=``) takes some hundred bytes a batch: the steps of the prompts, which :func:`fozo.replay`
-    rebuilds without a model. The statistics of recent images (activation shift, window) are not in it.
+    rebuilds without a model. :meth:`replay` restores prompts, epsilon, rate and the average loss. The statistics of
+    recent images (activation shift, window) are not in a journal and begin again; a saved state has them.
     """
 
     EXTRAS: ClassVar = ("start", "noise")
-    STATE: ClassVar = ("spsa",)
+    STATE: ClassVar = ("spsa", "shift", "window")
     UNJOURNALED: ClassVar = ("shift", "window")
     VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "average": "averages"}
     PRESETS: ClassVar = {
@@ -138,8 +139,10 @@ class FOZO(MatchingMethod[FOZOConfig]):
         return self.spsa.index
 
     def journal_header(self) -> dict[str, object]:
-        spec, seed = self.engine.spec, None if self.extras["noise"] else self.seed
-        return make_header(spec.fingerprint, spec.name, seed, self.start, self.identity())
+        spec = self.engine.spec
+        seed = None if self.extras["noise"] else self.seed
+        header = {**self.identity(), "fingerprint": spec.fingerprint, "model": spec.name, "seed": seed}
+        return header | encode_start(self.start)
 
     def record(self) -> dict[str, object]:
         assert self.spsa.last is not None
