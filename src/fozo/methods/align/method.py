@@ -43,7 +43,7 @@ from fozo.methods.base import Method
 from fozo.methods.registry import register
 from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap, Taps
 
-LARGEST_GROUP = 32  # images that are features, and go through the model, together: bounds the memory that they take
+LARGEST_GROUP = 32  # images that are measured, and go through the model, together: bounds the memory that they take
 RICH = 32.0  # effective samples beyond which those of an image's own batch would hardly add to them
 PART = 0.25  # new images that a correction is cached for, as a part of the effective samples that it rests on
 Mask = npt.NDArray[np.bool_]
