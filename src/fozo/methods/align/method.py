@@ -41,7 +41,7 @@ from fozo.methods.align.moves import BlockUpdates, layer_counts, plan
 from fozo.methods.align.targets import Targets
 from fozo.methods.base import Method
 from fozo.methods.registry import register
-from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap, Taps
+from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap
 
 LARGEST_GROUP = 32  # images that are measured, and go through the model, together: bounds the memory that they take
 RICH = 32.0  # effective samples beyond which those of an image's own batch would hardly add to them
@@ -188,22 +188,16 @@ class Align(Method[AlignConfig]):
             logits: Floats = taps[Tap.LOGITS][0]
             if not np.isfinite(logits).all():
                 return self._fall_back(plain)
-            rows, before = self._observe(domains, taps, reader), copy.copy(self.memory)
-            self.memory.add(rows)
+            vectors, content = reader(taps), contents(logits, self.targets.offsets)
+            sound = self.targets.plausible(vectors)
+            before = copy.copy(self.memory)
+            self.memory.add(Rows.pack(domains.part(sound), vectors[sound], content[sound]))
             if left:  # the next pass is planned with these images in the memory, and takes their place there
                 knobs = self._plan(self.memory.retrieve(domains.same_domain()))
                 reader = BlockUpdates(knobs, self.targets)
                 self.memory = before
-        self.counts["skipped"] -= len(rows.mean)
+        self.counts["skipped"] -= int(sound.sum())
         return logits
-
-    def _observe(self, domains: DomainEstimate, taps: Taps, reader: BlockUpdates) -> Rows:
-        """Return what is to be remembered of images: nothing of those whose tokens are implausible."""
-        vectors, content = reader(taps), contents(taps[Tap.LOGITS][0], self.targets.offsets)
-        sound = self.targets.plausible(vectors)
-        if not sound.all():
-            domains, vectors, content = domains.part(sound), vectors[sound], content[sound]
-        return Rows.pack(domains, vectors, content)
 
     def _plain(self, batch: Batch) -> Floats:
         """Predict images without adaptation; logits that are not finite even then are refused."""
