@@ -30,7 +30,7 @@ def test_asks_for_the_population_and_the_last_best_drawn_by_its_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "population", "keep_best"), [(12, 2, False), (12, 2, True), (12, 5, True), (48, 27, True), (320, 2, True)]
+    ("size", "population", "keep_best"), [(12, 2, False), (12, 2, True), (12, 5, True), (48, 27, True), (320, 9, False)]
 )
 def test_it_is_pycma(size: int, population: int, keep_best: bool) -> None:
     """Ill-conditioned and rugged, so that paths stall, mirrors are tried and points are shortened."""

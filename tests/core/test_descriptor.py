@@ -46,6 +46,7 @@ def test_colours_become_brightness_and_differences_before_it() -> None:
     expected = [red + green + blue, red - green, red + green - 2 * blue]
     found, descriptors = spectra(3, 16, 24).transform(images)
     np.testing.assert_allclose(found, np.stack(expected, axis=1), atol=5e-5)
+    assert spectra(3, 16, 24).brightness == slice(0, 1) and spectra(4, 16, 16).brightness == slice(0, 4)
     means = images.mean(axis=(2, 3)).T
     expected = [(means[0] + means[1] + means[2]) / 3**0.5, (means[0] - means[1]) / 2**0.5]
     np.testing.assert_allclose(descriptors[:, :2], np.stack(expected, axis=1), atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from fozo.core.normalisation import (
     NONE,
     InputRange,
     Normalisation,
+    check_images,
     common,
     name_of,
     recognise,
@@ -90,6 +92,18 @@ def test_objections_are_hedged_and_only_made_where_the_clean_images_contradict()
     assert "0 to 255" in (unknown.objection(images(BYTES)) or "")
     wide = unknown.objection(5 * smooth(images(CIFAR))) or ""
     assert wide.startswith("it holds values of") and "but the clean images had -0.7" in wide
+
+
+def test_a_refusal_names_the_image_the_channel_and_the_range_that_is_read(engine: fozo.Engine) -> None:
+    spec, batch = replace(engine.spec, mean=IMAGENET[0], std=IMAGENET[1], image_size=(32, 32)), images(IMAGENET)
+    batch[2, 1, 3, 4] = 500
+    with pytest.raises(
+        FozoError, match=r"image 2 of .* 500 in channel 1, where .* reads -3\.38 to 3\.77: it looks like"
+    ):
+        check_images(batch, spec, set())
+    batch[2, 1, 3, 4] = np.nan
+    with pytest.raises(FozoError, match="image 2 of the batch holds NaN"):
+        check_images(batch, spec, set())
 
 
 def test_names() -> None:

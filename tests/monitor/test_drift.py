@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fozo.errors import FozoError
-from fozo.monitor.drift import CleanImages, DriftDetector
+from fozo.monitor.drift import FOLDS, CleanImages, DriftDetector, Whitening
 from fozo.monitor.quality import QualityStatistics
 from fozo.types import Array
 from tests.monitor.conftest import CALIBRATION, Material
@@ -24,6 +24,42 @@ def invented(count: int, seed: int, shift: float = 0.0) -> Array:
 @pytest.fixture(scope="module")
 def clean() -> CleanImages:
     return CleanImages.of(invented(400, 0))
+
+
+def test_the_moments_of_clean_images_are_as_documented(clean: CleanImages) -> None:
+    """Whitening shrinks, so variances are v / (v + 0.2); T, V and S are those of images left out."""
+    features, white = invented(400, 0), clean.whitening
+    clipped = np.clip((features - features.mean(axis=0)) / features.std(axis=0), -3, 3)
+    values = np.linalg.eigvalsh(np.cov(clipped.T))
+    np.testing.assert_allclose(np.cov(white(features).T), np.diag(values / (values + 0.2)), atol=1e-9)
+    fold = np.arange(400) % FOLDS
+    unseen = np.empty_like(features)
+    for part in range(FOLDS):
+        unseen[fold == part] = Whitening.of(features[fold != part])(features[fold == part])
+    squared = np.square(unseen).sum(axis=1)
+    assert (clean.images, clean.length, clean.variance) == (400, squared.mean(), squared.var())
+    assert clean.norm == pytest.approx(np.square(np.cov(unseen.T)).sum() - squared.mean() ** 2 / 400)
+
+
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_distances_are_log_normal_with_the_documented_moments(clean: CleanImages, size: int) -> None:
+    """E Q = T and Var Q = 2 S (1 - 1/n) + V / n, so the median of Q is T / sqrt(1 + Var Q / T^2)."""
+    variance = 2 * clean.norm * (1 - 1 / size) + clean.variance / size
+    median = 1 / np.sqrt(1 + variance / clean.length**2)
+    assert clean.threshold(0.5, size, 0.25) == pytest.approx(0.25 + median * (1 / size + 1 / 400))
+    detector, rows = DriftDetector(clean), invented(size, 3)
+    images = clean.independent(clean.whitening(rows))
+    shares = 1 + sum(size < window for window in (4, 16, 64))  # tests that share the rate
+    assert detector.update(rows).threshold == pytest.approx(clean.threshold(1e-4 / shares, images, 0.25))
+
+
+def test_images_count_by_their_variance(clean: CleanImages) -> None:
+    """Four images whose variance is 0.4 T are 1 / (1/4 + 1 - 2 x 0.4) images; those of 0.5 T and more are four."""
+    rows = np.zeros((4, FEATURES))
+    for variance, images in ((0.4, 1 / 0.45), (0.5, 4.0), (2.0, 4.0), (0.0, 1.0)):
+        rows[:, 0] = np.sqrt(variance * clean.length * 3 / 4) * np.array([1, -1, 1, -1])
+        assert clean.independent(rows) == pytest.approx(images)
+    assert clean.independent(rows[:1]) == 1
 
 
 @pytest.mark.parametrize("size", [1, 4, 32, 256])

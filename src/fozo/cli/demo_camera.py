@@ -37,7 +37,7 @@ from fozo.io.system import usable_cpus
 from fozo.methods.align import Align
 from fozo.methods.noadapt import NoAdapt
 from fozo.monitor import Estimate, Event, Monitor, MonitorReference, Status
-from fozo.monitor.status import clock
+from fozo.monitor.monitor import clock
 from fozo.types import Floats
 
 SCRIPT = ("clean", "fog", "contrast", "motion_blur", "gaussian_noise", "clean")  # what happens to the camera

@@ -3,11 +3,10 @@
 from fozo.monitor.drift import CleanImages, Drift, DriftDetector
 from fozo.monitor.event import Event
 from fozo.monitor.guarded import Guarded
-from fozo.monitor.monitor import Monitor
+from fozo.monitor.monitor import Monitor, Status
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.regression import Estimate
 from fozo.monitor.signatures import Guess
-from fozo.monitor.status import Status
 
 __all__ = [
     "CleanImages", "Drift", "DriftDetector", "Estimate", "Event", "Guarded", "Guess", "Monitor", "MonitorReference",

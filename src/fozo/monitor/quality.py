@@ -7,7 +7,6 @@ model's mean and std have to be known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +24,6 @@ MIN_DEVIATIONS = 0.5  # of clean images: smaller changes of a mean are not named
 MAX_NAMED = 3
 ONLY_MORE = ("noise", "blockiness")  # only an increase of these is named; a blur lowers noise too
 UNNAMED = ("evenness of noise",)  # distinguishes corruptions, but is not meaningful to users
-UNITS: dict[str, Callable[[float], str]] = {  # how a change is written
-    "%": lambda change: f"{100 * np.expm1(change):+.0f} %",
-    "stops": lambda change: f"{change:+.1f} stops",
-    "times": lambda change: f"{'x' if change > 0 else '/'}{np.exp(abs(change)):.1f}",
-    "points": lambda change: f"{100 * change:+.0f} points",
-}
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ class Statistic:
     """One image-quality statistic."""
 
     name: str
-    unit: str  # of `UNITS`
+    unit: str  # in which `changes` writes a change
     min_change: float  # smaller changes are not reported, however significant they are
     meaning: str
 
@@ -142,7 +135,13 @@ def changes(features: Array, mean: Array, std: Array) -> tuple[dict[str, float],
         named = each.name not in UNNAMED and (change >= 0 or each.name not in ONLY_MORE)
         deviations = abs(change) / deviation
         if named and deviations >= MIN_DEVIATIONS and abs(change) >= each.min_change:
-            found.append((deviations, each.name, f"{each.name} {UNITS[each.unit](change)}"))
+            text = {
+                "%": f"{100 * np.expm1(change):+.0f} %",
+                "stops": f"{change:+.1f} stops",
+                "times": f"{'x' if change > 0 else '/'}{np.exp(abs(change)):.1f}",
+                "points": f"{100 * change:+.0f} points",
+            }[each.unit]
+            found.append((deviations, each.name, f"{each.name} {text}"))
     found.sort(reverse=True)
     octaves = [name for _, name, _ in found if name in OCTAVES]
     words = tuple(text for _, name, text in found if name not in octaves[1:])[:MAX_NAMED]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -127,13 +128,13 @@ class MonitorReference:
                 predicted = logits.argmax(axis=1)
                 correct = None if labels is None else (predicted == labels[one.indices]).astype(np.float64)
                 soft_labels = clean_probabilities[one.indices, predicted]
-                evidence.append(Evidence(one.kind, logits, signatures.coordinates(one.features), soft_labels, correct))
+                evidence.append(Evidence(logits, signatures.coordinates(one.features), soft_labels, correct))
             return Regression.of(evidence)
 
         adapted, plain = ([getattr(one, name) for one in measurements] for name in ("adapted", "plain"))
         return replace(made, signatures=signatures, adapted=regression(adapted), plain=regression(plain))
 
-    @property
+    @cached_property
     def expects_accuracy(self) -> bool:
         """Whether it gives an accuracy, not only one relative to clean images."""
         return self.adapted is not None and not self.unlabelled

@@ -13,8 +13,8 @@ their value on clean images, even for a badly calibrated model. With labels, slo
 fitted to right or wrong over all images (Platt, 1999), which gives an accuracy.
 
 **Fit.** ``w`` and ``u`` together by Laplace's approximation (Rasmussen & Williams, Gaussian Processes for Machine
-Learning, section 3.4); signal std ``s`` and lengthscale ``l`` from a grid by leave-one-kind-out cross-validation
-(section 5.4.2), so the interval is meant for a kind never seen, too.
+Learning, section 3.4). Signal std ``s`` and lengthscale ``l`` are constants: chosen for each model from a grid, by
+leave-one-kind-out cross-validation (section 5.4.2), they gave the same errors and intervals (docs/monitoring.md).
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import block_diag
 from scipy.spatial.distance import cdist
 from scipy.special import entr, expit, softmax
@@ -35,9 +33,7 @@ from fozo.types import Array, Floats
 CHUNK = 64  # predictions in a group of the calibration: as many as a monitor considers together
 COLUMNS = 6  # features of a prediction, and their means over its group
 RIDGE = np.diag([1e-6, *(1.0,) * COLUMNS])  # precision of the weights; the first is the intercept
-SIGNAL_STDS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.4)
-LENGTHSCALES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-FIRST = 0.6, 16.0  # signal std and lengthscale of the first fit
+SIGNAL_STD, LENGTHSCALE = 1.0, 32.0  # near together only their ratio s^2 / l matters
 JITTER = 1e-6
 STEPS = 40
 T95 = 2.14  # standard errors to each side: Student's t with 14 degrees of freedom, as there are 15 kinds
@@ -54,12 +50,6 @@ class Estimate:
     outside: bool = False  # whether the images look like nothing seen at calibration: the interval may be too narrow
     relative: bool = False  # whether it is a fraction of the accuracy on clean images, which is unknown without labels
 
-    @classmethod
-    def about(cls, value: float, error: float, *, outside: bool, relative: bool) -> Estimate:
-        """Make one from its standard error; an accuracy is at most 1."""
-        low, high = max(0.0, value - T95 * error), value + T95 * error
-        return cls(value, low, high if relative else min(1.0, high), outside, relative)
-
     def __str__(self) -> str:
         unit = " of that on clean images" if self.relative else ""
         hint = ", outside what was seen at calibration" if self.outside else ""
@@ -70,7 +60,6 @@ class Estimate:
 class Evidence:
     """Predictions of some images of one domain, and how probably they were right."""
 
-    kind: str
     logits: Floats
     coordinates: Array  # of each image among the signatures
     soft_labels: Array  # probability that the plain model gave to the same class for the same image uncorrupted
@@ -106,11 +95,14 @@ class Regression:
         member = np.repeat(np.eye(len(groups)), [len(i) for _, i in groups], axis=0)
         design = np.column_stack([np.ones(len(columns)), (columns - centre) / scale, member])
         coordinates = np.array([each.coordinates[i].mean(axis=0) for each, i in groups])
-        distances = cdist(coordinates, coordinates)
-        process, weight = _choose(design, soft_labels, np.array([each.kind for each, _ in groups]), distances)
-        kernel = _kernel(distances, *process)
-        found, curvature = _laplace(design, soft_labels, kernel, weight)
-        number, inverse = len(RIDGE), np.linalg.inv(kernel)
+        number, inverse = len(RIDGE), np.linalg.inv(_kernel(coordinates, SIGNAL_STD, LENGTHSCALE))
+        prior = np.zeros(number + len(groups)), block_diag(RIDGE, inverse)  # mean and precision
+        # Mode of (w, u) in one vector, and the curvature there (R&W algorithm 3.1, with the weights included). Soft
+        # labels vary less than p (1 - p), so each counts for several binary outcomes: a first fit says how many.
+        found, _ = _newton(design, soft_labels, *prior)
+        p = expit(design @ found)
+        weight = float((p * (1 - p)).mean() / max(np.square(soft_labels - p).mean(), 1e-6))
+        found, curvature = _newton(design, soft_labels, *prior, weight)
         # The score at a point is g = (x, k) times (w, K^-1 u). Its variance given the data, with H the curvature and
         # A = diag(I, K^-1), is s^2 + g^T (A H^-1 A - diag(0, K^-1)) g: R&W eq. 3.24, with the weights included.
         transform = block_diag(np.eye(number), inverse)
@@ -125,7 +117,8 @@ class Regression:
             intercept, slope = line.tolist()
         fitted = found[:number], coordinates, inverse @ found[number:], covariance
         clean = evidence[0].soft_labels
-        return cls(centre, scale, *fitted, *process, intercept, slope, float(clean.mean()), len(clean))
+        numbers = SIGNAL_STD, LENGTHSCALE, intercept, slope, float(clean.mean())
+        return cls(centre, scale, *fitted, *numbers, len(clean))
 
     def arrays(self) -> dict[str, Array]:
         numbers = self.signal_std, self.lengthscale, self.intercept, self.slope, self.clean, self.images
@@ -178,8 +171,9 @@ class Regression:
         p, error = self.predict(features, coordinates)
         value, unit = float(p.mean()), self.clean if relative else 1.0
         chance = (p * (1 - p)).sum() / len(p) ** 2 + value * (1 - value) / self.images
-        whole = float(np.sqrt(error**2 + chance))
-        return Estimate.about(value / unit, whole / unit, outside=outside, relative=relative)
+        value, half = value / unit, T95 * (float(np.sqrt(error**2 + chance)) / unit)
+        high = value + half if relative else min(1.0, value + half)  # an accuracy is at most 1
+        return Estimate(value, max(0.0, value - half), high, outside, relative)
 
     def correlation(self, other: Regression) -> float:
         """Correlation of two processes over the groups, fitted to the same images: how far their errors are shared."""
@@ -188,8 +182,7 @@ class Regression:
 
     @cached_property
     def _process(self) -> Array:  # at the groups
-        kernel = _kernel(cdist(self.coordinates, self.coordinates), self.signal_std, self.lengthscale)
-        return np.asarray(self.slope * kernel @ self.dual)
+        return np.asarray(self.slope * _kernel(self.coordinates, self.signal_std, self.lengthscale) @ self.dual)
 
 
 def prediction_features(logits: Floats) -> Array:
@@ -210,52 +203,10 @@ def _covariances(distances: Array, signal_std: float, lengthscale: float) -> Arr
     return np.asarray(signal_std**2 * np.exp(-distances / lengthscale))
 
 
-def _kernel(distances: Array, signal_std: float, lengthscale: float) -> Array:
+def _kernel(coordinates: Array, signal_std: float, lengthscale: float) -> Array:
     """K: covariances of the groups with one another."""
+    distances = cdist(coordinates, coordinates)
     return _covariances(distances, signal_std, lengthscale) + JITTER * np.eye(len(distances))
-
-
-def _choose(
-    design: Array, soft_labels: Array, kinds: npt.NDArray[np.str_], distances: Array
-) -> tuple[tuple[float, float], float]:
-    """Choose signal std and lengthscale; also return how many binary outcomes a soft label counts for.
-
-    With the working responses z and weights W of a first fit, z = x w + u + noise of variance 1/W is normal. Averaged
-    over groups and with w integrated out, y = u + noise of covariance N. With Q = (K + N)^-1, the groups B of a kind
-    given all others are normal with covariance Q_BB^-1 and residual Q_BB^-1 (Q y)_B (R&W eq. 5.12, for blocks).
-    """
-    found, _ = _laplace(design, soft_labels, _kernel(distances, *FIRST), 1.0)
-    x, member, score = design[:, : len(RIDGE)], design[:, len(RIDGE) :], design @ found
-    p = expit(score)
-    slopes = p * (1 - p) + 1e-9
-    weight = float(slopes.mean() / max(np.square(soft_labels - p).mean(), 1e-6))
-    precision, response = weight * slopes, score + (soft_labels - p) / slopes
-    total = member.T @ precision
-    average = member.T * precision / total[:, None]  # weighted means over the groups
-    x_mean, response_mean = average @ x, average @ response
-    # The weights are estimated within groups; what they leave between groups is the process.
-    deviations = x - member @ x_mean
-    within = deviations.T * precision
-    variance = np.linalg.inv(within @ deviations + RIDGE)
-    y = response_mean - x_mean @ (variance @ within @ (response - member @ response_mean))
-    noise = np.diag(1 / total) + x_mean @ variance @ x_mean.T
-    blocks = [np.flatnonzero(kinds == kind) for kind in dict.fromkeys(kinds)]
-
-    def log_likelihood(process: tuple[float, float]) -> float:
-        q = np.linalg.inv(_kernel(distances, *process) + noise)
-        qy, total = q @ y, 0.0
-        for block in blocks:
-            q_block = q[np.ix_(block, block)]
-            total += float(np.linalg.slogdet(q_block)[1] - qy[block] @ np.linalg.solve(q_block, qy[block])) / 2
-        return total
-
-    return max(product(SIGNAL_STDS, LENGTHSCALES), key=log_likelihood), weight
-
-
-def _laplace(design: Array, soft_labels: Array, kernel: Array, weight: float) -> tuple[Array, Array]:
-    """Mode of (w, u), in one vector, and the curvature there (R&W algorithm 3.1, with the weights included)."""
-    precision = block_diag(RIDGE, np.linalg.inv(kernel))
-    return _newton(design, soft_labels, np.zeros(len(precision)), precision, weight)
 
 
 def _newton(design: Array, target: Array, mean: Array, precision: Array, weight: float = 1.0) -> tuple[Array, Array]:

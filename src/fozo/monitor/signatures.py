@@ -87,7 +87,7 @@ class Signatures:
         mean, expected = self.coordinates(features).mean(axis=0), 1 / len(features) + 1 / self.images + ERROR
         found = {kind: _nearest(line, mean) for kind, line in zip(self.kinds, self.points, strict=True)}
         found["clean"] = float(np.square(mean).sum()), 0.0
-        best = min(found, key=lambda kind: found[kind][0])
+        best = min(found, key=found.__getitem__)
         near = found[best][0] + 2 * expected * np.log(LIKELIHOOD_RATIO)
         others = sorted((distance, kind) for kind, (distance, _) in found.items() if kind != best and distance < near)
         normalised = found[best][0] / len(mean) / expected
