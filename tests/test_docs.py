@@ -24,20 +24,40 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_readme_s_python_runs_as_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One block after another, in a folder that has the files they name; only the weights are not fetched."""
-    timm = pytest.importorskip("timm")
-    create = partial(timm.create_model, depth=2)
-    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: create(name))
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One that has the files that the README names."""
     (tmp_path / "camera").mkdir()
     write_frames(tmp_path / "camera" / "clean", 12, seed=0)
     write_frames(tmp_path / "camera" / "today", 8, seed=1)
-    code = "\n".join(blocks("python"))
-    (tmp_path / "pasted.py").write_text(code)
+    return tmp_path
+
+
+def test_the_readme_s_python_runs_as_pasted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block after another; only the weights are not fetched."""
+    timm = pytest.importorskip("timm")
+    create = partial(timm.create_model, depth=2)
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: create(name))
+    monkeypatch.chdir(folder)
+    (folder / "pasted.py").write_text("\n".join(blocks("python")))
     assert len(blocks("python")) >= 2
-    seen = runpy.run_path(str(tmp_path / "pasted.py"))
+    seen = runpy.run_path(str(folder / "pasted.py"))
     assert seen["logits"].shape == (1, 1000) and isinstance(seen["adapter"], fozo.Method)
+
+
+def test_the_readme_s_five_lines_run_in_a_plain_process(folder: Path) -> None:
+    """As users run them, without what tests/conftest.py declares for torchvision."""
+
+    def plainly(code: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-W", "ignore", "-c", code]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+    timm = plainly("import timm")
+    if timm.returncode:
+        pytest.skip(f"plain Python cannot import timm here: {timm.stderr.splitlines()[-1]}")
+    code = next(block for block in blocks("python") if "timm" in block)
+    run = plainly(code.replace("pretrained=True", "depth=2") + "\nprint(logits.shape)")
+    assert "(1, 1000)" in run.stdout, run.stderr
 
 
 def test_the_readme_has_the_two_commands_and_links_that_lead_somewhere() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import onnxruntime
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 
 import fozo
 from fozo import export
@@ -21,13 +19,13 @@ from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.quant.fragile import fragile_layers
 from fozo.quant.onnx_int8 import linear_layers
-from fozo.types import Knobs, Tap
-from tests.helpers import VARIANTS, random_images, random_vit, run
+from fozo.types import NO_KNOBS, Knobs, Tap
+from tests.helpers import HALF, VARIANTS, random_images, random_vit, run
 
 
 @pytest.fixture(scope="module")
 def model() -> fozo.Engine:
-    return fozo.load_engine(random_vit(), mean=0.5, std=0.5)
+    return fozo.load_engine(random_vit(), **HALF)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +36,14 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("cat", "dog"):
         (root / name).mkdir()
         for i in range(5):
-            pixels = rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / name / f"{i}.png")
+            Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(root / name / f"{i}.png")
     return root
+
+
+def error(one: fozo.Engine, other: fozo.Engine, images: np.ndarray, knobs: Knobs = NO_KNOBS) -> float:
+    """Root mean square difference of the features, as a part of their deviation."""
+    expected, got = (run(engine, images, knobs)[Tap.FEATURES] for engine in (one, other))
+    return float(np.sqrt(((got - expected) ** 2).mean() / expected.var()))
 
 
 def test_the_file_is_a_valid_model_of_standard_operators(model: fozo.Engine, tmp_path: Path) -> None:
@@ -101,10 +104,8 @@ def test_int8_is_close_and_a_model_of_its_own(model: fozo.Engine, photographs: P
     engine = fozo.load_engine(path)
     assert engine.spec == spec
     images = random_images(6).clip(-1, 1)  # as calibrated: pixels in [0, 1], normalised by 0.5 and 0.5
-    for knobs in (Knobs(), Knobs(prompts=0.1 * np.random.default_rng(0).standard_normal((2, 3, 24)))):
-        expected, got = (run(one, images, knobs)[Tap.FEATURES] for one in (model, engine))
-        error = np.sqrt(((got - expected) ** 2).mean() / expected.var())
-        assert 1e-4 < error < 0.08, error
+    for knobs in (NO_KNOBS, Knobs(prompts=0.1 * np.random.default_rng(0).standard_normal((2, 3, 24)))):
+        assert 1e-4 < error(model, engine, images, knobs) < 0.08
     source = fozo.calibrate(model, [images])
     with pytest.raises(FozoError, match="collect them again with this model"):
         fozo.FOZO(engine, source)
@@ -134,15 +135,12 @@ def test_int8_leaves_out_a_layer_with_a_massive_activation(photographs: Path, tm
     with torch.no_grad():
         vit.get_parameter("blocks.2.mlp.fc1.bias")[5] = 3000.0
         vit.get_parameter("blocks.2.mlp.fc2.weight")[:, 5] *= 1e-3
-    model = fozo.load_engine(vit, mean=0.5, std=0.5)
-    path = tmp_path / "model.onnx"
+    model, path = fozo.load_engine(vit, **HALF), tmp_path / "model.onnx"
     export(model, path, int8=int8, calibration=photographs if int8 == "static" else None)
     written = onnx.load(path)
     left = linear_layers(written)
     assert [node.input[1] for node in written.graph.node if node.name in left] == ["blocks.2.mlp.fc2.weight"]
-    images = random_images(6).clip(-1, 1)
-    expected, got = (run(one, images)[Tap.FEATURES] for one in (model, fozo.load_engine(path)))
-    assert np.sqrt(((got - expected) ** 2).mean() / expected.var()) < 0.08
+    assert error(model, fozo.load_engine(path), random_images(6).clip(-1, 1)) < 0.08
 
 
 def test_the_real_vit_tiny_has_one_fragile_layer(real_weights: Path) -> None:
@@ -153,12 +151,9 @@ def test_the_real_vit_tiny_has_one_fragile_layer(real_weights: Path) -> None:
 
 def test_static_int8_calibrates_gray_and_oblong_models(photographs: Path, tmp_path: Path) -> None:
     a = VARIANTS["gray_oblong"]
-    model = fozo.load_engine(random_vit(a), mean=0.5, std=0.5)
-    export(model, tmp_path / "model.onnx", int8="static", calibration=photographs)
-    engine = fozo.load_engine(tmp_path / "model.onnx")
-    images = random_images(4, architecture=a)
-    expected, got = (run(one, images)[Tap.FEATURES] for one in (model, engine))
-    assert 1e-4 < np.sqrt(((got - expected) ** 2).mean() / expected.var()) < 0.2
+    model, path = fozo.load_engine(random_vit(a), **HALF), tmp_path / "model.onnx"
+    export(model, path, int8="static", calibration=photographs)
+    assert 1e-4 < error(model, fozo.load_engine(path), random_images(4, architecture=a)) < 0.2
 
 
 def test_what_cannot_be_exported_is_refused(model: fozo.Engine, photographs: Path, tmp_path: Path) -> None:
@@ -186,26 +181,3 @@ def test_onnx_is_asked_for_where_it_is_missing(
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(FozoError, match=r"pip install 'fozo\[export\]'"):
         export(model, tmp_path / "model.onnx")
-
-
-def test_the_command(tmp_path: Path) -> None:
-    vit = random_vit()
-    weights, out, names = tmp_path / "vit.safetensors", tmp_path / "model.onnx", tmp_path / "names.txt"
-    save_file(vit.state_dict(), weights)
-    names.write_text("".join(f"thing {i}\n" for i in range(7)))
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fozo", "export", str(weights), "-o", str(out), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-    options = ["--heads", "3", "--mean", "0.5", "--std", "0.25", "--labels", str(names)]
-    done = run(*options, "--int8", "dynamic")
-    assert done.returncode == 0, done.stderr
-    assert "7 classes" in done.stdout and "-int8d" in done.stdout and done.stderr == ""
-    spec = fozo.load_engine(out).spec
-    assert spec.mean == (0.5,) * 3 and spec.std == (0.25,) * 3 and spec.labels == tuple(f"thing {i}" for i in range(7))
-    assert spec.fingerprint == fozo.load_engine(vit).spec.fingerprint + "-int8d"
-    before = out.read_bytes()
-    failed = run(*options, "--int8", "static")
-    assert failed.returncode == 2 and failed.stderr.count("\n") == 1 and "--calibration" in failed.stderr
-    assert out.read_bytes() == before

@@ -132,12 +132,6 @@ def test_the_layers_name_every_package() -> None:
     assert named == packages - {"__init__", "__main__"} and "exhaustive = true" in text
 
 
-def test_the_page_of_methods_has_a_row_for_each() -> None:
-    """``python -m benchmarks.methods`` writes docs/methods.md; run it again after adding a method."""
-    rows = (REPO / "docs" / "methods.md").read_text(encoding="utf-8").lower()
-    assert [name for name in fozo.list_methods() if f"\n| {name} |" not in rows] == []
-
-
 def test_a_batch_is_checked_once_and_converted_once(
     tmp_path: Path, source: fozo.SourceStatistics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,13 +162,3 @@ def test_a_batch_is_checked_once_and_converted_once(
     logits = adapter(images)
     assert logits.dtype == np.float32 and len(checks) == 1
     assert taps == {"pooled", "cls", "patch_mean", "patch_variance"}  # only what is read
-
-
-def test_command_line() -> None:
-    listing = subprocess.run(
-        [sys.executable, "-m", "fozo", "methods"], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert "noadapt" in listing.stdout and "CVPR 2026" in listing.stdout and "align" in listing.stdout
-    assert "\x1b" not in listing.stdout  # no colours into a pipe
-    wrong = subprocess.run([sys.executable, "-m", "fozo", "nonsense"], capture_output=True, text=True, timeout=120)
-    assert wrong.returncode == 2

@@ -37,11 +37,11 @@ def batches(folder: Path, spec: fozo.Spec, size: int = 64, step: int = 1) -> Ite
 def test_clean_accuracy_is_the_published_one(tiny: fozo.Engine, real_images: Path) -> None:
     """timm reports 75.46 % on the whole validation set with its own crops; these are resized to 256 and cropped.
 
-    Of these 4000 every twentieth is taken: all of them would take minutes, and say nothing more of the code.
+    Of these 4000 every fortieth is taken: all of them would take minutes, and say nothing more of the code.
     """
     method = fozo.NoAdapt(tiny)
-    hits = [method(images).argmax(axis=1) == labels for images, labels in batches(real_images, tiny.spec, step=20)]
-    assert np.concatenate(hits).sum() == pytest.approx(156, abs=1)  # a near tie may fall the other way elsewhere
+    hits = [method(images).argmax(axis=1) == labels for images, labels in batches(real_images, tiny.spec, step=40)]
+    assert np.concatenate(hits).sum() == pytest.approx(73, abs=1)  # a near tie may fall the other way elsewhere
 
 
 def test_logits_equal_timms_with_the_same_weights(tiny: fozo.Engine, real_weights: Path, real_images: Path) -> None:
@@ -59,11 +59,11 @@ def test_logits_equal_timms_with_the_same_weights(tiny: fozo.Engine, real_weight
 
 def test_fozo_adapts_to_low_contrast(tiny: fozo.Engine, real_images: Path) -> None:
     """The published method runs on a real model and shift, stays finite, and its own objective falls."""
-    clean = [images for images, _ in batches(real_images, tiny.spec, size=16, step=64)]
+    clean = [images for images, _ in batches(real_images, tiny.spec, size=16, step=100)]
     source = fozo.calibrate(tiny, clean)
     method = fozo.FOZO(tiny, source, passes=2, seed=0)
     losses = []
-    for _ in range(5):
+    for _ in range(4):
         assert np.isfinite(method(clean[0] * 0.15)).all()
         losses.append(method.metrics()["loss"])
     assert min(losses[1:]) < losses[0]
@@ -71,7 +71,7 @@ def test_fozo_adapts_to_low_contrast(tiny: fozo.Engine, real_images: Path) -> No
 
 def test_align_restores_accuracy_on_faded_images(tiny: fozo.Engine, real_images: Path) -> None:
     """One pass, a tenth of the contrast: half or more of what the plain model loses comes back, at no clean price."""
-    clean, *parts = list(batches(real_images, tiny.spec, size=48, step=40))
+    clean, *parts = list(batches(real_images, tiny.spec, size=40, step=50))
     source = fozo.calibrate(tiny, [clean[0]])
     labels = np.concatenate([labels for _, labels in parts])
 

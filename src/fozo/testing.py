@@ -73,16 +73,14 @@ def same(one: State, other: State) -> bool:
     )
 
 
-class _Unchanged:
-    """Remembers a method's state, and fails if it has changed."""
-
-    def __init__(self, method: Method[Any]) -> None:
-        self.method, self.state = method, method.state()
-        self.seen = method.metrics(), method.passes_per_image
-
-    def __call__(self, why: str) -> None:
-        assert same(self.state, self.method.state()), f"{why} changed the state"
-        assert (self.method.metrics(), self.method.passes_per_image) == self.seen, f"{why} changed metrics or passes"
+@contextmanager
+def _refused_unchanged(method: Method[Any], what: str) -> Iterator[None]:
+    """Expect a refusal that leaves the method as it was."""
+    state, reported = method.state(), (method.metrics(), method.passes_per_image)
+    with refused(what):
+        yield
+    assert same(state, method.state()), f"{what}, refused, changed the state"
+    assert (method.metrics(), method.passes_per_image) == reported, f"{what}, refused, changed metrics or passes"
 
 
 def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> None:
@@ -177,22 +175,19 @@ def _check_refused_states(factory: Factory, batches: Sequence[Images]) -> None:
             spoiled = value.copy()
             spoiled.flat[0] = np.nan
             bad[f"NaN in {name}"] = {**good, name: spoiled}
-    unchanged = _Unchanged(method)
     for what, state in bad.items():
-        with refused(f"a state with {what}"):
+        with _refused_unchanged(method, f"a state with {what}"):
             method.load_state(state)
-        unchanged(f"a refused state ({what})")
 
 
 def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
     method, twin = _after(batches[:2], factory(), factory())
-    unchanged, step = _Unchanged(method), method.step
+    step = method.step
     for what, wrong in bad_images(method.engine.spec).items():
         if wrong.ndim == 3:  # an engine refuses it, a method takes it as a batch of one
             continue
-        with refused(what):
+        with _refused_unchanged(method, what):
             method(wrong)
-        unchanged(f"a refused batch ({what})")
 
     def failing(batch: Batch) -> Floats:
         raise FozoError(f"after {_logits(step(batch)).shape}")
@@ -200,9 +195,8 @@ def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
     # Both at the end of a step, when everything has changed.
     for what, broken in (("a step that raised", failing), ("a NaN", lambda batch: _logits(step(batch)) * np.nan)):
         method.step = broken  # type: ignore[method-assign]
-        with refused(what):
+        with _refused_unchanged(method, what):
             method(batches[2])
-        unchanged(what)
     method.step = step  # type: ignore[method-assign]
     for images in batches[2:]:
         assert np.array_equal(method(images), twin(images)), "after refused batches predictions differ"
@@ -350,12 +344,12 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
     each = (1, len(batch), spec.depth, spec.dim)
     own = Move(1 + 0.1 * numbers.standard_normal(each), 0.1 * numbers.standard_normal(each))
     part = Move(own.scale[:, 1:2], own.shift[:, 1:2])
+    first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
     pairs = {"cls": (Knobs(cls=own), Knobs(cls=part)), "patches": (Knobs(patches=own), Knobs(patches=part))}
     for name, (all_images, second) in pairs.items():
         moved = engine.run(batch, all_images, tuple(Tap))
         alone = engine.run(batch.part(slice(1, 2)), second)[Tap.LOGITS]
         _close(alone, moved[Tap.LOGITS][:, 1:2], tolerance, f"an image's own {name} move, alone")
-        first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
         assert np.allclose(moved[Tap.PATCH_MEAN][:, :, 0], first), "taps are to be read before the move"
         moves = name == "patches" or spec.class_token
         assert np.allclose(moved[Tap.LOGITS], plain) != moves, f"the {name} move does nothing, or there is no token"

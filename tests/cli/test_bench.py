@@ -19,7 +19,7 @@ Command: TypeAlias = tuple[object, ...]
 @pytest.fixture
 def command(recipe: Path, weights: Path, photos: Path, tmp_path: Path) -> Command:
     """Run the recipe; results are in ``runs``."""
-    return ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs")
+    return ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs", "--threads", 1)
 
 
 def test_the_list(call: Call) -> None:
@@ -28,7 +28,6 @@ def test_the_list(call: Call) -> None:
 
 
 def test_a_recipe_from_the_command_line(call: Call, command: Command, tmp_path: Path) -> None:
-    command = (*command, "--threads", 1)
     code, out, errors = call(*command, "--seeds", "0,3", "--severity", 2)
     assert code == 0 and errors == ""  # quiet into a pipe: one line for each experiment
     assert [line.split(":")[0] for line in out.splitlines()] == [
@@ -57,35 +56,31 @@ def test_workers_share_the_processors_that_may_be_used(
         return Stream(*given, **options)
 
     monkeypatch.setattr(run, "Stream", spy)
-    assert call(*command)[0] == 0
+    assert call(*command[:-2])[0] == 0
     results = [read_json(path) for path in (tmp_path / "runs").rglob("experiment.json")]
     assert [result["threads"] for result in results] == [3, 3] == streams
 
 
-def test_passes_of_a_user_s_recipe(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
+def test_passes_of_a_user_s_recipe(call: Call, command: Command, recipe: Path, tmp_path: Path) -> None:
     """Rows that become one experiment are run once, and ``auto`` stays with the method."""
-    recipe = tmp_path / "mine.toml"
     rows = "".join(
         f'[[row]]\nlabel = "{label}"\nmethod = "align"\noptions = {{ passes = {passes} }}\n'
         for label, passes in (("one", 1), ("Align, 2 passes", 2), ("Align, 4 passes", 4), ("freely", '"auto"'))
     )
     recipe.write_text(RECIPE.split("[[row]]")[0] + rows)
-    command = ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs")
     code, out, errors = call(*command, "--passes", 2)
     assert (code, errors) == (0, "")
-    assert [line.split(":")[0] for line in out.splitlines()] == [
-        "mine-2passes Align, 2 passes seed 0", "mine-2passes freely seed 0",
-    ]  # fmt: skip
-    assert len(list((tmp_path / "runs" / "mine-2passes").glob("*/result.json"))) == 2
+    labels = [line.split(":")[0] for line in out.splitlines()]
+    assert labels == ["small-2passes Align, 2 passes seed 0", "small-2passes freely seed 0"]
+    assert len(list((tmp_path / "runs" / "small-2passes").glob("*/result.json"))) == 2
 
 
-def test_rows_that_are_one_experiment_are_run_once(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
-    recipe = tmp_path / "twice.toml"
+def test_rows_that_are_one_experiment_are_run_once(call: Call, command: Command, recipe: Path, tmp_path: Path) -> None:
     recipe.write_text(RECIPE + '[[row]]\nlabel = "again"\nmethod = "align"\n')
-    runs, page = tmp_path / "runs", tmp_path / "page.html"
-    code, out, _ = call("bench", recipe, "--model", weights, "--imagenet", photos, "--out", runs)
+    page = tmp_path / "page.html"
+    code, out, _ = call(*command)
     assert code == 0 and len(out.splitlines()) == 2
-    assert call("report", runs, "-o", page)[0] == 0
+    assert call("report", tmp_path / "runs", "-o", page)[0] == 0
     lines = page.with_suffix(".md").read_text().splitlines()
     rows = [line for line in lines if line.startswith(("| Align", "| again"))]
     assert len(rows) == 2 and rows[0].split("|")[2:] == rows[1].split("|")[2:]
@@ -121,11 +116,9 @@ def test_bad_input_is_one_sentence_and_code_2(
 
 
 def test_a_row_that_cannot_run_is_refused_before_any_other_has_run(
-    call: Call, weights: Path, photos: Path, tmp_path: Path
+    call: Call, command: Command, recipe: Path, tmp_path: Path
 ) -> None:
     """``--passes 3`` ran the rows before FOZO's for 40 seconds."""
-    recipe, runs = tmp_path / "mine.toml", tmp_path / "runs"
-    given = ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", runs)
     for row, sentence in (
         ('method = "fozo"\noptions = { passes = 3 }', "an even number of passes"),
         ('method = "align"\noptions = { speed = 1 }', "align has no option 'speed'"),
@@ -133,9 +126,9 @@ def test_a_row_that_cannot_run_is_refused_before_any_other_has_run(
         ('method = "magic"', "no method 'magic'"),
     ):
         recipe.write_text(f'{RECIPE}[[row]]\nlabel = "last"\n{row}\n')
-        code, out, errors = call(*given)
+        code, out, errors = call(*command)
         assert (code, out) == (2, "") and sentence in errors and len(errors.splitlines()) == 1
-        assert not runs.exists()
+        assert not (tmp_path / "runs").exists()
 
 
 def test_a_second_command_in_the_same_folder_is_refused(call: Call, command: Command, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import torch
 import fozo
 from fozo.cli import options, progress
 from fozo.cli.progress import Progress
-from fozo.data import check
 from fozo.errors import FozoError
 from fozo.types import Tap
 from tests.cli.conftest import Call
@@ -54,16 +53,6 @@ def test_threads_are_pytorchs_too(call: Call, weights: Path, photos: Path, tmp_p
         assert code == 2 and "threads is 0; give a whole number from 1 up" in errors
     finally:
         torch.set_num_threads(before)
-
-
-def test_control_c_anywhere_is_130(call: Call, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(check, "check_image_set", interrupt)
-    monkeypatch.setattr("fozo.data.corrupt_tree.corrupt_tree", interrupt)
-    for command in (("data", "check", photos), ("corrupt", photos, photos / "out")):
-        assert call(*command) == (130, "", "fozo: interrupted\n")
 
 
 def test_values() -> None:
@@ -145,6 +134,20 @@ def test_scales_for_calibrate_and_adapt(call: Call, weights: Path, photos: Path,
     assert code == 2 and ": there is no folder" in errors
     code, _, errors = call("quantise", weights, photos, "--count", 0, "-o", scales)
     assert code == 2 and "count is 0" in errors
+
+
+def test_export(call: Call, weights: Path, tmp_path: Path) -> None:
+    out, names = tmp_path / "model.onnx", tmp_path / "names.txt"
+    names.write_text("".join(f"thing {i}\n" for i in range(6)))
+    given = ("export", weights, "-o", out, "--mean", 0.5, "--std", 0.25, "--labels", names)
+    code, said, errors = call(*given, "--int8", "dynamic")
+    assert (code, errors) == (0, "") and "6 classes" in said and "-int8d" in said
+    spec = fozo.load_engine(out).spec
+    assert (spec.mean, spec.std, spec.labels) == ((0.5,) * 3, (0.25,) * 3, tuple(names.read_text().splitlines()))
+    assert spec.fingerprint == fozo.load_engine(weights).spec.fingerprint + "-int8d"
+    before = out.read_bytes()
+    code, _, errors = call(*given, "--int8", "static")
+    assert code == 2 and errors.count("\n") == 1 and "--calibration" in errors and out.read_bytes() == before
 
 
 def test_a_model_that_the_user_quantised_is_adapted_as_it_is(weights: Path, photos: Path, tmp_path: Path) -> None:

@@ -46,12 +46,23 @@ def check(
     ] = False,
 ) -> None:
     """Say what an image set is, and which of its files are broken (then the exit code is 2)."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     from fozo.cli.progress import Progress
     from fozo.data.check import check_image_set
 
     with closing(Progress()) as progress:
         report = check_image_set(path, layout, labels=labels, full=full, progress=partial(progress, "checking"))
-    for name, value in report.rows():
-        print(f"{name}: {value}")
+    console = Console()
+    if console.is_terminal:
+        table = Table(show_header=False)
+        for name, value in report.rows():
+            table.add_row(Text(name), Text(value))  # a file name may hold brackets, which are not markup
+        console.print(table)
+    else:
+        for name, value in report.rows():
+            print(f"{name}: {value}")
     if report.broken:
         raise typer.Exit(2)
