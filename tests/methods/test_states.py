@@ -67,7 +67,6 @@ def value(name: str, place: int, number: float) -> Damage:
         ("align", value("correction_scalars", 2, -1.0)),
         ("align", lambda state: {"mean": state["mean"].astype("float32")}),
         ("fozo", rows(2, "average")),
-        ("fozo", rows(2, "shift")),
         ("fozo", rows(9, "window")),
         ("fozo", value("pace", 0, -1.0)),
         ("fozo", value("pace", 0, 0.5)),
