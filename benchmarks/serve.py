@@ -45,7 +45,7 @@ from benchmarks.common import in_turn, markdown
 from fozo.data import sample
 from fozo.io.system import usable_cpus
 from fozo.methods.align.config import AlignConfig
-from fozo.methods.align.retrieval import RetrievalConfig
+from fozo.methods.align.memory import RetrievalConfig
 from fozo.serve.cameras import Camera
 from fozo.serve.store import StateFolder
 
@@ -112,6 +112,13 @@ class Server:
         assert found, "the server did not start"
         self.port = int(found[1])
 
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+
     def processor(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -125,16 +132,6 @@ class Server:
 
 
 @contextmanager
-def serving(subject: Subject, *options: str) -> Iterator[Server]:
-    server = Server(subject, *options)
-    try:
-        yield server
-    finally:
-        server.process.terminate()
-        server.process.wait(60)
-
-
-@contextmanager
 def frames_file(subject: Subject) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "frames.npy"
@@ -142,15 +139,11 @@ def frames_file(subject: Subject) -> Iterator[Path]:
         yield path
 
 
-def client(server: Server, frames: Path, cameras: int, *options: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.serve_client", str(server.port), NAME, str(frames)]
-    command += ["--cameras", str(cameras), *map(str, options)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
 def measured(server: Server, frames: Path, cameras: int, *options: object) -> dict[str, float]:
     """Let cameras send for a while: what the client says, and processor seconds of the server."""
-    with client(server, frames, cameras, "--warm", *options) as process:
+    command = [sys.executable, "-m", "benchmarks.serve_client", str(server.port), NAME, str(frames)]
+    command += ["--cameras", str(cameras), "--warm", *map(str, options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begin\n"
         before = server.processor()
@@ -176,7 +169,7 @@ def throughput(subject: Subject, rounds: int, seconds: float) -> Iterator[list[s
         "adapter": lambda: loop(adapter, subject.frames, seconds),
         "plain, 8 at a time": lambda: loop(plain, subject.frames, seconds, 8),
     }
-    with serving(subject) as server, frames_file(subject) as path:
+    with Server(subject) as server, frames_file(subject) as path:
 
         def served(cameras: int) -> tuple[float, float]:
             found = measured(server, path, cameras, "--seconds", seconds, "--prefix", f"{cameras}-")
@@ -200,7 +193,7 @@ def throughput(subject: Subject, rounds: int, seconds: float) -> Iterator[list[s
 
 
 def latency(subject: Subject, seconds: float) -> Iterator[list[str]]:
-    with serving(subject) as server, frames_file(subject) as path:
+    with Server(subject) as server, frames_file(subject) as path:
         for cameras in CAMERAS:
             found = measured(server, path, cameras, "--seconds", seconds, "--rate", subject.rate)
             sent = found["images"] / found["seconds"]
@@ -229,7 +222,7 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
                 camera.save()
                 camera.close()
             options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
-            with serving(subject, *options) as server, frames_file(subject) as path:
+            with Server(subject, *options) as server, frames_file(subject) as path:
                 residents = []
                 for cameras in HELD:
                     for _ in range(2):  # and again, so that all threads have worked
@@ -243,7 +236,7 @@ def soak(subject: Subject, minutes: float, cameras: int = 8) -> Iterator[list[st
     """A line a minute."""
     with (
         tempfile.TemporaryDirectory() as state,
-        serving(subject, "--state", state) as server,
+        Server(subject, "--state", state) as server,
         frames_file(subject) as path,
     ):
         began, sent = time.monotonic(), 0.0
@@ -284,10 +277,8 @@ def main() -> None:
             names += [f"{each}, processor" for each in loops] + [f"{each}, clock" for each in loops]
             print(markdown(names, throughput(subject, a.rounds, a.seconds)), "", sep="\n", flush=True)
         if "latency" in a.only:
-            print(
-                markdown(["model", "cameras", "frames/s", "p50 (ms)", "p99 (ms)"], latency(subject, 3 * a.seconds)),
-                flush=True,
-            )
+            names = ["model", "cameras", "frames/s", "p50 (ms)", "p99 (ms)"]
+            print(markdown(names, latency(subject, 3 * a.seconds)), flush=True)
         if "memory" in a.only:
             names = ["model", "capacity", *(f"{n} (MB)" for n in HELD), "a camera (MB)", "from 1 (MB)", "arrays (MB)"]
             print(markdown(names, memory(subject)), "", sep="\n", flush=True)

@@ -20,10 +20,10 @@ from safetensors.torch import save_file
 
 import fozo
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
-from fozo.bench.report.page import page
+from fozo.bench.report.page import write_report
 from fozo.bench.report.timeline import page as timeline_page
 from fozo.bench.report.timeline import read_events
-from fozo.bench.store import Store, collect
+from fozo.bench.store import Store
 from fozo.cli.folder_page import folder_page
 from fozo.cli.folder_run import BatchLine, read_folder_run
 from fozo.core.statistics import SourceStatistics
@@ -55,7 +55,7 @@ def joined(parts: Parts) -> bytes:
 @cache
 def engine() -> fozo.Engine:
     torch.set_num_threads(1)
-    return fozo.load_engine(random_vit())
+    return fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
 @cache
@@ -160,10 +160,8 @@ def scales(folder: Path) -> Reader:
 
 @cache
 def watched() -> tuple[Method[Any], fozo.MonitorReference]:
-    known = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
-    batches = [random_images(32, seed=100 + i) for i in range(2)]
-    adapter = fozo.create("align", known, fozo.calibrate(known, batches))
-    shape = known.spec.image_shape
+    adapter = fozo.create("align", engine(), source())
+    shape = adapter.engine.spec.image_shape
     pixels = np.random.default_rng(0).integers(0, 256, (16, *shape[1:], shape[0]), dtype=np.uint8)
     return adapter, fozo.MonitorReference.collect(adapter, pixels, sample=2)
 
@@ -270,7 +268,7 @@ def report(folder: Path) -> Reader:
             file.write_bytes(content)
         target = list(good)[data[0] % len(good) if data else 0]
         target.write_bytes(lines(data[1:].split(b"\n")) if target.suffix == ".jsonl" else data[1:])
-        page(collect(folder / "runs"), list(map(str, store.stale())))
+        write_report(folder / "runs", folder / "report.html")
 
     return Reader(read, [[text] for text in texts], joined, "result")
 

@@ -3,7 +3,8 @@
     python tests/kill.py --kills 1000 [--seed 0] [--only bench]
 
 For each command in turn a new folder is made, the command is started in it, killed one to three times and then left to
-finish. Two kills of five wait for the next temporary file to be written, where most could go wrong. Counted are results
+finish. Two kills of five wait for the next temporary file to be written, where most could go wrong. One run of
+``fozo bench`` is killed 20 times, each time a few batches further on; another meets a full disk. Counted are results
 that differ from the undisturbed ones, continuations that were refused, files left behind that an undisturbed command
 does not leave, other than temporary files younger than an hour, and processes left behind. The exit code is 0 if all of
 these are zero. Commands run in children of one process that has imported everything once.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -21,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 RECIPE = """
@@ -29,7 +32,7 @@ calibration = 16
 kinds = ["brightness", "contrast"]
 severity = 3
 images = {images}
-batch_size = 4
+batch_size = {batch}
 [[row]]
 label = "Align"
 method = "align"
@@ -52,8 +55,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "bench --workers 2": ("bench", f"{MADE}/more.toml", *BENCH, "--seeds", "0,1", "--workers", "2"),
     "report": ("report", f"{MADE}/out", "-o", "report.html"),
 }
+SINGLE = ("bench", f"{MADE}/single.toml", *BENCH)  # batches of one image, for faults between two of them
+OFTEN, FULL, KILLS = "bench 20 times", "bench, disk full", 20
+LIMIT = 20_000  # bytes of a file on a full disk: some batches' records
 TIMES = ("costs.jsonl", "conditions.json")
 """Files that say how long something took; like folders and other programs' temporary files they count by name only."""
+
+
+FAULTS = ("differing", "refused", "litter", "orphans")
 
 
 @dataclass
@@ -67,15 +76,14 @@ class Count:
     orphans: list[str] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        return [
-            f"{what}: {each}"
-            for what in ("differing", "refused", "litter", "orphans")
-            for each in dict.fromkeys(getattr(self, what))
-        ]
+        return [f"{what}: {each}" for what in FAULTS for each in dict.fromkeys(getattr(self, what))]
 
 
-def start(command: Iterable[str], folder: Path) -> int:
-    """Run ``fozo ...`` in a child with ``folder`` to itself and a session of its own; return its pid."""
+def start(command: Iterable[str], folder: Path, limit: int = resource.RLIM_INFINITY) -> int:
+    """Run ``fozo ...`` in a child with ``folder`` to itself and a session of its own; return its pid.
+
+    No file that it writes may have more than ``limit`` bytes.
+    """
     pid = os.fork()
     if pid:
         return pid
@@ -83,6 +91,7 @@ def start(command: Iterable[str], folder: Path) -> int:
     try:
         os.setsid()
         os.chdir(folder)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         (folder / "tmp").mkdir(exist_ok=True)
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
         said = os.open(folder / "said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -139,8 +148,8 @@ def prepare(folder: Path) -> None:
             path = folder / "photos" / str(number % 3) / f"{number:02}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).convert("RGB").save(path)
-    (folder / "mine.toml").write_text(RECIPE.format(images=40))
-    (folder / "more.toml").write_text(RECIPE.format(images=160))
+    for name, images, batch in (("mine", 40, 4), ("more", 160, 4), ("single", 88, 1)):
+        (folder / f"{name}.toml").write_text(RECIPE.format(images=images, batch=batch))
     shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.npz"), folder / "stats.npz")
     run(("bench", "mine.toml", *BENCH), folder)
 
@@ -179,72 +188,110 @@ def left_running(sessions: Iterable[int]) -> list[str]:
         time.sleep(0.05)
 
 
+def recorded(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("records.jsonl"))
+
+
 def torment(
-    command: tuple[str, ...], folder: Path, whole: dict[str, bytes], seconds: float, times: int, draw: random.Random
+    command: tuple[str, ...], folder: Path, whole: dict[str, bytes], times: int, moment: Callable[[int], None]
 ) -> Count:
-    """Kill a command some times in one folder, let it finish, and look at what it left."""
+    """Kill a command some times in one folder, each time when ``moment`` has come, and let it finish."""
     count, sessions = Count(), []
     folder.mkdir()
     for _ in range(times):
         pid = start(command, folder)
         sessions.append(pid)
-        let_run(pid, draw.uniform(0, seconds))
-        let_run(pid, draw.choice((0, 0, 0, seconds / 3, seconds / 3)), lambda: any(folder.rglob("*.part")))
+        moment(pid)
         os.kill(pid, signal.SIGKILL)  # of a child that has ended this does nothing, as nobody has waited for it yet
         code = wait(pid)
         count.kills += code == -signal.SIGKILL
         if code > 0:
             count.refused.append((folder / "said.txt").read_text().strip())
+    finish(command, folder, whole, count)
+    count.orphans += left_running(sessions)
+    return count
+
+
+def finish(command: tuple[str, ...], folder: Path, whole: dict[str, bytes], count: Count) -> None:
+    """Let a command finish, and look at what it left."""
     code = wait(start(command, folder))
     if code:
         count.refused.append(f"exit code {code}: {(folder / 'said.txt').read_text().strip()}")
-        return count
+        return
     found = results(folder)
     count.differing += [name for name in whole if found.get(name) != whole[name] and not name.startswith("tmp/")]
     # Temporary files stay until they are an hour old, but in a folder of runs, which is locked.
     recent = {name for name in found if ".fozo.part" in name and command[0] != "bench"}
     count.litter += [name for name in found if name not in whole and name not in recent]
-    count.orphans += left_running(sessions)
+
+
+def fill_disk(command: tuple[str, ...], folder: Path, whole: dict[str, bytes]) -> Count:
+    """Let a run's files reach their limit: it ends with one sentence, leaves whole records, and can go on."""
+    count = Count()
+    for name in (name for name in whole if "/calibration/" in name):  # which is larger than the limit
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(whole[name])
+    code, said = wait(start(command, folder, LIMIT)), (folder / "said.txt").read_text().strip()
+    # Where the limit cuts a line in two, the system writes the first half and reports no error of its own.
+    told = "cannot write" in said and ("File too large" in said or "no space left" in said) and "\n" not in said
+    if code != 2 or not told or not recorded(folder) or any(folder.rglob("result.json")):
+        count.refused.append(f"exit code {code} after {recorded(folder)} records: {said}")
+    torn = [path for path in folder.rglob("records.jsonl") if not path.read_bytes().endswith(b"\n")]
+    count.litter += [path.name for path in (*folder.rglob("*.part"), *torn)]
+    finish(command, folder, whole, count)
     return count
 
 
 def kill(kills: int, seed: int, only: str, show: Callable[[str], None]) -> dict[str, Count]:
-    """Kill the commands in turn until there were enough kills."""
+    """Kill the commands in turn, each once and then a few times, until there were enough kills."""
     draw = random.Random(seed)
     chosen = {name: command for name, command in COMMANDS.items() if name.startswith(only)}
-    counts = {name: Count() for name in chosen}
+    counts: dict[str, Count] = {}
     with tempfile.TemporaryDirectory(prefix="fozo-kill-") as name:
-        root = Path(name)
+        root, trial = Path(name), Path(name) / "trial"
         prepare(root / "prepared")
-        undisturbed: dict[str, tuple[dict[str, bytes], float]] = {}
-        for label, command in chosen.items():
-            folder = root / "whole"
-            folder.mkdir()
+
+        def undisturbed(command: tuple[str, ...]) -> tuple[dict[str, bytes], float]:
+            trial.mkdir()
             began = time.monotonic()
-            run(command, folder)
-            seconds = time.monotonic() - began
-            undisturbed[label] = results(folder), seconds
-            shutil.rmtree(folder)
-        done = 0
-        while done < kills:
+            run(command, trial)
+            seconds, found = time.monotonic() - began, results(trial)
+            shutil.rmtree(trial)
+            return found, seconds
+
+        def add(label: str, one: Count) -> None:
+            total = counts.setdefault(label, Count())
+            total.kills += one.kills
+            for what in FAULTS:
+                getattr(total, what).extend(getattr(one, what))
+            for fault in one.faults():
+                show(f"{label}: {fault}")
+            shutil.rmtree(trial)
+
+        def any_moment(pid: int, seconds: float) -> None:
+            let_run(pid, draw.uniform(0, seconds))
+            let_run(pid, draw.choice((0, 0, 0, seconds / 3, seconds / 3)), lambda: any(trial.rglob("*.part")))
+
+        def some_records_later(pid: int) -> None:
+            goal = recorded(trial) + draw.randrange(6)
+            let_run(pid, 30, lambda: recorded(trial) >= goal)
+            let_run(pid, draw.uniform(0, 0.005))
+
+        wholes: dict[str, tuple[dict[str, bytes], float]] = {}
+        while sum(each.kills for each in counts.values()) < kills:
             for label, command in chosen.items():
-                if done >= kills:
-                    break
-                times = min(draw.choice((1, 1, 2, 3)), kills - done)
-                whole, seconds = undisturbed[label]
-                one = torment(command, root / "trial", whole, seconds, times, draw)
+                times = draw.choice((1, 1, 2, 3)) if label in wholes else 1
+                if label not in wholes:
+                    wholes[label] = undisturbed(command)
+                whole, seconds = wholes[label]
+                one = torment(command, trial, whole, times, partial(any_moment, seconds=seconds))
                 if not one.kills:  # it was timed on a busier machine
-                    undisturbed[label] = whole, 0.7 * seconds
-                total = counts[label]
-                total.kills += one.kills
-                if done // 100 < (done + one.kills) // 100:
-                    show(f"{done + one.kills} kills")
-                done += one.kills
-                for what in ("differing", "refused", "litter", "orphans"):
-                    getattr(total, what).extend(getattr(one, what))
-                for fault in one.faults():
-                    show(f"{label}: {fault}")
-                shutil.rmtree(root / "trial")
+                    wholes[label] = whole, 0.7 * seconds
+                add(label, one)
+        if OFTEN.startswith(only):
+            whole, _ = undisturbed(SINGLE)
+            add(OFTEN, torment(SINGLE, trial, whole, KILLS, some_records_later))
+            add(FULL, fill_disk(SINGLE, trial, whole))
     return counts
 
 
@@ -259,14 +306,12 @@ def main() -> None:
     from fozo.bench.run import run_experiment
 
     assert run_experiment.__kwdefaults__ is not None
-    run_experiment.__kwdefaults__["save_seconds"] = 0.05  # so that runs of a second have states to go on from
+    run_experiment.__kwdefaults__["save_seconds"] = 0.01  # so that runs of a second have states to go on from
     began = time.monotonic()
     counts = kill(options.kills, options.seed, options.only, lambda line: print(line, flush=True))
-    heads = ("command", "kills", "differing", "refused", "litter", "orphans")
-    print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(*heads))
-    for label, each in counts.items():
-        numbers = [len(part) for part in (each.differing, each.refused, each.litter, each.orphans)]
-        print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(label, each.kills, *numbers))
+    rows = [(label, each.kills, *(len(getattr(each, what)) for what in FAULTS)) for label, each in counts.items()]
+    for row in (("command", "kills", *FAULTS), *rows):
+        print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(*row))
     print(f"{sum(each.kills for each in counts.values())} kills in {time.monotonic() - began:.0f} s")
     sys.exit(any(each.faults() for each in counts.values()))
 

@@ -1,4 +1,7 @@
-"""Tests of Ray clusters run in a process of their own, because Ray may end the process that it is used in."""
+"""Tests of Ray clusters run in a process of their own, because Ray may end the process that it is used in.
+
+They share one cluster: starting and stopping it takes longer than most of them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,10 +34,11 @@ LIMIT, PER_START = 300.0, 60.0
 """Seconds that the cases may take at least, and for each second that ``import ray`` takes now: 1 to 2 when idle."""
 
 
-def run_cases(path: Path, passed: int, home: Path) -> None:
-    """Run a file of cases and expect them to pass; only where Ray itself broke down are they tried again."""
+def run_cases(paths: Sequence[Path], passed: int, home: Path) -> None:
+    """Run files of cases and expect them to pass; only where Ray itself broke down are they tried again."""
     environment = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
-    cases = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-o", "addopts=", str(path)]
+    options = ["-n", "0", "-p", "no:cacheprovider", "-p", __name__, "--timeout", "0"]  # the limit below scales
+    cases = [sys.executable, "-m", "pytest", *options, *map(str, paths)]
     for _ in range(3):
         start = time.monotonic()
         subprocess.run([sys.executable, "-c", "import ray"], check=True, env=environment)
@@ -51,15 +54,15 @@ def run_cases(path: Path, passed: int, home: Path) -> None:
     assert run.returncode == 0 and f"{passed} passed" in output, output
 
 
-@contextmanager
-def two_nodes() -> Iterator[str]:
-    """A cluster of two nodes of one processor each on this machine; gives its address."""
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """The address of a cluster of two nodes of one processor each on this machine."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_agent_register_timeout_ms": "120000"}
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
-        cluster.add_node(num_cpus=1)
-        yield cluster.address
+        made.add_node(num_cpus=1)
+        yield made.address
     finally:
-        cluster.shutdown()  # type: ignore[no-untyped-call]
+        made.shutdown()  # type: ignore[no-untyped-call]

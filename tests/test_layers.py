@@ -25,8 +25,6 @@ RETIRED = {
     "monitor": ["kept", "place", "places", "reach", "amplitude"],
 }  # fmt: skip
 """Words that no name may have, by the package in which they are retired; in all by default."""
-ALLOWED = {"looks_like", "looks_like_timm", "looks_like_transformers", "looks_like_torchvision"}
-"""Names in which a retired word is the right one."""
 
 
 def package(path: Path) -> str:
@@ -81,7 +79,7 @@ def test_retired_names_are_gone() -> None:
         for node in ast.walk(tree):
             for name in defined(node):
                 words = {word.lower() for word in re.findall(r"[a-z]+|[A-Z][a-z]*", name)}
-                if words & retired and name not in ALLOWED:
+                if words & retired:
                     found.append(f"{path.relative_to(REPO)}:{getattr(node, 'lineno', 0)}: {name}")
     assert not found, "\n".join(found)
 

@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -152,12 +153,12 @@ def test_a_batch_is_checked_once_and_converted_once(
         check_images(*given)
 
     monkeypatch.setattr(graph, "check_images", counting)
-    execute, taps = engine.execute, set()
+    execute, taps = engine.execute, set[str]()
 
-    def noting(feeds: dict[str, np.ndarray], outputs: list[str]) -> list[np.ndarray]:
+    def noting(outputs: Sequence[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         taps.update(outputs)
         assert all(value.dtype == np.float32 for value in feeds.values())
-        return execute(feeds, outputs)
+        return execute(outputs, feeds)
 
     monkeypatch.setattr(engine, "execute", noting)
     images = random_images(64) * np.float32(0.3)

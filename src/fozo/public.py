@@ -174,8 +174,6 @@ def export(
     _check(target, engine, int8, calibration)
     spec = engine.spec
     if labels is not None:
-        if len(labels) != spec.classes:
-            raise FozoError(f"{len(labels)} labels were given for the {spec.classes} classes of {spec.name}")
         spec = replace(spec, labels=tuple(labels))
     from fozo.engines.onnx.export import build_graph, write_model
     from fozo.engines.torch_engine import TorchEngine

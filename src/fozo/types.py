@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -80,12 +80,23 @@ class Spec:
         for name, given in (("labels", self.labels), ("subset", self.subset)):
             if given is not None and len(given) != self.classes:
                 raise FozoError(
-                    f"{self.name} was given {len(given)} {name} for {self.classes} classes; give one for each"
+                    f"{len(given)} {name} were given for the {self.classes} classes of {self.name}; give one for each"
                 )
 
     def label(self, output: int) -> str:
         """Name an output: its class where that is known, else its number."""
         return str(int(output)) if self.labels is None else self.labels[output]
+
+    def restricted(self, classes: Sequence[int]) -> Spec:
+        """The same model with only some classes of its head."""
+        if self.subset is not None:
+            raise FozoError(f"{self.name} has only {self.classes} of its classes already; leave classes= out")
+        if not classes or len(set(classes)) < len(classes) or min(classes) < 0 or max(classes) >= self.classes:
+            raise FozoError(
+                f"classes must be distinct indices below {self.classes}, at least one; check the class mask"
+            )
+        labels = None if self.labels is None else tuple(self.labels[i] for i in classes)
+        return replace(self, classes=len(classes), subset=tuple(classes), labels=labels)
 
     @cached_property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -299,10 +310,3 @@ def engine_repr(engine: Engine) -> str:
     return (
         f"<{type(engine).__name__} {spec.name}: {channels}x{height}x{width} to {spec.classes} classes, {engine.device}>"
     )
-
-
-def check_classes(classes: Sequence[int], total: int) -> list[int]:
-    """Refuse classes that are not distinct indices below ``total``."""
-    if not classes or len(set(classes)) < len(classes) or min(classes) < 0 or max(classes) >= total:
-        raise FozoError(f"classes must be distinct indices below {total}, at least one; check the class mask")
-    return list(classes)

@@ -1,13 +1,13 @@
 """A Ray cluster of two nodes gives the same bytes as one process, also when a worker is killed.
 
-test_ray_executor.py runs this file in a process of its own.
+tests/serve/test_ray.py runs this file, and gives it the cluster.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,6 @@ from fozo.bench.ray_executor import run_on_ray
 from fozo.bench.store import Run
 from fozo.errors import FozoError
 from tests.bench.test_executors import nothing, timeless, work
-from tests.ray_process import two_nodes
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with two_nodes() as address:
-        yield address
 
 
 def mortal(tombstone: Path) -> Callable[[Experiment, Setup, str], Run]:
@@ -89,7 +82,6 @@ def test_a_node_that_does_not_share_the_folder_refuses(
 
 
 def test_an_address_without_an_answer_is_reported_at_once(weights: Path, photos: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
     with pytest.raises(FozoError, match=r"no answer at 127\.0\.0\.1:1 "):
         run_on_ray(*work(weights, photos, tmp_path), address="127.0.0.1:1", finished=nothing)
     assert not list(tmp_path.iterdir())

@@ -13,6 +13,7 @@ from fozo.bench.executors import Setup, run_local
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths
 from fozo.bench.store import Run
+from fozo.data import sample
 
 
 def work(weights: Path, photos: Path, out: Path) -> tuple[list[Experiment], Setup]:
@@ -34,9 +35,10 @@ def timeless(out: Path) -> dict[str, bytes]:
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
 
 
-def test_workers_give_the_same_bytes_and_a_killed_one_is_replaced(weights: Path, photos: Path, tmp_path: Path) -> None:
+def test_workers_give_the_same_bytes_and_a_killed_one_is_replaced(tmp_path: Path) -> None:
     alone: list[str] = []
-    run_local(*work(weights, photos, tmp_path / "one"), finished=lambda run: alone.append(run.folder.name))
+    model, images = sample.MODELS["float32"], sample.IMAGES  # ONNX: workers need not import torch
+    run_local(*work(model, images, tmp_path / "one"), finished=lambda run: alone.append(run.folder.name))
     together: list[str] = []
     killed: list[int] = []
 
@@ -51,9 +53,7 @@ def test_workers_give_the_same_bytes_and_a_killed_one_is_replaced(weights: Path,
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    run_local(
-        *work(weights, photos, tmp_path / "two"), workers=2, finished=lambda run: together.append(run.folder.name)
-    )
+    run_local(*work(model, images, tmp_path / "two"), workers=2, finished=lambda run: together.append(run.folder.name))
     killer.join()
     assert len(killed) == 1 and sorted(together) == sorted(alone) and len(alone) == 4
     assert timeless(tmp_path / "one") == timeless(tmp_path / "two")

@@ -1,4 +1,4 @@
-"""Running on Ray: what needs no cluster, and ray_cases.py in a process of its own."""
+"""Running on Ray: what needs no cluster; ray_cases.py has the rest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,6 @@ from fozo.bench.resources import Show
 from fozo.bench.store import Run
 from fozo.errors import FozoError
 from tests.bench.test_executors import nothing, work
-from tests.ray_process import run_cases
-
-
-@pytest.mark.ray
-def test_a_cluster(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs Ray: pip install 'fozo[ray]'")
-    run_cases(Path(__file__).with_name("ray_cases.py"), 3, tmp_path)
 
 
 def test_without_ray_one_sentence_says_how_to_install_it(

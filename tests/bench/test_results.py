@@ -14,10 +14,9 @@ from scipy.stats import t as student
 from benchmarks import conclusions, narrow, results
 from benchmarks.cells import Cell, Gain, Row, read_evidence, standing
 from benchmarks.methods import MARKS, replaced
-from benchmarks.narrow import over_seeds
 from benchmarks.pack import pack
 from benchmarks.reproduction import FIGURES, MEASURED, effect, verdict
-from fozo.bench.measures import BatchRecord, measure, score
+from fozo.bench.measures import score
 from fozo.bench.plan import Recipe, Setting, load_recipe, names
 from fozo.bench.store import CONDITIONS, RESULT, Run, Store, collect
 from fozo.data.corruptions import KINDS
@@ -350,41 +349,3 @@ def test_rows_that_the_last_recipe_does_not_know_are_refused(tmp_path: Path) -> 
     with pytest.raises(FozoError, match=r"align-.* is no row of the recipe of .*new; name the newest folder last"):
         pack(tmp_path / "a.tar.xz", [tmp_path / "old", tmp_path / "new"])
     assert not (tmp_path / "a.tar.xz").exists()
-
-
-# --- pairs of batches -------------------------------------------------------------------------------------------------
-
-
-def batch(index: int, domain: str, correct: int, images: int) -> BatchRecord:
-    return replace(SCORED, index=index, domain=domain, correct=correct, images=images)
-
-
-def test_paired_intervals_cover_the_truth() -> None:
-    """Two batches a domain, 15 domains: in simulation the interval holds the true difference about 95 % of the time."""
-    generator = np.random.default_rng(1)
-    held, times = 0, 200
-    for _ in range(times):
-        ours, theirs = [], []
-        for index in range(30):
-            hard = generator.random(64)  # how hard an image is, for both
-            domain = f"kind{index // 2}/5"
-            theirs.append(batch(index, domain, int((hard < 0.4).sum()), 64))
-            flips = generator.random(64)
-            ours.append(batch(index, domain, int((np.where(flips < 0.2, generator.random(64), hard) < 0.4).sum()), 64))
-        gain = over_seeds([(ours, theirs)])
-        within = gain.within
-        assert within is not None
-        held += within.low <= 0 <= within.high
-    assert 0.88 < held / times < 0.99 and within is not None
-    loose = measure(ours).average_interval
-    assert within.high - within.low < loose.high - loose.low  # which is what pairing is for
-    assert gain.value == pytest.approx(measure(ours).average - measure(theirs).average)
-
-
-def test_what_cannot_be_paired() -> None:
-    one = [batch(0, "fog/5", 3, 8), batch(1, "fog/5", 4, 8), batch(2, "snow/5", 5, 8)]
-    alone = over_seeds([(one, one)])
-    assert (alone.value, alone.within, alone.side) == (0.0, None, 0)  # snow has a single batch
-    assert over_seeds([(one[:2], one[:2])]) == over_seeds([(one[:2], one[:2])])
-    with pytest.raises(FozoError, match="the same batches"):
-        over_seeds([(one, [*one[:2], replace(one[2], images=7)])])

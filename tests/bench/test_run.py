@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 import fozo
 from fozo import quant
 from fozo.bench import resources as resources_module
+from fozo.bench.checkpoints import Checkpoints
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths, Resources, Show
 from fozo.bench.run import run_experiment
@@ -33,8 +35,10 @@ from tests.bench.test_executors import timeless
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
 OPTIONS: dict[str, dict[str, Value]] = {
-    "foa": {"passes": 3}, "zoa": {"min_batch": 2}, "cazo": {"passes": 3, "blocks": "1"},
+    "foa": {"passes": 3}, "zoa": {"min_batch": 2}, "cazo": {"passes": 3, "blocks": "1"}, "eata": {"e_margin": 2.0},
+    "sar": {"e_margin": 2.0}, "deyo": {"e_margin": 2.0, "plpd_threshold": -1.0},
 }  # fmt: skip
+"""So that every image is learned from, in few passes."""
 
 
 class Stop(Exception):
@@ -82,7 +86,9 @@ def test_kept_pixels_are_those_that_would_be_made_again(
 
 
 @pytest.mark.parametrize("method", sorted(fozo.list_methods()))
-def test_an_interrupted_run_ends_with_the_same_bytes(method: str, weights: Path, paths: Paths, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_with_the_same_bytes_and_says_what_it_did(
+    method: str, weights: Path, paths: Paths, tmp_path: Path
+) -> None:
     experiment = make(weights, method)
     cache, store = tmp_path / "cache", Store(tmp_path / "broken")
     whole = run_experiment(experiment, opened(paths, cache), Store(tmp_path / "whole"), save_seconds=0)
@@ -93,11 +99,29 @@ def test_an_interrupted_run_ends_with_the_same_bytes(method: str, weights: Path,
     assert parts.measures == whole.measures and timeless(parts.folder) == timeless(whole.folder)
     assert sorted(timeless(whole.folder)) == [".lock", "experiment.json", "records.jsonl", "result.json"]
 
+    want = {"sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2, "pea": 2, "cazo": 3}.get(method, 1)
+    lines = (whole.folder / "records.jsonl").read_bytes()
+    assert whole.measures.passes_per_image == want and lines.count(b'"passes":%d,' % want) == 6
+    losses = [record.metrics.get("loss") for record in whole.records()]
+    if method in ("gain", "pea"):
+        assert losses == [None] * 6 and {"gain": b'"strength":', "pea": b'"mean_entropy":'}[method] in lines
+    elif method in ("noadapt", "lame", "t3a", "neo"):
+        assert losses == [None] * 6 and b'"loss":null,"epsilon":null,"rate":null}' in lines
+    elif method in ("align", "equalise"):
+        assert b'"loss":null,"epsilon":null,"rate":null,"shift":' in lines and b'"effective_sample_size":' in lines
+    else:
+        reported = [loss for loss in losses if loss is not None]
+        assert np.isfinite(reported).all() and len(set(reported)) == len(reported)
+        assert len(reported) == 6 or (method == "eata" and reported)  # which leaves out images much like earlier ones
+
 
 def test_what_is_recorded(weights: Path, paths: Paths, tmp_path: Path) -> None:
     resources = opened(paths, tmp_path / "cache")
     experiment = make(weights, seed=3, label="FOZO")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / ".source.npz.0123abcd.fozo.part").touch()  # of a command that was killed
     run = run_experiment(experiment, resources, Store(tmp_path / "runs"), command="fozo bench x")
+    assert not list(tmp_path.rglob("*.part"))
     found = run.records()
     assert [(r.index, r.domain, r.images) for r in found] == [
         (0, "brightness/3", 8), (1, "brightness/3", 8), (2, "brightness/3", 4),
@@ -190,18 +214,12 @@ def test_a_folder_begun_with_another_model_or_other_images_is_refused(
         run_experiment(experiment, opened(paths, cache), store)
 
 
-def test_an_unfinished_run_keeps_its_number_of_threads(weights: Path, paths: Paths, tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs")
-    with pytest.raises(Stop):
-        run_experiment(make(weights), opened(paths, tmp_path), store, threads=1, show=stop_at(8))
-    run = run_experiment(make(weights), opened(paths, tmp_path), store, threads=2)
-    assert run.conditions.environment.threads == 1 == torch.get_num_threads()
-
-
-def test_an_exported_model_runs_on_the_threads_that_the_run_began_with(
+def test_an_unfinished_run_keeps_its_number_of_threads(
     weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fozo.export(fozo.load_engine(weights), tmp_path / "vit.onnx")
+    """PyTorch's are set for the process, an exported model's when it is loaded."""
+    exported = tmp_path / "vit.onnx"
+    fozo.export(fozo.load_engine(weights), exported)
     used = []
 
     def load(model: str, options: LoadOptions) -> fozo.Engine:
@@ -209,11 +227,25 @@ def test_an_exported_model_runs_on_the_threads_that_the_run_began_with(
         return fozo.load_engine(model, options)
 
     monkeypatch.setattr(resources_module, "load_engine", load)
-    store, experiment = Store(tmp_path / "runs"), make(tmp_path / "vit.onnx")
-    with pytest.raises(Stop):
-        run_experiment(experiment, opened(paths, tmp_path), store, threads=1, show=stop_at(8))
-    run_experiment(experiment, opened(paths, tmp_path), store, threads=2)
-    assert used == [1, 1]
+    store = Store(tmp_path / "runs")
+    for model in (weights, exported):
+        with pytest.raises(Stop):
+            run_experiment(make(model), opened(paths, tmp_path), store, threads=1, show=stop_at(8))
+        run = run_experiment(make(model), opened(paths, tmp_path), store, threads=2)
+        assert run.conditions.environment.threads == 1 == torch.get_num_threads()
+    assert used == [None, None, 1, 1]
+
+
+def test_states_are_found_whatever_the_name_of_their_run(tmp_path: Path) -> None:
+    """A star in the name of its output broke ``fozo adapt``."""
+    states = Checkpoints(tmp_path, ".a*[b].csv.state-", seconds=0)
+    method = Mock(save=Path.touch)
+    (tmp_path / ".a*[b].csv.state-x.npz").touch()
+    for done in (3, 12):
+        states.save(method, done)
+    assert [states.restore(method, most) for most in (20, 11)] == [12, 0]
+    states.clear()
+    assert [path.name for path in tmp_path.iterdir()] == [".a*[b].csv.state-x.npz"]
 
 
 def test_options_reach_the_method(weights: Path, paths: Paths, tmp_path: Path) -> None:
@@ -229,29 +261,6 @@ def test_options_reach_the_method(weights: Path, paths: Paths, tmp_path: Path) -
     assert tent.config.batch_size == 8
     with pytest.raises(FozoError, match="did you mean 'fozo'"):
         resources.inputs(make(weights, "fozzo"), images)
-
-
-@pytest.mark.parametrize("method", sorted(fozo.list_methods()))
-def test_every_method_reports_its_passes_and_what_it_descends(
-    method: str, weights: Path, paths: Paths, tmp_path: Path
-) -> None:
-    options = {**OPTIONS.get(method, {}), **({"e_margin": 2.0} if method in ("eata", "sar", "deyo") else {})}
-    options |= {"plpd_threshold": -1.0} if method == "deyo" else {}  # so that every image is learned from
-    run = run_experiment(make(weights, method, options=options), opened(paths, tmp_path), Store(tmp_path / "runs"))
-    want = {"sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2, "pea": 2, "cazo": 3}.get(method, 1)
-    lines = (run.folder / "records.jsonl").read_bytes()
-    assert run.measures.passes_per_image == want and lines.count(b'"passes":%d,' % want) == 6
-    losses = [record.metrics.get("loss") for record in run.records()]
-    if method in ("gain", "pea"):
-        assert losses == [None] * 6 and {"gain": b'"strength":', "pea": b'"mean_entropy":'}[method] in lines
-    elif method in ("noadapt", "lame", "t3a", "neo"):
-        assert losses == [None] * 6 and b'"loss":null,"epsilon":null,"rate":null}' in lines
-    elif method in ("align", "equalise"):
-        assert b'"loss":null,"epsilon":null,"rate":null,"shift":' in lines and b'"effective_sample_size":' in lines
-    else:
-        reported = [loss for loss in losses if loss is not None]
-        assert np.isfinite(reported).all() and len(set(reported)) == len(reported)
-        assert len(reported) == 6 or (method == "eata" and reported)  # which leaves out images much like earlier ones
 
 
 def test_passes_may_change_from_batch_to_batch(

@@ -63,7 +63,7 @@ def test_accuracies_are_of_the_same_images(camera: CameraRun) -> None:
         ((estimate, truth),) = scene.windows  # fewer than 64 images: all of them
         assert float(adapted) == pytest.approx(100 * truth, abs=0.06)
         assert float(expected) == pytest.approx(100 * estimate.value, abs=0.06)
-    gains = [scene.accuracy("adapted") - scene.accuracy("plain") for scene in camera.scenes[1:-1]]
+    gains = [100 * (scene.correct("adapted") - scene.correct("plain")) / IMAGES for scene in camera.scenes[1:-1]]
     assert camera.gain.value == pytest.approx(np.mean(gains)) and camera.gain.side == 1
     running = camera.running_accuracy("plain")
     assert len(running) == len(camera.steps) and camera.steps[-1].images == 6 * IMAGES

@@ -16,6 +16,7 @@ import pytest
 
 from fozo import cli
 from fozo.cli import explain
+from fozo.data import sample
 from fozo.errors import FozoError
 from fozo.methods import registry
 from tests.cli.conftest import Call
@@ -247,30 +248,30 @@ main()
 """Runs a command that is killed at its n-th file, written and not yet renamed: the worst moment."""
 
 
-@pytest.mark.parametrize("command", ["calibrate", "corrupt", "export", "int8"])
-def test_the_next_run_sweeps_what_a_kill_left(weights: Path, photos: Path, tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "files"),
+    [
+        (["calibrate", sample.MODELS["float32"], "pictures", "-o", "out/stats.npz"], 0),
+        (["corrupt", "pictures", "out/tree", "--kinds", "contrast", "--size", 32, "--workers", 1], 2),
+        (["export", "vit.safetensors", "-o", "out/model.onnx"], 0),
+        (["export", "vit.safetensors", "-o", "out/model.onnx", "--int8", "dynamic"], 0),
+    ],
+)
+def test_the_next_run_sweeps_what_a_kill_left(
+    arguments: list[object], files: int, call: Call, weights: Path, photos: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     out = tmp_path / "out"
     out.mkdir()
-    pictures = tmp_path / "pictures" / "a"
-    shutil.copytree(photos, pictures)
-    arguments: dict[str, list[object]] = {
-        "calibrate": ["calibrate", weights, photos, "-o", out / "stats.npz"],
-        "corrupt": ["corrupt", pictures.parent, out / "tree", "--kinds", "contrast", "--size", 32, "--workers", 1],
-        "export": ["export", weights, "-o", out / "model.onnx"],
-        "int8": ["export", weights, "-o", out / "model.onnx", "--int8", "dynamic"],
-    }
-
-    def run(files: int) -> int:
-        script = [sys.executable, "-c", KILLED, str(files), *map(str, arguments[command])]
-        return subprocess.run(script, capture_output=True, timeout=120).returncode
-
-    assert run(2 if command == "corrupt" else 0) == -signal.SIGKILL
+    shutil.copytree(photos, tmp_path / "pictures" / "a")
+    given = [weights if argument == "vit.safetensors" else argument for argument in arguments]
+    assert program(tmp_path, "-c", KILLED, files, *given).returncode == -signal.SIGKILL
     litter = [path for path in out.rglob(".*") if ".part" in path.name]
     assert litter, "a kill that leaves nothing tests nothing"
     for path in litter:
         os.utime(path, (0, 0))  # as if the kill was long ago
-    assert run(10**6) == 0
-    assert not list(out.rglob(".*"))
+    monkeypatch.chdir(tmp_path)
+    assert call(*given)[0] == 0 and not list(out.rglob(".*"))
 
 
 def test_labels_in_another_encoding_are_a_sentence(call: Call, weights: Path, tmp_path: Path) -> None:

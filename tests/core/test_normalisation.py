@@ -82,9 +82,7 @@ def test_objections_are_hedged_and_only_made_where_the_clean_images_contradict()
     half = InputRange.of(images(HALF), None)
     assert half.objection(images(HALF, seed=1)) is None and half.objection(images(HALF, low=128)) is None
     objection = half.objection(images(NONE)) or ""
-    assert objection.startswith(
-        "it looks like pixels of 0 to 1 (as if Normalize had been left out), but the clean images"
-    )
+    assert objection.startswith(f"it looks like {name_of(NONE)}, but the clean images were {name_of(HALF)}")
     unknown = InputRange.of(smooth(images(HALF, low=30, high=230)), None)
     assert unknown.inferred() is None
     assert unknown.objection(images(HALF)) is None  # the same way, and only now recognised

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +11,8 @@ from fozo.core.noise import PhiloxNoise, Purpose, SignedUniform, generator
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA, OneSidedSPSA
 from fozo.errors import FozoError
+from fozo.types import Array
 
-Array = npt.NDArray[np.float64]
 CONSTANT = Schedule(epsilon=0.5, epsilon_min=0.5, rate=1.0)
 
 

@@ -141,14 +141,9 @@ LAYERS, DIM = 3, 200
 def camera(
     images: int, seed: int, shift: float | Array = 0.0, content: float = 0.0, law: float = 0.0
 ) -> dict[str, Array]:
-    """Values of images, each of variance 1 where nothing else is asked for.
+    """Values of images, each of variance 1 where nothing else is asked for, and off by ``shift``.
 
-    Args:
-        images: how many.
-        seed: of what is drawn.
-        shift: by how much all values are off, in all layers or ``[LAYERS, 1]``.
-        content: average content in the first of two directions; single images vary about it by 1.
-        law: how much of the values follows from that content, for all features.
+    Their content is ``content`` on average in the first of two directions; ``law`` of the values follows from it.
     """
     rng = np.random.default_rng(seed)
     shown = rng.standard_normal((images, 2)) + np.array([content, 0])
@@ -226,15 +221,12 @@ def test_only_averages_are_blended() -> None:
         np.testing.assert_array_equal(getattr(blended, name).std, getattr(MANY, name).std)
     assert blended.fingerprint == MANY.fingerprint and blended.model == MANY.model and blended.images == 2000
     np.testing.assert_array_equal(blended.content.mean, own.content.mean)
+    with pytest.raises(FozoError, match=r"of other .*not of camera .*collect them again"):
+        MANY.blend(statistics_of(camera(20, seed=1), model="other"))
     rest = [field.name for field in fields(MANY.content) if field.name != "mean"]
     assert rest and all(getattr(blended.content, name) is getattr(MANY.content, name) for name in rest)  # W stays
     for name, weights in MANY.regression().weights.items():
         np.testing.assert_array_equal(blended.regression().weights[name], weights)
-
-
-def test_another_models_images_are_not_blended() -> None:
-    with pytest.raises(FozoError, match=r"of other .*not of camera .*collect them again"):
-        MANY.blend(statistics_of(camera(20, seed=1), model="other"))
 
 
 def test_blended_statistics_serve_their_model(engine: fozo.Engine, source: SourceStatistics) -> None:

@@ -7,6 +7,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ Plant = Callable[..., Path]
 MakeSpec = Callable[..., Spec]
 
 
+@cache
 def encoded(shade: int, size: tuple[int, int] = (16, 16), format: str = "PNG") -> bytes:
     """A file of one gray, so that an image is recognised by its pixels."""
     stream = io.BytesIO()
@@ -45,6 +47,16 @@ def png(header: bytes, rows: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(made)
 
 
+def plant_noise(root: Path, shapes: Mapping[str, tuple[int, int]], seed: int = 0) -> Path:
+    """Write images of random pixels, of the given heights and widths, at paths below a folder."""
+    rng = np.random.default_rng(seed)
+    for path, shape in shapes.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (*shape, 3), np.uint8)).save(root / path)
+    return root
+
+
+@cache
 def photograph(size: int) -> Pixels:
     """A real photograph that scikit-image bundles: colours, edges, flat and black parts."""
     return resize_crop(pytest.importorskip("skimage.data").astronaut(), size)

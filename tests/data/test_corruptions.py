@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,9 +20,9 @@ from fozo.data.corruptions import CONSTANTS, EXTRA_KINDS, KINDS, corrupt, frost_
 from fozo.data.corruptions import frost as frost_module
 from fozo.data.corruptions.functions import frost
 from fozo.data.images import Pixels
-from fozo.errors import FozoError
 from fozo.types import Floats
 from tests.data.conftest import photograph
+from tests.refusals import refuses
 
 pytest.importorskip("cv2")
 
@@ -39,12 +38,7 @@ def test_kinds_are_the_published_ones_in_the_papers_order() -> None:
         "snow frost fog brightness contrast elastic_transform pixelate jpeg_compression"
     )
     assert EXTRA_KINDS == ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-    assert set(CONSTANTS) == set(ALL)
-    assert all(len(CONSTANTS[kind][scale]) == 5 for kind in ALL for scale in (32, 64, 224))
-
-
-def test_constants_are_the_ones_that_were_checked() -> None:
-    """They were compared number by number with the three published programs; a change must be deliberate."""
+    # The constants were compared number by number with the three published programs; a change must be deliberate.
     digest = hashlib.sha256(json.dumps(CONSTANTS, sort_keys=True).encode()).hexdigest()
     assert digest == "46bd4dc72a3fd3d76de71eaeae0bd788c82939ec421e1e2c5b0f17cd1628a32f"
 
@@ -52,9 +46,9 @@ def test_constants_are_the_ones_that_were_checked() -> None:
 # Not elastic_transform, whose published severities trade a large affine move for small ripples.
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "elastic_transform"])
 def test_severity_5_is_farther_from_the_clean_image_than_severity_1(kind: str) -> None:
-    for image in map(photograph, (32, 64, 224)):
+    for image in map(photograph, (32, 64, 100)):
         slight, strong = (
-            np.mean([np.square(corrupt(image, kind, severity, seed) - image.astype(float)).mean() for seed in range(6)])
+            np.mean([np.square(corrupt(image, kind, severity, seed) - image.astype(float)).mean() for seed in range(4)])
             for severity in (1, 5)
         )
         assert strong > slight
@@ -111,8 +105,7 @@ def test_any_image_of_8_px_or_more_keeps_its_shape(
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(FozoError, match=message):
-        corrupt(**{"image": photograph(32), "kind": "fog", "severity": 1, "seed": 0, **changes})
+    refuses(message, corrupt, **{"image": photograph(32), "kind": "fog", "severity": 1, "seed": 0, **changes})
 
 
 @pytest.mark.parametrize(("side", "scale"), [(48, 32), (49, 64), (96, 64), (97, 224)])
@@ -130,15 +123,6 @@ def test_gray_is_the_gray_of_three_equal_channels() -> None:
     expected = np.array(Image.fromarray(corrupt(coloured, "frost", 4, 0)).convert("L"))
     np.testing.assert_array_equal(corrupt(gray, "frost", 4, 0), expected)
     np.testing.assert_array_equal(corrupt(gray[..., None], "frost", 4, 0)[..., 0], expected)
-
-
-def test_importing_the_module_loads_no_heavy_library() -> None:
-    program = (
-        "import sys, fozo.data.corruptions;"
-        "print([n for n in ('cv2', 'scipy', 'skimage', 'numba', 'imagecorruptions') if n in sys.modules])"
-    )
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
-    assert output.strip() == "[]"
 
 
 # Noise, in distribution.
@@ -193,11 +177,6 @@ def fresh_textures() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_photographs(monkeypatch: pytest.MonkeyPatch, fresh_textures: None) -> None:
-    monkeypatch.setattr(frost_module, "_folder", lambda: None)
-
-
-@pytest.fixture
 def photographs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_textures: None) -> None:
     """Five files where an installed imagecorruptions would have them."""
     package = tmp_path / "imagecorruptions"
@@ -222,27 +201,19 @@ def test_frost_takes_photographs_of_an_installed_package(photographs: None) -> N
     assert len(reds) == 5 and all(min(abs(red - e) for e in expected) <= 2 for red in reds)
 
 
-def test_frost_without_photographs_is_drawn(no_photographs: None) -> None:
+def test_frost_without_photographs_is_drawn(monkeypatch: pytest.MonkeyPatch, fresh_textures: None) -> None:
+    monkeypatch.setattr(frost_module, "_folder", lambda: None)
     assert frost_source() == "procedural"
-    black = np.zeros((224, 224, 3), np.uint8)
+    for texture, (mean, std) in zip(frost_module.textures(1), frost_module.COLOURS, strict=True):
+        np.testing.assert_allclose(texture.mean(axis=(0, 1)), mean, atol=3)
+        np.testing.assert_allclose(texture.std(axis=(0, 1)), std, atol=4)
+    image, black = photograph(100), flat(0, size=100)
     for severity in (1, 5):
         weight, strength, _ = CONSTANTS["frost"][224][severity - 1]
         ice = np.stack([corrupt(black, "frost", severity, seed) for seed in range(150)])
-        mean = np.mean([colour for colour, _ in frost_module.COLOURS], axis=0)
-        np.testing.assert_allclose(ice.mean(axis=(0, 1, 2)), strength * mean, rtol=0.12)
-        frosted = corrupt(photograph(224), "frost", severity, 0)
-        ours = corrupt(black, "frost", severity, 0)
-        expected = np.clip(weight * photograph(224).astype(float) + ours, 0, 255)
-        assert np.abs(frosted - expected).max() <= 2
-
-
-def test_drawn_frost_has_the_colours_of_the_photographs() -> None:
-    for index, (mean, std) in enumerate(frost_module.COLOURS):
-        texture = frost_module.draw_texture(index)
-        np.testing.assert_allclose(texture.mean(axis=(0, 1)), mean, atol=3)
-        np.testing.assert_allclose(texture.std(axis=(0, 1)), std, atol=4)
-
-
-def test_frost_larger_than_its_texture(no_photographs: None) -> None:
-    image = np.zeros((700, 530, 3), np.uint8)
-    assert frost(image, np.random.default_rng(0), 0.6, 0.75, 1).std() > 5
+        mean_colour = np.mean([colour for colour, _ in frost_module.COLOURS], axis=0)
+        np.testing.assert_allclose(ice.mean(axis=(0, 1, 2)), strength * mean_colour, rtol=0.12)
+        expected = np.clip(weight * image.astype(float) + ice[0], 0, 255)
+        assert np.abs(corrupt(image, "frost", severity, 0) - expected).max() <= 2
+    larger = frost(np.zeros((700, 530, 3), np.uint8), np.random.default_rng(0), 0.6, 0.75, 1)
+    assert larger.std() > 5

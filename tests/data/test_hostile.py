@@ -22,6 +22,7 @@ from fozo.data.images import MAX_PIXELS, header_size, read_image, resize_crop
 from fozo.data.sets import open_images
 from fozo.errors import FozoError
 from tests.data.conftest import Plant, encoded, png, write_tar
+from tests.refusals import refuses
 
 
 def black(width: int, height: int) -> bytes:
@@ -44,8 +45,7 @@ def little_memory() -> Iterator[None]:
 def test_small_files_of_huge_images_are_refused_by_their_header(size: tuple[int, int]) -> None:
     data = black(*size)
     for read in (read_image, header_size):
-        with pytest.raises(FozoError, match=r"million pixels|times as long as wide"):
-            read(data, "a.png")
+        refuses(r"million pixels|times as long as wide", read, data, "a.png")
 
 
 def test_what_is_merely_large_or_long_is_read() -> None:
@@ -64,16 +64,14 @@ def test_a_tile_may_not_be_larger_than_an_image() -> None:
     tags = {256: 8, 257: 8, 258: 8, 259: 5, 262: 1, 322: 60000, 323: 60000, 324: 0, 325: 64}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
     data = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4 + 64)
-    with pytest.raises(FozoError, match="million pixels"):
-        read_image(data, "a.tif")
+    refuses("million pixels", read_image, data, "a.tif")
 
 
 @pytest.mark.usefixtures("little_memory")
 def test_what_resizing_makes_is_bounded_too() -> None:
     with pytest.raises(FozoError, match=r"would be resized to .* million pixels; crop it, or choose a smaller size"):
         resize_crop(np.zeros((1, 60000, 3), np.uint8), 224)
-    with pytest.raises(FozoError, match="smaller size than 1000000"):
-        resize_crop(np.zeros((8, 8, 3), np.uint8), 1_000_000)
+    refuses("smaller size than 1000000", resize_crop, np.zeros((8, 8, 3), np.uint8), 1_000_000)
     assert resize_crop(np.zeros((1, 100, 3), np.uint8), 224).shape == (224, 224, 3)
     assert MAX_PIXELS >= 256 * 25600
 
@@ -82,12 +80,10 @@ def test_only_our_formats_are_ever_decoded() -> None:
     """PostScript in a .jpg would start Ghostscript; no such decoder may even be asked."""
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
     for read in (read_image, header_size):
-        with pytest.raises(FozoError, match=r"b\.jpg is not an image that fozo reads \(BMP, GIF, JPEG"):
-            read(script, "b.jpg")
+        refuses(r"b\.jpg is not an image that fozo reads \(BMP, GIF, JPEG", read, script, "b.jpg")
     stream = io.BytesIO()
     Image.new("RGB", (8, 8)).save(stream, "PCX")
-    with pytest.raises(FozoError, match="is not an image that fozo reads"):
-        read_image(stream.getvalue())
+    refuses("is not an image that fozo reads", read_image, stream.getvalue())
 
 
 def test_a_fifo_among_the_images_is_one_broken_file(plant: Plant) -> None:
@@ -114,8 +110,7 @@ def test_names_in_no_encoding_are_names(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("little_memory")
 def test_a_label_does_not_decide_how_much_memory_is_taken(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"9999999999"})
-    with pytest.raises(FozoError, match=r"label 9999999999, above the limit of 100000; name classes with classes="):
-        open_images(path)
+    refuses(r"label 9999999999, above the limit of 100000; name classes with classes=", open_images, path)
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -126,8 +121,7 @@ def test_a_tar_header_does_not_either(tmp_path: Path) -> None:
     path.write_bytes(entry.tobuf() + path.read_bytes())
     with path.open("r+b") as file:
         file.truncate(8 << 30)  # a hole, so that the length is true
-    with pytest.raises(FozoError, match="not a readable uncompressed tar"):
-        open_images(path)
+    refuses("not a readable uncompressed tar", open_images, path)
     fifo = tmp_path / "b.tar"
     os.mkfifo(fifo)
     for root in (fifo, tmp_path):
@@ -140,12 +134,11 @@ def test_a_set_of_zeros_is_not_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, labels=np.zeros(1_000_000, np.int8), classes=np.array(["a"]))
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file, file.open("images.npy", "w") as stream:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (1_000_000, 20, 20)}
+        header = {"descr": "|u1", "fortran_order": False, "shape": (1_000_000, 10, 10)}
         np.lib.format.write_array_header_1_0(stream, header)
-        for _ in range(400):
+        for _ in range(100):
             stream.write(bytes(1_000_000))
-    with pytest.raises(FozoError, match="would unpack to 382 MiB"):
-        open_images(path)
+    refuses("would unpack to 96 MiB", open_images, path)
 
 
 def test_an_array_that_lies_about_its_length(tmp_path: Path) -> None:
@@ -155,30 +148,12 @@ def test_an_array_that_lies_about_its_length(tmp_path: Path) -> None:
     data = (tmp_path / "fog.npy").read_bytes()
     for wrong in (data[:-1], data + b"\0", data.replace(b"(10, 8", b"(-1, 8"), data.replace(b"10, 8,", b"99**9,")):
         (tmp_path / "fog.npy").write_bytes(wrong)
-        with pytest.raises(FozoError, match=r"fog\.npy"):
-            open_images(tmp_path, "cifar-c")
+        refuses(r"fog\.npy", open_images, tmp_path, "cifar-c")
     (tmp_path / "fog.npy").unlink()
     os.mkfifo(tmp_path / "fog.npy")
-    with pytest.raises(FozoError, match="it is a FIFO"):
-        open_images(tmp_path, "cifar-c")
+    refuses("it is a FIFO", open_images, tmp_path, "cifar-c")
 
 
 def test_folders_nested_by_the_hundred_are_a_sentence(tmp_path: Path) -> None:
-    here, deep = Path.cwd(), tmp_path / "set"
-    deep.mkdir()
-    try:
-        os.chdir(deep)
-        for _ in range(1500):
-            os.mkdir("a")  # noqa: PTH102 - relative, for the whole path would be too long to walk each time
-            os.chdir("a")
-    finally:
-        os.chdir(here)
-    with pytest.raises(FozoError, match="nested by the hundred"):
-        open_images(deep, "folder")
-    try:  # pytest's own clean-up cannot take it down
-        os.chdir(deep / "/".join("a" * 1500))
-        for _ in range(1500):
-            os.chdir("..")
-            os.rmdir("a")  # noqa: PTH106
-    finally:
-        os.chdir(here)
+    tmp_path.joinpath("set", *"a" * 150).mkdir(parents=True)
+    refuses("nested by the hundred", open_images, tmp_path / "set", "folder")

@@ -17,6 +17,7 @@ from PIL import Image
 from fozo.data.images import fit, read_image, resize_crop
 from fozo.errors import FozoError
 from tests.data.conftest import png
+from tests.refusals import refuses
 
 
 def picture(height: int = 40, width: int = 60) -> npt.NDArray[np.uint8]:
@@ -39,20 +40,11 @@ def test_path_and_bytes_give_the_same_pixels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image(path.read_bytes(), "a.png"), picture())
 
 
-@pytest.mark.parametrize("cut", [1, 30, 300, 0.5, 0.9])
-def test_truncated_jpeg_names_the_file(tmp_path: Path, cut: float) -> None:
-    whole = encoded(Image.fromarray(picture(200, 200)), "JPEG")
-    path = tmp_path / "half.JPEG"
-    path.write_bytes(whole[: int(cut * len(whole)) if cut < 1 else int(cut)])
-    with pytest.raises(FozoError, match=r"half\.JPEG"):
-        read_image(path)
-
-
-@pytest.mark.parametrize("fmt", ["PNG", "GIF", "BMP", "TIFF", "WEBP"])
-def test_truncated_file_of_another_format_names_the_file(fmt: str) -> None:
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_a_truncated_file_is_named(fmt: str) -> None:
     whole = encoded(Image.fromarray(picture(200, 200)), fmt)
-    with pytest.raises(FozoError, match="the-name"):
-        read_image(whole[: len(whole) // 3], "the-name")
+    for length in (1, 30, len(whole) // 3, *([len(whole) // 2, len(whole) * 9 // 10] if fmt == "JPEG" else [])):
+        refuses("the-name", read_image, whole[:length], "the-name")
 
 
 def test_what_is_not_an_image(tmp_path: Path) -> None:
@@ -70,8 +62,7 @@ def test_what_is_not_an_image(tmp_path: Path) -> None:
         *((encoded(image, "TIFF"), "unknown range") for image in flat),
     ]
     for source, words in cases:
-        with pytest.raises(FozoError, match=words):
-            read_image(source, "b" if isinstance(source, bytes) else None)
+        refuses(words, read_image, source, "b" if isinstance(source, bytes) else None)
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM"]))
@@ -166,8 +157,7 @@ def test_a_crop_that_fits_stays_and_one_larger_than_the_image_is_refused() -> No
     assert fit(image, 40) is image
     np.testing.assert_array_equal(fit(image, 32), resize_crop(image, 32))
     assert not np.array_equal(resize_crop(image, 40), image)  # what fit is there to avoid
-    with pytest.raises(FozoError, match="cannot crop 224 px out of a side of 200 px"):
-        resize_crop(picture(), 224, 200)
+    refuses("cannot crop 224 px out of a side of 200 px", resize_crop, picture(), 224, 200)
 
 
 @pytest.mark.parametrize("shape", [(40, 50, 3), (50, 40, 3), (30, 90, 3)])

@@ -9,49 +9,45 @@ from hypothesis import strategies as st
 
 from fozo.data.corruptions import KINDS
 from fozo.data.scenarios import SCENARIOS, Continual, Correlated, Episodic, Gradual, Mixed, Recurring, Scenario
-from fozo.errors import FozoError
+from tests.refusals import refuses
+
+FIFTEEN, TWO = [f"{kind}/5" for kind in KINDS], ("fog", "snow")
 
 
-def names(scenario: Scenario) -> list[str]:
-    return [segment.name for segment in scenario.segments()]
+@pytest.mark.parametrize(
+    ("scenario", "segments"),
+    [
+        (Continual(), FIFTEEN),  # the paper's
+        (Continual(kinds=("fog", "clean"), severity=3), ["fog/3", "clean"]),
+        (Episodic(), FIFTEEN),
+        (Mixed(severity=4), ["mixed"]),
+        (Gradual(kinds=TWO), [f"{kind}/{severity}" for kind in TWO for severity in "123454321"]),
+        (Recurring(kinds=TWO, rounds=3), ["fog/5", "snow/5"] * 3),
+    ],
+)
+def test_domains_come_in_the_order_of_the_scenario(scenario: Scenario, segments: list[str]) -> None:
+    assert [segment.name for segment in scenario.segments()] == segments
+    assert {segment.reset for segment in scenario.segments()} == {isinstance(scenario, Episodic)}
+    if isinstance(scenario, Mixed):
+        (segment,) = scenario.segments()
+        assert [domain.name for domain in segment.domains] == [f"{kind}/4" for kind in KINDS]
 
 
-def test_continual_is_the_papers() -> None:
-    assert names(Continual()) == [f"{kind}/5" for kind in KINDS]
-    assert not any(segment.reset for segment in Continual().segments())
-    assert names(Continual(kinds=("fog", "clean"), severity=3)) == ["fog/3", "clean"]
-
-
-def test_episodic_resets_at_every_domain() -> None:
-    assert names(Episodic()) == names(Continual())
-    assert all(segment.reset for segment in Episodic().segments())
-
-
-def test_mixed_is_one_segment_of_all_domains() -> None:
-    (segment,) = Mixed(severity=4).segments()
-    assert [domain.name for domain in segment.domains] == [f"{kind}/4" for kind in KINDS]
-    assert segment.name == "mixed"
-
-
-def test_gradual_swells_and_fades() -> None:
-    assert names(Gradual(kinds=("fog", "snow"))) == [f"{kind}/{s}" for kind in ("fog", "snow") for s in "123454321"]
-    with pytest.raises(FozoError, match="leave out 'clean'"):
-        Gradual(kinds=("clean",)).segments()
-
-
-def test_recurring_comes_back_in_another_order() -> None:
-    scenario = Recurring(kinds=("fog", "snow"), rounds=3)
-    assert names(scenario) == ["fog/5", "snow/5"] * 3
-    labels = np.arange(50)
-    assert (scenario.order(labels, 0, 0) != scenario.order(labels, 0, 2)).any()
-    with pytest.raises(FozoError, match="rounds=0"):
-        Recurring(rounds=0).segments()
+@pytest.mark.parametrize(
+    ("scenario", "words"),
+    [
+        (Gradual(kinds=("clean",)), "leave out 'clean'"),
+        (Recurring(rounds=0), "rounds=0"),
+        (Correlated(delta=0.0), "delta=0"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(scenario: Scenario, words: str) -> None:
+    refuses(words, scenario.segments)
 
 
 @pytest.mark.parametrize("kinds", [(), "fog"])
 def test_kinds_must_be_a_tuple_of_some(kinds: tuple[str, ...]) -> None:
-    with pytest.raises(FozoError, match="give a tuple of at least one name"):
-        Continual(kinds=kinds)
+    refuses("give a tuple of at least one name", Continual, kinds=kinds)
 
 
 @given(
@@ -83,8 +79,6 @@ def test_a_small_delta_keeps_classes_together() -> None:
     iid, loose, tight = (np.count_nonzero(np.diff(labels[order])) for order in orders)
     # 1000 images of 20 classes change class 950 times at random, and 19 times at the least.
     assert tight < 60 < loose < iid and iid > 900
-    with pytest.raises(FozoError, match=r"delta=0"):
-        Correlated(delta=0.0).segments()
 
 
 def test_the_correlated_order_never_changes() -> None:

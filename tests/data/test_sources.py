@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from fozo.data.scenarios import Continual
 from fozo.data.sets import CLEAN, Domain, open_images
 from fozo.data.sources import Corrupting
 from fozo.data.streams import Stream
-from tests.data.conftest import MakeSpec, Plant
+from tests.data.conftest import MakeSpec, plant_noise
 
 TWO = ("fog", "snow")
 
@@ -25,11 +26,7 @@ TWO = ("fog", "snow")
 def test_pixels_are_cropped_corrupted_and_normalised(
     tmp_path: Path, make_spec: MakeSpec, channels: int, size: tuple[int, int]
 ) -> None:
-    rng = np.random.Generator(np.random.Philox(0))
-    for name, shape in (("a/0.png", (40, 50, 3)), ("b/1.png", (37, 31, 3))):
-        (tmp_path / name).parent.mkdir()
-        Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(tmp_path / name)
-    images = open_images(tmp_path)
+    images = open_images(plant_noise(tmp_path, {"a/0.png": (40, 50), "b/1.png": (37, 31)}))
     spec = make_spec(2, channels=channels, mean=(0.4,) * channels, std=(0.3,) * channels, image_size=size)
     stream = Stream(images, spec, Continual(kinds=("clean", "gaussian_noise", "fog"), severity=2, shuffle=False))
     clean, *corrupted = stream.batches()
@@ -47,12 +44,9 @@ def test_pixels_are_cropped_corrupted_and_normalised(
 
 
 @pytest.mark.parametrize(("size", "words"), [(16, "16 px crops as they are"), (24, "Resize(24, bilinear)")])
-def test_stored_corruptions_are_loaded_as_they_are(plant: Plant, make_spec: MakeSpec, size: int, words: str) -> None:
-    root = plant(f"{kind}/5/{label}/0.png" for kind in TWO for label in "abc")
-    rng = np.random.Generator(np.random.Philox(2))
-    for file in sorted(root.rglob("*.png")):
-        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(file)
-    images = open_images(root)
+def test_stored_corruptions_are_loaded_as_they_are(tmp_path: Path, make_spec: MakeSpec, size: int, words: str) -> None:
+    shapes = {f"{kind}/5/{label}/0.png": (16, 16) for kind in TWO for label in "abc"}
+    images = open_images(plant_noise(tmp_path, shapes))
     stream = Stream(images, make_spec(3, size=size), Continual(kinds=TWO, shuffle=False))
     assert stream.describe()["preparation"] == words
     for number, batch in enumerate(stream.batches()):
@@ -75,36 +69,30 @@ SHAPES = {
 def test_on_the_fly_equals_a_corrupted_tree_before_its_jpeg_coding(
     tmp_path: Path, make_spec: MakeSpec, case: str
 ) -> None:
-    rng = np.random.Generator(np.random.Philox(1))
-    for name, shape in zip(("a/0.png", "a/1.webp", "b/1.JPEG"), SHAPES[case], strict=True):
-        (tmp_path / "clean" / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (*shape, 3), np.uint8)).save(tmp_path / "clean" / name)
-    scenario = Continual(kinds=("impulse_noise", "frost"), severity=3, shuffle=False)
-    corrupt_tree(
-        tmp_path / "clean", tmp_path / "tree", kinds=scenario.kinds, severities=(3,), size=16, seed=4, workers=1
-    )
-    clean, tree = open_images(tmp_path / "clean"), open_images(tmp_path / "tree")
+    shapes = dict(zip(("a/0.png", "a/1.webp", "b/1.JPEG"), SHAPES[case], strict=True))
+    plant_noise(tmp_path / "clean", shapes)
+    kinds, out = ("impulse_noise", "frost"), tmp_path / "tree"
+    corrupt_tree(tmp_path / "clean", out, kinds=kinds, severities=(3,), size=16, seed=4, workers=1)
+    clean, scenario = open_images(tmp_path / "clean"), Continual(kinds=kinds, severity=3)
     fly = Corrupting(clean, 16, seed=4)
-    for kind in scenario.kinds:
-        for index in range(3):
-            coded = io.BytesIO()
-            pixels = fly.load(Domain(kind, 3), index)
-            Image.fromarray(pixels).save(coded, "JPEG", quality=85, optimize=True)
-            written = tmp_path / "tree" / kind / "3" / clean.samples[index].path
-            assert coded.getvalue() == written.with_suffix(".JPEG").read_bytes()
+    for kind, index in product(kinds, range(3)):
+        coded = io.BytesIO()
+        Image.fromarray(fly.load(Domain(kind, 3), index)).save(coded, "JPEG", quality=85, optimize=True)
+        written = (out / kind / "3" / clean.samples[index].path).with_suffix(".JPEG")
+        assert coded.getvalue() == written.read_bytes()
     # A photograph of the model's size is cropped like its neighbours; a ready-made crop is left alone.
     untouched = [np.array_equal(fly.load(CLEAN, index), clean.read(index)) for index in range(3)]
     assert untouched == [case == "ready-made crops"] * 3
-    described = Stream(tree, make_spec(2), scenario).describe()
+    described = Stream(open_images(out), make_spec(2), scenario).describe()
     assert (described["corruption"], described["corruption_seed"], described["corruption_quality"]) == ("stored", 4, 85)
     assert described["frost"] == Stream(fly, make_spec(2), scenario).describe()["frost"]
 
 
 def test_real_crops_stream(real_images: Path, make_spec: MakeSpec) -> None:
     spec = make_spec(1000, 224, mean=(0.5,) * 3, std=(0.5,) * 3)
-    images = open_images(real_images).take(96, seed=0)
-    stream = Stream(images, spec, Continual(kinds=("clean", "brightness")), batch_size=64)
+    images = open_images(real_images).take(12, seed=0)
+    stream = Stream(images, spec, Continual(kinds=("clean", "brightness")), batch_size=8)
     batches = list(stream.batches())
-    assert [batch.images.shape for batch in batches] == [(64, 3, 224, 224), (32, 3, 224, 224)] * 2
+    assert [batch.images.shape for batch in batches] == [(8, 3, 224, 224), (4, 3, 224, 224)] * 2
     assert np.abs(batches[0].images).max() <= 1
     assert batches[2].images.mean() > batches[0].images.mean() + 0.2

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 import fozo
+from fozo.engines.onnx.engine import GraphEngine
 from tests.helpers import VARIANTS, random_vit
+
+Engines = Callable[[str, str], GraphEngine]
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +26,21 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return file
 
     return path
+
+
+@pytest.fixture(scope="session")
+def engines(exported: Callable[..., Path]) -> Engines:
+    """Engines by variant and runtime, each opened once."""
+    opened: dict[tuple[str, str], GraphEngine] = {}
+
+    def engine(variant: str, runtime: str) -> GraphEngine:
+        if (variant, runtime) not in opened:
+            made = fozo.load_engine(exported(variant), runtime=runtime, threads=2)
+            assert isinstance(made, GraphEngine)
+            opened[variant, runtime] = made
+        return opened[variant, runtime]
+
+    return engine
 
 
 @pytest.fixture(params=["onnxruntime", "openvino"])

@@ -13,12 +13,13 @@ from fozo.engines.walk import BlockEngine, Visit
 from fozo.quant import ptq4vit
 from fozo.testing import check_engine
 from fozo.types import NO_KNOBS, Batch, Knobs, Tap, Taps
+from tests.engines.conftest import Engines
 from tests.helpers import VARIANTS, random_images, random_vit
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", ["torch", "float64", "onnxruntime", "openvino", "int8", "ptq4vit"])
-def test_it_keeps_every_promise(kind: str, variant: str, exported: Callable[..., Path]) -> None:
+def test_it_keeps_every_promise(kind: str, variant: str, exported: Callable[..., Path], engines: Engines) -> None:
     architecture = VARIANTS[variant]
     if kind in ("torch", "float64"):
         check_engine(fozo.load_engine(random_vit(architecture), dtype=kind if kind == "float64" else None))
@@ -29,7 +30,7 @@ def test_it_keeps_every_promise(kind: str, variant: str, exported: Callable[...,
         check_engine(fozo.load_engine(exported(variant, "dynamic")), tolerance=0.5)
     else:
         pytest.importorskip(kind)
-        check_engine(fozo.load_engine(exported(variant), runtime=kind, threads=2))
+        check_engine(engines(variant, kind))
 
 
 def test_the_suite_notices_broken_promises() -> None:

@@ -124,6 +124,8 @@ PREPARED: dict[str, tuple[Callable[[np.ndarray, fozo.Spec], np.ndarray], str, st
     "twice": (lambda pixels, spec: normalised(normalised(pixels, spec), spec), "warned", "looks normalised twice"),
     "not at all": (lambda pixels, spec: pixels, "warned", "of 0 to 1 .as if Normalize had been left out"),
     "one pixel": (lambda pixels, spec: spoiled(normalised(pixels, spec), 1e4, 6), "refused", "image 6 .*holds 1e"),
+    "one NaN": (lambda pixels, spec: spoiled(normalised(pixels, spec), np.nan, 2), "refused", "image 2 .*holds NaN"),
+    "bytes": (lambda pixels, spec: (255 * pixels).astype(np.uint8), "refused", r"uint8.*engine\.spec\.normalise"),
     "one large pixel": (
         lambda pixels, spec: spoiled(normalised(pixels, spec), 6.5, 3), "warned", "image 3 .*holds 6.5 in .* damaged",
     ),

@@ -13,6 +13,7 @@ import pytest
 
 from fozo.errors import FozoError
 from fozo.io import (
+    Log,
     atomic_write,
     check_output,
     disk_errors,
@@ -24,6 +25,7 @@ from fozo.io import (
     remove_temporary_files,
     temporary_folder,
 )
+from tests.refusals import refuses
 
 
 @pytest.fixture(params=["fifo", "folder", "socket", "device"])
@@ -52,17 +54,33 @@ def special(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_only_regular_files_are_read(special: Path) -> None:
-    with pytest.raises(FozoError, match=r"cannot read .*: it is a .*; give a regular file"):
-        open_regular(special)
-    with pytest.raises(FozoError, match="it is a"):
-        read_json(special)
+    refuses(r"^cannot read \S*: it is a .*; give a regular file$", open_regular, special)
+    refuses("it is a", read_json, special)
+
+
+@pytest.mark.parametrize("use", [open_regular, open_output, Log])
+def test_a_file_swapped_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], object]
+) -> None:
+    """A check of the name says nothing about the file that is then opened."""
+    path, really_open, readers = tmp_path / "a", os.open, list[int]()
+    path.touch()
+
+    def swap(name: Path, flags: int, mode: int = 0o777) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        readers.append(really_open(path, os.O_RDONLY | os.O_NONBLOCK))
+        return really_open(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", swap)
+    refuses(r"^cannot \w+ \S*: it is a FIFO; give a regular file$", use, path)
+    os.close(*readers)
 
 
 def test_only_regular_files_are_replaced(special: Path) -> None:
     before = special.lstat()
     for write in (open_output, check_output):
-        with pytest.raises(FozoError, match=r"cannot write .*: it is a .*; give a regular file"):
-            write(special)
+        refuses(r"cannot write .*: it is a .*; give a regular file", write, special)
     link = special.with_name("link")
     link.symlink_to(special)
     with pytest.raises(FozoError, match="it is a"), atomic_write(link):
@@ -87,10 +105,8 @@ def test_links_are_followed(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FozoError, match=r"there is no folder .*nowhere; choose a folder that exists"):
-        check_output(tmp_path / "nowhere" / "a.csv")
-    with pytest.raises(FozoError, match="there is no file"):
-        open_regular(tmp_path / "nothing")
+    refuses(r"there is no folder .*nowhere; choose a folder that exists", check_output, tmp_path / "nowhere" / "a.csv")
+    refuses("there is no file", open_regular, tmp_path / "nothing")
 
 
 def test_space_is_only_asked_for_where_it_lacks(tmp_path: Path) -> None:
@@ -103,13 +119,10 @@ def test_space_is_only_asked_for_where_it_lacks(tmp_path: Path) -> None:
 def test_long_files_are_not_read(tmp_path: Path) -> None:
     with (tmp_path / "long").open("wb") as file:
         file.truncate(1 << 40)  # a hole: takes no disk
-    with pytest.raises(FozoError, match="longer than 1 MiB"):
-        read_bytes(tmp_path / "long", 1 << 20)
-    with pytest.raises(FozoError, match="longer than 16 MiB"):
-        read_json(tmp_path / "long")
+    refuses("longer than 1 MiB", read_bytes, tmp_path / "long", 1 << 20)
+    refuses("longer than 16 MiB", read_json, tmp_path / "long")
     (tmp_path / "latin").write_bytes("Müll".encode("latin-1"))
-    with pytest.raises(FozoError, match="not text in UTF-8"):
-        read_text(tmp_path / "latin")
+    refuses("not text in UTF-8", read_text, tmp_path / "latin")
 
 
 @pytest.mark.parametrize("write", [atomic_write, temporary_folder])

@@ -8,6 +8,7 @@ import pytest
 
 from fozo.errors import FozoError
 from fozo.io import Log, decode, encode, locked, read_json
+from tests.refusals import refuses
 
 
 def test_lines_are_checked(tmp_path: Path) -> None:
@@ -23,8 +24,7 @@ def test_lines_are_checked(tmp_path: Path) -> None:
     damaged = bytearray(whole)
     damaged[12] ^= 1
     (tmp_path / "bad").write_bytes(damaged)
-    with pytest.raises(FozoError, match="damaged in line 1"):
-        Log(tmp_path / "bad")
+    refuses("damaged in line 1", Log, tmp_path / "bad")
     assert decode(encode({"a": [1, 2.5, None]})) == {"a": [1, 2.5, None]}
 
 
@@ -42,8 +42,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
             return file.fileno()
 
     monkeypatch.setattr(log, "_file", Full())
-    with pytest.raises(FozoError, match="no space left"):
-        log.append({"b": 2})
+    refuses("no space left", log.append, {"b": 2})
     assert (tmp_path / "log").read_bytes() == before and len(log) == 1
     monkeypatch.undo()
     log.append({"b": 2})
@@ -63,5 +62,4 @@ def test_unreadable_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "b.json").write_text("[]")
     for name in ("a.json", "b.json", "c.json"):
-        with pytest.raises(FozoError, match=name):
-            read_json(tmp_path / name)
+        refuses(name, read_json, tmp_path / name)

@@ -10,19 +10,18 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from fozo.data import sample
 from fozo.io import workers
 from fozo.io.workers import worker_pool
+from tests.data.conftest import plant_noise
 
 RECIPE = """
 calibration = 16
 [stream]
 kinds = ["brightness", "contrast"]
-images = 300
+images = 120
 batch_size = 2
 [[row]]
 label = "Align"
@@ -37,11 +36,7 @@ def command(name: str, folder: Path) -> tuple[list[str], str]:
         (folder / "mine.toml").write_text(RECIPE)
         given = ["--model", str(sample.MODELS["float32"]), "--imagenet", str(sample.IMAGES), "--seeds", "0,1"]
         return ["bench", "mine.toml", *given, "--threads", "1", "--workers", "2"], "runs/mine/*/records.jsonl"
-    noise: np.ndarray = np.random.default_rng(0).integers(0, 256, (40, 96, 96, 3), np.uint8)
-    for number, pixels in enumerate(noise):
-        path = folder / "photos" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path)
+    plant_noise(folder / "photos", {f"{number % 2}/{number}.png": (96, 96) for number in range(24)})
     kinds = ["--kinds", "gaussian_noise,contrast,brightness", "--severity", "1-5", "--size", "96"]
     return ["corrupt", "photos", "out", *kinds, "--workers", "2"], "out/*/*/*/*.JPEG"
 

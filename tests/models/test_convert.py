@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -244,14 +243,6 @@ def test_a_name_that_does_not_fit_the_weights_is_refused(tmp_path: Path) -> None
     for name, words in ((TINY, "patch"), ("vit_tiny_patch8_32", "has tokens of width 192, but these weights are")):
         with pytest.raises(FozoError, match=words):
             fozo.load_engine(path, architecture=name, heads=4)
-
-
-def test_a_config_without_a_classifier_is_refused() -> None:
-    class Odd(nn.Module):
-        config = SimpleNamespace(model_type="vit")
-
-    with pytest.raises(FozoError, match="tokens of Odd are not known"):
-        fozo.load_engine(Odd())
 
 
 ODD_SHAPES: list[dict[str, tuple[int, ...]]] = [

@@ -9,7 +9,7 @@ import pytest
 
 import fozo
 from fozo.errors import FozoError
-from fozo.monitor.shadow import Comparison, Shadow
+from fozo.monitor.shadow import Comparison
 from fozo.types import Floats, Tap
 from tests.monitor.conftest import BATCH, Material, run, watched
 
@@ -25,9 +25,12 @@ def test_the_rule_is_two_standard_errors_to_begin_and_one_to_end(
     assert (comparison.hurts, comparison.may_hurt) == (hurts, may_hurt)
 
 
-def test_images_are_chosen_evenly() -> None:
-    shadow = Shadow(0.3)
-    chosen = [len(shadow.choose(5)) for _ in range(20)]
+def test_images_are_chosen_evenly(material: Material) -> None:
+    adapter, monitor = watched(material, shadow=0.3)
+    images, chosen = material.images(slice(400, 405)), []
+    for _ in range(20):
+        adapter(images)
+        chosen.append(round(5 * monitor.passes_per_image))
     assert sum(chosen) == 30 and set(chosen) == {1, 2}
 
 

@@ -9,13 +9,36 @@ import pytest
 import torch
 
 from fozo import FOZO, quant
+from fozo.engines.ptq4vit.scales import Array, Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.models.vit import ViT
 from fozo.types import Tap
 from tests.helpers import Golden, run
-from tests.quant.golden import scales, steps
 
 TOLERANCE = 1e-9
+OPERANDS = {
+    "matmul1/A_interval": "scores.queries",
+    "matmul1/B_interval": "scores.keys",
+    "matmul2/B_interval": "mix.values",
+    "matmul2/split": "mix.split",
+    "/w_interval": ".weight",
+    "/a_interval": ".input",
+}
+"""The authors' names of scales, and ours."""
+
+
+def steps(trace: dict[str, np.ndarray]) -> dict[str, Array]:
+    found = {}
+    for key, value in trace.items():
+        for theirs, ours in OPERANDS.items():
+            if key.endswith(theirs):
+                scalar = ours in (".input", "mix.split")
+                found[key.removesuffix(theirs) + ours] = value.reshape(() if scalar else -1)
+    return found
+
+
+def scales(golden: Golden, trace: dict[str, np.ndarray]) -> Scales:
+    return Scales(golden.engine.spec.fingerprint, 8, steps(trace))
 
 
 @pytest.mark.parametrize("name", ["hessian", "L2_norm", "cosine", "hessian_softtarget"])

@@ -11,12 +11,11 @@ import torch
 
 import fozo
 from fozo import quant
-from fozo.engines.ptq4vit.engine import QuantisedEngine, step_shapes
+from fozo.engines.ptq4vit.engine import step_shapes
 from fozo.engines.ptq4vit.rounding import after_gelu, after_softmax, uniform
 from fozo.engines.ptq4vit.scales import Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
-from fozo.models.vit import ViT
 from fozo.quant.search import Operands, best
 from fozo.types import Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
@@ -81,7 +80,7 @@ def test_dropping_candidates_early_never_changes_the_winner() -> None:
             seen += len(chosen)
             return tables[int(sample.left)][chosen]
 
-        found = best(30, samples, errors)
+        found = best(torch.arange(30), samples, errors)
         assert torch.equal(found, torch.stack(tables).sum(dim=0).argmin(dim=0))  # ties: the first of them
         assert seen < 4 * 30
 
@@ -163,17 +162,3 @@ def test_a_head_restricted_to_some_classes_has_the_same_rows() -> None:
     logits = [run(engine, images)[Tap.LOGITS] for engine in both]
     np.testing.assert_allclose(logits[0][..., [5, 2]], logits[1], atol=1e-5)
     assert both[1].spec.subset == (5, 2)
-
-
-def test_real_weights_lose_little_in_their_first_block(real_weights: Path) -> None:
-    """The whole search takes minutes (see docs/quantised.md); one block of the real model is enough to see it work."""
-    whole = fozo.load_engine(real_weights)
-    assert isinstance(whole, TorchEngine)
-    vit = ViT(replace(whole.vit.architecture, depth=1))
-    vit.load_state_dict(whole.vit.state_dict(), strict=False)
-    plain = fozo.load_engine(vit.eval().requires_grad_(False))
-    images = random_images(2, architecture=vit.architecture)
-    engine = quant.ptq4vit(plain, images[:1], metric="l2")
-    assert isinstance(engine, QuantisedEngine)
-    exact, rounded = (run(one, images)[Tap.CLS] for one in (plain, engine))
-    assert np.abs(rounded - exact).mean() < 0.05 * np.abs(exact).mean()

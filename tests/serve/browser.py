@@ -79,9 +79,6 @@ class Browser:
         """Prefer ``light`` or ``dark``."""
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self._ask("GET", self._session + "/screenshot")))
-
     def pdf(self) -> bytes:
         return base64.b64decode(self.devtools("Page.printToPDF", printBackground=False)["data"])
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from starlette.middleware import Middleware
 
 import fozo
 from fozo.data import sample
-from fozo.monitor import MonitorReference
+from fozo.monitor import Drift, Estimate, MonitorReference
 from fozo.serve.app import InferenceServer, create_app
 from fozo.serve.board import CameraBoard
 from fozo.serve.config import ModelConfig, ServeConfig
@@ -59,18 +60,21 @@ def until(true: Any, seconds: float = 30) -> None:
 
 
 class Counting:
-    """Counts the passes of another engine, which may wait for a signal before each."""
+    """Counts the passes of another engine, which wait for a signal, and raise where ``refused`` is true of a batch."""
 
-    def __init__(self, engine: Engine, wait: threading.Event | None = None) -> None:
-        self.engine, self.wait, self.begun, self.batches = engine, wait, 0, list[int]()
+    def __init__(
+        self, engine: Engine, wait: threading.Event, refused: Callable[[Batch], bool] = lambda batch: False
+    ) -> None:
+        self.engine, self.wait, self.refused, self.begun, self.batches = engine, wait, refused, 0, list[int]()
         self.spec, self.device, self.abilities = engine.spec, engine.device, engine.abilities
         self.threads, self.check, self.head = engine.threads, engine.check, engine.head
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         self.begun += 1
-        if self.wait is not None:
-            assert self.wait.wait(30)
+        assert self.wait.wait(30)
         self.batches.append(len(batch))
+        if self.refused(batch):
+            raise MemoryError("too many images")
         return self.engine.run(batch, knobs, taps)
 
 
@@ -108,11 +112,23 @@ def serving(board: CameraBoard, *, port: int = 0, token: str | None = None) -> I
         yield port
 
 
-def reading(camera: str = "gate", time: float = NOW, **changes: Any) -> Reading:
-    """A camera that is fine, but for ``changes``."""
-    usual: dict[str, Any] = {"drift": 0.12, "threshold": 0.31, "accuracy": 0.9, "accuracy_low": 0.85}
-    usual |= {"accuracy_high": 0.94, "sentence": "no drift", "model": "model", "images": 16}
-    return Reading(camera=camera, time=time, **(usual | changes))
+def reading(camera: str = "gate", time: float = NOW, **given: Any) -> Reading:
+    """A camera that is fine, but for what is given; with ``drift=None`` it has no monitor."""
+    usual: dict[str, Any] = {"drift": 0.12, "threshold": 0.31, "drifted": False, "warning": False}
+    given = usual | {"accuracy": (0.9, 0.85, 0.94)} | given
+    numbers: Any = [given.pop(name) for name in ("drifted", "warning", "drift", "threshold")]
+    accuracy: Any = given.pop("accuracy")
+    status: Any = SimpleNamespace(
+        drift=Drift(*numbers), accuracy=None if accuracy is None else Estimate(*accuracy),
+        sentence=given.pop("sentence", "no drift"), faults=given.pop("faults", ()),
+    )  # fmt: skip
+    fields: dict[str, Any] = {"model": "model", "images": 16, "status": None if numbers[2] is None else status} | given
+    return Reading(camera=camera, time=time, **fields)
+
+
+@pytest.fixture(autouse=True)
+def quick_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.PACE", 0.05)
 
 
 @pytest.fixture(scope="session")

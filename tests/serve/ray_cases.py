@@ -1,6 +1,6 @@
 """A Ray cluster of two nodes answers as one process does, also when a replica is killed.
 
-test_ray.py runs this file in a process of its own.
+test_ray.py runs this file, and gives it the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ray import serve
 from ray.util import list_named_actors
 
 from fozo.serve.ray import application, weight
-from tests.ray_process import two_nodes
 from tests.serve.conftest import NAME, config, foggy, frames, until
 from tests.serve.test_cameras import header
 from tests.serve.test_server import Array, new_adapter
@@ -33,21 +32,19 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def client(state: Path) -> Iterator[httpx.Client]:
+def client(cluster: str, state: Path) -> Iterator[httpx.Client]:
     """Two replicas on two nodes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with two_nodes() as address:
-        ray.init(address=address, log_to_driver=False)
-        serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
-        settings = config(state, save_every=1, workers=2, token="secret")
-        serve.run(application(settings, servers=2), name="fozo", route_prefix="/")
-        headers = {"Authorization": "Bearer secret"}
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, headers=headers) as client:
-            yield client
-        serve.shutdown()  # type: ignore[no-untyped-call]
-        ray.shutdown()
+    ray.init(address=cluster, log_to_driver=False)
+    serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
+    settings = config(state, save_every=1, workers=2, token="secret")
+    serve.run(application(settings, servers=2), name="fozo", route_prefix="/")
+    headers = {"Authorization": "Bearer secret"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, headers=headers) as client:
+        yield client
+    ray.shutdown()
 
 
 def ask(client: httpx.Client, images: Array, camera: str, id: str, **headers: str) -> Array:

@@ -14,7 +14,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,18 @@ def logits(future: Future[tuple[bytes, int | None]]) -> Array:
     return np.frombuffer(data[length:], "<f4").reshape(-1, 10)
 
 
+def send(server: InferenceServer, *given: Any, **named: Any) -> Future[tuple[bytes, int | None]]:
+    assert server.pool is not None
+    return server.pool.submit(server.models[NAME], request(*given, **named))
+
+
 @contextmanager
 def pool(settings: ServeConfig) -> Iterator[Any]:
-    """A server without HTTP."""
+    """A server without HTTP: what sends it a request."""
     server = InferenceServer(settings)
     server.start()
-    assert server.pool is not None
     try:
-        yield lambda *given, **named: server.pool.submit(server.models[NAME], request(*given, **named))
+        yield partial(send, server)
     finally:
         server.stop()
 
@@ -90,30 +95,34 @@ def test_requests_of_a_camera_keep_their_order(tmp_path: Path) -> None:
 def test_a_camera_that_returns_continues(tmp_path: Path, way: str, reference: Path) -> None:
     """Whatever made it leave the memory, it is found again, as if it had never left."""
     ways: dict[str, dict[str, Any]] = {"idle": {"idle": 0.05}, "crowded": {"max_cameras": 1}}
-    settings = ways.get(way, {})
+    settings = config(tmp_path, reference, **ways.get(way, {}))
     adapter, parts = new_adapter(), np.split(foggy(frames(24)), 6)
-    server = InferenceServer(config(tmp_path, reference, **settings))
-    server.start()
-    try:
+    with ExitStack() as stack:
+        submit = stack.enter_context(pool(settings))
         for part in parts:
-            assert server.pool is not None
-            asked = request(part, end=way == "end")
-            close(logits(server.pool.submit(server.models[NAME], asked)), adapter(part))
+            close(logits(submit(part, end=way == "end")), adapter(part))
+            line = submit.args[0].pool
             if way == "crowded":
-                server.pool.submit(server.models[NAME], request(part, "other")).result(30)
-            if way == "stopped":
-                server.stop()
-                server = InferenceServer(config(tmp_path, reference))
-                server.start()
-            line = server.pool
-            assert line is not None
-            if way in ("idle", "end"):
-                until(lambda line=line: not line.cameras)
-            elif way == "crowded":
+                submit(part, "other").result(30)
                 assert line.cameras <= 2
-    finally:
-        server.stop()
+            elif way == "stopped":
+                stack.close()
+                submit = stack.enter_context(pool(settings))
+            else:
+                until(lambda line=line: not line.cameras)
     assert header(tmp_path, "cam")["images"] == 24
+
+
+def test_stateless_requests_learn_nothing(tmp_path: Path) -> None:
+    pixels = foggy(frames(8, 400))
+    with pool(config(tmp_path, anonymous="stateless", save_every=1)) as submit:
+        first, second = (logits(submit(pixels, "", end=end)) for end in (False, True))
+        np.testing.assert_array_equal(first, second)
+        line = submit.args[0].pool
+        assert line.cameras == 0
+        logits(submit(pixels, "one"))
+        assert line.cameras == 1
+    assert len([each for each in tmp_path.glob("*/*") if each.is_dir()]) == 1
 
 
 def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
@@ -188,6 +197,39 @@ def test_the_number_of_cameras_is_limited(tmp_path: Path) -> None:
             submit(frames(1), "c").result(30)
 
 
+def test_the_camera_that_was_idle_for_longest_leaves_the_memory(tmp_path: Path) -> None:
+    with pool(config(tmp_path, max_cameras=2)) as submit:
+        line = submit.args[0].pool
+        for name in "abac":
+            logits(submit(frames(1), name))
+            until(lambda: not line.queued)
+        assert line.cameras == 2 and header(tmp_path, "b")["images"] == 1
+        assert len(list(tmp_path.rglob("camera.json"))) == 1  # only a camera that leaves was saved
+
+
+def test_a_camera_is_released_to_another_server(tmp_path: Path) -> None:
+    settings = config(tmp_path, shared=True)
+    with pool(settings) as one, pool(settings) as other:
+        logits(one(frames(1)))
+        one.args[0].pool.release(NAME, "unknown")
+        with pytest.raises(CameraInUse):
+            logits(other(frames(1)))
+        one.args[0].pool.release(NAME, "cam")
+        logits(other(frames(1)))
+    assert header(tmp_path, "cam")["images"] == 2
+    with held(workers=1) as (_, server, hold, go):  # but not while it is busy
+        assert server.pool is not None
+        future = send(server, frames(1))
+        until(lambda: hold.begun)
+        server.pool.release(NAME, "cam", patience=0.01)
+        go.set()
+        logits(future)
+        until(lambda: not server.pool.queued)
+        assert server.pool.cameras == 1
+        server.pool.release(NAME, "cam")
+        assert server.pool.cameras == 0
+
+
 def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves that fail are logged; predictions go on, and the next save has it all."""
     adapter, parts = new_adapter(), np.split(foggy(frames(24)), 6)
@@ -244,14 +286,12 @@ def held(**settings: Any) -> Iterator[tuple[str, InferenceServer, Counting, thre
 
 def test_full_queues_are_refused(tmp_path: Path) -> None:
     with held(workers=1, max_camera_queue=2, max_queue=4) as (url, server, hold, go):
-        assert server.pool is not None
-        model = server.models[NAME]
-        futures = [server.pool.submit(model, request(frames(1)))]
+        futures = [send(server, frames(1))]
         until(lambda: hold.begun)
-        futures += [server.pool.submit(model, request(frames(1))) for _ in range(2)]
+        futures += [send(server, frames(1)) for _ in range(2)]
         slow = post(url, "cam")
         assert slow.status_code == 429 and slow.headers["Retry-After"] and "send more slowly" in slow.json()["error"]
-        futures.append(server.pool.submit(model, request(frames(1), "other")))
+        futures.append(send(server, frames(1), "other"))
         full = post(url, "third")
         assert full.status_code == 503 and full.headers["Retry-After"] and "4 requests" in full.json()["error"]
         go.set()
@@ -281,7 +321,7 @@ def test_a_client_that_has_gone_is_not_worked_for() -> None:
             clients.append(client)
             until(lambda wanted=number + 1: hold.begun and line.queued == wanted)
         clients[1].close()
-        until(lambda: line._slots[NAME, "second", 0].jobs[0][1].cancelled())
+        until(lambda: line._slots[NAME, "second"].jobs[0][1].cancelled())
         go.set()
         assert b"200 OK" in clients[0].recv(100)
         clients[0].close()
@@ -291,10 +331,10 @@ def test_a_client_that_has_gone_is_not_worked_for() -> None:
 
 
 @contextmanager
-def process(state: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(state: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``fozo serve`` as a process of its own."""
     command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), "--name", NAME]
-    command += ["--state", str(state), "--port", "0", "--threads", "1", *options]
+    command += ["--state", str(state), "--port", "0", "--threads", "1", "--save-every", "8"]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     try:
         assert started.stdout is not None
@@ -312,7 +352,7 @@ def process(state: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
 def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> None:
     """kill -9 and restart: it goes on exactly as an adapter that saw what was saved; repeated requests teach once."""
     pixels = foggy(frames(40))
-    with process(tmp_path, "--save-every", "8") as (server, url):
+    with process(tmp_path) as (server, url):
         answers = [
             ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits") for i in range(20)
         ]
@@ -324,7 +364,7 @@ def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> Non
     adapter = new_adapter()
     for i in range(kept):
         adapter(pixels[i : i + 1])
-    with process(tmp_path, "--save-every", "8") as (server, url):
+    with process(tmp_path) as (server, url):
         for i in (3, kept - 1):  # known: the same answers, and nothing learnt
             again = ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits")
             np.testing.assert_array_equal(again, answers[i])
@@ -340,14 +380,18 @@ def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> Non
     close(np.asarray(other(pixels[30:])), adapter(pixels[30:]))
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    with process(tmp_path) as (_, url):
-        port = url.rpartition(":")[2]
-        for options, words in (
-            (["--state", str(tmp_path), "--port", "0"], "another server keeps its cameras"),
-            (["--port", port], "cannot listen"),
-            (["--port", "0", "--anonymous", "maybe"], "shared or stateless"),
-        ):
-            command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), *options]
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-            assert ended.returncode == 2 and words in ended.stderr and ended.stderr.count("\n") == 1
+def test_a_server_that_cannot_start_says_why() -> None:
+    with running(config()) as (url, _):
+        command = [
+            sys.executable,
+            "-m",
+            "fozo",
+            "serve",
+            str(MODEL),
+            "--stats",
+            str(STATS),
+            "--port",
+            url.split(":")[1],
+        ]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and "cannot listen" in ended.stderr and ended.stderr.count("\n") == 1

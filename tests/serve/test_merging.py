@@ -12,9 +12,9 @@ import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.serve.merging import RETRY_AFTER, MergingEngine, merge_knobs
+from fozo.serve.merging import RETRY_AFTER, MergingEngine
 from fozo.testing import check_engine, random_images
-from fozo.types import NO_KNOBS, Batch, Engine, Images, Knobs, Move, Tap, Taps
+from fozo.types import NO_KNOBS, Engine, Images, Knobs, Move, Tap, Taps
 from tests.helpers import random_vit
 from tests.serve.conftest import Counting, until
 
@@ -109,17 +109,15 @@ def test_what_cannot_be_merged_runs_alone(bundled: Engine) -> None:
 def test_an_error_reaches_only_the_caller_that_caused_it(bundled: Engine) -> None:
     hold = threading.Event()
 
-    class Fragile(Counting):
-        def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-            found = super().run(batch, knobs, taps)
-            if (batch.images == 0).all(axis=(1, 2, 3)).any():
-                raise RuntimeError("a black image")
-            return found
-
     images = [random_images(bundled.spec, 1, seed=i) for i in range(4)]
     images[2][:] = 0
-    results = waiting_calls(MergingEngine(Fragile(bundled, hold), max_delay=0.0), hold, images)
-    assert [isinstance(each, RuntimeError) for each in results] == [False, False, True, False]
+    counting = Counting(bundled, hold, lambda batch: not batch.images.any(axis=(1, 2, 3)).all())  # a black image
+    engine = MergingEngine(counting, max_delay=0.0)
+    results = waiting_calls(engine, hold, images)
+    assert [isinstance(each, MemoryError) for each in results] == [False, False, True, False]
+    counting.batches.clear()
+    waiting_calls(engine, hold, [images[0]] * 4)
+    assert counting.batches == [1, 3]  # the fault was the caller's: passes are as large as before
 
 
 def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
@@ -128,14 +126,7 @@ def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
     """Memory for eight images at a time: passes are halved until they fit, and tried larger again after a while."""
     hold, now = threading.Event(), [0.0]
 
-    class Small(Counting):
-        def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-            found = super().run(batch, knobs, taps)
-            if len(batch) > 8:
-                raise MemoryError("too many images")
-            return found
-
-    counting = Small(bundled, hold)
+    counting = Counting(bundled, hold, lambda batch: len(batch) > 8)
     engine = MergingEngine(counting, max_delay=0.0, max_batch=100)
     monkeypatch.setattr("fozo.serve.merging.time.monotonic", lambda: now[0])
     images = [random_images(bundled.spec, 2, seed=i) for i in range(9)]
@@ -146,11 +137,11 @@ def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
         return counting.batches
 
     assert batches() == [2, 16, *[2] * 8]  # refused, then one by one
-    (line,) = caplog.records
-    assert "a pass of 16 images" in line.message and line.exc_info is not None
-    assert batches() == [2, 8, 8] and len(caplog.records) == 1
+    failed, limited = caplog.records
+    assert "a pass of 16 images" in failed.message and failed.exc_info is not None and "at most 8" in limited.message
+    assert batches() == [2, 8, 8] and len(caplog.records) == 2
     now[0] = RETRY_AFTER
-    assert batches() == [2, 16, *[2] * 8] and len(caplog.records) == 2
+    assert batches() == [2, 16, *[2] * 8] and len(caplog.records) == 4
 
 
 def test_a_lone_caller_does_not_wait(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,15 +153,6 @@ def test_a_lone_caller_does_not_wait(bundled: Engine, monkeypatch: pytest.Monkey
         engine.run(engine.check(random_images(bundled.spec, 1)))
     engine.run(engine.check(random_images(bundled.spec, 1)))
     assert not waits
-
-
-def test_merged_moves_are_one_row_an_image(bundled: Engine) -> None:
-    one, none, each = knobs(bundled, 1, 1), NO_KNOBS, knobs(bundled, 3, 2)
-    together = merge_knobs([one, none, each], [2, 1, 3]).patches
-    assert together is not None and one.patches is not None and each.patches is not None
-    assert together.scale.shape[1] == 6 and (together.scale[:, 2] == 1).all() and (together.shift[:, 2] == 0).all()
-    assert (together.scale[:, :2] == one.patches.scale).all() and (together.shift[:, 3:] == each.patches.shift).all()
-    assert merge_knobs([none, none], [1, 1]) == NO_KNOBS
 
 
 @pytest.mark.parametrize("name", ["align", "neo", "noadapt", "t3a", "fozo"])

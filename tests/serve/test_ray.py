@@ -1,4 +1,4 @@
-"""Serving on Ray: ray_cases.py in a process of its own; and what needs no cluster."""
+"""Everything on a Ray cluster, serving and benchmarks, in a process of its own; and serving that needs none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fozo.errors import FozoError
+from tests.helpers import REPO
 from tests.ray_process import run_cases
 from tests.serve.conftest import MODEL, STATS, config
 
@@ -24,7 +25,7 @@ def _ray_serve() -> None:
 
 @pytest.mark.ray
 def test_a_cluster(tmp_path: Path) -> None:
-    run_cases(Path(__file__).with_name("ray_cases.py"), 4, tmp_path)
+    run_cases([REPO / "tests" / package / "ray_cases.py" for package in ("bench", "serve")], 7, tmp_path)
 
 
 def test_each_camera_has_a_replica_and_few_move() -> None:

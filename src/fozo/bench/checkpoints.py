@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -13,23 +14,15 @@ SAVE_SHARE = 20  # a state is saved when this many times the duration of the las
 
 
 class Checkpoints:
-    """The saved states of one run, at least ``seconds`` apart.
+    """The saved states of one run, at least ``seconds`` apart: ``PREFIX000123.npz`` has seen 123 batches."""
 
-    The star in the ``pattern`` of their names is the number of batches that a state has seen.
-    """
-
-    def __init__(self, folder: Path, pattern: str, seconds: float = SAVE_SECONDS) -> None:
-        self.folder, self.pattern, self.seconds = folder, pattern, seconds
-        self._head, self._tail = pattern.split("*")
+    def __init__(self, folder: Path, prefix: str, seconds: float = SAVE_SECONDS) -> None:
+        self.folder, self.prefix, self.seconds = folder, prefix, seconds
         self._saved, self._pause = time.monotonic(), seconds
 
     def _found(self) -> dict[int, Path]:
-        numbers = {
-            path.name.removeprefix(self._head).removesuffix(self._tail): path
-            for path in self.folder.iterdir()
-            if path.name.startswith(self._head) and path.name.endswith(self._tail)
-        }
-        return {int(number): path for number, path in numbers.items() if number.isascii() and number.isdecimal()}
+        name = re.compile(re.escape(self.prefix) + r"([0-9]+)\.npz")
+        return {int(match[1]): path for path in self.folder.iterdir() if (match := name.fullmatch(path.name))}
 
     def restore(self, method: AnyMethod, most: int) -> int:
         """Continue from the latest state of at most ``most`` batches; return how many it has seen, 0 without one."""
@@ -46,7 +39,7 @@ class Checkpoints:
     def save(self, method: AnyMethod, done: int) -> None:
         """Save the state after ``done`` batches, and remove the older ones."""
         start = time.monotonic()
-        path = self.folder / f"{self._head}{done:06d}{self._tail}"
+        path = self.folder / f"{self.prefix}{done:06d}.npz"
         with disk_errors(path):
             method.save(path)
         for old in set(self._found().values()) - {path}:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
@@ -45,6 +46,10 @@ class Gain:
     within: Interval | None
 
     @property
+    def ends(self) -> tuple[float, ...]:
+        return () if self.within is None else (self.within.low, self.within.high)
+
+    @property
     def side(self) -> int:
         """1 or -1 where it is significant (its 95 % interval excludes zero), else 0."""
         if self.within is None:
@@ -52,8 +57,8 @@ class Gain:
         return 1 if self.within.low > 0 else -1 if self.within.high < 0 else 0
 
     def __str__(self) -> str:
-        text = signed(self.value)
-        return text if self.within is None else f"{text} ({signed(self.within.low)} to {signed(self.within.high)})"
+        ends = " to ".join(map(signed, self.ends))
+        return f"{signed(self.value)} ({ends})" if ends else signed(self.value)
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,9 @@ class Gains:
     def mean(self) -> Gain:
         drawn = self.drawn
         return Gain(float(np.mean(list(self.values.values()))), None if drawn is None else interval(drawn))
+
+
+Gained: TypeAlias = Mapping[str, Mapping[str, Gains]]  # by column of a table, then by label of a row
 
 
 def gains(ours: Sequence[Run], base: Sequence[Run]) -> Gains | None:
@@ -135,11 +143,8 @@ def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[Ba
 
     def recognised(records: Sequence[BatchRecord]) -> Array:
         """How often each image was recognised in each domain, ``[images, domains]``."""
-        found = np.zeros((count, len(sizes)))
-        for column, name in enumerate(sizes):
-            rows = [row_of[i] for record in records if record.domain == name for i in record.right]
-            np.add.at(found[:, column], rows, 1)
-        return found
+        rows = ([row_of[i] for record in records if record.domain == name for i in record.right] for name in sizes)
+        return np.stack([np.bincount(each, minlength=count).astype(np.float64) for each in rows], axis=1)
 
     scale = 100 / np.array(list(sizes.values()))
     base = np.mean([recognised(records) for records in theirs], axis=0)
@@ -149,9 +154,8 @@ def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[Ba
     times = _times(count, seed)
     drawn = np.add.reduce([seeds[:, [s]] * (times @ one) for s, one in enumerate(each)])
     means = np.mean(each, axis=0).sum(axis=0)
-    names = list(sizes)
-    draws = {name: drawn[:, i] if count >= FEWEST else None for i, name in enumerate(names)}
-    return Gains(dict(zip(names, means.tolist(), strict=True)), draws)
+    draws = {name: drawn[:, i] if count >= FEWEST else None for i, name in enumerate(sizes)}
+    return Gains(dict(zip(sizes, means.tolist(), strict=True)), draws)
 
 
 def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int = 0) -> Gains:
@@ -175,10 +179,10 @@ def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: i
     return Gains(values, draws)
 
 
-def over_base(group: Group, base: str = BASE) -> dict[str, dict[str, Gains]]:
-    """What the rows of a table gained over one of them: by column of the table, then by label."""
+def over_base(group: Group, base: str = BASE) -> Gained:
+    """What the rows of a table gained over one of them."""
     found: dict[str, dict[str, Gains]] = {}
-    for column in dict.fromkeys(run.experiment.column for run in group.runs):
+    for column in group.columns:
         against = group.of(base, column)
         for label in group.labels if against else ():
             if label != base and (one := gains(group.of(label, column), against)) is not None:

@@ -74,6 +74,10 @@ class Cost:
     seconds: float  # time inside the method: adapting and predicting, without reading images
     memory: int  # peak so far in bytes: resident size of the process on CPU, the allocator's peak on CUDA
 
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Cost:
+        return as_dataclass(cls, line, "a batch's cost")
+
 
 def score(
     logits: npt.NDArray[np.floating],
@@ -212,21 +216,17 @@ def _ece(histogram: Array) -> Array:
     return error
 
 
-def over_time(records: Sequence[BatchRecord]) -> tuple[Array, Array]:
-    """Accuracy of all images so far against their number, after each batch."""
-    images = np.cumsum([record.images for record in records])
-    correct = np.cumsum([record.correct for record in records])
-    return images.astype(np.float64), 100 * correct / images
-
-
 def within_domains(records: Sequence[BatchRecord], costs: Sequence[Cost]) -> list[tuple[Array, Array, Array]]:
     """For each domain by itself: seconds so far, passes so far, and accuracy so far in percent (Table C.1)."""
     found = []
     for name in dict.fromkeys(record.domain for record in records):
-        own = [(record, cost) for record, cost in zip(records, costs, strict=True) if record.domain == name]
-        seconds = np.cumsum([cost.seconds for _, cost in own])
-        passes = np.cumsum([record.passes * record.images for record, _ in own])
-        found.append((seconds, passes.astype(np.float64), over_time([record for record, _ in own])[1]))
+        own = [
+            (cost.seconds, record.passes * record.images, record.correct, record.images)
+            for record, cost in zip(records, costs, strict=True)
+            if record.domain == name
+        ]
+        seconds, passes, correct, images = np.cumsum(own, axis=0, dtype=np.float64).T
+        found.append((seconds, passes, 100 * correct / images))
     return found
 
 

@@ -20,11 +20,11 @@ from fozo.data.groups import CLASSES, class_indices
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
-from fozo.data.sources import CachedCorrupting, Corrupting, DomainSource
+from fozo.data.sources import CachedCorrupting, DomainSource
 from fozo.data.streams import Stream
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
-from fozo.io import disk_errors, locked
+from fozo.io import disk_errors, locked, remove_temporary_files
 from fozo.methods.common.measured import MEASURED
 from fozo.methods.registry import AnyMethod, create, method_class
 from fozo.public import calibrate
@@ -89,35 +89,31 @@ class Resources:
 
     def _open(self, plan: StreamPlan) -> ImageSet:
         """Open a whole set: of a corrupted one only the domains that the plan goes through."""
-        stored = plan.data == "imagenet-c"
-        domains = {domain for segment in plan.order.segments() for domain in segment.domains} if stored else set()
-        levels = tuple(sorted({domain.severity for domain in domains}))
-        key = (plan.data, plan.kinds, levels) if stored else plan.data
-        if key in self._sets:
-            return self._sets[key]
         option = "imagenet" if plan.data == "clean" else plan.data
         path: str | None = getattr(self.paths, option.replace("-", "_"))
         if path is None:
             raise FozoError(f"the folder of {option} is needed; give --{option} DIR")
-        if not stored:
-            self._sets[key] = open_images(path, "auto" if plan.data == "clean" else plan.data)
-            return self._sets[key]
-        if not Path(path).exists():
-            raise FozoError(f"there is no file or folder {path}; check the path")
-        root, layout = recognise(Path(path))
-        if layout not in ("imagenet-c", "cifar-c"):
-            raise FozoError(f"{path} holds clean images ({layout}); give it as --imagenet to corrupt them on the fly")
-        self._sets[key] = open_images(root, layout, kinds=plan.kinds, severities=levels)
+        root, layout, chosen = Path(path), "auto" if plan.data == "clean" else plan.data, dict[str, Any]()
+        if plan.data == "imagenet-c":
+            domains = (domain for segment in plan.order.segments() for domain in segment.domains)
+            chosen = {"kinds": plan.kinds, "severities": tuple(sorted({domain.severity for domain in domains}))}
+        key = (plan.data, *chosen.values())
+        if key not in self._sets:
+            if chosen and root.exists():  # a missing one is refused when it is opened
+                root, layout = recognise(root)
+                if layout not in ("imagenet-c", "cifar-c"):
+                    advice = "give it as --imagenet to corrupt them on the fly"
+                    raise FozoError(f"{path} holds clean images ({layout}); {advice}")
+            self._sets[key] = open_images(root, layout, **chosen)
         return self._sets[key]
 
     def pixels(self, images: ImageSet, spec: Spec) -> ImageSet | DomainSource:
         """Give what a stream reads: the images, or the cache of corrupted ones."""
         if self.paths.pixels is None or images.corrupted:
             return images
-        made = Corrupting(images, spec.image_size, channels=spec.channels)
-        text = f"{images.fingerprint} {made.describe(Corrupting.domains)}"
-        folder = Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10]
-        return CachedCorrupting(images, spec.image_size, channels=spec.channels, folder=folder)
+        made = CachedCorrupting(images, spec.image_size, channels=spec.channels)
+        text = f"{images.fingerprint} {made.describe(made.domains)}"
+        return replace(made, folder=Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10])
 
     def clean(self, count: int, streamed: ImageSet, group: str = "") -> ImageSet:
         """Choose clean images of all classes to calibrate on, none of which is in the stream in any form.
@@ -156,12 +152,14 @@ class Resources:
                             digest.update(block)
             self._digests[experiment.model] = digest.hexdigest()[:16]
         needed = needs(experiment.method, experiment.options)
-        clean = self.clean(experiment.calibration, streamed, experiment.stream.classes) if needed else None
         return {
             "model_digest": self._digests[experiment.model],
             "images_fingerprint": streamed.fingerprint,
-            "calibrated_on": None if clean is None else clean.fingerprint,
+            "calibrated_on": self._calibration(experiment, streamed).fingerprint if needed else None,
         }
+
+    def _calibration(self, experiment: Experiment, streamed: ImageSet) -> ImageSet:
+        return self.clean(experiment.calibration, streamed, experiment.stream.classes)
 
     def engine(self, model: str, classes: tuple[int, ...] | None = None, threads: int | None = None) -> Engine:
         """Load a model, with its head restricted to ``classes``; PyTorch's threads are the runner's to set."""
@@ -192,14 +190,13 @@ class Resources:
         given: dict[str, Any] = {"seed": experiment.seed, "batch_size": experiment.stream.batch_size}
         wanted = needs(experiment.method, experiment.options)
         for name in sorted(wanted & MEASURED.keys()):
-            clean = self.clean(experiment.calibration, streamed, experiment.stream.classes)
-            given[name] = self._cached(name, engine, clean, MEASURED[name].load, MEASURED[name].measure, show)
+            clean, measured = self._calibration(experiment, streamed), MEASURED[name]
+            given[name] = self._cached(name, engine, clean, measured.load, measured.measure, show)
         source = self.source(experiment, engine, streamed, show) if "source" in wanted else None
         return create(experiment.method, engine, source, **{**given, **experiment.options})
 
     def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
-        clean = self.clean(experiment.calibration, streamed, experiment.stream.classes)
-        kind = f"source{SourceStatistics.VERSION}"
+        clean, kind = self._calibration(experiment, streamed), f"source{SourceStatistics.VERSION}"
         return self._cached(kind, engine, clean, SourceStatistics.load, calibrate, show)
 
     def _cached(
@@ -212,6 +209,7 @@ class Resources:
         with locked(self.cache_dir, wait=True):  # workers that need the same wait for the first to make it
             if path.exists():
                 return load(path)
+            remove_temporary_files(self.cache_dir)  # of a process that was killed while it saved
             made = make(engine, self._batches(engine, images, show))
             with disk_errors(path):
                 made.save(path)

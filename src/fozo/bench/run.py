@@ -22,10 +22,10 @@ from fozo.bench.plan import Experiment
 from fozo.bench.resources import Resources, Show, quiet
 from fozo.bench.store import COSTS, EXPERIMENT, RECORDS, Conditions, Run, Store
 from fozo.data.streams import Stream
-from fozo.io import Log, as_dataclass, encode, read_log, write_json
+from fozo.io import Log, encode, read_log, write_json
 from fozo.methods.registry import AnyMethod
 
-STATES = "state-*.npz"  # the star is the number of batches that a saved state has seen
+STATES = "state-"  # how the names of saved states begin
 
 
 def run_experiment(
@@ -108,7 +108,7 @@ def _run(
         cost_log.truncate(done)
         if done:
             records += [BatchRecord.read(line) for line in read_log(folder / RECORDS)]
-            costs += [as_dataclass(Cost, line, "a batch's cost") for line in read_log(folder / COSTS)]
+            costs += [Cost.read(line) for line in read_log(folder / COSTS)]
         seen, correct = sum(r.images for r in records), sum(r.correct for r in records)
         total = sum(len(segment.domains) for segment in stream.segments) * len(stream.source.images)
         for batch in stream.batches(done):

@@ -18,7 +18,7 @@ was changed since, or its row is gone. So runs that differ in anything but the s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -93,19 +93,17 @@ class Run:
 
     @cached_property
     def _records(self) -> list[BatchRecord]:
-        with naming(self.folder / RECORDS):
-            return self._all([BatchRecord.read(line) for line in read_log(self.folder / RECORDS)])
+        return self._read(RECORDS, BatchRecord.read)
 
     def costs(self) -> list[Cost]:
-        with naming(self.folder / COSTS):
-            return self._all([as_dataclass(Cost, line, "a batch's cost") for line in read_log(self.folder / COSTS)])
+        return self._read(COSTS, Cost.read)
 
-    def _all(self, lines: list[L]) -> list[L]:
-        if len(lines) != self.measures.batches:
-            raise FozoError(
-                f"it holds {len(lines)} batches, and the result is of {self.measures.batches}; run it again"
-            )
-        return lines
+    def _read(self, name: str, read: Callable[[Mapping[str, Any]], L]) -> list[L]:
+        with naming(self.folder / name):
+            lines, batches = [read(line) for line in read_log(self.folder / name)], self.measures.batches
+            if len(lines) != batches:
+                raise FozoError(f"it holds {len(lines)} batches, and the result is of {batches}; run it again")
+            return lines
 
 
 @dataclass(frozen=True)
@@ -126,10 +124,9 @@ class RunFolder:
         if not (self.path / RESULT).exists():
             return None
         result, cost = read_json(self.path / RESULT), read_json(self.path / CONDITIONS)
-        shared = ("weights", "stream_fingerprint", "calibrated_on", "parameters")
+        shared = {name: value for name, value in result.items() if name in Conditions.__dataclass_fields__}
         with naming(self.path):
-            payload = {name: result[name] for name in shared if name in result} | cost
-            conditions = as_dataclass(Conditions, payload, "the conditions")
+            conditions = as_dataclass(Conditions, shared | cost, "the conditions")
             return Run(self.experiment, Measures.read(result.get("measures")), conditions, self.path)
 
     def finish(self, identity: Mapping[str, object], measures: Measures, conditions: Conditions, digest: str) -> Run:
@@ -155,6 +152,10 @@ class Group:
         """Rows that have been run, in the recipe's order, but tuned ones behind those with the published constants."""
         found = list(dict.fromkeys(run.experiment.label for run in self.runs))
         return sorted(found, key=lambda label: found.index(published(label) if published(label) in found else label))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(run.experiment.column for run in self.runs))
 
     def of(self, label: str, column: str = AVERAGE) -> list[Run]:
         return [run for run in self.runs if (run.experiment.label, run.experiment.column) == (label, column)]
@@ -185,8 +186,12 @@ class Store:
             yield RunFolder(path, experiment, begun)
 
     def ask(self, recipe: Recipe, setting: Setting, seeds: Iterable[int]) -> None:
-        """Write down that these seeds of a recipe are wanted in this setting, beside what was asked before."""
+        """Write down that these seeds of a recipe are wanted in this setting, beside what was asked before.
+
+        The caller holds the folder's lock.
+        """
         file = self.folder / RECIPE
+        remove_temporary_files(self.folder)
         model = str(recipe.experiments(setting)[0].identity()["model"])
         new = _Request(**asdict(replace(setting, model=model)), seeds=tuple(seeds))
         # Settings that come to the same, such as the recipe's own number of images named or not, are one.

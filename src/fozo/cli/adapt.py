@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fozo.cli.options import BatchSize, Model, load_model, read_options, read_value
+from fozo.cli.options import STATISTICS, BatchSize, Model, load_model, read_options, read_value
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 MAX_STATISTICS = 1 << 30  # bytes of a file of statistics, at most
+METHOD = "See fozo methods; align by default, equalise for a model that shows no tokens."
 
 
 def method_names() -> list[str]:
@@ -31,30 +32,18 @@ def method_names() -> list[str]:
 
 def adapt(
     model: Model,
-    images: Annotated[Path, typer.Argument(help="Folder of images; they are seen in the order of their names.")],
+    images: Annotated[Path, "Folder of images; they are seen in the order of their names."],
     load: LoadOptions,
-    stats: Annotated[Path | None, typer.Option(help="What fozo calibrate wrote.")] = None,
-    clean: Annotated[
-        Path | None, typer.Option(help="Folder of clean images to calibrate on now; EATA and PEA need it.")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="See fozo methods; align by default, equalise for a model that shows no tokens.",
-            autocompletion=method_names,
-        ),
-    ] = None,
-    preset: Annotated[str | None, typer.Option(help="Of the method: paper of fozo, say.")] = None,
-    passes: Annotated[str | None, typer.Option(help="Forward passes; align also takes auto.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the method's config; give it again for more.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the method's draws.")] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File for the predictions.")] = Path("predictions.csv"),
+    stats: Annotated[Path | None, STATISTICS] = None,
+    clean: Annotated[Path | None, "Folder of clean images to calibrate on now; EATA and PEA need it."] = None,
+    method: Annotated[str | None, typer.Option(help=METHOD, autocompletion=method_names)] = None,
+    preset: Annotated[str | None, "Of the method: paper of fozo, say."] = None,
+    passes: Annotated[str | None, "Forward passes; align also takes auto."] = None,
+    option: Annotated[list[str] | None, "NAME=VALUE of the method's config; give it again for more."] = None,
+    seed: Annotated[int, "Of the method's draws."] = 0,
+    out: Annotated[Path, "File for the predictions."] = Path("predictions.csv"),
     batch_size: BatchSize = 64,
-    state: Annotated[
-        Path | None, typer.Option(help="Continue from this file where it exists, and save there at the end.")
-    ] = None,
+    state: Annotated[Path | None, "Continue from this file where it exists, and save there at the end."] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the same command was interrupted.")] = False,
 ) -> None:
     """Adapt to a folder of images and write their five likeliest classes with probabilities.
@@ -77,32 +66,23 @@ def adapt(
     if passes is not None:
         options["passes"] = read_value(passes)
     wanted = needs(method or "align", options)  # of which equalise needs the same
-    for need in sorted(wanted & MEASURED.keys()):
-        if clean is None:
-            what = NEEDS[need].partition(";")[0]
-            raise FozoError(f"{method} needs {what}; give a folder of them as --clean")
+    measured = sorted(wanted & MEASURED.keys())
+    if measured and clean is None:
+        what = NEEDS[measured[0]].partition(";")[0]
+        raise FozoError(f"{method} needs {what}; give a folder of them as --clean")
     if "source" in wanted and stats is None and clean is None:
         raise FozoError(
             f"{method or 'align'} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean"
         )
-    for path in (out, Path(f"{out}{LOG}"), *([] if state is None else [state])):
+    for path in filter(None, (out, Path(f"{out}{LOG}"), state)):
         check_output(path)  # said before the work, not after it
     found = open_unlabelled(images)
     calm = None if clean is None else open_unlabelled(clean)
     engine = load_model(model, load)
     method = method or ("align" if "tokens" in engine.abilities else "equalise")
     named = label_by_folder(found, engine.spec)
-    identity: dict[str, object] = {
-        "model": engine.spec.name,
-        "weights": engine.spec.fingerprint,
-        "mean": list(engine.spec.mean or ()),
-        "std": list(engine.spec.std or ()),
-        "method": method,
-        "images": found.fingerprint,
-        "batch_size": batch_size,
-        "threads": load.threads,
-        "calibrated_on": None,
-    }
+    calibrated_on = calm.fingerprint if calm is not None and wanted else None
+    done = 0
     with closing(Progress()) as progress:
 
         def clean_batches() -> Iterator[Floats]:
@@ -110,27 +90,35 @@ def adapt(
             for batch in read_batches(calm, engine, progress, "calibrating", batch_size=batch_size):
                 yield batch.images
 
-        if calm is not None and wanted:
-            identity["calibrated_on"] = calm.fingerprint
-        if "source" in wanted:
-            options["source"] = calibrate(engine, clean_batches()) if stats is None else SourceStatistics.load(stats)
-        if stats is not None and "source" in wanted:
-            identity["calibrated_on"] = hashlib.sha256(read_bytes(stats, MAX_STATISTICS)).hexdigest()[:16]
-        options |= {need: MEASURED[need].measure(engine, clean_batches()) for need in sorted(wanted & MEASURED.keys())}
-        made = create(method, engine, **options)
-        done = 0
-
         def batches(start: int) -> Iterator[LabelledBatch]:
             nonlocal done
             for batch in read_batches(named or found, engine, progress, "adapting", batch_size=batch_size, start=start):
                 done = batch.index * batch_size
                 yield batch
 
+        if "source" in wanted and stats is not None:
+            options["source"] = SourceStatistics.load(stats)
+            calibrated_on = hashlib.sha256(read_bytes(stats, MAX_STATISTICS)).hexdigest()[:16]
+        elif "source" in wanted:
+            options["source"] = calibrate(engine, clean_batches())
+        options |= {need: MEASURED[need].measure(engine, clean_batches()) for need in measured}
+        made = create(method, engine, **options)
+        identity: dict[str, object] = {
+            "model": engine.spec.name,
+            "weights": engine.spec.fingerprint,
+            "mean": list(engine.spec.mean or ()),
+            "std": list(engine.spec.std or ()),
+            "method": method,
+            "images": found.fingerprint,
+            "batch_size": batch_size,
+            "threads": load.threads,
+            "calibrated_on": calibrated_on,
+            **made.identity(),
+        }
         try:
             run = adapt_folder(
-                made, named or found, out, batches, {**identity, **made.identity()},
-                labelled=named is not None, resume=resume, state=state,
-            )  # fmt: skip
+                made, named or found, out, batches, identity, labelled=named is not None, resume=resume, state=state
+            )
         except KeyboardInterrupt:
             progress.close()
             print(

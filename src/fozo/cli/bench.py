@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -11,39 +10,37 @@ from typing import Annotated, cast
 
 import typer
 
+from fozo.cli.options import command_line
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="list, a recipe's name, or a .toml file of your own.")],
+    name: Annotated[str, "list, a recipe's name, or a .toml file of your own."],
     load: LoadOptions,
     model: Annotated[
-        str | None,
-        typer.Option(help="Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME."),
+        str | None, "Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME."
     ] = None,
-    imagenet: Annotated[
-        str | None, typer.Option(help="Clean images; corrupted on the fly without --imagenet-c.")
-    ] = None,
+    imagenet: Annotated[str | None, "Clean images; corrupted on the fly without --imagenet-c."] = None,
     imagenet_c: str | None = None,
     imagenet_r: str | None = None,
     imagenet_sketch: str | None = None,
     imagenet_v2: str | None = None,
-    image_list: Annotated[str | None, typer.Option(help="RobustBench's list of images to stream.")] = None,
-    pixels: Annotated[str | None, typer.Option(help="Folder to keep corrupted images in, for all rows.")] = None,
-    images: Annotated[int | None, typer.Option(help="Images of each domain, instead of the recipe's.")] = None,
-    severity: Annotated[int | None, typer.Option(help="1 to 5, instead of the recipe's.")] = None,
-    passes: Annotated[int | None, typer.Option(help="Forward passes of rows that name them.")] = None,
-    calibration: Annotated[int | None, typer.Option(help="Clean images for source statistics.")] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds joined by commas.")] = "0",
-    methods: Annotated[str | None, typer.Option(help="Only these methods, joined by commas.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only the row of this label; give it again for more.")] = None,
-    column: Annotated[list[str] | None, typer.Option(help="Only the rows of this column; again for more.")] = None,
+    image_list: Annotated[str | None, "RobustBench's list of images to stream."] = None,
+    pixels: Annotated[str | None, "Folder to keep corrupted images in, for all rows."] = None,
+    images: Annotated[int | None, "Images of each domain, instead of the recipe's."] = None,
+    severity: Annotated[int | None, "1 to 5, instead of the recipe's."] = None,
+    passes: Annotated[int | None, "Forward passes of rows that name them."] = None,
+    calibration: Annotated[int | None, "Clean images for source statistics."] = None,
+    seeds: Annotated[str, "Seeds joined by commas."] = "0",
+    methods: Annotated[str | None, "Only these methods, joined by commas."] = None,
+    only: Annotated[list[str] | None, "Only the row of this label; give it again for more."] = None,
+    column: Annotated[list[str] | None, "Only the rows of this column; again for more."] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
-    workers: Annotated[int, typer.Option(help="Processes; --threads are of each.")] = 1,
-    executor: Annotated[str, typer.Option(help="local, or ray for a cluster, whose nodes share --out.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
+    workers: Annotated[int, "Processes; --threads are of each."] = 1,
+    executor: Annotated[str, "local, or ray for a cluster, whose nodes share --out."] = "local",
+    address: Annotated[str | None, "Of the Ray cluster."] = None,
 ) -> None:
     """Run a table or figure of the paper by name; `fozo bench list` shows them."""
     if name == "list":
@@ -97,8 +94,7 @@ def bench(
     if not experiments:
         raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
     folder = out / recipe.name
-    command = shlex.join(["fozo", *sys.argv[1:]]).encode(errors="backslashreplace").decode()  # names need not be UTF-8
-    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, command)
+    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, command_line())
 
     def finished(run: Run) -> None:
         measures, within = run.measures, run.measures.average_interval
@@ -125,10 +121,10 @@ def bench(
 
 
 def _list() -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from fozo.bench.plan import AVERAGE, load_recipe, names
+    from fozo.cli.progress import open_console
 
     table = Table("recipe", "what", "rows", "cost at full size", "the paper's FOZO")
     for name in names():
@@ -137,5 +133,4 @@ def _list() -> None:
         numbers = [row.paper.get(row.column, row.paper.get(AVERAGE, max(row.paper.values()))) for row in ours]
         best = f"{max(numbers):.1f} %" if numbers else "-"
         table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost, best)
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
+    open_console().print(table)

@@ -12,13 +12,13 @@ import typer
 
 
 def corrupt(
-    images: Annotated[Path, typer.Argument(help="Folder that holds a folder of images for each class.")],
-    out: Annotated[Path, typer.Argument(help="Folder for the result; an unfinished one is continued.")],
-    kinds: Annotated[str, typer.Option(help="all (15), all+extra (19), or names joined by commas.")] = "all",
-    severity: Annotated[str, typer.Option(help="5, or 1-5, or 1,3,5.")] = "5",
-    size: Annotated[int, typer.Option(help="Side of the images in pixels.")] = 224,
-    seed: Annotated[int, typer.Option(help="Changes every random draw.")] = 0,
-    workers: Annotated[int | None, typer.Option(help="Processes; by default one for each core.")] = None,
+    images: Annotated[Path, "Folder that holds a folder of images for each class."],
+    out: Annotated[Path, "Folder for the result; an unfinished one is continued."],
+    kinds: Annotated[str, "all (15), all+extra (19), or names joined by commas."] = "all",
+    severity: Annotated[str, "5, or 1-5, or 1,3,5."] = "5",
+    size: Annotated[int, "Side of the images in pixels."] = 224,
+    seed: Annotated[int, "Changes every random draw."] = 0,
+    workers: Annotated[int | None, "Processes; by default one for each core."] = None,
 ) -> None:
     """Make an ImageNet-C-shaped tree OUT/kind/severity/class/file.JPEG from clean images."""
     from fozo.cli.progress import Progress
@@ -38,31 +38,20 @@ def corrupt(
 
 
 def check(
-    path: Annotated[Path, typer.Argument(help="A folder of images, or a WebDataset-like tar.", show_default=False)],
-    layout: Annotated[str, typer.Option(help="What it is, where that cannot be seen from the folders.")] = "auto",
-    labels: Annotated[Path | None, typer.Option(help="File of labels, for flat ImageNet validation files.")] = None,
+    path: Annotated[Path, "A folder of images, or a WebDataset-like tar."],
+    layout: Annotated[str, "What it is, where that cannot be seen from the folders."] = "auto",
+    labels: Annotated[Path | None, "File of labels, for flat ImageNet validation files."] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Decode every image: the only way to find every truncated file.")
     ] = False,
 ) -> None:
     """Say what an image set is, and which of its files are broken (then the exit code is 2)."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from fozo.cli.progress import Progress
     from fozo.data.check import check_image_set
 
     with closing(Progress()) as progress:
         report = check_image_set(path, layout, labels=labels, full=full, progress=partial(progress, "checking"))
-    console = Console()
-    if console.is_terminal:
-        table = Table(show_header=False)
-        for name, value in report.rows():
-            table.add_row(Text(name), Text(value))  # a file name may hold brackets, which are not markup
-        console.print(table)
-    else:
-        for name, value in report.rows():
-            print(f"{name}: {value}")
+    for name, value in report.rows():
+        print(f"{name}: {value}")
     if report.broken:
         raise typer.Exit(2)

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from fozo.cli.options import command_line
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page: timeline, pictures, tables, curves.")] = Path(
-        "fozo-demo.html"
-    ),
-    images: Annotated[int, typer.Option(help="Images of each domain, up to 2000; the first part has 256.")] = 300,
-    seed: Annotated[int, typer.Option(help="Of the order of the images and of the methods' draws.")] = 0,
+    out: Annotated[Path, "The page: timeline, pictures, tables, curves."] = Path("fozo-demo.html"),
+    images: Annotated[int, "Images of each domain, up to 2000; the first part has 256."] = 300,
+    seed: Annotated[int, "Of the order of the images and of the methods' draws."] = 0,
 ) -> None:
     """See a camera go bad and a monitor report it; then all forward-only methods, float32 and INT8."""
-    from rich.console import Console
-
     from fozo.bench.report.render import write_page
     from fozo.cli.demo_camera import SCRIPT, CameraRun, demo_page, print_scenes, run_camera
     from fozo.cli.demo_methods import compare_engines, print_methods, run_methods
-    from fozo.cli.progress import Progress
+    from fozo.cli.progress import Progress, open_console
     from fozo.data import sample
     from fozo.data.sets import open_images
     from fozo.io import check_output, temporary_folder
 
     open_images(sample.IMAGES).take(images)  # refuses a bad number before the work begins
     check_output(out)
-    command = shlex.join(["fozo", *sys.argv[1:]]).encode(errors="backslashreplace").decode()  # names need not be UTF-8
-    console = Console()
-    if not console.is_terminal:  # one line a row, whatever width the pipe claims to have
-        console = Console(width=200)
+    console = open_console()
     if not Progress.quiet:
         console.print(f"A camera goes bad, {' -> '.join(kind.replace('_', ' ') for kind in SCRIPT)}:", highlight=False)
     steps = []
@@ -46,7 +37,7 @@ def demo(
     camera = CameraRun(steps)
     print_scenes(camera, console)
     with closing(Progress()) as progress, temporary_folder(out) as folder:
-        groups = run_methods(folder, images=images, seed=seed, command=command, show=progress)
+        groups = run_methods(folder, images=images, seed=seed, command=command_line(), show=progress)
         page = demo_page(camera, groups, compare_engines(groups))
     write_page(out, page)
     print_methods(groups, console)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 
 import numpy as np
@@ -17,18 +17,21 @@ from rich.table import Table
 
 from fozo.bench.gains import Gain, by_image, signed
 from fozo.bench.measures import BatchRecord, score
-from fozo.bench.report.charts import Series, Span, line_chart
+from fozo.bench.report.charts import Series, line_chart
 from fozo.bench.report.colours import COLOURS
+from fozo.bench.report.figures import domain_spans
 from fozo.bench.report.page import chapters
 from fozo.bench.report.pictures import picture
 from fozo.bench.report.render import render
 from fozo.bench.report.tables import full_name
 from fozo.bench.store import Group
+from fozo.cli.folder_page import latest
+from fozo.cli.progress import print_sentence
 from fozo.data import sample
 from fozo.data.images import Pixels
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images
-from fozo.data.streams import LabelledBatch, Stream
+from fozo.data.streams import Stream
 from fozo.engines.load import load_engine
 from fozo.io.system import usable_cpus
 from fozo.methods.align import Align
@@ -63,7 +66,6 @@ class Picture:
 class Step:
     """What is known after a batch."""
 
-    scene: int  # index into :data:`SCRIPT`
     images: int  # seen so far
     plain: BatchRecord
     adapted: BatchRecord
@@ -77,36 +79,33 @@ class Scene:
     """The batches of one scene."""
 
     domain: str
-    first: int  # number of its first image, from 1
     steps: Sequence[Step]
 
     @property
     def images(self) -> int:
         return sum(step.plain.images for step in self.steps)
 
-    def accuracy(self, model: str) -> float:
-        correct: int = sum(getattr(step, model).correct for step in self.steps)
-        return 100 * correct / self.images
+    def correct(self, model: str) -> int:
+        return sum(getattr(step, model).correct for step in self.steps)
 
     @property
     def delay(self) -> int | None:
         """Images of the scene after which the monitor reported drift; ``None`` if it did not."""
+        before = self.steps[-1].images - self.images
         found = (step.images for step in self.steps for event in step.events if event.name.startswith("drift"))
         first = next(found, None)
-        return None if first is None else first - self.first + 1
+        return None if first is None else first - before
 
     @property
     def windows(self) -> list[tuple[Estimate, float]]:
         """Expected accuracies and the true ones of the same images: of 64 at a time, the rest at the end."""
-        found, part = [], list[Step]()
-        for step in self.steps:
-            part.append(step)
-            count = sum(each.adapted.images for each in part)
-            if count >= LATEST or step is self.steps[-1]:
-                if step.status.accuracy is not None:
-                    found.append((step.status.accuracy, sum(each.adapted.correct for each in part) / count))
-                part = []
-        return found
+        count = LATEST // BATCH
+        parts = [self.steps[start : start + count] for start in range(0, len(self.steps), count)]
+        return [
+            (expected, sum(step.adapted.correct for step in part) / sum(step.adapted.images for step in part))
+            for part in parts
+            if (expected := part[-1].status.accuracy) is not None
+        ]
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -114,7 +113,8 @@ class Scene:
         values = [estimate.value for estimate, _ in self.windows]
         expected = f"{100 * sum(values) / len(values):.1f}" if values else "-"
         delay = "-" if self.delay is None else str(self.delay)
-        return f"{self.accuracy('plain'):.1f}", f"{self.accuracy('adapted'):.1f}", expected, delay, str(self.images)
+        plain, adapted = (f"{100 * self.correct(model) / self.images:.1f}" for model in ("plain", "adapted"))
+        return plain, adapted, expected, delay, str(self.images)
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,8 @@ class CameraRun:
 
     @cached_property
     def scenes(self) -> list[Scene]:
-        found, first = [], 1
-        for number, steps in groupby(self.steps, key=lambda step: step.scene):
-            scene = Scene(SCRIPT[number], first, list(steps))
-            found.append(scene)
-            first += scene.images
-        return found
+        by_domain = groupby(self.steps, key=lambda step: step.plain.domain.partition("/")[0])
+        return [Scene(domain, list(steps)) for domain, steps in by_domain]
 
     @property
     def events(self) -> list[tuple[int, Event]]:
@@ -139,33 +135,23 @@ class CameraRun:
 
     def running_accuracy(self, model: str) -> list[float]:
         """Accuracy of ``plain`` or ``adapted`` over the latest images, after each batch, in percent."""
-        found = []
-        for last in range(len(self.steps)):
-            seen = correct = 0
-            for step in reversed(self.steps[: last + 1]):
-                record: BatchRecord = getattr(step, model)
-                seen, correct = seen + record.images, correct + record.correct
-                if seen >= LATEST:
-                    break
-            found.append(100 * correct / seen)
-        return found
+        records: list[BatchRecord] = [getattr(step, model) for step in self.steps]
+        windows = [records[window] for window in latest([record.images for record in records], LATEST)]
+        return [100 * sum(r.correct for r in part) / sum(r.images for r in part) for part in windows]
 
     @property
     def gain(self) -> Gain:
-        bad = [step for step in self.steps if SCRIPT[step.scene] != "clean"]
+        bad = [step for step in self.steps if step.plain.domain != "clean"]
         return by_image([[step.adapted for step in bad]], [[step.plain for step in bad]]).mean
 
     @property
     def summary(self) -> str:
         bad = [scene for scene in self.scenes if scene.domain != "clean"]
         images, gain = sum(scene.images for scene in bad), self.gain
-        plain, adapted = (
-            sum(scene.accuracy(model) * scene.images for scene in bad) / images for model in ("plain", "adapted")
-        )
+        plain, adapted = (100 * sum(scene.correct(model) for scene in bad) / images for model in ("plain", "adapted"))
         against, interval = "beside", ""
         if gain.within is not None:
-            more = "more" if gain.side > 0 else "less"
-            different = f"{abs(gain.value):.1f} points {more} than"
+            different = f"{abs(gain.value):.1f} points {'more' if gain.side > 0 else 'less'} than"
             against = different if gain.side else "not significantly different from"
             interval = f" (95 % interval of the difference: {signed(gain.within.low)} to {signed(gain.within.high)})"
         delays = [scene.delay for scene in bad if scene.delay is not None]
@@ -196,12 +182,8 @@ def run_camera(images: int, seed: int) -> Iterator[Step]:
         levels = 255 * np.clip(monitor.quality.pixels(image[None])[0], 0, 1) + 0.5
         return np.asarray(levels.astype(np.uint8).transpose(1, 2, 0))
 
-    def record(logits: Floats, batch: LabelledBatch) -> BatchRecord:
-        return score(logits, batch.labels, index=batch.index, domain=batch.domain, samples=batch.samples)
-
     seen = 0
     for batch in stream.batches():
-        scene = seen // len(chosen)
         ours, theirs = adapter(batch.images), plain(batch.images)
         seen += len(batch.labels)
         camera = pixels(batch.images[-1])
@@ -211,8 +193,9 @@ def run_camera(images: int, seed: int) -> Iterator[Step]:
         # A demo has no time of day.
         reported = tuple(replace(event, text=event.text.replace(f" ({clock(0.0)})", "")) for event in events)
         events.clear()
+        scored = partial(score, labels=batch.labels, index=batch.index, domain=batch.domain, samples=batch.samples)
         picture = Picture(original, camera, read, *names)
-        yield Step(scene, seen, record(theirs, batch), record(ours, batch), monitor.status, reported, picture)
+        yield Step(seen, scored(theirs), scored(ours), monitor.status, reported, picture)
 
 
 def print_scenes(camera: CameraRun, console: Console) -> None:
@@ -225,7 +208,7 @@ def print_scenes(camera: CameraRun, console: Console) -> None:
     for scene in camera.scenes:
         table.add_row(full_name(scene.domain), *scene.cells)
     console.print(table)
-    console.print(camera.summary, highlight=False, soft_wrap=not console.is_terminal)
+    print_sentence(console, camera.summary)
 
 
 def demo_page(camera: CameraRun, groups: Mapping[str, Group], quantised: str) -> str:
@@ -247,20 +230,14 @@ def _timeline(camera: CameraRun) -> Markup:
     """Draw the accuracies, true and expected, with the scenes' names below and the events' numbers above."""
     x = [step.images for step in camera.steps]
     expected = [(step.images, e) for step in camera.steps if (e := step.status.accuracy) is not None]
+    at = [images for images, _ in expected]
+    value, low, high = ([100 * getattr(e, name) for _, e in expected] for name in ("value", "low", "high"))
     series = [
-        Series(
-            "expected by the monitor, with its 95 % interval",
-            [images for images, _ in expected],
-            [100 * e.value for _, e in expected],
-            EXPECTED,
-            dashed=True,
-            low=[100 * e.low for _, e in expected],
-            high=[100 * e.high for _, e in expected],
-        ),
+        Series("expected by the monitor, with its 95 % interval", at, value, EXPECTED, dashed=True, low=low, high=high),
         Series("plain model", x, camera.running_accuracy("plain"), PLAIN),
         Series("adapted (Align)", x, camera.running_accuracy("adapted"), ALIGN),
     ]
-    spans = [Span(s.first - 1, s.first - 1 + s.images, full_name(s.domain)) for s in camera.scenes]
+    spans = domain_spans([step.plain for step in camera.steps], SEVERITY)
     events = [(event.image, str(number)) for number, (_, event) in enumerate(camera.events, 1)]
     title = f"Accuracy of the latest {LATEST} images, and what the monitor expects without labels"
     return line_chart(title, series, "", "accuracy (%)", spans=spans, events=events)

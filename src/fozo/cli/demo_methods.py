@@ -19,6 +19,7 @@ from fozo.bench.report.conclusions import conclusions
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Group, Run, Store
+from fozo.cli.progress import print_sentence
 from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
 from fozo.data.sets.base import ImageSet
@@ -103,6 +104,5 @@ def print_methods(groups: Mapping[str, Group], console: Console) -> None:
     if wide:
         console.print("MiB: peak of the whole process so far, with what the rows before have loaded.", highlight=False)
     for engine, group in groups.items():
-        text = f"{engine}: {conclusions(group, over_base(group))[AVERAGE]}"
-        console.print(text, highlight=False, soft_wrap=not console.is_terminal)
-    console.print(compare_engines(groups), highlight=False, soft_wrap=not console.is_terminal)
+        print_sentence(console, f"{engine}: {conclusions(group, over_base(group))[AVERAGE]}")
+    print_sentence(console, compare_engines(groups))

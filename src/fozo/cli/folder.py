@@ -33,9 +33,8 @@ def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     names = tuple(sorted(set(folders)))
     ids = imagenet_wnids()
     known = spec.labels or (ids if spec.classes == len(ids) else ())
-    if "" in names or not known or (all(map(str.isdecimal, names)) and not set(names) <= set(known)):
-        return None
-    if spec.labels is None and not set(names) <= set(known):
+    doubtful = spec.labels is None or all(map(str.isdecimal, names))
+    if "" in names or not known or (doubtful and not set(names) <= set(known)):
         return None
     classes = names if spec.labels else ids
     labels = {name: label for label, name in enumerate(classes)}
@@ -61,17 +60,8 @@ def read_batches(
         progress(doing, done, len(images))
 
 
-def read_reference(path: Path) -> MonitorReference:
-    if not path.exists():
-        raise FozoError(
-            f"there is no monitor reference {path}; give a folder of clean images as --clean to make it, or make it "
-            f"with fozo calibrate --monitor"
-        )
-    return MonitorReference.load(path)
-
-
-def make_reference(adapter: AnyMethod, clean: Path, path: Path) -> MonitorReference:
-    """Make it from a folder of clean images, whose classes are used if it has them, and write it."""
+def make_reference(adapter: AnyMethod, clean: Path, path: Path) -> None:
+    """Make the monitor's reference from a folder of clean images; its classes are used if it has them."""
     check_output(path)
     try:
         images = open_images(clean)
@@ -82,4 +72,3 @@ def make_reference(adapter: AnyMethod, clean: Path, path: Path) -> MonitorRefere
     with disk_errors(path):
         made.save(path)
     print(f"fozo: {path} was made from {len(images)} clean images", file=sys.stderr)
-    return made

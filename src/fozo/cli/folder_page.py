@@ -30,9 +30,8 @@ def folder_page(run: FolderRun) -> str:
 
 
 def _charts(run: FolderRun) -> list[Markup]:
-    images = np.cumsum([line.images for line in run.batches]).tolist()
     sizes = [line.images for line in run.batches]
-    windows = [_window(sizes, last) for last in range(len(sizes))]
+    images, windows = np.cumsum(sizes).tolist(), latest(sizes, WINDOW)
     charts, one = [], len(sizes) == 1  # a single point makes no curve
     if run.correct is not None:
         hits = [line.correct or 0 for line in run.batches]
@@ -53,10 +52,8 @@ def _charts(run: FolderRun) -> list[Markup]:
     return [*charts, line_chart(title, [curve], "images", "confidence (%)", dots=one)]
 
 
-def _window(sizes: Sequence[int], last: int) -> slice:
-    """The fewest batches up to ``last`` that hold at least ``WINDOW`` images."""
-    first, seen = last, sizes[last]
-    while first > 0 and seen < WINDOW:
-        first -= 1
-        seen += sizes[first]
-    return slice(first, last + 1)
+def latest(sizes: Sequence[int], images: int) -> list[slice]:
+    """For each batch, the fewest up to it that hold at least ``images`` images; ``sizes`` are of the batches."""
+    ends = np.cumsum([0, *sizes])
+    firsts = np.maximum(np.searchsorted(ends, ends[1:] - images, side="right") - 1, 0)
+    return [slice(int(first), last) for last, first in enumerate(firsts, 1)]

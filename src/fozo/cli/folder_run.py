@@ -74,7 +74,7 @@ class FolderRun:
     def correct(self) -> int | None:
         """Right predictions so far, where the classes are known."""
         counts = [line.correct for line in self.batches if line.correct is not None]
-        return sum(counts) if self.batches and len(counts) == len(self.batches) else None
+        return sum(counts) if counts and len(counts) == len(self.batches) else None
 
     @property
     def summary(self) -> str:
@@ -105,18 +105,14 @@ def read_folder_run(path: Path) -> FolderRun:
             f"{path} is not a log of fozo adapt, or of another version; give the .log beside the predictions"
         )
     batches: list[BatchLine] = []
-    finished = False
-    for number, line in enumerate(read_log(path)):
-        if number == 0:
-            continue
-        if line.get("finished") is True and not finished:
-            finished = True
-            continue
+    _, *lines = read_log(path)
+    finished = bool(lines) and lines[-1].get("finished") is True
+    for number, line in enumerate(lines[: len(lines) - finished], 2):
         line.pop("crc", None)  # fozo 0.1 wrote one
-        found = as_dataclass(BatchLine, line, f"line {number + 1} of {path}")
+        found = as_dataclass(BatchLine, line, f"line {number} of {path}")
         follows = found.index == len(batches) and found.end > (batches[-1].end if batches else 0)
-        if finished or not follows or not found.plausible:
-            raise FozoError(f"{path} is damaged in line {number + 1}; run fozo adapt again")
+        if not follows or not found.plausible:
+            raise FozoError(f"{path} is damaged in line {number}; run fozo adapt again")
         batches.append(found)
     return FolderRun(path, header, batches, finished)
 
@@ -136,7 +132,6 @@ def adapt_folder(
     labelled: bool = False,
     resume: bool = False,
     state: Path | None = None,
-    save_seconds: float | None = None,
 ) -> FolderRun:
     """Adapt to images in order; write predictions to ``out``, and the log beside it, batch by batch.
 
@@ -147,7 +142,7 @@ def adapt_folder(
     log_path, head = Path(f"{out}{LOG}"), f".{out.name}.state-"
     if log_path.exists() and log_path.stat().st_size and _header(log_path).get("kind") != KIND:
         raise FozoError(f"{log_path} is in the way: it is not a log of fozo adapt; move it, or choose another --out")
-    states = Checkpoints(out.parent, f"{head}*.npz", SAVE_SECONDS if save_seconds is None else save_seconds)
+    states = Checkpoints(out.parent, head, SAVE_SECONDS)
     with closing(Log(log_path)) as log:
         sweep(out.parent, f".{head}")
         done, end = 0, 0
@@ -156,8 +151,7 @@ def adapt_folder(
             _check_same(run.header, header, out)
             if run.finished:
                 return run
-            done = states.restore(method, len(run.batches))
-            if done:
+            if done := states.restore(method, len(run.batches)):
                 end = run.batches[done - 1].end
                 _check_table(out, end)
         if not done:

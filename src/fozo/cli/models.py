@@ -13,21 +13,17 @@ from fozo.cli.options import BatchSize, Clean, Model, load_model
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
+BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
+
 
 def calibrate(
     model: Model,
     images: Clean,
     load: LoadOptions,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File for the statistics.")] = Path("stats.npz"),
-    blend: Annotated[
-        Path | None,
-        typer.Option(
-            help="Statistics of many mixed images: IMAGES are a few clean ones of your own camera.", metavar="STATS"
-        ),
-    ] = None,
+    out: Annotated[Path, "File for the statistics."] = Path("stats.npz"),
+    blend: Annotated[Path | None, typer.Option(help=BLEND, metavar="STATS")] = None,
     monitor: Annotated[
-        Path | None,
-        typer.Option(help="Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."),
+        Path | None, "Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."
     ] = None,
     batch_size: BatchSize = 64,
 ) -> None:
@@ -40,9 +36,8 @@ def calibrate(
     from fozo.public import adapter as make_adapter
     from fozo.public import calibrate as measure
 
-    check_output(out)  # said before the work, not after it
-    if monitor is not None:
-        check_output(monitor)
+    for path in filter(None, (out, monitor)):
+        check_output(path)  # said before the work, not after it
     found = open_unlabelled(images)
     engine = load_model(model, load)
     mixed = None if blend is None else SourceStatistics.load(blend)
@@ -66,10 +61,10 @@ def quantise(
     model: Model,
     images: Clean,
     load: LoadOptions,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File for the scales.")] = Path("scales.npz"),
-    bits: Annotated[int, typer.Option(help="8, 6 or 4, for weights and activations.")] = 8,
-    metric: Annotated[str, typer.Option(help="hessian, l2 or cosine.")] = "hessian",
-    count: Annotated[int, typer.Option(help="Images to search on, drawn at random (always the same).")] = 32,
+    out: Annotated[Path, "File for the scales."] = Path("scales.npz"),
+    bits: Annotated[int, "8, 6 or 4, for weights and activations."] = 8,
+    metric: Annotated[str, "hessian, l2 or cosine."] = "hessian",
+    count: Annotated[int, "Images to search on, drawn at random (always the same)."] = 32,
 ) -> None:
     """Search PTQ4ViT's scales on a few clean images, for --scales of the other commands."""
     import numpy as np
@@ -98,8 +93,8 @@ def export(
     model: Model,
     out: Annotated[Path, typer.Option("--out", "-o", help="The .onnx file to write.", show_default=False)],
     load: LoadOptions,
-    int8: Annotated[str | None, typer.Option(help="dynamic, or static (needs --calibration).")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Folder of clean images for static INT8.")] = None,
+    int8: Annotated[str | None, "dynamic, or static (needs --calibration)."] = None,
+    calibration: Annotated[Path | None, "Folder of clean images for static INT8."] = None,
 ) -> None:
     """Write a model as ONNX, to be adapted without PyTorch and never exported again."""
     from fozo.public import export as write
@@ -110,15 +105,15 @@ def export(
 
 def methods() -> None:
     """List the adaptation methods."""
-    from rich.console import Console
     from rich.table import Table
 
+    from fozo.cli.progress import open_console
     from fozo.methods.registry import list_methods
 
-    console = Console()
+    console = open_console()
     table = Table("method", "passes", "adapts", "needs", "paper")
-    if not console.is_terminal:  # one line a method, whatever width the pipe claims to have
-        console, table.box = Console(width=200), None
+    if not console.is_terminal:
+        table.box = None
     for info in list_methods().values():
         table.add_row(info.name, info.passes, info.adapts, ", ".join(sorted(info.needs)) or "-", info.paper)
     console.print(table)

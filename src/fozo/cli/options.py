@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -18,14 +19,12 @@ from fozo.io import read_text
 from fozo.types import Engine, Value
 
 Model = Annotated[
-    str,
-    typer.Argument(
-        help="Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME with its full tag.",
-        show_default=False,
-    ),
+    str, "Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME with its full tag."
 ]
-Clean = Annotated[Path, typer.Argument(help="Folder of clean images, with or without sub-folders.", show_default=False)]
-BatchSize = Annotated[int, typer.Option(help="Images in a batch.")]
+Clean = Annotated[Path, "Folder of clean images, with or without sub-folders."]
+BatchSize = Annotated[int, "Images in a batch."]
+Guard = Annotated[bool, "Use the plain model while adaptation hurts."]
+STATISTICS = "What fozo calibrate wrote."
 
 LOADING: dict[str, tuple[type, str]] = {
     "architecture": (str, "Its timm name with tag, where its file is called otherwise."),
@@ -45,10 +44,11 @@ LOADING: dict[str, tuple[type, str]] = {
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
     """Make of a function what typer takes for a command.
 
-    One that takes ``load: LoadOptions`` gets the options of :data:`LOADING` instead.
+    Text in ``Annotated[type, text]`` is the help of an option, or of an argument where there is no default. A function
+    that takes ``load: LoadOptions`` gets the options of :data:`LOADING` instead.
     """
     hints = get_type_hints(function, include_extras=True)
-    loads = "load" in hints
+    loads = hints.pop("load", None) is not None
 
     def run(**given: Any) -> None:  # noqa: ANN401 - typer has checked them
         if loads:
@@ -59,19 +59,34 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
             given["load"] = LoadOptions(**load)
         function(**given)
 
-    keywords = [
-        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name != "load"
-    ]
+    keywords = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name != "load":
+            form = _annotation(name, hints[name], parameter.default is parameter.empty)
+            keywords.append(parameter.replace(annotation=form, kind=parameter.KEYWORD_ONLY))
     for name, (kind, help) in LOADING.items() if loads else ():
         option = typer.Option(help=help, rich_help_panel="How the model is loaded")
-        form = Annotated[kind | None, option]  # type: ignore[valid-type]
+        form = Annotated[kind | None, option]
         keywords.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=form))
     run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]  # which is what typer reads
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     return run
+
+
+def _annotation(name: str, hint: Any, required: bool) -> Any:  # noqa: ANN401 - of any type
+    help = hint.__metadata__[0] if get_origin(hint) is Annotated else None
+    if not isinstance(help, str):  # typer's own
+        return hint
+    if required:
+        return Annotated[hint.__origin__, typer.Argument(help=help)]
+    names = ("--out", "-o") if name == "out" else ()
+    return Annotated[hint.__origin__, typer.Option(*names, help=help)]
+
+
+def command_line() -> str:
+    """The command as it was given; names need not be UTF-8."""
+    return shlex.join(["fozo", *sys.argv[1:]]).encode(errors="backslashreplace").decode()
 
 
 def load_model(model: str, load: LoadOptions) -> Engine:

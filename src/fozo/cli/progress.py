@@ -1,4 +1,4 @@
-"""The one way in which commands say how far they are."""
+"""What commands print on: how far they are, and tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 DELAY = 2.0  # seconds of work before anything is drawn on a terminal
@@ -26,29 +26,36 @@ class Progress:
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
-        self._task: TaskID | None = None
-        self._last = (0, 0)
+        self._task = self._bar.add_task("", total=None)
         self._began = self._said = time.monotonic()
 
     def __call__(self, doing: str, done: int, total: int) -> None:
+        now = time.monotonic()
         if self.quiet:
             return
         if not self._bar.console.is_terminal:
-            if time.monotonic() - self._said >= PAUSE:
-                self._said = time.monotonic()
+            if now - self._said >= PAUSE:
+                self._said = now
                 print(f"fozo: {doing}, {done} of {total}", file=sys.stderr, flush=True)
             return
-        if self._task is not None and (total != self._last[1] or done < self._last[0]):  # something else has begun
-            self._bar.remove_task(self._task)
-            self._task = None
-        if self._task is None:
-            self._task = self._bar.add_task(doing, total=total)
+        (task,) = self._bar.tasks
+        if total != task.total or done < task.completed:  # something else has begun
+            self._bar.reset(self._task, total=total)
         self._bar.update(self._task, description=doing, completed=done)
-        self._last = (done, total)
-        if not self._bar.live.is_started and time.monotonic() - self._began >= DELAY:
+        if not self._bar.live.is_started and now - self._began >= DELAY:
             self._bar.start()
 
     def close(self) -> None:
         """Take the bar off the screen, so that a line may be printed; the next call shows it again."""
         if self._bar.live.is_started:
             self._bar.stop()
+
+
+def open_console() -> Console:
+    """Standard output; in a pipe a row of a table is one line, whatever width the pipe claims to have."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def print_sentence(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal)

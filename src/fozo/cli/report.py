@@ -6,20 +6,14 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fozo.errors import FozoError
 
 
 def report(
-    runs: Annotated[
-        Path, typer.Argument(help="Folder of fozo bench, .log of fozo adapt, or .jsonl of fozo watch --events.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page; tables are written beside it.")] = Path(
-        "report.html"
-    ),
+    runs: Annotated[Path, "Folder of fozo bench, .log of fozo adapt, or .jsonl of fozo watch --events."],
+    out: Annotated[Path, "The page; tables are written beside it."] = Path("report.html"),
     images: Annotated[
-        Path | None, typer.Option(help="Clean images of fozo bench: the page shows the first under each corruption.")
+        Path | None, "Clean images of fozo bench: the page shows the first under each corruption."
     ] = None,
 ) -> None:
     """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""

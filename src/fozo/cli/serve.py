@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fozo.cli.options import read_options
+from fozo.cli.options import STATISTICS, Guard, read_options
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
@@ -18,33 +18,27 @@ def serve(
     model: Annotated[
         str | None, typer.Argument(help="As for other commands; or give --config.", show_default=False)
     ] = None,
-    stats: Annotated[Path | None, typer.Option(help="What fozo calibrate wrote.")] = None,
+    stats: Annotated[Path | None, STATISTICS] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="What fozo calibrate --monitor wrote: reports drift and expected accuracy.")
+        Path | None, "What fozo calibrate --monitor wrote: reports drift and expected accuracy."
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What clients call the model; by default its file's name.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with models and settings: docs/serving.md.")] = None,
-    state: Annotated[Path | None, typer.Option(help="Folder to keep cameras in.")] = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on; 127.0.0.1 by default: this machine only.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="8000 by default; 0 for any that is free.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Requests that are worked on at a time.")] = None,
-    anonymous: Annotated[
-        str | None, typer.Option(help="Requests without a sequence_id: one shared memory, or stateless.")
-    ] = None,
-    save_every: Annotated[int | None, typer.Option(help="Images of a camera after which it is saved.")] = None,
-    idle: Annotated[float | None, typer.Option(help="Seconds after which an idle camera leaves the memory.")] = None,
-    method: Annotated[str | None, typer.Option(help="Of fozo methods; by default the recommended one.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Of the method: NAME=VALUE; may be given often.")] = None,
-    guard: Annotated[bool, typer.Option(help="Use the plain model while adaptation hurts.")] = False,
-    thumbnails: Annotated[bool, typer.Option(help="Show the latest frames on the page: they may show people.")] = False,
-    token_file: Annotated[Path | None, typer.Option(help="File with the token that clients have to show.")] = None,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option(help="Name that clients use for the server; may be given often.")
-    ] = None,
-    ssl_certfile: Annotated[Path | None, typer.Option(help="TLS certificate.")] = None,
-    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    name: Annotated[str | None, "What clients call the model; by default its file's name."] = None,
+    config: Annotated[Path | None, "TOML file with models and settings: docs/serving.md."] = None,
+    state: Annotated[Path | None, "Folder to keep cameras in."] = None,
+    host: Annotated[str | None, "Address to listen on; 127.0.0.1 by default: this machine only."] = None,
+    port: Annotated[int | None, "8000 by default; 0 for any that is free."] = None,
+    workers: Annotated[int | None, "Requests that are worked on at a time."] = None,
+    anonymous: Annotated[str | None, "Requests without a sequence_id: one shared memory, or stateless."] = None,
+    save_every: Annotated[int | None, "Images of a camera after which it is saved."] = None,
+    idle: Annotated[float | None, "Seconds after which an idle camera leaves the memory."] = None,
+    method: Annotated[str | None, "Of fozo methods; by default the recommended one."] = None,
+    option: Annotated[list[str] | None, "Of the method: NAME=VALUE; may be given often."] = None,
+    guard: Guard = False,
+    thumbnails: Annotated[bool, "Show the latest frames on the page: they may show people."] = False,
+    token_file: Annotated[Path | None, "File with the token that clients have to show."] = None,
+    allowed_host: Annotated[list[str] | None, "Name that clients use for the server; may be given often."] = None,
+    ssl_certfile: Annotated[Path | None, "TLS certificate."] = None,
+    ssl_keyfile: Annotated[Path | None, "Its key."] = None,
 ) -> None:
     """Serve a model to many cameras, with one memory for each: Open Inference Protocol v2; a page shows them."""
     try:
@@ -55,30 +49,35 @@ def serve(
         raise FozoError(f"the server needs {error.name}; install it with pip install 'fozo[serve]'") from error
     if (model is None) == (config is None):
         raise FozoError("give a model, or a file of settings as --config, and not both")
-    paths = {"state": state, "certificate": ssl_certfile, "key": ssl_keyfile}
-    given: dict[str, object] = {key: str(path) for key, path in paths.items() if path is not None}
-    numbers = {"host": host, "port": port, "workers": workers, "save_every": save_every, "idle": idle}
-    given |= {key: value for key, value in {**numbers, "anonymous": anonymous}.items() if value is not None}
-    given |= {"thumbnails": True} if thumbnails else {}
-    given |= {"allowed_hosts": tuple(allowed_host)} if allowed_host else {}
-    given |= {} if token_file is None else {"token": read_token(str(token_file))}
+    of_server: dict[str, object] = {
+        "state": _text(state),
+        "certificate": _text(ssl_certfile),
+        "key": _text(ssl_keyfile),
+        "host": host,
+        "port": port,
+        "workers": workers,
+        "save_every": save_every,
+        "idle": idle,
+        "anonymous": anonymous,
+        "thumbnails": thumbnails or None,
+        "allowed_hosts": tuple(allowed_host) if allowed_host else None,
+        "token": None if token_file is None else read_token(str(token_file)),
+    }
+    given: dict[str, Any] = {key: value for key, value in of_server.items() if value is not None}
     if config is not None:
-        for key, value in (("stats", stats), ("reference", reference), ("name", name), ("method", method)):
+        of_model = {"stats": stats, "reference": reference, "name": name, "method": method, "option": option or None}
+        for key, value in {**of_model, "guard": guard or None, **vars(load)}.items():
             if value is not None:
-                raise FozoError(f"--{key} is a model's; write it into {config}")
-        if option or guard or load != LoadOptions():
-            raise FozoError(f"options of a model are to be written into {config}")
-        run(replace(read_config(config), **given), CameraBoard())  # type: ignore[arg-type]
-        return
-    assert model is not None
-    made = ModelConfig(
-        name or Path(model.removeprefix("timm:")).stem,
-        model,
-        None if stats is None else str(stats),
-        None if reference is None else str(reference),
-        method,
-        read_options(option or []),
-        guard=guard,
-        load=load,
-    )
-    run(ServeConfig((made,), **given), CameraBoard())  # type: ignore[arg-type]
+                raise FozoError(f"--{key.replace('_', '-')} is a model's; write it into {config}")
+        settings = replace(read_config(config), **given)
+    else:
+        assert model is not None
+        name = name or Path(model.removeprefix("timm:")).stem
+        options = read_options(option or [])
+        made = ModelConfig(name, model, _text(stats), _text(reference), method, options, guard=guard, load=load)
+        settings = ServeConfig((made,), **given)
+    run(settings, CameraBoard())
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -72,29 +72,27 @@ class Gathering:
 
     def __init__(self, spec: Spec, *, as_published: bool = False) -> None:
         self.spec, self.as_published = spec, as_published
-        self.count = np.zeros(spec.depth, dtype=np.int64)
-        self.mean, self.squares = np.zeros((spec.depth, spec.dim)), np.zeros((spec.depth, spec.dim))
-        self.scatter = np.zeros((spec.depth, spec.dim, spec.dim))
+        nothing = TokenMoments(0, np.zeros(spec.dim), np.zeros((spec.dim, spec.dim)))
+        self.moments = [nothing] * spec.depth
+        self.squares = np.zeros((spec.depth, spec.dim))  # sums behind the variances, as published
 
     def __call__(self, layer: int, batch: TokenMoments) -> None:
         """Take in the tokens of a batch as they leave a block; it can be an engine's visitor."""
-        before = self.count[layer]
-        self.count[layer] += batch.count
-        delta = batch.mean - self.mean[layer]
-        self.mean[layer] += delta * (batch.count / self.count[layer])
-        self.scatter[layer] += batch.scatter
+        before = self.moments[layer]
+        after = before.merge(batch)
         if self.as_published:
-            mistaken = self.mean[layer] - delta
-            between = batch.count * (batch.mean - mistaken) * (batch.mean - self.mean[layer])
+            mistaken = after.mean - (batch.mean - before.mean)
+            between = batch.count * (batch.mean - mistaken) * (batch.mean - after.mean)
             self.squares[layer] += batch.scatter.diagonal() + between
-        else:
-            self.scatter[layer] += np.outer(delta, delta) * (before * batch.count / self.count[layer])
+            after = replace(after, scatter=before.scatter + batch.scatter)
+        self.moments[layer] = after
 
     def covariances(self) -> Covariances:
-        if self.count.min() < 2:
+        if min(moments.count for moments in self.moments) < 2:
             raise FozoError("token covariances need at least one batch of clean images; give some")
-        freedom = (self.count - 1)[:, None]
-        covariance = self.scatter / freedom[:, :, None]
-        variance = self.squares / freedom if self.as_published else covariance.diagonal(axis1=1, axis2=2).copy()
+        mean, covariance = (np.stack([getattr(m, name) for m in self.moments]) for name in ("mean", "covariance"))
+        variance = covariance.diagonal(axis1=1, axis2=2).copy()
+        if self.as_published:
+            variance = self.squares / np.array([[moments.count - 1] for moments in self.moments])
         ridge = RIDGE * np.eye(self.spec.dim)
-        return Covariances(self.spec.fingerprint, self.mean, variance, covariance + ridge, self.spec.name)
+        return Covariances(self.spec.fingerprint, mean, variance, covariance + ridge, self.spec.name)

@@ -57,9 +57,7 @@ COMMON = {
 
 ON_GRID = 0.03  # distance from a whole number that a pixel of 0..255 may have in single precision
 MOSTLY = 0.95  # part of the values that have to be on a grid: padding and masks need not be
-SELDOM = (
-    0.75  # where more values are on the model's own grid, no other is tried: half of those of 0..1 are on that of 0.5
-)
+SELDOM = 0.75  # part on the model's own grid above which no other is tried: half of 0..1 are on that of 0.5
 DISTINCT = 12  # different values that have to be on a grid: those of a flat image may be there by chance
 FIRST, EVERY = 16, 16  # batches that are compared with the clean images: the first ones, then every sixteenth
 BEYOND = 0.3  # part of the clean range that values may lie outside of it: sharp resampling overshoots by a fifth
@@ -90,8 +88,7 @@ def recognise(images: Images, own: Normalisation | None = None) -> Normalisation
     """
     down, across = -(-int(images.shape[2]) // SIDE), -(-int(images.shape[3]) // SIDE)
     some: Any = images[:IMAGES, :, down // 2 :: down, across // 2 :: across]
-    if not isinstance(some, np.ndarray):
-        some = some.detach().double().cpu().numpy()
+    some = some if isinstance(some, np.ndarray) else some.detach().double().cpu().numpy()
     values: Array = np.asarray(some, dtype=np.float64).swapaxes(0, 1).reshape(images.shape[1], -1)
     most = MOSTLY * values.size
     if own is not None:
@@ -222,6 +219,7 @@ class Watch:
 USUAL = -0.3, 1.3
 ABSURD = -3.0, 4.0
 NOISE = 8.0
+UNKNOWN = ((0.0,), (1.0,))  # values are taken as they are where mean and std are not known
 USUAL_UNKNOWN = -20.0, 20.0
 ABSURD_UNKNOWN = -1020.0, 1020.0
 
@@ -240,25 +238,22 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
         )
     # Two reductions and no copy. Comparisons with NaN fail, so nothing else looks for one.
     low, high = extremes(images, (2, 3))
-    if spec.mean is None or spec.std is None:
-        if not (low.min() >= USUAL_UNKNOWN[0] and high.max() <= USUAL_UNKNOWN[1]):
-            _object(low, high, spec, warned)
-        return
-    mean, std = np.asarray(spec.mean), np.asarray(spec.std)
-    own = spec.mean, spec.std
+    own = spec.normalisation
+    mean, std = np.asarray(own or UNKNOWN)
+    usual, absurd = (USUAL, ABSURD) if own else (USUAL_UNKNOWN, ABSURD_UNKNOWN)
     darkest, brightest = (low * std + mean).min(), (high * std + mean).max()
-    if not (darkest >= ABSURD[0] and brightest <= ABSURD[1]):
+    is_usual = darkest >= usual[0] and brightest <= usual[1]
+    if own and darkest >= absurd[0] and brightest <= absurd[1]:
+        found = InputRange(low.min(axis=0), high.max(axis=0), recognise(images, own)).inferred(own)
+        if found not in (None, own):
+            name = name_of(found)
+            _warn(f"the batch looks like {name}, but {spec.name} reads {name_of(own)}; {_advice(spec)}", name, warned)
+            return
+        if is_usual and low.min() == 0 and 0.5 < high.max() <= 1 and (mean / std).min() > 0.1:
+            # Exactly 0 is black, and frequent, before normalisation; after it black is below 0, and 0 next to no pixel.
+            _warn(f"the batch lies within [0, 1]: it looks un-normalised; {_advice(spec)}", "un-normalised", warned)
+    if not is_usual:
         _object(low, high, spec, warned)
-        return
-    found = InputRange(low.min(axis=0), high.max(axis=0), recognise(images, own)).inferred(own)
-    if found not in (None, own):
-        name = name_of(found)
-        _warn(f"the batch looks like {name}, but {spec.name} reads {name_of(own)}; {_advice(spec)}", name, warned)
-    elif not (darkest >= USUAL[0] and brightest <= USUAL[1]):
-        _object(low, high, spec, warned)
-    elif low.min() == 0 and 0.5 < high.max() <= 1 and (mean / std).min() > 0.1:
-        # Exactly 0 is black, and frequent, before normalisation; after it black is below 0, and 0 next to no pixel.
-        _warn(f"the batch lies within [0, 1]: it looks un-normalised; {_advice(spec)}", "un-normalised", warned)
 
 
 def _reshape(shape: tuple[int, ...], spec: Spec) -> str:
@@ -277,49 +272,41 @@ def _reshape(shape: tuple[int, ...], spec: Spec) -> str:
 
 def _object(low: Array, high: Array, spec: Spec, warned: set[str]) -> None:
     """Refuse the batch, or warn, by the first of the worst images; the extremes are ``[B, channels]``."""
-    usual, absurd = _limits(spec)
-    wrong = {
-        "broken": ~(np.isfinite(low) & np.isfinite(high)),
-        "absurd": (low < absurd[0]) | (high > absurd[1]),
-        "suspicious": (low < usual[0]) | (high > usual[1]),
-    }
-    kind = next(name for name, channels in wrong.items() if channels.any())
-    images = np.flatnonzero(wrong[kind].any(axis=1))
+    mean, std = np.asarray(spec.normalisation or UNKNOWN)
+    usual, absurd = (USUAL, ABSURD) if spec.normalisation else (USUAL_UNKNOWN, ABSURD_UNKNOWN)
+    dark, bright = low * std + mean, high * std + mean
+    below, above = ~np.isfinite(low), ~np.isfinite(high)
+    broken = refused = bool((below | above).any())
+    if not broken:
+        below, above = (dark < absurd[0]) & (low < -NOISE), (bright > absurd[1]) & (high > NOISE)
+        refused = bool((below | above).any())
+    if not refused:
+        below, above = dark < usual[0], bright > usual[1]
+    images = np.flatnonzero((below | above).any(axis=1))
     image = images[0]
     more = f" ({len(images)} such images in the batch)" if len(images) > 1 else ""
-    if kind == "broken":
+    if broken:
         raise FozoError(f"image {image} of the batch holds NaN or infinite values{more}; leave it out")
-    channel = int(wrong[kind][image].argmax())
-    below = low[image, channel] < (absurd if kind == "absurd" else usual)[0][channel]
-    value = (low if below else high)[image, channel]
+    channel = int((below | above)[image].argmax())
+    value = (low if below[image, channel] else high)[image, channel]
+    least, most = (np.broadcast_to((limit - mean) / std, spec.channels)[channel] for limit in usual)
     cause, advice = _cause(low[image], high[image], spec)
     sentence = (
         f"image {image} of the batch holds {value:.4g} in channel {channel}, where {spec.name} reads "
-        f"{usual[0][channel]:.3g} to {usual[1][channel]:.3g}{more}: {cause}; {advice}"
+        f"{least:.3g} to {most:.3g}{more}: {cause}; {advice}"
     )
-    if kind == "absurd":
+    if refused:
         raise FozoError(sentence)
     _warn(sentence, cause, warned)
-
-
-def _limits(spec: Spec) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """The least and most normalised values that are usual, and those beyond which they are absurd, by channel."""
-    if spec.mean is None or spec.std is None:
-        ones = np.ones(spec.channels)
-        usual, absurd = ((least * ones, most * ones) for least, most in (USUAL_UNKNOWN, ABSURD_UNKNOWN))
-        return usual, absurd
-    mean, std = np.asarray(spec.mean), np.asarray(spec.std)
-    usual, absurd = (((least - mean) / std, (most - mean) / std) for least, most in (USUAL, ABSURD))
-    return usual, (np.minimum(absurd[0], -NOISE), np.maximum(absurd[1], NOISE))
 
 
 def _cause(low: Array, high: Array, spec: Spec) -> tuple[str, str]:
     """Tell from the extremes of an image's channels how it was probably prepared, and what to do instead."""
     if low.min() >= 0 and 2 < high.max() <= 256:
         return "it looks like 0..255", _advice(spec)
-    if spec.mean is None or spec.std is None:
+    if spec.normalisation is None:
         return "no usual normalisation leads there", _advice(spec)
-    mean, std = np.asarray(spec.mean), np.asarray(spec.std)
+    mean, std = np.asarray(spec.normalisation)
     dark, bright = low * std + mean, high * std + mean
     if dark.min() >= USUAL[0] and 16 < bright.max() <= 256:
         return "it looks like 0..255, normalised without dividing by 255", _advice(spec)
@@ -329,7 +316,7 @@ def _cause(low: Array, high: Array, spec: Spec) -> tuple[str, str]:
 
 
 def _advice(spec: Spec) -> str:
-    if spec.mean is None or spec.std is None:
+    if spec.normalisation is None:
         return "leave it out, or divide pixels by 255 and normalise them as the training images were"
     return "leave it out, or use engine.spec.normalise on uint8 pixels"
 

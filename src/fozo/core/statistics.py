@@ -23,6 +23,7 @@ from fozo.types import Array, Spec
 
 MAX_IMAGES = 10**12
 ADVICE = "collect them again"
+MOMENTS = ("mean", "squares")  # of each part, in a file
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,11 @@ class SourceStatistics:
 
         With its ``spec``, also one that has the fingerprint and yet another form.
         """
+        again = "collect them again with this model"
         if fingerprint != self.fingerprint:
             raise FozoError(
                 f"these source statistics are of {self.model or 'another model'} ({self.fingerprint[:12]}), not of "
-                f"{model} ({fingerprint[:12]}); collect them again with this model"
+                f"{model} ({fingerprint[:12]}); {again}"
             )
         if spec is None:
             return
@@ -145,23 +147,16 @@ class SourceStatistics:
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        moments: Mapping[str, Moments] = {name: getattr(self, name) for name in self.PARTS}
-        header = {
-            "kind": self.KIND,
-            "version": self.VERSION,
-            "fingerprint": self.fingerprint,
-            "model": self.model,
-            "counts": {**{name: part.count for name, part in moments.items()}, "content": self.content.count},
-        }
-        arrays = {f"{name}.mean": part.mean for name, part in moments.items()}
-        arrays |= {f"{name}.squares": part.squares for name, part in moments.items()}
-        content = self.content
-        arrays |= {"content.centre": content.basis.centre, "content.directions": content.basis.directions}
-        arrays |= {"content.mean": content.mean, "content.products": content.products}
-        arrays |= {f"content.{name}": cross for name, cross in content.cross.items()}
+        counts = {**{name: getattr(self, name).count for name in self.PARTS}, "content": self.content.count}
+        header = {"kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model}
+        arrays = {f"{name}.{what}": getattr(getattr(self, name), what) for what in MOMENTS for name in self.PARTS}
+        content, basis = self.content, self.content.basis
+        named = {"centre": basis.centre, "directions": basis.directions, "mean": content.mean}
+        named |= {"products": content.products, **content.cross}
+        arrays |= {f"content.{name}": array for name, array in named.items()}
         if self.inputs is not None:
             arrays |= {f"inputs.{name}": array for name, array in self.inputs.arrays().items()}
-        save_arrays(path, header, arrays)
+        save_arrays(path, {**header, "counts": counts}, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SourceStatistics:
@@ -172,18 +167,15 @@ class SourceStatistics:
             counts = {int(str(table[name])) for name in (*cls.PARTS, "content")}
             if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MAX_IMAGES:
                 raise ValueError("the counts of images differ, or are not counts")
-            for name in [f"{name}.squares" for name in cls.PARTS] + ["content.products"]:
-                squares = arrays[name].diagonal() if name == "content.products" else arrays[name]
-                if squares.min(initial=0) < 0:
+            products = arrays["content.products"]
+            squares = {f"{name}.squares": arrays[f"{name}.squares"] for name in cls.PARTS}
+            for name, values in {**squares, "content.products": products.diagonal()}.items():
+                if values.min(initial=0) < 0:
                     raise ValueError(f"{name} has negative sums of squares")
             parts = {name: Moments(count, arrays[f"{name}.mean"], arrays[f"{name}.squares"]) for name in cls.PARTS}
-            content = ContentMoments(
-                ContentBasis(arrays["content.centre"], arrays["content.directions"]),
-                count,
-                arrays["content.mean"],
-                arrays["content.products"],
-                {name: arrays[f"content.{name}"] for name in cls.CONDITIONED},
-            )
+            basis = ContentBasis(arrays["content.centre"], arrays["content.directions"])
+            cross = {name: arrays[f"content.{name}"] for name in cls.CONDITIONED}
+            content = ContentMoments(basis, count, arrays["content.mean"], products, cross)
             own = {name.removeprefix("inputs."): array for name, array in arrays.items() if name.startswith("inputs.")}
             inputs = InputRange.of_arrays(own) if own else None
             return cls(str(header["fingerprint"]), content=content, model=str(header["model"]), inputs=inputs, **parts)
@@ -194,7 +186,7 @@ class SourceStatistics:
         (contents,), (features,) = specs["content.mean"].shape, specs["descriptor.mean"].shape
         parts: dict[str, tuple[int, ...]] = dict.fromkeys(cls.PARTS, (layers, width))
         parts |= {"pooled": (pooled,), "descriptor": (features,)}
-        shapes = {f"{name}.{what}": shape for name, shape in parts.items() for what in ("mean", "squares")}
+        shapes = {f"{name}.{what}": shape for name, shape in parts.items() for what in MOMENTS}
         shapes |= {"content.centre": (pooled,), "content.directions": (pooled, contents)}
         shapes |= {"content.mean": (contents,), "content.products": (contents, contents)}
         shapes |= {f"content.{name}": (contents, *parts[name]) for name in cls.CONDITIONED}

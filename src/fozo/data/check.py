@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fozo.data.sets import ImageSet, open_images
-from fozo.data.sets.base import Domain, mixed_sizes
+from fozo.data.sets.base import Domain
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 
@@ -90,14 +90,12 @@ def check_image_set(
 
     def inspect(flat: int) -> tuple[int, int] | Broken:
         domain, index = images.domains[flat // len(images)], flat % len(images)
-        sampled = images.samples[index].path
+        path, store = images.samples[index].path, images.store
         try:
-            read, measure = images.store.read, images.store.measure
-            height, width = read(sampled, domain).shape[:2] if flat in decoded else measure(sampled, domain)
-            if images.size not in (None, (height, width)):
-                raise mixed_sizes(images, sampled, domain, (height, width))
+            height, width = store.read(path, domain).shape[:2] if flat in decoded else store.measure(path, domain)
+            images.check_size(path, domain, (height, width))
         except (FozoError, OSError) as error:
-            return Broken(f"{domain.name}/{sampled}" if images.corrupted else sampled, str(error))
+            return Broken(f"{domain.name}/{path}" if images.corrupted else path, str(error))
         return height, width
 
     with ThreadPoolExecutor(usable_cpus()) as pool:

@@ -53,15 +53,16 @@ def match_classes(images: ImageSet, spec: Spec) -> ImageSet:
     if images.classes == labels or _is_imagenet(images, labels, spec):
         return images
     present = sorted({sample.label for sample in images.samples})
-    found = _find([images.classes[label] for label in present], labels)
-    lost = [images.classes[label] for label, output in zip(present, found, strict=True) if output is None]
+    names = [images.classes[label] for label in present]
+    found = _find(names, labels)
+    lost = [name for name in names if name not in found]
     if lost:
-        left = [name for output, name in enumerate(labels) if output not in found]
+        left = [name for output, name in enumerate(labels) if output not in set(found.values())]
         raise FozoError(
             f"{len(lost)} of {len(present)} classes of the images are not among {spec.name}'s labels: {some(lost)}; "
             f"its labels without images are {some(left)}: rename the folders, or name the outputs with labels="
         )
-    outputs = {label: output for label, output in zip(present, found, strict=True) if output is not None}
+    outputs = {label: found[images.classes[label]] for label in present}
     owners: dict[int, int] = {}
     for label, output in outputs.items():
         first = owners.setdefault(output, label)
@@ -74,10 +75,10 @@ def match_classes(images: ImageSet, spec: Spec) -> ImageSet:
     return replace(images, samples=samples, classes=labels)
 
 
-def _find(names: Sequence[str], labels: Sequence[str]) -> list[int | None]:
+def _find(names: Sequence[str], labels: Sequence[str]) -> dict[str, int]:
     """Find the output of each name, by the strictest reading that gives exactly one."""
     if all(name.isascii() and name.isdecimal() for name in names) and not any(label.isdecimal() for label in labels):
-        return [int(name) if len(name) < 10 and int(name) < len(labels) else None for name in names]
+        return {name: int(name) for name in names if len(name) < 10 and int(name) < len(labels)}
     # How a name is read, and what it is then compared with; the strictest first.
     readings: list[tuple[Callable[[str], str], Callable[[str], Sequence[str]]]] = [
         (str, lambda label: [label]),
@@ -85,16 +86,15 @@ def _find(names: Sequence[str], labels: Sequence[str]) -> list[int | None]:
         (_wnid, lambda label: [_wnid(label)]),
         (_plain, lambda label: list(map(_plain, label.split(",")))),
     ]
-    found: list[int | None] = [None] * len(names)
+    found: dict[str, int] = {}
     for read, keys_of in readings:
         outputs: dict[str, set[int]] = defaultdict(set)
         for output, label in enumerate(labels):
             for key in keys_of(label):
                 outputs[key].add(output)
-        for i, name in enumerate(names):
-            candidates = outputs.get(read(name), set()) if read(name) else set()
-            if found[i] is None and len(candidates) == 1:
-                found[i] = next(iter(candidates))
+        for name in names:
+            if read(name) and len(outputs[read(name)]) == 1:
+                found.setdefault(name, min(outputs[read(name)]))
     return found
 
 

@@ -22,7 +22,7 @@ from PIL import Image
 
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
-from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, with_size
 from fozo.data.sets.folder import Tree, unlabelled
 from fozo.data.sets.imagenet import RECORD, read_record
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
@@ -107,14 +107,14 @@ def corrupt_tree(
     found = find_images(images)
     found = with_size(found) if crops else found
     domains = tuple(dict.fromkeys(Domain(kind, severity) for kind in kinds for severity in severities))
-    # The source goes to a worker with each image, so it is made for one image at a time.
-    source = Corrupting(replace(found, samples=found.samples[:1]), size, seed)
-    record = _open_record(out, domains, source, len(found))
-    work = partial(_corrupt_image, out, domains, source)
+    record = _open_record(out, domains, Corrupting(found, size, seed))
+    # A source goes to a worker for each image, so it has that image alone.
+    sources = (Corrupting(replace(found, samples=(sample,)), size, seed) for sample in found.samples)
+    work = partial(_corrupt_image, out, domains)
     total = Outcome()
     try:
         with worker_pool(min(workers, len(found)), patient=True) if workers > 1 else nullcontext() as pool:
-            outcomes = map(work, found.samples) if pool is None else pool.map(work, found.samples)
+            outcomes = map(work, sources) if pool is None else pool.map(work, sources)
             for done, outcome in enumerate(outcomes, start=1):
                 total += outcome
                 progress(done, len(found))
@@ -138,13 +138,13 @@ def find_images(root: Path) -> ImageSet:
     return unlabelled("folder", root, paths)
 
 
-def _corrupt_image(out: Path, domains: Sequence[Domain], source: Corrupting, sample: Sample) -> Outcome:
-    name = corrupted_name(sample.path)
+def _corrupt_image(out: Path, domains: Sequence[Domain], source: Corrupting) -> Outcome:
+    """Write the one image of ``source`` under every domain that does not have it yet."""
+    name = corrupted_name(source.images.samples[0].path)
     missing = [domain for domain in domains if not (out / domain.name / name).exists()]
     skipped = len(domains) - len(missing)
     if not missing:
         return Outcome(skipped=skipped)
-    source = replace(source, images=replace(source.images, samples=(sample,)))
     try:
         clean = source.load(CLEAN, 0)
     except FozoError as error:
@@ -161,7 +161,7 @@ def _corrupt_image(out: Path, domains: Sequence[Domain], source: Corrupting, sam
     return Outcome(written=len(missing), skipped=skipped)
 
 
-def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting, count: int) -> dict[str, object]:
+def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting) -> dict[str, object]:
     """Check that a tree begun earlier was made in the same way, and record what it will hold."""
     old = read_record(out) or {}
 
@@ -177,7 +177,7 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting, count
         "seed": source.seed,
         "quality": QUALITY,
         "frost": frost_source() if any(domain.kind == "frost" for domain in domains) else None,
-        "images": count,
+        "images": len(source.images),
         "fozo": installed_version(),
     }
     for key in ("size", "preparation", "seed", "frost"):

@@ -13,14 +13,7 @@ from importlib.resources import files
 from fozo.errors import FozoError
 
 CLASSES = 1000  # of ImageNet-1k
-TUNING = (
-    "birds",
-    "fish",
-    "insects",
-    "primates",
-    "vehicles",
-    "clothing",
-)  # strengths and thresholds are from these
+TUNING = ("birds", "fish", "insects", "primates", "vehicles", "clothing")  # strengths and thresholds are from these
 
 
 def parse(text: str) -> tuple[int, ...]:
@@ -32,11 +25,13 @@ def parse(text: str) -> tuple[int, ...]:
 _paragraphs = files("fozo.data").joinpath("groups.txt").read_text(encoding="utf-8").split("\n\n")[1:]
 _named = {name: parse(text) for name, _, text in (paragraph.partition(":") for paragraph in _paragraphs)}
 HELD_OUT = tuple(name for name in _named if name not in TUNING)  # Align was not tuned on these: results are of them
+_held_out = {number for name in HELD_OUT for number in _named[name]}
 GROUPS: Mapping[str, tuple[int, ...]] = {
     **_named,
-    "held_out": tuple(sorted(number for name in HELD_OUT for number in _named[name])),
+    "held_out": tuple(sorted(_held_out)),
+    "tuning": tuple(number for number in range(CLASSES) if number not in _held_out),
 }
-"""The classes of every group; ``held_out`` has those of all groups in :data:`HELD_OUT`."""
+"""The classes of every group; ``held_out`` has those of all groups in :data:`HELD_OUT`, ``tuning`` all the others."""
 
 
 def class_indices(name: str) -> tuple[int, ...]:

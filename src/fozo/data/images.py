@@ -29,20 +29,18 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from fozo.errors import FozoError
-from fozo.io import open_regular
+from fozo.io import open_regular, unreadable
 
 Pixels = npt.NDArray[np.uint8]
-T = TypeVar("T")
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")  # of files in a folder
 # What is decoded, whatever a file is called; Pillow's other formats include programs (PostScript).
@@ -57,28 +55,19 @@ RESIZE_RATIO = 256 / 224  # ImageNet's evaluation recipe is Resize(256) + Center
 
 def read_image(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Pixels:
     """Decode a file, or the bytes of one, to ``uint8 [height, width, 3]``; errors call it ``name``, or by its path."""
-    return _opened(source, name, _to_rgb)
+    with _opened(source, name) as (image, called):
+        return _to_rgb(image, called)
 
 
 def header_size(source: str | os.PathLike[str] | bytes, name: str | None = None) -> tuple[int, int]:
     """Read height and width without decoding the pixels; an image too large to be decoded is refused."""
-    width, height = _opened(source, name, lambda image, name: image.size)
-    return height, width
+    with _opened(source, name) as (image, _):
+        return image.height, image.width
 
 
 @contextmanager
-def unreadable(what: str, remedy: str) -> Iterator[None]:
-    """Turn whatever a decoder raises on a damaged file, nearly anything, into one sentence."""
-    try:
-        yield
-    except FozoError:
-        raise
-    except Exception as error:
-        raise FozoError(f"{what} ({error}); {remedy}") from error
-
-
-def _opened(source: str | os.PathLike[str] | bytes, name: str | None, use: Callable[[Image.Image, str], T]) -> T:
-    """Apply ``use`` to an open image of bearable size; whatever goes wrong is a :class:`FozoError`."""
+def _opened(source: str | os.PathLike[str] | bytes, name: str | None) -> Iterator[tuple[Image.Image, str]]:
+    """Open an image of bearable size, with what to call it; whatever goes wrong is a :class:`FozoError`."""
     name = name or ("the image" if isinstance(source, bytes) else os.fspath(source))
     with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
         length = file.seek(0, os.SEEK_END)
@@ -90,7 +79,7 @@ def _opened(source: str | os.PathLike[str] | bytes, name: str | None, use: Calla
             try:
                 with Image.open(file, formats=FORMATS) as image:
                     _refuse_huge(image, name)
-                    return use(image, name)
+                    yield image, name
             except UnidentifiedImageError as error:
                 known = f"an image that fozo reads ({', '.join(FORMATS)})"
                 raise FozoError(f"{name} is not {known}, or damaged; replace it or remove it") from error
@@ -123,26 +112,20 @@ def picture_pixels(image: Image.Image, name: str) -> Pixels:
 
 
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
-    rows = max(1, STRIP // image.width)
-    if rows >= image.height:
-        return _strip_to_rgb(image, name)
     pixels = np.empty((image.height, image.width, 3), np.uint8)
+    rows = max(1, STRIP // image.width)
     for top in range(0, image.height, rows):
-        bottom = min(top + rows, image.height)
-        pixels[top:bottom] = _strip_to_rgb(image.crop((0, top, image.width, bottom)), name)
-    return pixels
-
-
-def _strip_to_rgb(image: Image.Image, name: str) -> Pixels:
-    if image.mode == "F" or image.mode.startswith("I"):
-        deep = np.asarray(image)
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        if not strip.mode.startswith(("F", "I")):
+            pixels[top : top + rows] = np.asarray(strip.convert("RGB"))
+            continue
+        deep = np.asarray(strip)
         # Pillow opens every 16-bit grayscale format as "I" or "I;16" with the full 0..65535 range.
-        if image.mode == "F" or deep.min() < 0 or deep.max() > 65535:
-            raise FozoError(f"{name} has pixels of unknown range (mode {image.mode}); save it with 8 or 16 bits")
+        if strip.mode == "F" or deep.min() < 0 or deep.max() > 65535:
+            raise FozoError(f"{name} has pixels of unknown range (mode {strip.mode}); save it with 8 or 16 bits")
         # Pillow's own conversion would clip at 255 and so make nearly every pixel white.
-        gray = ((deep.astype(np.uint32) + 128) // 257).astype(np.uint8)
-        return np.repeat(gray[..., None], 3, axis=2)
-    return np.array(image.convert("RGB"))
+        pixels[top : top + rows] = ((deep[..., None].astype(np.uint32) + 128) // 257).astype(np.uint8)
+    return pixels
 
 
 Size = int | tuple[int, int]  # the side of a square, or height and width

@@ -182,13 +182,12 @@ def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch
         each = (_channels_last(_to_numpy(image), spec) for image in images)
         pixels = sized_pixels([image for batch in each for image in batch], spec)
         return pixels if isinstance(images[0], np.ndarray) else sys.modules["torch"].from_numpy(pixels)
-    shapes = {tuple(image.shape): i for i, image in reversed(list(enumerate(images)))}
-    if len(shapes) > 1:
-        (one, i), (other, j) = list(shapes.items())[-1], list(shapes.items())[-2]
-        raise FozoError(
-            f"the images of the batch differ in shape: image {i} has {list(one)} and image {j} {list(other)}; resize "
-            f"all to {list(spec.image_shape)}"
-        )
+    for i, image in enumerate(images):
+        if image.shape != images[0].shape:
+            raise FozoError(
+                f"the images of the batch differ in shape: image 0 has {list(images[0].shape)} and image {i} "
+                f"{list(image.shape)}; resize all to {list(spec.image_shape)}"
+            )
     return np.stack(images) if isinstance(images[0], np.ndarray) else sys.modules["torch"].stack(tuple(images))
 
 

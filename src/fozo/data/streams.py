@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.data.classes import match_classes
-from fozo.data.images import unreadable
 from fozo.data.scenarios import SCENARIOS, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, StoredImages
 from fozo.errors import FozoError
+from fozo.io import unreadable
 from fozo.io.system import usable_cpus
 from fozo.types import Spec
 
@@ -54,10 +54,8 @@ def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
 
     Looking pixels up gives the same bits as normalising them, several times faster.
     """
-    height, width = spec.image_size
-    ramp = np.resize(np.arange(256, dtype=np.uint8), (-(-256 // (height * width)), height, width))
-    images = spec.normalise(np.repeat(ramp[..., None], spec.channels, axis=3))
-    return np.ascontiguousarray(images.swapaxes(0, 1).reshape(spec.channels, -1)[:, :256])
+    ramp = np.repeat(np.arange(256, dtype=np.uint8).reshape(1, 1, 256, 1), spec.channels, axis=3)
+    return replace(spec, image_size=(1, 256)).normalise(ramp).reshape(spec.channels, 256)
 
 
 class Stream:

@@ -60,22 +60,22 @@ class Chunk:
         group = ks.stop - ks.start
         self.found: dict[Tap, list[Tensor]] = {tap: [] for tap in self.taps}
         self._record_patches(self.x[:, self.vit.architecture.prefix :].expand(group, -1, -1, -1))
+        prompts = None if self.prompts is None else self.prompts[ks]
         if shared is None:
             self._cut_moves(ks)
-            x = self._join(self.x.expand(group, *self.x.shape), ks)
+            x = _insert(self.x.expand(group, *self.x.shape), prompts, self.cls)
             x = self._move(x, 0).flatten(0, 1)
             q, k, v = blocks[0].attn.split(blocks[0].attn.qkv(blocks[0].norm1(x)))
         else:
             tokens, qkv = shared
-            x = self._join(tokens.expand(group, *tokens.shape), ks).flatten(0, 1)
-            added = None if self.prompts is None else blocks[0].attn.qkv(blocks[0].norm1(self.prompts[ks]))
+            x = _insert(tokens.expand(group, *tokens.shape), prompts, self.cls).flatten(0, 1)
+            added = None if prompts is None else blocks[0].attn.qkv(blocks[0].norm1(prompts))
             q, k, v = blocks[0].attn.split(_insert(qkv.expand(group, *qkv.shape), added, self.cls).flatten(0, 1))
         last = len(blocks) - 1
         cls_only = self.vit.architecture.pool == "cls"
         if last == 0 and cls_only:
-            x = blocks[0].finish(x[:, :1], blocks[0].attn.attend(q[:, :, :1], k, v))
-        else:
-            x = blocks[0].finish(x, blocks[0].attn.attend(q, k, v))
+            x, q = x[:, :1], q[:, :, :1]
+        x = blocks[0].finish(x, blocks[0].attn.attend(q, k, v))
         del q, k, v
         for i in range(1, len(blocks)):
             grouped = self._group(x)
@@ -105,10 +105,6 @@ class Chunk:
     def _group(self, x: Tensor) -> Tensor:
         """``[g*c, T, d] -> [g, c, T, d]``, a view."""
         return x.view(-1, self.count, *x.shape[1:])
-
-    def _join(self, x: Tensor, ks: slice) -> Tensor:
-        """Insert the prompts after CLS: ``[g, c, T, d] -> [g, c, T+p, d]``."""
-        return _insert(x, None if self.prompts is None else self.prompts[ks], self.cls)
 
     def _cut_moves(self, ks: slice) -> None:
         """Cut moves ``[K or 1, B or 1, L, d]`` into those of each block: 0 for CLS or 1 for patches, scale, shift."""

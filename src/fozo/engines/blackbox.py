@@ -12,23 +12,26 @@ compared between images of one size only.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
 from fozo.core.normalisation import check_images
+from fozo.engines.onnx.schema import graph_hash
 from fozo.errors import FozoError
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, Threads, engine_repr
 
 if TYPE_CHECKING:
     import torch
 
+CallableModel: TypeAlias = Callable[[Any], object]
 UNNAMED = "unnamed"  # fingerprint of functions without a name: states of another such function are not refused
 
 
@@ -37,16 +40,13 @@ class BlackBatch:
 
     def __init__(self, given: Images) -> None:
         self.given = given
-        self._images: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.given)
 
-    @property
+    @cached_property
     def images(self) -> Floats:
-        if self._images is None:
-            self._images = as_numpy(self.given)
-        return self._images
+        return to_numpy(self.given)
 
     def part(self, images: slice) -> BlackBatch:
         return BlackBatch(self.given[images])
@@ -58,8 +58,8 @@ class BlackBatch:
         return BlackBatch(sys.modules["torch"].as_tensor(np.ascontiguousarray(images)).to(self.given))
 
 
-def as_numpy(array: Images) -> Floats:
-    """Give a tensor or an array as NumPy, in single precision or better."""
+def to_numpy(array: Images) -> Floats:
+    """Give a tensor or an array as NumPy, in single precision or better: NumPy has no bfloat16."""
     if not isinstance(array, np.ndarray):
         tensor = array.detach()
         array = cast("Floats", (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).cpu().numpy())
@@ -72,29 +72,9 @@ class BlackBoxEngine:
     abilities: frozenset[str] = frozenset()
     threads = Threads(1)
 
-    def __init__(
-        self,
-        model: Callable[[Any], object],
-        *,
-        name: str,
-        fingerprint: str,
-        channels: int = 3,
-        image_size: tuple[int, int] | None = None,
-        classes: int = 0,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
-        labels: Sequence[str] | None = None,
-        takes: str | None = None,
-        device: str = "cpu",
-    ) -> None:
-        self.model, self.takes, self.device = model, takes, device
+    def __init__(self, model: CallableModel, spec: Spec, *, takes: str | None = None, device: str = "cpu") -> None:
+        self.model, self.spec, self.takes, self.device = model, spec, takes, device
         self._warned: set[str] = set()
-        size = image_size or (0, 0)
-        names = None if labels is None else tuple(labels)
-        if names is not None and classes not in (0, len(names)):
-            raise FozoError(f"{len(names)} labels were given for the {classes} classes of {name}")
-        classes = classes if names is None else len(names)
-        self.spec = Spec(name, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
 
     def __repr__(self) -> str:
         return engine_repr(self)
@@ -119,9 +99,7 @@ class BlackBoxEngine:
             given = torch.as_tensor(given)
         elif self.takes == "numpy":
             given = batch.images
-        if torch is None:
-            return self.model(given)
-        with torch.no_grad():
+        with nullcontext() if torch is None else torch.no_grad():
             return self.model(given)
 
     def logits(self, answer: object, images: int) -> Floats | None:
@@ -139,7 +117,7 @@ class BlackBoxEngine:
                 f"{self.spec.name} returned {classes} logits for each image, where it has {self.spec.classes} classes"
             )
         self.spec = replace(self.spec, classes=classes)
-        return as_numpy(array)
+        return to_numpy(array)
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run the model, which has logits and nothing else to report."""
@@ -170,7 +148,7 @@ def describe_answer(answer: object) -> str:
 
 
 def black_box(
-    model: Callable[[Any], object] | str | os.PathLike[str],
+    model: CallableModel | str | os.PathLike[str],
     *,
     name: str | None = None,
     image_size: int | tuple[int, int] | None = None,
@@ -201,8 +179,9 @@ def black_box(
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
-    metadata: dict[str, Any] = {"image_size": size, "channels": channels, "takes": takes}
-    torch = sys.modules.get("torch")
+    if threads is not None and not isinstance(model, (str, os.PathLike)):
+        raise FozoError("threads= is for .onnx files; this model sets its own")
+    classes, device, torch = 0, "cpu", sys.modules.get("torch")
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix != ".onnx":
             raise FozoError(
@@ -210,65 +189,63 @@ def black_box(
             )
         from fozo.engines.onnx.foreign import ForeignGraph
 
-        graph = ForeignGraph(model, threads)
-        model, metadata = graph, graph.metadata(size)
-        metadata |= {"name": name or graph.path.stem, "fingerprint": graph.fingerprint}
+        graph = ForeignGraph(model, size, threads)
+        own, fingerprint = graph.path.stem, graph.fingerprint
+        channels, size, classes = graph.channels, graph.image_size, graph.classes
+        model, takes = graph, "numpy"
     elif torch is not None and isinstance(model, torch.nn.Module):
-        metadata |= _module_metadata(model)
-        metadata["name"] = name or type(model).__name__
-        model = _on_its_device(model, metadata["device"])
+        own, fingerprint = type(model).__name__, _module_fingerprint(model)
+        weight = next((weight for weight in model.parameters() if weight.is_floating_point()), None)
+        device = device if weight is None else str(weight.device)
+        model, takes = _on_its_device(model, device, None if weight is None else weight.dtype), "torch"
     elif callable(model):
-        metadata["name"] = name or getattr(model, "__name__", type(model).__name__)
-        metadata["fingerprint"] = UNNAMED if name is None else "named-" + _digest(name.encode())
+        own = getattr(model, "__name__", type(model).__name__)
+        fingerprint = UNNAMED if name is None else "named-" + graph_hash(name.encode()).hexdigest()
     else:
         raise FozoError(
             f"{type(model).__name__} cannot be called; give a function, a torch module or an .onnx file of any program"
         )
-    if threads is not None and not str(metadata["fingerprint"]).startswith("onnx-"):
-        raise FozoError("threads= is for .onnx files; this model sets its own")
-    metadata["labels"] = labels
-    for key, value in (("mean", mean), ("std", std)):
-        metadata[key] = (float(value),) * metadata["channels"] if isinstance(value, (int, float)) else value
-    return BlackBoxEngine(model, **metadata)
+    mean, std = (per_channel(value, channels) for value in (mean, std))
+    names = None if labels is None else tuple(labels)
+    classes, size = classes or len(names or ()), size or (0, 0)
+    spec = Spec(name or own, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
+    return BlackBoxEngine(model, spec, takes=takes, device=device)
 
 
-def _digest(*parts: bytes) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+def per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:
+    """A mean or std for each channel, of one for all or one for each."""
+    if value is None:
+        return None
+    return (float(value),) * channels if isinstance(value, (int, float)) else tuple(map(float, value))
 
 
-def _module_metadata(model: torch.nn.Module) -> dict[str, Any]:
-    """A module's fingerprint, that of its weights, and where it computes."""
+def _module_fingerprint(model: torch.nn.Module) -> str:
+    """Hash a module's weights."""
     import torch
 
     if model.training:
         raise FozoError(
             f"{type(model).__name__} is in training mode, in which every batch may change it; call model.eval() first"
         )
-    parts: list[bytes] = []
+    digest = graph_hash()
 
     def add(value: object) -> None:
         if isinstance(value, torch.Tensor):
             plain = value.dequantize() if value.is_quantized else value
             whole = plain.detach().to("cpu", torch.float32 if plain.is_floating_point() else None)
-            parts.append(whole.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(whole.contiguous().reshape(-1).view(torch.uint8).numpy().data)
         elif isinstance(value, (tuple, list)):  # packed parameters of quantised layers
             for each in value:
                 add(each)
         else:
-            parts.append(repr(value).encode())
+            digest.update(repr(value).encode())
 
     for key, value in sorted(model.state_dict().items()):
-        parts.append(key.encode())
+        digest.update(key.encode())
         add(value)
-    floats = [weight for weight in model.parameters() if weight.is_floating_point()]
-    device = str(floats[0].device) if floats else "cpu"
-    return {"fingerprint": "torch-" + _digest(*parts), "device": device, "takes": "torch"}
+    return "torch-" + digest.hexdigest()
 
 
-def _on_its_device(model: torch.nn.Module, device: str) -> Callable[[Any], object]:
+def _on_its_device(model: torch.nn.Module, device: str, dtype: torch.dtype | None) -> CallableModel:
     """Call a module with images on its device and in its precision."""
-    dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), None)
     return lambda images: model(images.to(device, dtype))

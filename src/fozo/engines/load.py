@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fozo.engines.blackbox import BlackBoxEngine, CallableModel, black_box, per_channel
 from fozo.engines.onnx.schema import ForeignModelError
 from fozo.errors import FozoError
 from fozo.io import read_json
@@ -18,12 +19,11 @@ from fozo.types import Engine
 if TYPE_CHECKING:
     import torch
 
-    from fozo.engines.blackbox import BlackBoxEngine
     from fozo.engines.onnx.engine import GraphEngine
     from fozo.engines.torch_engine import TorchEngine
 
 TIMM = "timm:"
-Model: TypeAlias = "Engine | torch.nn.Module | Callable[[Any], object] | str | os.PathLike[str]"
+Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"
 """What :func:`load_engine` takes."""
 
 
@@ -89,47 +89,42 @@ def load_engine(model: Model, options: LoadOptions | None = None, **changes: obj
     if isinstance(model, Engine):
         options.refuse(known, "this is an engine already; give it when the engine is made")
         return model
+    torch = sys.modules.get("torch")  # where it was never imported, nothing is a torch module
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix == ".onnx":
             try:
                 return _load_graph(model, options)
             except ForeignModelError:
                 return _load_black_box(model, options)
-    elif not is_module(model):
+    elif torch is None or not isinstance(model, torch.nn.Module):
         return _load_black_box(model, options)
     options.refuse(("threads", "runtime"), "it is for .onnx files; this model runs in PyTorch")
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        raise FozoError("this model needs PyTorch; install it with pip install 'fozo[torch]'") from error
+    _import("torch")
     if isinstance(model, str) and model.startswith(TIMM):
         name = model.removeprefix(TIMM)
         model, options = _from_timm(name), replace(options, architecture=options.architecture or name)
-    elif isinstance(model, (str, os.PathLike)):
-        if Path(model).is_dir():
-            model, options = _from_transformers(Path(model), options)
-    else:
-        model = _unwrapped(model)
-        if isinstance(model, sys.modules["torch"].jit.ScriptModule) or not _is_vit(model):
-            return _load_black_box(model, options)
+    elif isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
+        model, options = _from_transformers(Path(model), options)
     engine = _load_torch(model, options)
-    if options.scales is None:
+    if options.scales is None or isinstance(engine, BlackBoxEngine):
         return engine
     from fozo.engines.ptq4vit import with_scales
 
     return with_scales(engine, options.scales)
 
 
-def is_module(model: object) -> bool:
-    """Whether it is a torch module; where torch was never imported, nothing is."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(model, torch.nn.Module)
+def _import(library: str) -> Any:  # noqa: ANN401 - a module
+    try:
+        return importlib.import_module(library)
+    except (ImportError, RuntimeError) as error:
+        remedy = f"install it with pip install 'fozo[{library}]'"
+        if "torchvision" in str(error):  # which timm imports: a CPU build of torch cannot load a CUDA build of it
+            remedy = "torchvision is of another build than torch; install both from one index, pytorch.org's say"
+        raise FozoError(f"cannot import {library} ({error}); {remedy}") from error
 
 
-def _load_black_box(model: str | os.PathLike[str] | Callable[[Any], object], options: LoadOptions) -> BlackBoxEngine:
+def _load_black_box(model: CallableModel | str | os.PathLike[str], options: LoadOptions) -> BlackBoxEngine:
     """Run a model of which nothing is known; ``architecture`` is what it is called."""
-    from fozo.engines.blackbox import black_box
-
     fixed = ("heads", "classes", "device", "dtype", "chunk", "scales")
     options.refuse(fixed, "this model is run as a black box, which is used as it is")
     if options.runtime not in (None, "onnxruntime") or (options.runtime and not isinstance(model, (str, os.PathLike))):
@@ -140,25 +135,19 @@ def _load_black_box(model: str | os.PathLike[str] | Callable[[Any], object], opt
     return black_box(model, name=options.architecture, **{name: getattr(options, name) for name in same})
 
 
-def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch's wrappers
-    """Take a module out of torch.compile, DataParallel and DistributedDataParallel, which share its weights."""
-    import torch
-
-    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-    while isinstance(model, parallel) or hasattr(model, "_orig_mod"):  # what torch.compile wraps
-        model = model.module if isinstance(model, parallel) else model._orig_mod
-    module: torch.nn.Module = model
+def _from_timm(name: str) -> torch.nn.Module:
+    """Let timm make a model, and fetch its weights: only here does fozo use the network."""
+    if "." not in name:
+        raise FozoError(
+            f"timm's {name!r} has meant different weights over time; name the full tag, such as "
+            f"timm:vit_base_patch16_224.augreg2_in21k_ft_in1k"
+        )
+    timm = _import("timm")
+    try:
+        module: torch.nn.Module = timm.create_model(name, pretrained=True).eval()
+    except (RuntimeError, OSError) as error:
+        raise FozoError(f"timm cannot give {name} ({error}); check the name and the connection") from error
     return module
-
-
-def _is_vit(model: torch.nn.Module) -> bool:
-    """Whether a module is a ViT of some kind, or means to be; converting it tells what is wrong with it."""
-    from fozo.models import convert
-    from fozo.models.torchvision import looks_like_torchvision
-    from fozo.models.vit import ViT
-
-    families = (convert.looks_like_transformers, convert.looks_like_timm, looks_like_torchvision)
-    return isinstance(model, ViT) or any(looks_like(model) for looks_like in families)
 
 
 def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Module, LoadOptions]:
@@ -167,11 +156,7 @@ def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Mod
         raise FozoError(
             f"{folder} has no config.json, so it is not a transformers model; give a file of weights, or .onnx"
         )
-    try:
-        transformers = importlib.import_module("transformers")
-    except (ImportError, RuntimeError) as error:
-        remedy = "install it with pip install 'fozo[transformers]'"
-        raise FozoError(f"cannot import transformers ({error}); {remedy}") from error
+    transformers = _import("transformers")
     read_json(folder / "config.json")  # refuses special and very long files
     try:
         model, info = transformers.AutoModelForImageClassification.from_pretrained(
@@ -190,78 +175,49 @@ def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Mod
 
 
 def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngine:
-    runtime = options.runtime or "onnxruntime"
     engine: GraphEngine
-    if runtime == "onnxruntime":
+    if options.runtime in (None, "onnxruntime"):
         from fozo.engines.onnx.ort import OnnxEngine
 
         engine = OnnxEngine(path, threads=options.threads, chunk=options.chunk)
-    elif runtime == "openvino":
+    elif options.runtime == "openvino":
         from fozo.engines.onnx.openvino import OpenvinoEngine
 
         engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
     else:
-        raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {runtime!r}")
+        raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {options.runtime!r}")
     # After opening: a file of another program has been refused above, and takes image_size.
     fixed = ("architecture", "heads", "image_size", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
-    mean, std = (_per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
+    mean, std = (per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
     return engine.adjust(mean, std, options.labels, options.classes)
 
 
-def _from_timm(name: str) -> torch.nn.Module:
-    """Let timm make a model, and fetch its weights: only here does fozo use the network."""
-    if "." not in name:
-        raise FozoError(
-            f"timm's {name!r} has meant different weights over time; name the full tag, such as "
-            f"timm:vit_base_patch16_224.augreg2_in21k_ft_in1k"
-        )
-    try:
-        timm = importlib.import_module("timm")
-    except (ImportError, RuntimeError) as error:
-        remedy = "install it with pip install 'fozo[timm]'"
-        if "torchvision" in str(error):  # which timm imports: a CPU build of torch cannot load a CUDA build of it
-            remedy = "torchvision is of another build than torch; install both from one index, pytorch.org's say"
-        raise FozoError(f"cannot import timm ({error}); {remedy}") from error
-    try:
-        module: torch.nn.Module = timm.create_model(name, pretrained=True).eval()
-    except (RuntimeError, OSError) as error:
-        raise FozoError(f"timm cannot give {name} ({error}); check the name and the connection") from error
-    return module
-
-
-def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> TorchEngine:
+def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> TorchEngine | BlackBoxEngine:
+    """Convert a ViT; a module that is none is run as a black box."""
     import torch
 
     from fozo.engines.torch_engine import TorchEngine
-    from fozo.models import convert
+    from fozo.models.convert import state_from_file, vit_from_state
+    from fozo.models.libraries import converter
     from fozo.models.names import hints_from_name, widths_from_name
-    from fozo.models.preprocessor import normalisation_of
-    from fozo.models.torchvision import looks_like_torchvision, vit_from_torchvision
-    from fozo.models.vit import ViT
 
     if options.dtype not in (None, "float32", "float64"):
         raise FozoError(f"dtype must be 'float32' or 'float64', not {options.dtype!r}")
-    if isinstance(model, torch.nn.Module):
-        _refuse_quantised(model)
     own_name = Path(model).stem if isinstance(model, (str, os.PathLike)) else "vit"
     hints = hints_from_name(options.architecture or own_name)
     size = options.image_size
     wanted = (size, size) if isinstance(size, int) else size
     hints = replace(hints, heads=options.heads or hints.heads, resize_to=wanted)
     if isinstance(model, (str, os.PathLike)):
-        vit = convert.vit_from_state(convert.state_from_file(Path(model)), hints)
-    elif isinstance(model, ViT):
-        a = model.architecture
-        hints = replace(hints, heads=a.heads, norm_epsilon=a.norm_epsilon, activation=a.activation)
-        vit = convert.vit_from_state(model.state_dict(), replace(hints, image_size=a.image_size, pool=a.pool))
-    elif convert.looks_like_transformers(model):
-        mean, std = normalisation_of(model) or (hints.mean, hints.std)
-        vit, hints = convert.vit_from_transformers(model, replace(hints, mean=mean, std=std))
-    elif looks_like_torchvision(model):
-        vit, hints = vit_from_torchvision(model, hints)
+        vit = vit_from_state(state_from_file(Path(model)), hints)
     else:
-        vit, hints = convert.vit_from_timm(model, hints)
+        model = _unwrapped(model)
+        convert = None if isinstance(model, torch.jit.ScriptModule) else converter(model)
+        if convert is None:
+            return _load_black_box(model, options)
+        _refuse_quantised(model)
+        vit, hints = convert(model, hints)
     widths = widths_from_name(options.architecture or "")
     if widths and vit.architecture.dim not in widths:
         raise FozoError(
@@ -280,12 +236,23 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     return TorchEngine(
         vit,
         name=hints.name,
-        mean=_per_channel(options.mean, channels) or hints.mean,
-        std=_per_channel(options.std, channels) or hints.std,
+        mean=per_channel(options.mean, channels) or hints.mean,
+        std=per_channel(options.std, channels) or hints.std,
         labels=options.labels or hints.labels,
         classes=options.classes,
         chunk=options.chunk,
     )
+
+
+def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch's wrappers
+    """Take a module out of torch.compile, DataParallel and DistributedDataParallel, which share its weights."""
+    import torch
+
+    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    while isinstance(model, parallel) or hasattr(model, "_orig_mod"):  # what torch.compile wraps
+        model = model.module if isinstance(model, parallel) else model._orig_mod
+    module: torch.nn.Module = model
+    return module
 
 
 def _refuse_quantised(model: torch.nn.Module) -> None:
@@ -299,12 +266,3 @@ def _refuse_quantised(model: torch.nn.Module) -> None:
                 f"{type(model).__name__} was quantised in PyTorch ({name} is packed), which fozo cannot adapt; give "
                 f"its original weights, and quantise what fozo export writes (docs/quantised.md)"
             )
-
-
-def _per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:
-    if value is None:
-        return None
-    values = (float(value),) * channels if isinstance(value, (int, float)) else tuple(map(float, value))
-    if len(values) != channels:
-        raise FozoError(f"{len(values)} values of mean or std were given for {channels} channels")
-    return values

@@ -18,6 +18,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from itertools import accumulate, pairwise
 from typing import TypeVar
 
@@ -25,9 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fozo.core.moments import TokenMoments
 from fozo.core.normalisation import check_images
 from fozo.engines._chunk import Chunk, moved_layers
-from fozo.engines.torch_walk import walk
+from fozo.engines.blackbox import to_numpy
 from fozo.engines.walk import Visit
 from fozo.errors import FozoError
 from fozo.models.vit import Linear, ViT
@@ -42,7 +44,6 @@ from fozo.types import (
     Tap,
     Taps,
     Threads,
-    check_classes,
     engine_repr,
 )
 
@@ -91,12 +92,6 @@ class TorchBatch:
         return TorchBatch(given.to(self.x), self.vit, self.chunk, images if given.dtype == self.x.dtype else None)
 
 
-def to_numpy(tensor: Tensor) -> Floats:
-    """Bring a tensor to the CPU as NumPy, which has no type below 32 bits for bfloat16."""
-    array: Floats = (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).detach().cpu().numpy()
-    return array
-
-
 @dataclass(frozen=True)
 class TorchHead(Affine):
     """The head, applied by the model's own layer on its own device: a quantised one rounds its input there."""
@@ -119,12 +114,11 @@ def fingerprint(vit: ViT) -> str:
 
 def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
     """The same model, its tensors shared, with only some rows of its head."""
-    chosen = check_classes(classes, vit.architecture.classes)
     state = vit.state_dict()
     for name in ("head.weight", "head.bias"):
-        state[name] = state[name][chosen]
+        state[name] = state[name][list(classes)]
     with torch.device("meta"):
-        smaller = ViT(replace(vit.architecture, classes=len(chosen)))
+        smaller = ViT(replace(vit.architecture, classes=len(classes)))
     smaller.load_state_dict(state, assign=True)
     return smaller.eval().requires_grad_(False)
 
@@ -153,25 +147,7 @@ class TorchEngine:
         ``classes`` restricts the head to these classes, and ``labels`` (of all of them) with it. The fingerprint stays
         that of the whole model: source statistics do not depend on the head.
         """
-        digest = fingerprint(vit)
-        names = None if labels is None else tuple(labels)
-        if names is not None and len(names) != vit.architecture.classes:
-            raise FozoError(f"{len(names)} labels were given for the {vit.architecture.classes} classes of {name}")
-        if classes is not None:
-            names = None if names is None else tuple(names[i] for i in check_classes(classes, len(names)))
-            vit = _restricted(vit, classes)
-        weight = vit.cls_token
-        self.vit = vit
-        self._warned: set[str] = set()
-        self._threads = Threads(torch.get_num_threads())
-        self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
-        self.device = str(weight.device)
-        self.dtype = weight.dtype
         a = vit.architecture
-        tokens = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
-        self.chunk = max(1, tokens // vit.pos_embed.shape[1]) if chunk is None else chunk
-        if self.chunk < 1:
-            raise FozoError(f"chunk must be at least 1, not {chunk}")
         self.spec = Spec(
             name=name,
             depth=a.depth,
@@ -181,13 +157,23 @@ class TorchEngine:
             image_size=a.image_size,
             patch_size=a.patch_size,
             head_width=a.head_width,
-            fingerprint=digest,
+            fingerprint=fingerprint(vit),
             mean=mean,
             std=std,
-            subset=None if classes is None else tuple(classes),
-            labels=names,
+            labels=None if labels is None else tuple(labels),
             class_token=a.class_token,
         )
+        if classes is not None:
+            self.spec, vit = self.spec.restricted(classes), _restricted(vit, classes)
+        self.vit = vit
+        self.device, self.dtype = str(vit.cls_token.device), vit.cls_token.dtype
+        tokens = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
+        self.chunk = max(1, tokens // vit.pos_embed.shape[1]) if chunk is None else chunk
+        if self.chunk < 1:
+            raise FozoError(f"chunk must be at least 1, not {chunk}")
+        self._warned: set[str] = set()
+        self._threads = Threads(torch.get_num_threads())
+        self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
 
     def __repr__(self) -> str:
         return engine_repr(self)
@@ -241,8 +227,18 @@ class TorchEngine:
 
     @torch.inference_mode()
     def walk(self, batch: Batch, visit: Visit) -> Taps:
-        """Run one pass block by block; see :class:`fozo.engines.walk.BlockEngine`."""
-        pooled = to_numpy(walk(self.vit, self._own(batch).tokens, self.chunk, visit))[None]
+        """Run one pass block by block; see :class:`fozo.engines.walk.BlockEngine`.
+
+        Every image is through a block before any enters the next: the moments of all decide how each is moved.
+        """
+        parts = list(torch.split(self._own(batch).tokens, self.chunk))
+        for layer, block in enumerate(self.vit.blocks):
+            parts = [block(part) for part in parts]
+            move = visit(layer, reduce(TokenMoments.merge, map(_token_moments, parts)))
+            if move is not None:
+                matrix, shift = self._tensor(move.matrix), self._tensor(move.shift)
+                parts = [part @ matrix + shift for part in parts]
+        pooled = to_numpy(torch.cat([self.vit.pool(part) for part in parts]))[None]
         return {Tap.POOLED: pooled, Tap.LOGITS: self._head(pooled)}
 
     def _own(self, batch: Batch) -> TorchBatch:
@@ -252,6 +248,14 @@ class TorchEngine:
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array)).to(self.device, self.dtype)
+
+
+def _token_moments(tokens: Tensor) -> TokenMoments:
+    """Moments of ``[B, T, d]``: products in the model's precision, about the mean, and sums of them in double."""
+    flat = tokens.flatten(0, 1)
+    mean = flat.double().mean(dim=0)
+    centred = flat - mean.to(flat)
+    return TokenMoments(len(flat), mean.cpu().numpy(), (centred.T @ centred).double().cpu().numpy())
 
 
 A = TypeVar("A", Tensor, Floats)

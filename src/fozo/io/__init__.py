@@ -11,8 +11,8 @@ from fozo.io.arrays import (
     ArraySpec,
     load_arrays,
     load_statistics,
+    open_npz,
     read_array_spec,
-    read_npz,
     refuse_damage,
     save_arrays,
 )
@@ -27,6 +27,7 @@ from fozo.io.files import (
     read_text,
     remove_temporary_files,
     temporary_folder,
+    unreadable,
 )
 from fozo.io.logs import MAX_LINE, Log, decode, encode, parse_json, read_json, read_log, read_toml, write_json
 from fozo.io.validate import as_dataclass
@@ -44,6 +45,7 @@ __all__ = [
     "load_arrays",
     "load_statistics",
     "locked",
+    "open_npz",
     "open_output",
     "open_regular",
     "parse_json",
@@ -51,12 +53,12 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_log",
-    "read_npz",
     "read_text",
     "read_toml",
     "refuse_damage",
     "remove_temporary_files",
     "save_arrays",
     "temporary_folder",
+    "unreadable",
     "write_json",
 ]

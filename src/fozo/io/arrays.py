@@ -13,21 +13,21 @@ import math
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.io.files import atomic_write, open_regular
+from fozo.io.files import atomic_write, open_regular, unreadable
 from fozo.io.logs import parse_json
 
 HEADER = "__header__"
 MAX_HEADER = 1 << 20  # bytes of the JSON that says what a file is
 KINDS = "biuf"  # truth values, whole numbers and floats: what a file of fozo's holds
 MAX_STATISTIC = 1e30  # statistics of activations stay far below; beyond, products of them would not be finite
-Arrays = Mapping[str, npt.NDArray[np.generic]]
+AnyArray = npt.NDArray[np.generic]
 
 
 class ArraySpec(NamedTuple):
@@ -39,7 +39,7 @@ class ArraySpec(NamedTuple):
     bytes: int  # how much memory the array takes
 
 
-def save_arrays(path: str | os.PathLike[str], header: Mapping[str, object], arrays: Arrays) -> None:
+def save_arrays(path: str | os.PathLike[str], header: Mapping[str, object], arrays: Mapping[str, AnyArray]) -> None:
     """Write named arrays and a JSON header as one ``.npz`` without pickles."""
     text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
     with atomic_write(path) as stream:
@@ -50,33 +50,21 @@ def load_arrays(
     path: str | os.PathLike[str],
     kind: str,
     check: Callable[[dict[str, object], Mapping[str, ArraySpec]], None] = lambda header, specs: None,
-) -> tuple[dict[str, object], dict[str, npt.NDArray[np.generic]]]:
+) -> tuple[dict[str, object], dict[str, AnyArray]]:
     """Read a file of :func:`save_arrays` whose header has this ``kind``.
 
     ``check`` gets the header and the arrays' specs before any array is read, and raises if they do not fit.
     """
-    name = os.fspath(path)
-    header: dict[str, object] = {}
-
-    def judge(specs: Mapping[str, ArraySpec], read: Callable[[str], npt.NDArray[np.generic]]) -> None:
-        if HEADER not in specs or specs[HEADER].dtype != np.uint8 or specs[HEADER].bytes > MAX_HEADER:
-            raise ValueError("no header")
-        header.update(parse_json(read(HEADER).tobytes()))
+    name, advice = os.fspath(path), "it may be truncated: write it again"
+    with unreadable(f"{name} is not a readable fozo file", advice), open_npz(path) as (specs, read):
+        spec = specs.pop(HEADER)
+        if spec.dtype != np.uint8 or spec.bytes > MAX_HEADER:
+            raise ValueError("its header is not text")
+        header = parse_json(read(HEADER).tobytes())
         if header.get("kind") != kind:
             raise FozoError(f"{name} holds {header.get('kind')!r} where {kind!r} is needed; give the right file")
-        check(header, {part: spec for part, spec in specs.items() if part != HEADER})
-
-    try:
-        arrays = read_npz(path, judge)
-    except FozoError:
-        raise
-    except Exception as error:  # zipfile and numpy raise nearly anything on a damaged file
-        raise FozoError(
-            f"{name} is not a readable fozo file ({type(error).__name__}: {str(error)[:100]}); it may be truncated: "
-            f"write it again"
-        ) from error
-    del arrays[HEADER]
-    return header, arrays
+        check(header, specs)
+        return header, {part: read(part) for part in specs}
 
 
 def load_statistics(
@@ -108,60 +96,45 @@ def load_statistics(
     return header, {name: array.astype(np.float64) for name, array in arrays.items()}
 
 
-@contextmanager
-def refuse_damage(path: str | os.PathLike[str], kind: str, advice: str) -> Iterator[None]:
+def refuse_damage(path: str | os.PathLike[str], kind: str, advice: str) -> AbstractContextManager[None]:
     """Turn what a wrong value in a file raises into one sentence."""
-    try:
-        yield
-    except FozoError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise FozoError(f"{os.fspath(path)} holds damaged {kind} ({why}); {advice}") from error
+    return unreadable(f"{os.fspath(path)} holds damaged {kind}", advice)
 
 
-def read_npz(
-    path: str | os.PathLike[str],
-    judge: Callable[[Mapping[str, ArraySpec], Callable[[str], npt.NDArray[np.generic]]], None],
-    *,
-    kinds: str = KINDS,
-    ratio: float = 1.0,
-    spare: int = 0,
-) -> dict[str, npt.NDArray[np.generic]]:
-    """Read an archive's arrays, once ``judge`` has seen their specs; what is wrong with it raises nearly anything.
+@contextmanager
+def open_npz(
+    path: str | os.PathLike[str], *, kinds: str = KINDS, ratio: float = 1.0, spare: int = 0
+) -> Iterator[tuple[dict[str, ArraySpec], Callable[[str], AnyArray]]]:
+    """Open an archive: what its headers say, and a function that reads one array; a damaged one raises nearly anything.
 
     Args:
         path: the file.
-        judge: is given the specs, and a function that reads one array by name; raises if they do not fit.
         kinds: NumPy's letters for the kinds of numbers that it may hold.
         ratio: how much longer than the file its arrays may be in all.
         spare: bytes that they may have in any case.
     """
-    with open_regular(path, bounded=True) as file:
-        room = ratio * os.fstat(file.fileno()).st_size + spare
-        with zipfile.ZipFile(file) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            declared = sum(info.file_size for info in archive.infolist())
-            if len(members) != len(archive.infolist()) or declared > room:
-                raise FozoError(
-                    f"{os.fspath(path)} would unpack to {declared >> 20} MiB in {len(archive.infolist())} arrays, more "
-                    f"than a file of its length holds; write it again"
-                )
-            specs = {}
-            for name, info in members.items():
-                with archive.open(info) as stream:
-                    spec = specs[name] = read_array_spec(stream, kinds)
-                    if stream.tell() + spec.bytes != info.file_size:
-                        raise ValueError(f"{name} is not as long as its header says")
+    with open_regular(path, bounded=True) as file, zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        declared = sum(info.file_size for info in archive.infolist())
+        if len(members) != len(archive.infolist()) or declared > ratio * os.fstat(file.fileno()).st_size + spare:
+            raise FozoError(
+                f"{os.fspath(path)} would unpack to {declared >> 20} MiB in {len(archive.infolist())} arrays, more "
+                f"than a file of its length holds; write it again"
+            )
+        specs = {}
+        for name, info in members.items():
+            with archive.open(info) as stream:
+                spec = specs[name] = read_array_spec(stream, kinds)
+                if stream.tell() + spec.bytes != info.file_size:
+                    raise ValueError(f"{name} is not as long as its header says")
 
-            def read(name: str) -> npt.NDArray[np.generic]:
-                with archive.open(members[name]) as stream:
-                    array: npt.NDArray[np.generic] = np.lib.format.read_array(stream, allow_pickle=False)
-                    stream.read(1)  # at the end its checksum is compared
-                return array
+        def read(name: str) -> AnyArray:
+            with archive.open(members[name]) as stream:
+                array: AnyArray = np.lib.format.read_array(stream, allow_pickle=False)
+                stream.read(1)  # at the end its checksum is compared
+            return array
 
-            judge(specs, read)
-            return {name: read(name) for name in specs}
+        yield specs, read
 
 
 def read_array_spec(stream: IO[bytes], kinds: str = KINDS) -> ArraySpec:

@@ -38,7 +38,8 @@ LITTER_SECONDS = 3600.0  # age from which a temporary file belongs to a killed p
 MAX_TEXT = 64 << 20  # bytes of a text file (labels, lists, recipes) that are read
 MAX_READ = 1 << 20  # bytes that a parser of containers reads at a time
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)
+_CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # special files are opened, then refused
+_UNOPENABLE = (errno.ENXIO, errno.EOPNOTSUPP)  # sockets on Linux and on macOS; a FIFO to write that nobody reads
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -62,11 +63,29 @@ class Bounded(io.FileIO):
         return data
 
 
-def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
-    """Open a file to read it; anything but a regular file is refused, without waiting for it."""
+def open_descriptor(path: str | os.PathLike[str], flags: int, doing: str) -> int:
+    """Open a regular file; anything else is refused, without waiting for it.
+
+    The open file is judged and not its name, which another file may get between a check and the opening.
+    """
     try:
-        _refuse_special(os.stat(path).st_mode, "read", os.fspath(path))  # noqa: PTH116 - path may be a str
-        descriptor = os.open(path, os.O_RDONLY | _CAREFUL)
+        descriptor = os.open(path, flags | _CAREFUL, 0o666)
+    except OSError as error:
+        if error.errno not in _UNOPENABLE:
+            raise
+        raise FozoError(f"cannot {doing} {os.fspath(path)}: it is a socket or a FIFO; give a regular file") from error
+    try:
+        _refuse_special(os.fstat(descriptor).st_mode, doing, os.fspath(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
+    """Open a regular file to read it."""
+    try:
+        descriptor = open_descriptor(path, os.O_RDONLY, "read")
     except FileNotFoundError as error:
         raise FozoError(f"there is no file {os.fspath(path)}; check the path") from error
     except FozoError:
@@ -91,10 +110,20 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    try:
+    with unreadable(f"{os.fspath(path)} is not text in UTF-8", "save it as UTF-8"):
         return read_bytes(path, MAX_TEXT).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FozoError(f"{os.fspath(path)} is not text in UTF-8 ({error}); save it as UTF-8") from error
+
+
+@contextmanager
+def unreadable(what: str, advice: str) -> Iterator[None]:
+    """Turn whatever a parser raises on a damaged file, nearly anything, into one sentence."""
+    try:
+        yield
+    except FozoError:
+        raise
+    except Exception as error:
+        why = repr(error) if isinstance(error, KeyError) else str(error)  # a KeyError's text is the key alone
+        raise FozoError(f"{what} ({why[:200]}); {advice}") from error
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
@@ -103,27 +132,25 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     Symbolic links are followed: the file that they lead to is replaced, and they stay.
     """
     try:
+        target = Path(os.path.realpath(path))
         mode = os.stat(path).st_mode  # noqa: PTH116 - path may be a str
     except FileNotFoundError:
-        target = Path(os.path.realpath(path))
-        if not target.parent.is_dir():
-            raise FozoError(
-                f"cannot write {os.fspath(path)}: there is no folder {target.parent}; choose a folder that exists"
-            ) from None
-        return target
+        if target.parent.is_dir():
+            return target
+        nowhere = f"there is no folder {target.parent}; choose a folder that exists"
+        raise FozoError(f"cannot write {os.fspath(path)}: {nowhere}") from None
     except (OSError, ValueError) as error:
         raise FozoError(f"cannot write {os.fspath(path)}: {_reason(error)}; choose another path") from error
     _refuse_special(mode, "write", os.fspath(path))
-    return Path(os.path.realpath(path))
+    return target
 
 
 def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
     """Open a regular file to append to, cut to its first ``keep`` bytes."""
     target = check_output(path)
     with disk_errors(target):
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | _CAREFUL, 0o666)
-        file = io.FileIO(descriptor, "w")
-        os.ftruncate(descriptor, keep)
+        file = io.FileIO(open_descriptor(target, os.O_WRONLY | os.O_CREAT, "write"), "w")
+        os.ftruncate(file.fileno(), keep)
         file.seek(keep)
     return file
 
@@ -175,12 +202,9 @@ def _sweep_once(folder: Path) -> None:
 
 
 def remove_temporary_files(folder: Path, prefix: str = ".", age: float = 0) -> None:
-    """Remove files and folders that killed processes left half-written.
+    """Remove files and folders that killed processes left half-written, at least ``age`` seconds ago.
 
-    Args:
-        folder: where to look. Without ``age`` the caller holds its lock, so that no other process writes there.
-        prefix: how their names begin.
-        age: seconds since they were last changed, at least.
+    Without ``age`` the caller holds a lock, so that no other process writes files whose names begin with ``prefix``.
     """
     for part in list(folder.iterdir()):
         with suppress(OSError):  # another user's, or removed by another process

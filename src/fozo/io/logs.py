@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fozo.errors import FozoError
-from fozo.io.files import atomic_write, disk_errors, lock_file, open_regular, read_bytes, read_text
+from fozo.io.files import (
+    atomic_write,
+    disk_errors,
+    lock_file,
+    open_descriptor,
+    open_regular,
+    read_bytes,
+    read_text,
+    unreadable,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -45,20 +55,14 @@ def write_json(path: Path, payload: Mapping[str, object]) -> None:
 
 def read_json(path: Path, advice: str = "remove its folder and run it again") -> dict[str, Any]:
     """Read a JSON object; ``advice`` ends the error where the file is damaged."""
-    try:
+    with unreadable(f"{path} is not readable JSON", advice):
         return parse_json(read_bytes(path, MAX_JSON))
-    except FozoError:
-        raise
-    except ValueError as error:
-        raise FozoError(f"{path} is not readable JSON ({error}); {advice}") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    try:
+    with unreadable(f"{path} is not readable TOML", "correct it"):
         payload: dict[str, Any] = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FozoError(f"{path} is not readable TOML ({error}); correct it") from error
-    return payload
+        return payload
 
 
 class Log:
@@ -73,13 +77,13 @@ class Log:
     def __init__(self, path: Path) -> None:
         """Open or create it, cutting off a torn last line."""
         self.path = path
-        if path.exists():
-            open_regular(path).close()  # refuses devices, FIFOs and folders
         with disk_errors(path):
-            self._file = path.open("ab", buffering=0)
+            descriptor = open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, "write")
+        self._file = io.FileIO(descriptor, "r+")
         try:
-            lock_file(self._file.fileno(), path)
-            self._ends = [0, *(end for _, end in _lines(path))]
+            lock_file(descriptor, path)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                self._ends = [0, *(end for _, end in _lines(file, path))]
             self.truncate(len(self))
         except BaseException:
             self._file.close()
@@ -134,17 +138,18 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """Read the lines one by one, without a torn last one."""
-    return (payload for payload, _ in _lines(path))
-
-
-def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Read the whole lines of a log one by one, and where each ends."""
     with open_regular(path) as file:
-        length, end, number = os.fstat(file.fileno()).st_size, 0, 0
-        while line := file.readline(MAX_LINE):
-            end, number = end + len(line), number + 1
-            payload = decode(line)
-            if payload is not None:
-                yield payload, end
-            elif end < length or line.endswith(b"\n"):  # a torn line lacks its end
-                raise FozoError(f"{path} is damaged in line {number}; restore it from a backup")
+        for payload, _ in _lines(file, path):
+            yield payload
+
+
+def _lines(file: IO[bytes], path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Read the whole lines of a log one by one, and where each ends."""
+    length, end = os.fstat(file.fileno()).st_size, 0
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
+        end += len(line)
+        payload = decode(line)
+        if payload is not None:
+            yield payload, end
+        elif end < length or line.endswith(b"\n"):  # a torn line lacks its end
+            raise FozoError(f"{path} is damaged in line {number}; restore it from a backup")

@@ -1,9 +1,9 @@
 """Equalise: what fozo does for a black-box model, on the images alone.
 
 The half of :mod:`Align <fozo.methods.align>` that needs no model: every image is described by its bands of spatial
-frequency, :mod:`~fozo.methods.align.retrieval` finds the earlier images of the same domain, and where that domain is
-weaker in a band than clean images are, :mod:`~fozo.methods.align.equaliser` amplifies it before the model sees it.
-Images of domains that look clean are passed on nearly unchanged.
+frequency, earlier images of the same domain are found, and where that domain is weaker in a band than clean images are,
+:mod:`~fozo.methods.align.equaliser` amplifies it before the model sees it. Images of domains that look clean are passed
+on nearly unchanged.
 
 The model is called once a batch, on all of it, whatever it returns. Nothing is learnt from its answers: a detector's
 boxes are as good as logits.
@@ -11,20 +11,21 @@ boxes are as good as logits.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fozo.core.descriptor import spectra
 from fozo.errors import FozoError
-from fozo.methods.align.equaliser import equalise, log_gains
-from fozo.methods.align.retrieval import DomainEstimate, Memory, RetrievalConfig, Rows
+from fozo.methods.align.equaliser import Equaliser
+from fozo.methods.align.memory import RetrievalConfig, Rows
 from fozo.methods.base import Method
 from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
-from fozo.types import Answer, Array, Batch, Floats, State
+from fozo.types import Answer, Batch, Floats
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Equalise(Wrapper[EqualiseConfig]):
     """
 
     PRESETS: ClassVar = {"default": EqualiseConfig()}
+    STATE: ClassVar = ("memory",)
     VARIABLE_LENGTH: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
 
     if TYPE_CHECKING:
@@ -62,48 +64,35 @@ class Equalise(Wrapper[EqualiseConfig]):
 
     def prepare(self) -> None:
         super().prepare()
-        self.descriptor_std = np.maximum(self.source.descriptor.std, 1e-6)
-        self.spectra = spectra(*self.engine.spec.image_shape)
-        self.parameters += self.spectra.channels * self.spectra.bands  # a gain for each band of each channel
+        self.equaliser = Equaliser(self.source, self.engine, self.config.strength, self.config.retrieval)
+        spectra = self.equaliser.spectra
+        self.parameters += spectra.channels * spectra.bands  # a gain for each band of each channel
 
     def begin(self) -> None:
-        self.memory = self._empty()
-
-    def _empty(self) -> Memory:
-        return Memory(self.descriptor_std.size, (0, 0, 0), self.config.retrieval)
+        self.memory = self.equaliser.memory()
 
     def step(self, batch: Batch) -> Floats | Answer:
         """Equalise images and run the model; those that cannot be pictures are left as they are."""
-        coefficients, descriptors = self.spectra.transform(batch.images, threads=self.engine.threads)
-        sound = (np.abs(descriptors) <= self.spectra.limits).all(axis=1)  # False for NaN
-        shift = samples = 0.0
-        last: Floats | None = None
+        coefficients, descriptors, sound = self.equaliser.describe(batch.images)
+        samples, last = 0.0, None
         if sound.any():
-            own = (descriptors[sound] - self.source.descriptor.mean) / self.descriptor_std
-            # About 1 for clean images, whatever the size of the batch.
-            shift = len(own) * float(np.square(own.mean(axis=0)).mean())
-            domains = self.config.retrieval.estimate(own, self.memory.latest(self.config.retrieval.context))
-            gains, samples = self._gains(domains)
+            domains = self.equaliser.domains(descriptors[sound], self.memory)
+            own = domains.same_domain()
+            retrieved = self.memory.retrieve(own)
+            samples, gains = float(retrieved.samples.mean()), self.equaliser.log_gains(own, retrieved)
             if gains.any():
                 images = np.array(batch.images)
-                images[sound] = self._in_range(equalise(self.spectra, coefficients[sound], gains, self.engine.threads))
-                batch = batch.with_images(images)
-                last = images[-1]
-            self.memory.add(Rows.of(domains, np.zeros((len(own), 0, 0), dtype=np.float32), np.zeros((len(own), 0))))
+                images[sound] = self._in_range(self.equaliser.equalise(coefficients[sound], gains))
+                batch, last = batch.with_images(images), images[-1]
+            none = np.zeros((int(sound.sum()), 0), dtype=np.float32)
+            self.memory.add(Rows.pack(domains, none[:, None], none))
+        shift = self.equaliser.shift(descriptors[sound])
         self.report(shift=shift, effective_sample_size=samples, skipped=float((~sound).sum()))
         found = self.forward(batch)
         self.descriptors = descriptors
         if last is not None:
             self.last_input = last
         return found
-
-    def _gains(self, domains: DomainEstimate) -> tuple[Array, float]:
-        domains, retrieval = domains.distinct(), self.config.retrieval
-        retrieved = self.memory.retrieve(domains)
-        posterior = retrieval.posterior(domains, retrieved)
-        drifted = 1 - retrieval.clean_weight(posterior, self.spectra.brightness)
-        gains = log_gains(self.spectra, posterior, drifted, self.descriptor_std, self.config.strength)
-        return gains, float(retrieved.effective_sample_size.mean())
 
     def _in_range(self, images: Floats) -> Floats:
         """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
@@ -115,20 +104,4 @@ class Equalise(Wrapper[EqualiseConfig]):
         return np.clip(images, (0 - mean) / std, (1 - mean) / std)
 
     def checkpoint(self) -> Callable[[], None]:
-        memory = self.memory
-        memory.commit()
-
-        def undo() -> None:
-            memory.rollback()
-            self.memory = memory
-
-        return undo
-
-    def variables(self) -> State:
-        return {**self.memory.state(), **super().variables()}
-
-    def assign(self, variables: State) -> None:
-        memory = self._empty()
-        memory.load(variables)
-        super().assign(variables)
-        self.memory = memory
+        return partial(setattr, self, "memory", copy.copy(self.memory))

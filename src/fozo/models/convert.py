@@ -1,37 +1,22 @@
-"""From weights of many kinds to the one ViT: state dicts and files with timm's names, timm and transformers models.
-
-Nothing is imported from timm or transformers: their models are recognised by what they have, converted by name, and
-the result is checked against the original on a probe image, so that a model which only looks familiar is refused
-rather than adapted wrongly.
-"""
+"""State dicts with timm's names, and files of them, become the one ViT."""
 
 from __future__ import annotations
 
 import math
-import re
-import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fozo.errors import FozoError
 from fozo.io import open_regular
 from fozo.models.names import Hints
-from fozo.models.pooling import fold_pool
-from fozo.models.vit import POOLS, Architecture, ViT
+from fozo.models.vit import Architecture, ViT
 
 Weights: TypeAlias = dict[str, Tensor]
-
-PROBE_TOLERANCE = 1e-3
-"""Relative difference of logits on the probe image above which a conversion is refused (rounding gives 1e-6)."""
-
-
-# --- state dicts ---------------------------------------------------------------------------------------------
 
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 """Heads of the published models (So400m, Huge, giant, gigantic) that do not have one for every 64 of their width."""
@@ -43,6 +28,7 @@ DIMENSIONS = {
 }  # fmt: skip
 """Dimensions of the tensors that an architecture is read off."""
 
+LATENT = "attn_pool.latent"
 BLACK_BOX = "use it as a black box: fozo.adapter(lambda images: model(images), clean)"
 """What to do with a model that is not a plain ViT."""
 
@@ -50,6 +36,7 @@ REFUSED = {
     ".q_norm.": "normalises queries and keys, which fozo's ViT does not",
     ".mlp.w12.": "has SwiGLU layers, which fozo's ViT does not",
     ".mlp.gate.": "has gated layers, which fozo's ViT does not",
+    "head.pre_logits.": "has a layer before its head (representation_size), which fozo's ViT does not",
 }
 
 
@@ -67,7 +54,7 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
         shape = state[name].shape if name in state else (1,) * sides
         if len(shape) != sides or (0 in shape and name not in ("reg_token", "cls_token")):
             raise FozoError(f"{hints.name} is not a plain ViT: {name!r} is {list(shape)}; {BLACK_BOX}")
-    pool = fold_pool(state, hints)
+    pool = _fold_pool(state, hints)
     for name in ("cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight", "head.weight"):
         if name not in state:
             raise FozoError(f"{hints.name} has no {name!r}; a ViT classifier is needed, or {BLACK_BOX}")
@@ -82,14 +69,13 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     heads = hints.heads or HEADS.get(dim, dim // 64)
     if not hints.heads and dim % 64:
         raise FozoError(f"the number of heads of {hints.name} (width {dim}) cannot be inferred; pass heads=")
-    registers = state["reg_token"].shape[1] if "reg_token" in state else 0
-    state.setdefault("reg_token", state["cls_token"].new_zeros(1, 0, dim))
+    registers = state.setdefault("reg_token", state["cls_token"].new_zeros(1, 0, dim)).shape[1]
     positions, image_size = _positions(state["pos_embed"], state["cls_token"].shape[1], registers, patch_size, hints)
     state["pos_embed"] = positions
     # Layers without a bias get one of zeros: qkv_bias=False, and CLIP's patch embedding.
     for name in [n for n in state if n.endswith(".weight") and state[n].dim()]:
         state.setdefault(name.removesuffix("weight") + "bias", state[name].new_zeros(len(state[name])))
-    _fold_layer_scale(state, depth)
+    _fold_layer_scale(state)
 
     architecture = Architecture(
         image_size=image_size,
@@ -120,6 +106,77 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     return vit.eval().requires_grad_(False)
 
 
+def _fold_pool(state: Weights, hints: Hints) -> str:
+    """Name what a head reads (:data:`fozo.models.vit.POOLS`), and bring its tensors to the form of fozo's ViT.
+
+    An unread class token, two heads that are averaged, a norm after the mean and a query that is computed from
+    constants are all folded away, so that the one ViT has a pool by name and one affine head.
+    """
+    pool = hints.pool or _infer_pool(state)
+    if "fc_norm.weight" in state:
+        if "norm.weight" in state:
+            raise FozoError(f"{hints.name} has a norm before its pool and another one after it, where fozo has one")
+        for kind in ("weight", "bias"):
+            state[f"norm.{kind}"] = state.pop(f"fc_norm.{kind}")
+    if "dist_token" in state:
+        state["reg_token"] = state.pop("dist_token")
+    if pool == "cls+distilled":
+        _join_heads(state, hints)
+    if LATENT in state:
+        _fold_query(state, hints)
+    if not pool.startswith("cls"):
+        _no_class_token(state)
+    return pool
+
+
+def _infer_pool(state: Weights) -> str:
+    """Infer the pool from the weights; a head on the mean of normed patches looks like one on CLS."""
+    if "head_dist.weight" in state:
+        return "cls+distilled"
+    if "\nattn_pool." in "\n" + "\n".join(state):
+        return "attention"
+    if "fc_norm.weight" in state:
+        return "normed mean"
+    if "cls_token" not in state or 0 in state["cls_token"].shape:
+        return "mean"
+    head = state.get("head.weight")
+    return "cls+mean" if head is not None and head.shape[1] == 2 * state["cls_token"].shape[2] else "cls"
+
+
+def _join_heads(state: Weights, hints: Hints) -> None:
+    """Make one head of the two that DeiT averages: it reads both tokens side by side, and halves what it finds."""
+    if "head_dist.weight" not in state:
+        return  # they were joined before
+    names = ("head.weight", "head.bias", "head_dist.weight", "head_dist.bias")
+    if any(name not in state for name in names) or state[names[0]].shape != state[names[2]].shape:
+        raise FozoError(f"{hints.name} has two heads that do not match; check the file")
+    weight, bias, other, other_bias = (state.pop(name) for name in names)
+    state["head.weight"], state["head.bias"] = torch.cat([weight, other], dim=-1) / 2, (bias + other_bias) / 2
+
+
+def _fold_query(state: Weights, hints: Hints) -> None:
+    """Compute the query of an attention pool, which is the same for every image."""
+    latent, weight, bias = (state.pop(name, None) for name in (LATENT, "attn_pool.q.weight", "attn_pool.q.bias"))
+    assert latent is not None
+    if latent.shape[:2] != (1, 1):
+        raise FozoError(f"{hints.name} pools with {latent.shape[1]} queries, where fozo has one")
+    try:
+        state["attn_pool.query"] = latent if weight is None else F.linear(latent, weight, bias)
+    except RuntimeError as error:
+        raise FozoError(f"{hints.name} is not a plain ViT: its attention pool does not fit together") from error
+
+
+def _no_class_token(state: Weights) -> None:
+    """Make a class token that the head does not read a register, which it is."""
+    names = ("cls_token", "reg_token")
+    tokens = [state[name] for name in names if name in state]
+    if len({token.shape[2] for token in tokens}) == 1:  # others are refused by their shapes
+        state["reg_token"] = torch.cat(tokens, dim=1)
+    if "patch_embed.proj.weight" in state:
+        embedding = state["patch_embed.proj.weight"]
+        state["cls_token"] = embedding.new_zeros(1, 0, len(embedding))
+
+
 def _positions(
     embedding: Tensor, cls: int, registers: int, patch_size: tuple[int, int], hints: Hints
 ) -> tuple[Tensor, tuple[int, int]]:
@@ -146,41 +203,33 @@ def _positions(
 
 
 def _native_grid(rows: int, prefixes: tuple[int, ...], patch_size: tuple[int, int], hints: Hints) -> tuple[int, int]:
-    """Patches down and across that the position embedding was trained for: as named, square, or as wanted.
+    """Patches down and across that the position embedding was trained for: as named, or else square or as wanted.
 
     ``prefixes`` are how many of the rows may be other tokens', the likeliest first.
     """
-    if hints.image_size is not None:
-        grid = (hints.image_size[0] // patch_size[0], hints.image_size[1] // patch_size[1])
-        if rows - grid[0] * grid[1] in prefixes:
-            return grid
+    height, width = hints.image_size or hints.resize_to or (0, 0)
+    known = (height // patch_size[0], width // patch_size[1])
+    for patches in (rows - prefix for prefix in prefixes):
+        side = math.isqrt(max(patches, 0))
+        for grid in (known,) if hints.image_size else ((side, side), known):
+            if grid[0] * grid[1] == patches > 0:
+                return grid
+    if hints.image_size:
         raise FozoError(
             f"{hints.name} should have images of {hints.image_size}, but its weights have patches of {patch_size} and "
             f"{rows} positions; give the right name or size"
         )
-    wanted = hints.resize_to or (0, 0)
-    oblong = (wanted[0] // patch_size[0], wanted[1] // patch_size[1])
-    for patches in (rows - prefix for prefix in prefixes):
-        side = math.isqrt(max(patches, 0))
-        for grid in ((side, side), oblong):
-            if grid[0] * grid[1] == patches > 0:
-                return grid
     raise FozoError(f"{rows} positions of {hints.name} form no square grid; pass image_size=(height, width)")
 
 
-def _fold_layer_scale(state: Weights, depth: int) -> None:
-    for i in range(depth):
-        for scale, layer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
-            gamma = state.get(f"blocks.{i}.{scale}")
-            weight, bias = f"blocks.{i}.{layer}.weight", f"blocks.{i}.{layer}.bias"
-            # What does not fit stays, and is then named as what a plain ViT does not have.
-            if gamma is not None and weight in state and gamma.shape == state[weight].shape[:-1] == state[bias].shape:
-                del state[f"blocks.{i}.{scale}"]
-                state[weight] = state[weight] * gamma[:, None]
-                state[bias] = state[bias] * gamma
-
-
-# --- files ---------------------------------------------------------------------------------------------------
+def _fold_layer_scale(state: Weights) -> None:
+    for name in [name for name in state if name.endswith((".ls1.gamma", ".ls2.gamma"))]:
+        layer = name.replace("ls1.gamma", "attn.proj").replace("ls2.gamma", "mlp.fc2")
+        gamma, weight, bias = state[name], f"{layer}.weight", f"{layer}.bias"
+        # What does not fit stays, and is then named as what a plain ViT does not have.
+        if weight in state and gamma.shape == state[weight].shape[:-1] == state[bias].shape:
+            del state[name]
+            state[weight], state[bias] = state[weight] * gamma[:, None], state[bias] * gamma
 
 
 def state_from_file(path: Path) -> Weights:
@@ -208,162 +257,3 @@ def state_from_file(path: Path) -> Weights:
         if not plain or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise FozoError(f"{path} holds {name!r:.80} without all of its numbers; save model.state_dict() again")
     return {str(name).removeprefix("module."): tensor for name, tensor in loaded.items()}
-
-
-# --- timm and transformers, by duck typing -------------------------------------------------------------------
-
-
-ACTIVATIONS = {
-    "GELU": "gelu", "GELUTanh": "gelu_tanh", "GeluTanh": "gelu_tanh", "QuickGELU": "quick_gelu",
-    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-}  # fmt: skip
-"""timm's classes and transformers' words, where they differ from ours."""
-
-
-def looks_like_timm(model: nn.Module) -> bool:
-    return all(hasattr(model, part) for part in ("patch_embed", "cls_token", "blocks", "norm", "head"))
-
-
-def looks_like_transformers(model: nn.Module) -> bool:
-    return hasattr(getattr(model, "config", None), "model_type")
-
-
-def vit_from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
-    block: Any = next(iter(model.get_submodule("blocks").children()), None)
-    kinds = {type(block).__name__ for block in model.get_submodule("blocks").children()}
-    if kinds != {"Block"}:
-        raise FozoError(
-            f"{hints.name} is built of {', '.join(sorted(kinds))}, not of plain pre-norm blocks; {BLACK_BOX}"
-        )
-    pool = getattr(model, "global_pool", "token")
-    if pool not in ("token", "avg", "map"):
-        raise FozoError(f"{hints.name} uses global_pool={pool!r}; {BLACK_BOX}")
-    state = model.state_dict()
-    if pool == "avg":
-        pool = "normed mean" if "fc_norm.weight" in state else "mean"
-    elif pool == "token" and "fc_norm.weight" in state:
-        pool = "cls"  # of one token, it is all the same whether a norm comes before or after
-    cfg: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
-    name = ".".join(str(part) for part in (cfg.get("architecture"), cfg.get("tag")) if part)
-    kind = type(block.mlp.act).__name__
-    if kind not in ACTIVATIONS:
-        raise FozoError(f"{hints.name} uses the activation {kind}, which fozo's ViT does not; {BLACK_BOX}")
-    tanh = getattr(block.mlp.act, "approximate", "none") == "tanh"
-    height, width = model.get_submodule("patch_embed").img_size  # type: ignore[misc]
-    found = replace(
-        hints,
-        name=hints.name if hints.name != "vit" else (name or "vit"),
-        heads=block.attn.num_heads,
-        image_size=(height, width),
-        norm_epsilon=block.norm1.eps,
-        activation="gelu_tanh" if tanh else ACTIVATIONS[kind],
-        pool=pool if pool in POOLS else None,
-        mean=hints.mean or cfg.get("mean"),
-        std=hints.std or cfg.get("std"),
-        labels=_timm_labels(cfg, model.get_submodule("head")),
-    )
-    return checked(model, state, found), found
-
-
-def _timm_labels(cfg: Mapping[str, Any], head: nn.Module) -> tuple[str, ...] | None:
-    """Give the names that a timm model brings, or those of ImageNet-1k, of which timm has a list, by its tag."""
-    classes, names = getattr(head, "out_features", 0), cfg.get("label_names")
-    if names is None and classes == 1000 and str(cfg.get("tag") or "").endswith("in1k") and "timm.data" in sys.modules:
-        names = sys.modules["timm.data"].ImageNetInfo().label_descriptions()
-    return tuple(map(str, names)) if names is not None and len(names) == classes else None
-
-
-def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of transformers, which is not imported
-    """Give a config's ``id2label``, unless it is made up: LABEL_0, LABEL_1, ..."""
-    table: Mapping[Any, Any] = getattr(config, "id2label", None) or {}
-    names = {int(number): str(name) for number, name in table.items()}
-    if sorted(names) != list(range(len(names))) or all(name == f"LABEL_{number}" for number, name in names.items()):
-        return None
-    return tuple(names[number] for number in range(len(names)))
-
-
-# Names of transformers' tensors, new (5.x) and old (4.x), as patterns onto timm's.
-TRANSFORMERS_NAMES = [
-    (r"(vit|deit|dinov2|dinov2_with_registers|vision_model)\.", ""),
-    (r"embeddings\.cls_token", "cls_token"),
-    (r"embeddings\.(distillation_token|register_tokens)", "reg_token"),
-    (r"embeddings\.position_embeddings", "pos_embed"),
-    (r"embeddings\.patch_embeddings\.projection", "patch_embed.proj"),
-    (r"embeddings\.position_embedding\.weight", "pos_embed"),
-    (r"embeddings\.patch_embedding\.", "patch_embed.proj."),
-    (r"(encoder\.layer|encoder\.layers|layers)\.(\d+)", r"blocks.\2"),
-    (r"attention\.attention\.(q|k|v)(uery|ey|alue)", r"attn.\1"),
-    (r"(attention|self_attn)\.(q|k|v)_proj", r"attn.\2"),
-    (r"(attention\.(o_proj|output\.dense)|self_attn\.out_proj)", "attn.proj"),
-    (r"layer_norm(1|2)", r"norm\1"),
-    (r"layernorm_before", "norm1"),
-    (r"layernorm_after", "norm2"),
-    (r"intermediate\.dense", "mlp.fc1"),
-    (r"(blocks\.\d+)\.output\.dense", r"\1.mlp.fc2"),
-    (r"layer_scale(\d)\.lambda1", r"ls\1.gamma"),
-    (r"^(layernorm|post_layernorm)", "norm"),
-    (r"^(classifier|cls_classifier)", "head"),
-    (r"^distillation_classifier", "head_dist"),
-]
-POOL_OF = {"siglip": "mean"}  # what the head of a transformers classifier reads, where its weights do not tell
-TRANSFORMERS = (
-    "ViTForImageClassification", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
-    "Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification", "SiglipForImageClassification",
-)  # fmt: skip
-
-
-def vit_from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
-    """Convert a transformers image classifier, one of :data:`TRANSFORMERS`."""
-    config: Any = model.config
-    known = ("vit", "deit", "dinov2", "dinov2_with_registers", "siglip")
-    if config.model_type not in known or not (hasattr(model, "classifier") or hasattr(model, "cls_classifier")):
-        raise FozoError(
-            f"the tokens of {type(model).__name__} are not known to fozo (those of {', '.join(TRANSFORMERS)} are); "
-            f"{BLACK_BOX}"
-        )
-    pool, config = POOL_OF.get(config.model_type), getattr(config, "vision_config", config)
-    state: Weights = {}
-    for name, tensor in model.state_dict().items():
-        for pattern, new in TRANSFORMERS_NAMES:
-            name = re.sub(pattern, new, name)
-        unread = name == "embeddings.mask_token" or re.match(r"head\.\w+\.", name) or name == "head.probe"
-        if not unread:  # a mask is for training, and SigLIP's classifier does not use the pool of its tower
-            state[name] = tensor[None] if name == "pos_embed" and tensor.dim() == 2 else tensor
-    for name in [n for n in state if ".attn.q." in n]:
-        parts = [state.pop(name.replace("attn.q.", f"attn.{part}.")) for part in "qkv"]
-        state[name.replace("attn.q.", "attn.qkv.")] = torch.cat(parts)
-    size = config.image_size
-    found = replace(
-        hints,
-        name=hints.name if hints.name != "vit" else (str(getattr(config, "name_or_path", "")) or config.model_type),
-        heads=config.num_attention_heads,
-        image_size=(size, size) if isinstance(size, int) else (size[0], size[1]),
-        norm_epsilon=config.layer_norm_eps,
-        activation=ACTIVATIONS.get(config.hidden_act, config.hidden_act),
-        labels=_config_labels(config),
-        pool=pool,
-        antialias=False,
-    )
-    return checked(model, state, found), found
-
-
-def checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
-    """Convert at the original's own size, compare with it on an image, then resize if the user wants another size."""
-    vit = vit_from_state(state, replace(hints, resize_to=None))
-    a, generator = vit.architecture, torch.Generator().manual_seed(0)
-    image = torch.randn(1, a.channels, *a.image_size, generator=generator).to(vit.patch_embed.proj.weight)
-    training = [module for module in model.modules() if module.training]
-    with torch.inference_mode():
-        try:
-            output = model.eval()(image)
-        finally:
-            for module in training:
-                module.training = True
-        expected: Tensor = getattr(output, "logits", output)
-        difference = (vit(image) - expected).abs().max() / expected.abs().max().clamp_min(1e-12)
-    if not difference <= PROBE_TOLERANCE:
-        raise FozoError(
-            f"{hints.name} computes other logits than a plain ViT with its weights (relative difference "
-            f"{float(difference):.1e}); it has a part that fozo does not know: {BLACK_BOX}"
-        )
-    return vit if hints.resize_to is None else vit_from_state(state, hints)

@@ -67,6 +67,7 @@ class Whitening:
     std: Array
     centre: Array  # mean of the clean images after clipping
     matrix: Array  # `[features, features]`
+    max_deviation: float = MAX_DEVIATION
 
     @classmethod
     def of(cls, features: Array) -> Whitening:
@@ -76,7 +77,7 @@ class Whitening:
         return cls(mean, std, clipped.mean(axis=0), vectors / np.sqrt(np.maximum(values, 0) + SHRINKAGE))
 
     def __call__(self, features: Array) -> Array:
-        clipped = np.clip((features - self.mean) / self.std, -MAX_DEVIATION, MAX_DEVIATION)
+        clipped = np.clip((features - self.mean) / self.std, -self.max_deviation, self.max_deviation)
         return np.asarray((clipped - self.centre) @ self.matrix)
 
 
@@ -116,11 +117,9 @@ class CleanImages:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], images: int) -> CleanImages:
-        white = Whitening(*(arrays[name] for name in ("mean", "std", "centre", "matrix")))
+        """Read what :meth:`arrays` returned; raises a ``ValueError`` for scales that no images have."""
+        white = Whitening(arrays["mean"], arrays["std"], arrays["centre"], arrays["matrix"])
         length, variance, norm = arrays["scales"].tolist()
-        width = len(white.mean)
-        if (white.std.shape, white.centre.shape, white.matrix.shape) != ((width,), (width,), (width, width)):
-            raise ValueError("its shapes do not fit together")
         if min(length, variance, norm, float(white.std.min())) <= 0 or images < 1:
             raise ValueError("its scales are not positive")
         return cls(images, white, length, variance, norm)

@@ -7,10 +7,10 @@ needs the constant scene of a fixed camera: in a stream of unrelated images it i
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from fozo.methods.common.state import read_attributes, write_attributes
 from fozo.monitor.event import Event
-from fozo.types import Array, Floats
+from fozo.types import Array, Floats, State
 
 GRID = 16  # most rows and columns of the thumbnails by which scenes are compared
 SAME = 0.02 / 255  # mean difference of two frames below which they are the same frame: a sensor's noise alone is more
@@ -40,8 +40,18 @@ class FaultDetector:
         self.lasted = np.zeros(len(LASTING), dtype=np.int64)  # frames in a row that show each fault
         self.began = np.zeros(len(LASTING), dtype=np.int64)  # image that each fault began with; 0 where there is none
         self.previous: Floats = np.zeros((0, *image_size), dtype=np.float32)  # the last frame in gray, if there was one
-        self.scene: Array = np.zeros((0, *(len(_borders(side)) for side in image_size)))
+        # First row and column of each block of the grid, and how many pixels a block has.
+        self._rows, self._columns = (np.arange(0, side, max(1, -(-side // GRID))) for side in image_size)
+        height, width = image_size
+        self._sizes = np.outer(np.diff(self._rows, append=height), np.diff(self._columns, append=width))
+        self.scene: Array = np.zeros((0, *self._sizes.shape))
         self.settled = 0
+
+    def state(self) -> State:
+        return read_attributes(self, self.STATE, ())
+
+    def load_state(self, state: State) -> None:
+        write_attributes(self, self.STATE, (), state)
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -77,7 +87,8 @@ class FaultDetector:
         if len(self.previous) and float(np.abs(gray - self.previous[0]).mean()) < SAME:
             found.add("frozen")
         self.previous = gray[None]
-        if self._turned(_thumbnail(gray)):
+        sums = np.add.reduceat(np.add.reduceat(gray, self._rows, axis=0), self._columns, axis=1)
+        if self._turned(_standardised(np.asarray(sums / self._sizes, dtype=np.float64))):
             found.add("turned")
         return found
 
@@ -92,18 +103,6 @@ class FaultDetector:
         else:
             return correlation < OTHER_SCENE
         return False
-
-
-def _thumbnail(gray: Floats) -> Array:
-    """Means over a grid, standardised."""
-    rows, columns = (_borders(side) for side in gray.shape)
-    sums = np.add.reduceat(np.add.reduceat(gray, rows, axis=0), columns, axis=1)
-    sizes = np.outer(np.diff(rows, append=gray.shape[0]), np.diff(columns, append=gray.shape[1]))
-    return _standardised(np.asarray(sums / sizes, dtype=np.float64))
-
-
-def _borders(side: int) -> npt.NDArray[np.int64]:  # first pixel of each block
-    return np.arange(0, side, max(1, -(-side // GRID)))
 
 
 def _standardised(values: Array) -> Array:

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,21 +26,24 @@ from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.methods.base import Method
 from fozo.methods.common.observer import Observation
-from fozo.methods.common.state import check_finite, load_state, save_state
-from fozo.monitor.drift import RECENT, Drift
+from fozo.methods.common.state import AnyArray, check_arrays, check_finite, load_state, save_state
+from fozo.monitor.drift import RECENT, Drift, DriftDetector
 from fozo.monitor.event import Event, thumbnail
-from fozo.monitor.quality import QualityStatistics
+from fozo.monitor.faults import FaultDetector
+from fozo.monitor.quality import QualityStatistics, changes
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.regression import Estimate, prediction_features
+from fozo.monitor.shadow import MIN_PAIRS, PAIRS, Comparison, paired
 from fozo.monitor.signatures import Guess
 from fozo.monitor.state import StreamState
-from fozo.monitor.status import Status, changes, clear_changes
+from fozo.monitor.status import Status
 from fozo.types import Floats, State, Tap
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 LOG = logging.getLogger("fozo.monitor")
+WINDOW = 64  # most recent images that quality statistics, diagnosis and expected accuracy refer to
 
 
 class Monitor:
@@ -78,7 +81,6 @@ class Monitor:
         self.reference, self.shadow, self.clock, self.on_event = reference, shadow, clock, on_event
         self.false_alarms, self.content, self.thumbnails = false_alarms, content, thumbnails
         self._adapter: Method[Any] | None = None
-        self._pictures: dict[str, Floats] = {}
         self._lock = threading.RLock()
         self.reset()
 
@@ -132,11 +134,9 @@ class Monitor:
             self.plain, self.passes_per_image = None, 0.0
 
     def _new_stream(self) -> StreamState:
-        image_size, shadow = (0, 0), self.shadow
-        if self._adapter is not None:
-            image_size = self._adapter.engine.spec.image_size
-            shadow = 0.0 if self._adapter.info.name == "noadapt" else shadow
-        return StreamState(self.reference.clean, image_size, self.false_alarms, self.content, shadow)
+        image_size = (0, 0) if self._adapter is None else self._adapter.engine.spec.image_size
+        detector = DriftDetector(self.reference.clean, self.false_alarms, self.content)
+        return StreamState(detector, FaultDetector(image_size))
 
     def state(self) -> State:
         """Return a copy of what is remembered of the stream.
@@ -153,7 +153,7 @@ class Monitor:
         """
         with self._lock:
             stream = self._new_stream()
-            stream.check_arrays(state)
+            self._check_arrays(state)
             check_finite(state)
             try:
                 stream.load_state(state)
@@ -170,7 +170,10 @@ class Monitor:
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from what :meth:`save` wrote with the same model, method and reference; see :meth:`load_state`."""
-        self.load_state(load_state(path, self._owner(), self._stream.check_arrays))
+        self.load_state(load_state(path, self._owner(), self._check_arrays))
+
+    def _check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
+        check_arrays("this monitor", self._stream.state(), StreamState.VARIABLE_LENGTH, arrays)
 
     def _owner(self) -> dict[str, object]:
         """What has to be the same for a state to be continued."""
@@ -207,30 +210,40 @@ class Monitor:
         """Update the status by a batch that was predicted."""
         with self._lock:
             self.plain, self.passes_per_image = None, 0.0
-            stream, before = self._stream, self.status
-            images, now = observation.batch.images, self.clock()
+            stream, before, now = self._stream, self.status, self.clock()
+            images = observation.batch.images
             features = self.quality(images, observation.descriptors)
             finite = np.isfinite(features).all(axis=1)
+            features, predictions = features[finite], prediction_features(observation.logits[finite])
+            was_drift, drift = stream.detector.drift.drift_detected, stream.detector.update(features, now)
+            recent = max(WINDOW, len(features))
+            if drift.drift_detected != was_drift:  # images and pairs from before are of another domain
+                since = max(RECENT, len(features)) if drift.since is None else stream.detector.seen - drift.since + 1
+                recent = min(recent, since)
+                stream.pairs = stream.pairs[:0]
             stream.images += len(images)
-            stream.update(features[finite], prediction_features(observation.logits[finite]), now)
+            stream.features = np.concatenate([stream.features, features])[-recent:]
+            stream.predictions = np.concatenate([stream.predictions, predictions])[-recent:]
             self._compare(observation)
             faults = stream.faults.update(self.quality.pixels(images), now)
             self._update_status()
-            if self.thumbnails:
-                seen = {"camera": images[-1], "equalised": observation.last_input}
-                self._pictures = {k: self.quality.pixels(v[None])[0] for k, v in seen.items() if v is not None}
-            self._raise_events(before, faults, now)
+            for event in [*faults, *self._events(before, now)]:
+                self._raise(event, observation)
 
     def _compare(self, observation: Observation) -> None:
         """Let the plain model predict some of the images too; all of them while it predicts for a guard anyway."""
-        stream, count = self._stream, len(observation.batch)
-        chosen = np.arange(count) if stream.guarding else stream.shadow.choose(count)
+        stream, count = self._stream, len(observation.logits)
+        chosen = np.arange(count)
+        if not stream.guarding:  # evenly spaced: where the sum of the rate passes a whole number
+            rate = 0.0 if self.adapter.info.name == "noadapt" else self.shadow
+            chosen = np.flatnonzero(np.diff(np.floor(stream.due + rate * np.arange(count + 1))) > 0)
+            stream.due = (stream.due + rate * count) % 1.0
         if not len(chosen):
             return
         some = observation.batch.with_images(observation.batch.images[chosen])
         logits: Floats = self.adapter.engine.run(some)[Tap.LOGITS][0]
         self.passes_per_image = len(chosen) / count
-        stream.shadow.add(logits, observation.logits[chosen])
+        stream.pairs = np.concatenate([stream.pairs, paired(logits, observation.logits[chosen])])[-PAIRS:]
         if stream.guarding:
             self.plain = logits
 
@@ -238,45 +251,42 @@ class Monitor:
         """Compute the status from what is remembered alone."""
         stream, reference = self._stream, self.reference
         drift, white, signatures = stream.detector.drift, reference.clean.whitening, reference.signatures
-        quality, guess, coordinates, expected = dict[str, float](), None, None, None
+        guess, where, expected, comparison = None, None, None, None
+        quality, words = dict[str, float](), tuple[str, ...]()
         if len(stream.features):
-            quality = changes(stream.features, white.mean)
+            quality, words = changes(stream.features, white.mean, white.std)
             if signatures is not None:
-                coordinates = signatures.coordinates(stream.features)
+                where = signatures.coordinates(stream.features)
                 guess = signatures.latest_guess(stream.features) if drift.drift_detected else None
-        if reference.adapted is not None and coordinates is not None:
+        if reference.adapted is not None and where is not None:
             outside, relative = guess is not None and not guess.known, reference.unlabelled
-            expected = reference.adapted.estimate(stream.predictions, coordinates, outside=outside, relative=relative)
-        comparison = stream.shadow.compare(reference.plain, reference.adapted, coordinates)
+            expected = reference.adapted.estimate(stream.predictions, where, outside=outside, relative=relative)
+        if len(stream.pairs) >= MIN_PAIRS:
+            comparison = Comparison.of(stream.pairs, reference.plain, reference.adapted, where)
         hurts = comparison is not None and (comparison.may_hurt if stream.guarding else comparison.hurts)
         stream.guarding = self.guarded and hurts
         accuracy, relative_accuracy = (None, expected) if reference.unlabelled else (expected, None)
         self.status = Status(
-            stream.images, drift, quality, clear_changes(quality, white.std), guess, accuracy, relative_accuracy,
-            stream.faults.faults, comparison, stream.guarding,
+            stream.images, drift, quality, words, guess, accuracy, relative_accuracy, stream.faults.faults, comparison,
+            stream.guarding,
         )  # fmt: skip
 
-    def _raise_events(self, before: Status, faults: list[Event], now: float) -> None:
-        status, stream = self.status, self._stream
-        for fault in faults:
-            self._raise(fault)
-        name, image, text = "", status.images, status.sentence
-        if status.drift.since is not None and not before.drift.drift_detected:
-            name, image = "drift", status.drift.since
+    def _events(self, before: Status, now: float) -> list[Event]:
+        """What began, changed or ended with this batch, beside faults."""
+        status, drift, found = self.status, self.status.drift, list[tuple[str, int, str]]()
+        if drift.since is not None and not before.drift.drift_detected:
+            found.append(("drift", drift.since, status.sentence))
         elif status.guess is not None and self._is_other(status.guess):
-            name = "drift changed"
-        elif before.drift.drift_detected and not status.drift.drift_detected:
-            name, text = "drift over", "the images look like clean ones"
-        if name:
-            stream.reported = None if status.guess is None else status.guess.kinds
-            self._raise(Event(name, image, now, text, status.metrics()))
-        if status.guarding != before.guarding:
-            begun, over = (
-                ("guard", "adaptation hurts: the plain model predicts"),
-                ("guard over", "adaptation no longer hurts"),
-            )
-            name, text = begun if status.guarding else over
-            self._raise(Event(name, status.images, now, text, status.metrics()))
+            found.append(("drift changed", status.images, status.sentence))
+        elif before.drift.drift_detected and not drift.drift_detected:
+            found.append(("drift over", status.images, "the images look like clean ones"))
+        if found:
+            self._stream.reported = None if status.guess is None else status.guess.kinds
+        if status.guarding and not before.guarding:
+            found.append(("guard", status.images, "adaptation hurts: the plain model predicts"))
+        elif before.guarding and not status.guarding:
+            found.append(("guard over", status.images, "adaptation no longer hurts"))
+        return [Event(name, image, now, text, status.metrics()) for name, image, text in found]
 
     def _is_other(self, guess: Guess) -> bool:
         """Whether the guess differs from what was reported, and the latest images agree: mixed ones may mislead."""
@@ -285,9 +295,11 @@ class Monitor:
             return False
         return signatures is not None and guess.kind in signatures.guess(features[-RECENT // 2 :]).kinds
 
-    def _raise(self, event: Event) -> None:
+    def _raise(self, event: Event, observation: Observation) -> None:
         if self.thumbnails:
-            event = replace(event, thumbnails={name: thumbnail(pixels) for name, pixels in self._pictures.items()})
+            seen = {"camera": observation.batch.images[-1], "equalised": observation.last_input}
+            pixels = {name: self.quality.pixels(image[None])[0] for name, image in seen.items() if image is not None}
+            event = replace(event, thumbnails={name: thumbnail(picture) for name, picture in pixels.items()})
         self.events.append(event)
         level = logging.INFO if event.name.endswith("over") else logging.WARNING
         LOG.log(level, "%s at image %s: %s", event.name, f"{event.image:,}", event.text)

@@ -21,6 +21,10 @@ GAMMA = 2.2
 BLOCK = 8  # pixels of a JPEG block
 LEVEL = 1 / 255  # what 8 bits resolve; added where a logarithm needs a floor
 OCTAVES = ("finest detail", "fine detail", "medium detail")  # the three finest octaves
+MIN_DEVIATIONS = 0.5  # of clean images: smaller changes of a mean are not named, as narrow content may cause them
+MAX_NAMED = 3
+ONLY_MORE = ("noise", "blockiness")  # only an increase of these is named; a blur lowers noise too
+UNNAMED = ("evenness of noise",)  # distinguishes corruptions, but is not meaningful to users
 UNITS: dict[str, Callable[[float], str]] = {  # how a change is written
     "%": lambda change: f"{100 * np.expm1(change):+.0f} %",
     "stops": lambda change: f"{change:+.1f} stops",
@@ -51,12 +55,7 @@ STATISTICS = tuple(  # in the order of the columns of `QualityStatistics`
         ("fine detail", "%", 0.08, "amplitude of luma at 4 to 8 pixels a period"),
         ("medium detail", "%", 0.08, "amplitude of luma at 8 to 16 pixels a period"),
         ("noise", "times", 0.2, "median deviation between neighbouring pixels, as the sigma of gaussian noise"),
-        (
-            "evenness of noise",
-            "times",
-            0.1,
-            "median over mean of these deviations: high for even noise, low for specks",
-        ),
+        ("evenness of noise", "times", 0.1, "median over mean of these deviations: high for noise, low for specks"),
         ("blockiness", "%", 0.05, "steps of luma at the borders of 8 x 8 blocks over those elsewhere"),
         ("sideways detail", "%", 0.08, "steps of luma across over those down: falls where motion blurs sideways"),
         ("burnt highlights", "points", 0.02, "pixels at 98 % of full scale or more"),
@@ -88,19 +87,16 @@ class QualityStatistics:
         if descriptors is None:
             descriptors = self.spectra.transform(images)[1]
         rows = np.array([_measure(image) for image in self.pixels(images)]).reshape(len(images), -1)
+        # Log amplitude of the finest three octaves of brightness: each is two half octaves of energy.
+        bright = self.spectra.log_energies(descriptors)[:, self.spectra.brightness].mean(axis=1)
+        halves = np.minimum(np.arange(2 * len(OCTAVES)), self.spectra.bands - 1)
+        detail = bright[:, halves].reshape(len(images), len(OCTAVES), 2).mean(axis=2) / 2
         first = NAMES.index(OCTAVES[0])
-        return np.concatenate([rows[:, :first], self._detail(descriptors), rows[:, first:], descriptors], axis=1)
+        return np.concatenate([rows[:, :first], detail, rows[:, first:], descriptors], axis=1)
 
     def pixels(self, images: Floats) -> Floats:
         """Normalised images as pixels in [0, 1]."""
         return np.asarray(np.asarray(images, dtype=np.float32) * self.std + self.mean)
-
-    def _detail(self, descriptors: Array) -> Array:
-        """Log amplitude of the finest three octaves of brightness: each is two half octaves of energy."""
-        bright = self.spectra.log_energies(descriptors)[:, self.spectra.brightness].mean(axis=1)
-        last = bright.shape[1] - 1
-        octaves = [bright[:, [min(2 * i, last), min(2 * i + 1, last)]].mean(axis=1) / 2 for i in range(len(OCTAVES))]
-        return np.stack(octaves, axis=1)
 
 
 def _measure(image: Floats) -> list[float]:
@@ -133,3 +129,21 @@ def _measure(image: Floats) -> list[float]:
         float((luma >= 0.98).mean()),
         float((luma <= 0.02).mean()),
     ]
+
+
+def changes(features: Array, mean: Array, std: Array) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Change of each statistic of images ``[n, width]`` against clean ones, and the clearest changes in words.
+
+    Words are such as ``contrast -41 %``; of the octaves of detail, only one is named.
+    """
+    shift = (features.mean(axis=0) - mean).tolist()
+    found: list[tuple[float, str, str]] = []
+    for each, change, deviation in zip(STATISTICS, shift, std.tolist(), strict=False):
+        named = each.name not in UNNAMED and (change >= 0 or each.name not in ONLY_MORE)
+        deviations = abs(change) / deviation
+        if named and deviations >= MIN_DEVIATIONS and abs(change) >= each.min_change:
+            found.append((deviations, each.name, f"{each.name} {UNITS[each.unit](change)}"))
+    found.sort(reverse=True)
+    octaves = [name for _, name, _ in found if name in OCTAVES]
+    words = tuple(text for _, name, text in found if name not in octaves[1:])[:MAX_NAMED]
+    return dict(zip(NAMES, shift, strict=False)), words

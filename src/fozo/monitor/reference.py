@@ -22,17 +22,18 @@ from fozo.data.images import Pixels
 from fozo.data.sets.base import ImageSet
 from fozo.data.sources import prepare
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
+from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor.drift import CleanImages
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.monitor.regression import Evidence, Regression
 from fozo.monitor.signatures import SEVERITIES, Signatures
-from fozo.types import Array, Floats, State, Tap
+from fozo.types import Array, Floats, Tap
 
 SAMPLE = 64  # images that are corrupted for each kind and severity by default
 BATCH = 20
-MAX_VALUE = 1e12
+PARTS = ("clean", "signatures", "adapted", "plain")  # of a file; the last three are absent without corruptions
+ADVICE = "collect it again"
 Progress = Callable[[str, int, int], None]
 Labels = npt.NDArray[np.integer]
 
@@ -160,47 +161,49 @@ class MonitorReference:
         }  # fmt: skip
         if self.signatures is not None:
             header |= {"kinds": self.signatures.kinds, "sample": self.signatures.images}
-        parts = {"clean": self.clean, "signatures": self.signatures, "adapted": self.adapted, "plain": self.plain}
-        arrays: State = {}
-        for name, part in parts.items():
-            if part is not None:
-                arrays |= {f"{name}.{key}": array for key, array in part.arrays().items()}
+        parts = self.clean, self.signatures, self.adapted, self.plain
+        known = {name: part.arrays() for name, part in zip(PARTS, parts, strict=True) if part is not None}
+        arrays = {f"{name}.{key}": array for name, part in known.items() for key, array in part.items()}
         save_arrays(path, header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MonitorReference:
         """Read what :meth:`save` wrote; values that no images can have given are refused."""
-        name = os.fspath(path)
-        header, arrays = load_arrays(path, cls.KIND)
-        version = header.get("version")
-        if version != cls.VERSION or header.get("looks") != list(NAMES):
-            raise FozoError(f"{name} holds a monitor reference of another version ({version!r}); collect it again")
-        try:
-            return cls._of_arrays(header, arrays)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FozoError(
-                f"{name} holds a damaged monitor reference ({type(error).__name__}: {error}); collect it again"
-            ) from error
-
-    @classmethod
-    def _of_arrays(cls, header: Mapping[str, Any], arrays: State) -> MonitorReference:
-        parts: dict[str, dict[str, Array]] = {"clean": {}, "signatures": {}, "adapted": {}, "plain": {}}
-        for name, array in arrays.items():
-            part, _, key = name.partition(".")
-            parts[part][key] = array.astype(np.float64)
-            if not (np.abs(parts[part][key]) <= MAX_VALUE).all():
-                raise ValueError(f"{name} has values that are not finite")
-        clean = CleanImages.from_arrays(parts["clean"], int(header["images"]))
-        signatures = None
-        if parts["signatures"]:
-            kinds = tuple(map(str, header["kinds"]))
-            signatures = Signatures(kinds, **parts["signatures"], images=int(header["sample"]))
-            signatures.check(clean.width)
-        adapted, plain = (
-            Regression.from_arrays(parts[name], clean.width) if parts[name] else None for name in ("adapted", "plain")
+        found, arrays = load_statistics(path, cls.KIND, (cls.VERSION,), _shapes, ADVICE)
+        header: dict[str, Any] = dict(found)
+        if header.get("looks") != list(NAMES):
+            raise FozoError(f"{os.fspath(path)} has the image-quality statistics of another version; {ADVICE}")
+        clean, signatures, adapted, plain = (
+            {key.removeprefix(f"{part}."): array for key, array in arrays.items() if key.startswith(f"{part}.")}
+            for part in PARTS
         )
-        fingerprint, model, method = (str(header[name]) for name in ("fingerprint", "model", "method"))
-        return cls(fingerprint, model, method, clean, signatures, adapted, plain, bool(header["unlabelled"]))
+        with refuse_damage(path, cls.KIND, ADVICE):
+            kinds, sample = tuple(map(str, header.get("kinds", ()))), int(header.get("sample", 0))
+            return cls(
+                fingerprint=str(header["fingerprint"]),
+                model=str(header["model"]),
+                method=str(header["method"]),
+                clean=CleanImages.from_arrays(clean, int(header["images"])),
+                signatures=Signatures.from_arrays(signatures, kinds, sample) if signatures else None,
+                adapted=Regression.from_arrays(adapted) if adapted else None,
+                plain=Regression.from_arrays(plain) if plain else None,
+                unlabelled=bool(header["unlabelled"]),
+            )
+
+
+def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays in a file; with corruptions, all parts are there."""
+    (width,) = specs["clean.mean"].shape
+    shapes: dict[str, tuple[int, ...]] = {f"clean.{name}": (width,) for name in ("mean", "std", "centre")}
+    shapes |= {"clean.matrix": (width, width), "clean.scales": (3,)}
+    if len(specs) > len(shapes):
+        kinds = specs["signatures.points"].shape[0]
+        shapes |= {"signatures.mean": (width,), "signatures.std": (width,), "signatures.matrix": (width, width)}
+        shapes |= {"signatures.points": (kinds, len(SEVERITIES), width)}
+        for part in ("adapted", "plain"):
+            (groups,) = specs[f"{part}.offsets"].shape
+            shapes |= {f"{part}.{name}": shape for name, shape in Regression.shapes(groups, width).items()}
+    return shapes
 
 
 def turns(count: int, kinds: tuple[str, ...], sample: int = SAMPLE) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:

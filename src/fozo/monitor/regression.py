@@ -133,15 +133,17 @@ class Regression:
         arrays = columns, self.weights, self.coordinates, self.dual, self.covariance, np.array(numbers)
         return dict(zip(FILE_NAMES, arrays, strict=True))
 
+    @staticmethod
+    def shapes(groups: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of :meth:`arrays`, for images of ``width`` features."""
+        size = COLUMNS + 1 + groups
+        shapes = (2, COLUMNS), (COLUMNS + 1,), (groups, width), (groups,), (size, size), (6,)
+        return dict(zip(FILE_NAMES, shapes, strict=True))
+
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], width: int) -> Regression:
-        """Read what :meth:`arrays` returned, for images of ``width`` features; raises a ``ValueError`` if damaged."""
-        found = [arrays[name] for name in FILE_NAMES]
-        columns, weights, coordinates, dual, covariance, numbers = found
-        groups, size = len(dual), COLUMNS + 1 + len(dual)
-        expected = (2, COLUMNS), (COLUMNS + 1,), (groups, width), (groups,), (size, size), (6,)
-        if tuple(array.shape for array in found) != expected:
-            raise ValueError("a regression has the wrong shape")
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> Regression:
+        """Read what :meth:`arrays` returned; raises a ``ValueError`` if damaged."""
+        columns, weights, coordinates, dual, covariance, numbers = (arrays[name] for name in FILE_NAMES)
         signal_std, lengthscale, intercept, slope, clean, images = numbers.tolist()
         if min(signal_std, lengthscale, clean, columns[1].min()) <= 0 or images < 1:
             raise ValueError("a regression has scales that are not positive")

@@ -12,11 +12,11 @@ beside it. What is near no polyline is reported as unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fozo.monitor.drift import RECENT
+from fozo.monitor.drift import RECENT, Whitening
 from fozo.types import Array
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -51,10 +51,8 @@ class Signatures:
     """The signatures of some kinds of corruptions."""
 
     kinds: tuple[str, ...]
-    mean: Array  # of the features of clean images
-    std: Array
-    matrix: Array  # whitens standardised features: `[features, features]`
-    points: Array  # `[kinds, severities, features]`: whitened means
+    coordinates: Whitening  # gives the coordinates of images `[n, features]`: features whitened within a corruption
+    points: Array  # `[kinds, severities, features]`: coordinates of means
     images: int  # that each of them was made from
 
     @classmethod
@@ -62,27 +60,27 @@ class Signatures:
         """Fit them to features of clean images, and of corrupted ones by (kind, severity)."""
         kinds = tuple(dict.fromkeys(kind for kind, _ in corrupted))
         mean, std = clean.mean(axis=0), np.maximum(clean.std(axis=0), 1e-6)
-        rows = {key: _standardised(value, mean, std) for key, value in corrupted.items()}
+        standardised = Whitening(mean, std, 0 * mean, np.eye(len(mean)), MAX_DEVIATION)
+        rows = {key: standardised(value) for key, value in corrupted.items()}
         within = np.concatenate([value - value.mean(axis=0) for value in rows.values()])
         covariance = within.T @ within / max(len(within) - len(rows), 1)
         variances = np.maximum(np.diag(covariance), 1e-6)
         values, vectors = np.linalg.eigh(covariance + SHRINKAGE * np.diag(variances))
         matrix = vectors / np.sqrt(values)
         points = np.array([[rows[kind, severity].mean(axis=0) @ matrix for severity in SEVERITIES] for kind in kinds])
-        return cls(kinds, mean, std, matrix, points, min(len(value) for value in rows.values()))
+        return cls(kinds, replace(standardised, matrix=matrix), points, min(len(value) for value in rows.values()))
 
     def arrays(self) -> dict[str, Array]:
-        return {"mean": self.mean, "std": self.std, "matrix": self.matrix, "points": self.points}
+        white = self.coordinates
+        return {"mean": white.mean, "std": white.std, "matrix": white.matrix, "points": self.points}
 
-    def check(self, features: int) -> None:
-        shapes = (self.mean.shape, self.std.shape, self.matrix.shape, self.points.shape)
-        expected = ((features,), (features,), (features, features), (len(self.kinds), len(SEVERITIES), features))
-        if shapes != expected or self.images < 1 or not (self.std > 0).all():
-            raise ValueError(f"signatures of shapes {shapes} do not fit together")
-
-    def coordinates(self, features: Array) -> Array:
-        """Coordinates of images ``[n, features]``: their features, whitened."""
-        return np.asarray(_standardised(features, self.mean, self.std) @ self.matrix)
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], kinds: tuple[str, ...], images: int) -> Signatures:
+        """Read what :meth:`arrays` returned; raises a ``ValueError`` if damaged."""
+        mean, std, matrix, points = (arrays[name] for name in ("mean", "std", "matrix", "points"))
+        if len(points) != len(kinds) or images < 1 or not (std > 0).all():
+            raise ValueError(f"{len(points)} signatures and {len(kinds)} kinds do not fit together")
+        return cls(kinds, Whitening(mean, std, 0 * mean, matrix, MAX_DEVIATION), points, images)
 
     def guess(self, features: Array) -> Guess:
         """Name the corruption that images ``[n, features]`` resemble most."""
@@ -99,10 +97,6 @@ class Signatures:
         """Guess; where the latest images look like another corruption, name that one."""
         guess, late = self.guess(features), self.guess(features[-RECENT:])
         return late if len(features) >= 2 * RECENT and late.known and late.kind not in guess.kinds else guess
-
-
-def _standardised(features: Array, mean: Array, std: Array) -> Array:
-    return np.clip((features - mean) / std, -MAX_DEVIATION, MAX_DEVIATION)
 
 
 def _nearest(line: Array, point: Array) -> tuple[float, float]:

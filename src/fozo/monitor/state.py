@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
@@ -12,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.io import as_dataclass, parse_json
-from fozo.methods.common.state import AnyArray, check_arrays, read_attributes, write_attributes
-from fozo.monitor.drift import RECENT, CleanImages, DriftDetector
+from fozo.methods.common.state import read_attributes, write_attributes
+from fozo.monitor.drift import DriftDetector
 from fozo.monitor.event import Event
 from fozo.monitor.faults import FaultDetector
-from fozo.monitor.shadow import Shadow
 from fozo.types import Array, State
 
-WINDOW = 64  # most recent images that quality statistics, diagnosis and expected accuracy refer to
 EVENTS = 200  # most recent events that are remembered
 
 
@@ -34,51 +31,27 @@ class Log:
 class StreamState:
     """The detectors of one stream, and features of its most recent images."""
 
-    STATE = ("images", "guarding", "features", "predictions", "log")  # beside those of the detectors
+    STATE = ("detector", "images", "guarding", "features", "predictions", "log", "faults", "due", "pairs")
     VARIABLE_LENGTH: ClassVar = {
         "features": "recent", "predictions": "recent", "rows": "window", "times": "window", "since": "since",
         "pairs": "pairs", "previous": "previous", "scene": "scene", "log": "log",
     }  # fmt: skip
 
-    def __init__(
-        self, clean: CleanImages, image_size: tuple[int, int], false_alarms: float, content: float, shadow: float
-    ) -> None:
+    def __init__(self, detector: DriftDetector, faults: FaultDetector) -> None:
+        self.detector, self.faults = detector, faults
         self.images, self.guarding = 0, False
-        self.detector = DriftDetector(clean, false_alarms, content)
-        self.faults = FaultDetector(image_size)
-        self.shadow = Shadow(shadow)
-        self.features: Array = np.zeros((0, clean.width))
+        self.features: Array = np.zeros((0, detector.clean.width))
         self.predictions: Array = np.zeros((0, 3))
+        self.due = 0.0  # fraction of the next image that the plain model is due to predict too
+        self.pairs: Array = np.zeros((0, 7))  # of its predictions and the adapted ones
         self.reported: tuple[str, ...] | None = None  # corruptions that the present drift was reported as
         self.events: deque[Event] = deque(maxlen=EVENTS)
 
-    def update(self, features: Array, predictions: Array, now: float) -> None:
-        """Detect drift, and remember the most recent images; where a drift has begun or ended, only those since."""
-        before, drift = self.detector.drift, self.detector.update(features, now)
-        self.features = np.concatenate([self.features, features])
-        self.predictions = np.concatenate([self.predictions, predictions])
-        keep = max(WINDOW, len(features))
-        if drift.since is not None and not before.drift_detected:
-            keep = min(keep, self.detector.seen - drift.since + 1)
-        elif before.drift_detected and not drift.drift_detected:
-            keep = min(keep, max(RECENT, len(features)))
-        if drift.drift_detected != before.drift_detected:
-            self.shadow.pairs = self.shadow.pairs[:0]  # those are of another domain
-        self.features, self.predictions = self.features[-keep:], self.predictions[-keep:]
-
     def state(self) -> State:
-        found = self.detector.state()
-        for part in (self, self.faults, self.shadow):
-            found |= read_attributes(part, part.STATE, ())
-        return found
+        return read_attributes(self, self.STATE, ())
 
     def load_state(self, state: State) -> None:
-        self.detector.load_state(state)
-        for part in (self, self.faults, self.shadow):
-            write_attributes(part, part.STATE, (), state)
-
-    def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
-        check_arrays("this monitor", self.state(), self.VARIABLE_LENGTH, arrays)
+        write_attributes(self, self.STATE, (), state)
 
     @property
     def log(self) -> npt.NDArray[np.uint8]:

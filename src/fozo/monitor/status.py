@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from fozo.monitor.drift import Drift
 from fozo.monitor.faults import SENTENCES
-from fozo.monitor.quality import OCTAVES, STATISTICS, UNITS
 from fozo.monitor.regression import Estimate
 from fozo.monitor.shadow import Comparison
 from fozo.monitor.signatures import Guess
-from fozo.types import Array
-
-MIN_DEVIATIONS = 0.5  # of clean images: smaller changes of a mean are not named, as narrow content may cause them
-MAX_NAMED = 3
-ONLY_MORE = ("noise", "blockiness")  # only an increase of these is named; a blur lowers noise too
-UNNAMED = ("evenness of noise",)  # distinguishes corruptions, but is not meaningful to users
 
 
 @dataclass(frozen=True)
@@ -67,26 +59,6 @@ class Status:
             if self.shadow.gain is not None and math.isfinite(self.shadow.gain):
                 numbers |= {"shadow_gain": self.shadow.gain, "guarding": float(self.guarding)}
         return numbers
-
-
-def changes(features: Array, mean: Array) -> dict[str, float]:
-    """Change of each quality statistic of images ``[n, width]`` against clean ones, on its own scale."""
-    change = (features.mean(axis=0) - mean)[: len(STATISTICS)]
-    return {each.name: float(value) for each, value in zip(STATISTICS, change, strict=True)}
-
-
-def clear_changes(changes: Mapping[str, float], std: Array) -> tuple[str, ...]:
-    """The clearest :func:`changes` in words, such as ``contrast -41 %``; of the octaves of detail, only one."""
-    found: list[tuple[float, str, str]] = []
-    for each, change, deviation in zip(STATISTICS, changes.values(), std.tolist(), strict=False):
-        if each.name in UNNAMED or (each.name in ONLY_MORE and change < 0):
-            continue
-        deviations = abs(change) / deviation
-        if deviations >= MIN_DEVIATIONS and abs(change) >= each.min_change:
-            found.append((deviations, each.name, f"{each.name} {UNITS[each.unit](change)}"))
-    found.sort(reverse=True)
-    octaves = [name for _, name, _ in found if name in OCTAVES]
-    return tuple(text for _, name, text in found if name not in octaves[1:])[:MAX_NAMED]
 
 
 def clock(time: float) -> str:

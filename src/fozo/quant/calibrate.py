@@ -85,7 +85,7 @@ class _Searcher:
         assert convolution.bias is not None
         samples = self._cut(t.embedding for t in self.traces)
         steps = embedding_steps(samples, convolution.weight.flatten(1), convolution.bias, self.side, self.error)
-        self._found("patch_embed.proj", {"weight": steps})
+        self._found("patch_embed.proj", weight=steps)
         for i in range(self.vit.architecture.depth):
             self._block(i)
         self._linear("head", self.vit.head, self._cut(t.head for t in self.traces))
@@ -96,7 +96,7 @@ class _Searcher:
         joined = [torch.cat(parts) for parts in zip(*groups, strict=True)]
         return [Operands(*parts) for parts in zip(*(torch.split(x, self.sizes) for x in joined), strict=True)]
 
-    def _found(self, name: str, steps: dict[str, Tensor]) -> None:
+    def _found(self, name: str, **steps: Tensor) -> None:
         self.steps.update({f"{name}.{operand}": step for operand, step in steps.items()})
         self.done += 1
         self.progress(self.done, self.total)
@@ -105,9 +105,8 @@ class _Searcher:
         parts = QKV_PARTS if name.endswith("qkv") else 1
         rounding = after_gelu if name.endswith("fc2") else uniform
         flat = [Operands(*(x.flatten(0, -2) for x in sample)) for sample in samples]
-        product = LinearProduct(flat, layer, self.side, self.error, parts, rounding)
-        weight, inputs = product.search(product.widest_input)
-        self._found(name, {"weight": weight, "input": inputs})
+        weight, inputs = LinearProduct(flat, layer, self.side, self.error, parts, rounding).search()
+        self._found(name, weight=weight, input=inputs)
 
     def _block(self, i: int) -> None:
         block = self.vit.blocks[i]
@@ -119,12 +118,10 @@ class _Searcher:
             return self._cut(group.pop(product) for group in products)
 
         self._linear(f"{name}.attn.qkv", block.attn.qkv, samples("qkv"))
-        scores = HeadsProduct(samples("scores"), self.side, self.error)
-        queries, keys = scores.search(scores.widest_right)
-        self._found(f"{name}.attn.scores", {"queries": queries, "keys": keys})
-        mix = SoftmaxProduct(samples("mix"), self.side, self.error)
-        split, values = mix.search(mix.widest_right)
-        self._found(f"{name}.attn.mix", {"split": split, "values": values})
+        queries, keys = HeadsProduct(samples("scores"), self.side, self.error).search()
+        self._found(f"{name}.attn.scores", queries=queries, keys=keys)
+        split, values = SoftmaxProduct(samples("mix"), self.side, self.error).search()
+        self._found(f"{name}.attn.mix", split=split, values=values)
         self._linear(f"{name}.attn.proj", block.attn.proj, samples("proj"))
         self._linear(f"{name}.mlp.fc1", block.mlp.fc1, samples("fc1"))
         self._linear(f"{name}.mlp.fc2", block.mlp.fc2, samples("fc2"))

@@ -11,7 +11,6 @@ photographs shows them too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -27,26 +26,14 @@ MAX_ERROR = 0.1
 one at 0.055, DeiT-Tiny's worst at 0.031 (results/settled.md)."""
 
 
-@dataclass(frozen=True)
-class Strain:
-    """What an 8-bit grid for its inputs would do to a layer."""
-
-    error: float
-    """Of the median token's output, as a part of it."""
-    largest: float
-    """The largest input of any feature ..."""
-    second: float
-    """... and of any other feature."""
-
-
 def fragile_layers(vit: ViT, spec: Spec) -> list[str]:
     """Names of the layers in the blocks whose typical outputs an 8-bit grid for the inputs would spoil."""
-    return [name for name, strain in strains(vit, spec).items() if strain.error > MAX_ERROR]
+    return [name for name, error in rounding_errors(vit, spec).items() if error > MAX_ERROR]
 
 
-def strains(vit: ViT, spec: Spec) -> dict[str, Strain]:
-    """Measure all linear layers of the blocks, in the order in which they are applied."""
-    found: dict[str, Strain] = {}
+def rounding_errors(vit: ViT, spec: Spec) -> dict[str, float]:
+    """What an 8-bit grid for the inputs does to each linear layer of the blocks, in the order of the pass."""
+    found: dict[str, float] = {}
 
     def measure(name: str, layer: nn.Module, inputs: tuple[Tensor]) -> None:
         assert isinstance(layer, nn.Linear)
@@ -54,9 +41,7 @@ def strains(vit: ViT, spec: Spec) -> dict[str, Strain]:
         step = ((x.max().clamp(min=0) - x.min().clamp(max=0)) / 255).clamp(min=1e-30)
         lost = ((x / step).round() * step - x) @ layer.weight.T
         exact = x @ layer.weight.T
-        error = (lost.norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-30)).median()
-        largest, second = x.abs().flatten(0, -2).amax(dim=0).topk(2).values
-        found[name] = Strain(float(error), float(largest), float(second))
+        found[name] = float((lost.norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-30)).median())
 
     layers = {f"blocks.{name}": layer for name, layer in vit.blocks.named_modules() if isinstance(layer, nn.Linear)}
     hooks = [layer.register_forward_pre_hook(partial(measure, name)) for name, layer in layers.items()]

@@ -50,7 +50,7 @@ class Operands(NamedTuple):
     gradient: Tensor
 
 
-def factors(like: Tensor) -> Tensor:
+def candidate_factors(like: Tensor) -> Tensor:
     """Multiples of the widest step that are tried."""
     steps = [LOWEST_FACTOR + i * (HIGHEST_FACTOR - LOWEST_FACTOR) / CANDIDATES for i in range(CANDIDATES)]
     return torch.tensor(steps, dtype=like.dtype, device=like.device)
@@ -61,24 +61,24 @@ def widest(largest: Tensor, side: int) -> Tensor:
     return largest.clamp_min(1e-12) / (side - 0.5)
 
 
-def best(count: int, samples: Sequence[Operands], errors: Callable[[Operands, Tensor], Tensor]) -> Tensor:
+def best(candidates: Tensor, samples: Sequence[Operands], errors: Callable[[Operands, Tensor], Tensor]) -> Tensor:
     """Find, for each group, the first candidate with the smallest sum of errors over all samples.
 
-    ``errors(sample, candidates) -> [candidates, groups]``, in candidates of a size that fits memory.
+    ``errors(sample, some) -> [some, groups]``, for as many candidates at a time as fit memory.
     """
-    device = samples[0].output.device
+    device = candidates.device
 
-    def total(sample: Operands, candidates: Tensor) -> Tensor:
+    def total(sample: Operands, chosen: Tensor) -> Tensor:
         size = max(1, BLOCK_NUMBERS // max(sample.output.numel(), sample.left.numel()))
-        return torch.cat([errors(sample, part).double() for part in torch.split(candidates, size)])
+        return torch.cat([errors(sample, part).double() for part in torch.split(candidates[chosen], size)])
 
-    sums = total(samples[0], torch.arange(count, device=device))
+    sums = total(samples[0], torch.arange(len(candidates), device=device))
     # The first sample's winners are run to the end at once: what they reach is the bound for all others.
     leaders = torch.tensor(sorted(set(sums.argmin(dim=0).tolist())), device=device)
     for sample in samples[1:]:
         sums[leaders] += total(sample, leaders)
     bound = sums[leaders].amin(dim=0)
-    alive = torch.ones(count, dtype=torch.bool, device=device)
+    alive = torch.ones(len(candidates), dtype=torch.bool, device=device)
     alive[leaders] = False
     for sample in samples[1:]:
         alive &= (sums <= bound).any(dim=1)
@@ -87,15 +87,17 @@ def best(count: int, samples: Sequence[Operands], errors: Callable[[Operands, Te
             break
         sums[left] += total(sample, left)
     # Dropped candidates exceed the bound already, so they lose here too.
-    return sums.argmin(dim=0)
+    return candidates[sums.argmin(dim=0)]
 
 
 class Product(ABC):
     """A product of two operands, whose steps are searched in turn."""
 
+    widest_second: Tensor
+
     def __init__(self, samples: Sequence[Operands], side: int, error: Error) -> None:
         self.samples, self.side, self.error = samples, side, error
-        self.factors = factors(samples[0].output)
+        self.factors = candidate_factors(samples[0].output)
 
     @abstractmethod
     def search_first(self, second: Tensor) -> Tensor:
@@ -105,8 +107,9 @@ class Product(ABC):
     def search_second(self, first: Tensor) -> Tensor:
         """Search the other operand."""
 
-    def search(self, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Search in turn, from a step of the second operand, until nothing changes or three rounds are over."""
+    def search(self) -> tuple[Tensor, Tensor]:
+        """Search in turn, from the widest step of the second operand, until nothing changes or after three rounds."""
+        second = self.widest_second
         first = self.search_first(second)
         for _ in range(ROUNDS - 1):
             new = self.search_second(first)
@@ -130,33 +133,30 @@ class LinearProduct(Product):
         self.weight, self.bias, self.parts, self.rounding = layer.weight, layer.bias, parts, rounding
         self.widest_weight = widest(layer.weight.reshape(parts, -1).abs().amax(dim=1), side)
         largest = [s.left.amax() if rounding is after_gelu else s.left.abs().amax() for s in samples]
-        self.widest_input = widest(torch.stack(largest).amax(), side)
+        self.widest_second = widest(torch.stack(largest).amax(), side)
 
     def search_first(self, second: Tensor) -> Tensor:
         """Search the weights' steps; the parts do not touch each other's outputs."""
         inputs = {id(s): self.rounding(s.left, second, self.side) for s in self.samples}
 
-        def errors(sample: Operands, chosen: Tensor) -> Tensor:
-            steps = self.factors[chosen, None] * self.widest_weight
-            tries = rounded_weight(self.weight, steps, self.side)
-            rounded = F.linear(inputs[id(sample)], tries.flatten(0, 1), self.bias.repeat(len(chosen)))
-            rounded = rounded.view(-1, len(chosen), self.parts, self.weight.shape[0] // self.parts)
+        def errors(sample: Operands, factors: Tensor) -> Tensor:
+            tries = rounded_weight(self.weight, factors[:, None] * self.widest_weight, self.side)
+            rounded = F.linear(inputs[id(sample)], tries.flatten(0, 1), self.bias.repeat(len(factors)))
+            rounded = rounded.view(-1, len(factors), self.parts, self.weight.shape[0] // self.parts)
             raw, gradient = (x.view(-1, 1, *rounded.shape[2:]) for x in (sample.output, sample.gradient))
             return self.error(raw, rounded, gradient).sum(dim=0)
 
-        return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_weight
+        return best(self.factors, self.samples, errors) * self.widest_weight
 
     def search_second(self, first: Tensor) -> Tensor:
         weight = rounded_weight(self.weight, first, self.side)
 
-        def errors(sample: Operands, chosen: Tensor) -> Tensor:
-            steps = self.factors[chosen] * self.widest_input
-            tries = self.rounding(sample.left, steps[:, None, None], self.side)
-            return self.error(sample.output, F.linear(tries, weight, self.bias), sample.gradient).sum(
-                dim=1, keepdim=True
-            )
+        def errors(sample: Operands, factors: Tensor) -> Tensor:
+            tries = self.rounding(sample.left, (factors * self.widest_second)[:, None, None], self.side)
+            error = self.error(sample.output, F.linear(tries, weight, self.bias), sample.gradient)
+            return error.sum(dim=1, keepdim=True)
 
-        return self.factors[best(len(self.factors), self.samples, errors)][0] * self.widest_input
+        return best(self.factors, self.samples, errors)[0] * self.widest_second
 
 
 def embedding_steps(samples: Sequence[Operands], weight: Tensor, bias: Tensor, side: int, error: Error) -> Tensor:
@@ -165,15 +165,15 @@ def embedding_steps(samples: Sequence[Operands], weight: Tensor, bias: Tensor, s
     The pixels, unfolded to ``left`` [n, patches, pixels], stay exact, so there is nothing to alternate with. Errors run
     over the patches of a channel, which only matters to the cosine.
     """
-    largest, multiples = widest(weight.abs().amax(dim=1), side), factors(weight)
+    largest = widest(weight.abs().amax(dim=1), side)
 
-    def errors(sample: Operands, chosen: Tensor) -> Tensor:
-        tries = rounded_weight(weight, multiples[chosen, None] * largest, side)
-        rounded = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(chosen))).transpose(1, 2)
+    def errors(sample: Operands, factors: Tensor) -> Tensor:
+        tries = rounded_weight(weight, factors[:, None] * largest, side)
+        rounded = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(factors))).transpose(1, 2)
         raw, gradient = (x.transpose(1, 2)[:, None] for x in (sample.output, sample.gradient))
-        return error(raw, rounded.reshape(len(rounded), len(chosen), *raw.shape[2:]), gradient).sum(dim=0)
+        return error(raw, rounded.reshape(len(rounded), len(factors), *raw.shape[2:]), gradient).sum(dim=0)
 
-    return multiples[best(len(multiples), samples, errors)] * largest
+    return best(candidate_factors(weight), samples, errors) * largest
 
 
 class HeadsProduct(Product):
@@ -181,8 +181,8 @@ class HeadsProduct(Product):
 
     def __init__(self, samples: Sequence[Operands], side: int, error: Error) -> None:
         super().__init__(samples, side, error)
-        self.widest_left = self._widest([s.left for s in samples])
-        self.widest_right = self._widest([s.right for s in samples])
+        self.widest_first = self._widest([s.left for s in samples])
+        self.widest_second = self._widest([s.right for s in samples])
 
     def _widest(self, operands: list[Tensor]) -> Tensor:
         largest = torch.stack([x.abs().amax(dim=(0, 2, 3)) for x in operands])
@@ -197,18 +197,18 @@ class HeadsProduct(Product):
         return self.error(sample.output, rounded, sample.gradient).sum(dim=(1, 3))
 
     def search_first(self, second: Tensor) -> Tensor:
-        def errors(sample: Operands, chosen: Tensor) -> Tensor:
-            tries = self._round(sample.left, self.factors[chosen, None] * self.widest_left)
+        def errors(sample: Operands, factors: Tensor) -> Tensor:
+            tries = self._round(sample.left, factors[:, None] * self.widest_first)
             return self._errors(sample, tries @ self._round(sample.right, second))
 
-        return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_left
+        return best(self.factors, self.samples, errors) * self.widest_first
 
     def search_second(self, first: Tensor) -> Tensor:
-        def errors(sample: Operands, chosen: Tensor) -> Tensor:
-            tries = self._round(sample.right, self.factors[chosen, None] * self.widest_right)
+        def errors(sample: Operands, factors: Tensor) -> Tensor:
+            tries = self._round(sample.right, factors[:, None] * self.widest_second)
             return self._errors(sample, self._round_left(sample.left, first) @ tries)
 
-        return self.factors[best(len(self.factors), self.samples, errors)] * self.widest_right
+        return best(self.factors, self.samples, errors) * self.widest_second
 
     _round_left = _round
 
@@ -218,16 +218,15 @@ class SoftmaxProduct(HeadsProduct):
 
     def search_first(self, second: Tensor) -> Tensor:
         """Search where the two ranges meet; one value for all heads."""
-        splits = torch.tensor([2.0**-i for i in range(SPLITS)]).to(self.factors)
 
-        def errors(sample: Operands, chosen: Tensor) -> Tensor:
-            tries = after_softmax(sample.left, splits[chosen, None, None, None, None], self.side)
+        def errors(sample: Operands, splits: Tensor) -> Tensor:
+            tries = after_softmax(sample.left, splits[:, None, None, None, None], self.side)
             return self._errors(sample, tries @ sample.right).sum(dim=1, keepdim=True)
 
-        return splits[best(SPLITS, self.samples, errors)][0]
+        return best(torch.tensor([2.0**-i for i in range(SPLITS)]).to(self.factors), self.samples, errors)[0]
 
-    def search(self, second: Tensor) -> tuple[Tensor, Tensor]:
-        split = self.search_first(second)
+    def search(self) -> tuple[Tensor, Tensor]:
+        split = self.search_first(self.widest_second)
         return split, self.search_second(split)
 
     def _round_left(self, x: Tensor, first: Tensor) -> Tensor:

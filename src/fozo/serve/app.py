@@ -29,15 +29,15 @@ from starlette.routing import Route
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
-from fozo.serve.board import CameraBoard, disconnect
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool, TooBusy
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
 from fozo.serve.security import CLOSE, AccessPolicy
-from fozo.serve.store import CameraInUse, claim
+from fozo.serve.store import CameraInUse, hold
 
 if TYPE_CHECKING:
+    from fozo.serve.board import CameraBoard
     from fozo.serve.config import ServeConfig
 
 LOG = logging.getLogger("fozo.serve")
@@ -58,7 +58,8 @@ class InferenceServer:
         self.config, self.board = config, board
         with ExitStack() as stack:
             if config.state is not None and not config.shared:
-                stack.enter_context(claim(Path(config.state)))
+                sentence = f"another server keeps its cameras in {config.state}; stop it, or give another --state"
+                stack.enter_context(hold(Path(config.state), FozoError(sentence)))
             self.models = {model.name: ServedModel(model, config) for model in config.models}
             self._claim = stack.pop_all()
         self.metrics = Metrics(config.max_labels)
@@ -78,6 +79,8 @@ class InferenceServer:
         self._claim.close()
 
     def _record(self, model: ServedModel, camera: Camera, images: int) -> None:
+        for event in camera.events:
+            LOG.info("%s, camera %r: %s at image %d: %s", model.name, camera.name, event.name, event.image, event.text)
         self.metrics.record(model.name, camera, images)
         if self.board is not None and images and not camera.stateless:
             self.board.record(camera.reading(model.name))
@@ -161,7 +164,7 @@ class InferenceServer:
             await asyncio.wait(tasks, timeout=min(DISCONNECT_AFTER, timeout))
             if not future.done():
                 if http is not None:
-                    tasks.append(asyncio.ensure_future(disconnect(http.receive)))
+                    tasks.append(asyncio.ensure_future(http.receive()))  # after the body comes `http.disconnect`
                 await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
                 return future.result()

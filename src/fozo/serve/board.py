@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from contextlib import suppress
 
@@ -56,8 +55,7 @@ class CameraBoard:
         frames = self.history.frames(query.get("model", ""), query.get("camera", ""))
         if frames is None:
             return JSONResponse({"error": "there is no frame of this camera"}, 404)
-        before, after = (None if jpeg is None else base64.b64encode(jpeg).decode() for jpeg in frames)
-        return JSONResponse({"before": before, "after": after}, headers=HEADERS)
+        return JSONResponse(dict(zip(("before", "after"), frames, strict=True)), headers=HEADERS)
 
 
 class EventStream(Response):
@@ -76,7 +74,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the page is closed, reads nothing any more, or the server stops."""
         self.board.open += 1
-        gone = asyncio.ensure_future(disconnect(receive))
+        gone = asyncio.ensure_future(_disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             with suppress(asyncio.TimeoutError):  # uvicorn then closes the connection, and logs it
@@ -106,7 +104,7 @@ async def _send(send: Send, body: bytes, more: bool = True) -> None:
     await asyncio.wait_for(send({"type": "http.response.body", "body": body, "more_body": more}), STUCK)
 
 
-async def disconnect(receive: Receive) -> None:
+async def _disconnect(receive: Receive) -> None:
     """Wait until the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -7,12 +7,12 @@ response and is not learnt from twice. The same id with other images is another 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fozo.methods.base import Method
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.monitor.event import thumbnail
-from fozo.public import adapter as make_adapter
+from fozo.public import adapter
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
 from fozo.serve.merging import MergingEngine
@@ -113,9 +113,13 @@ class Camera:
         self._create, self._responses = create, ResponseCache()
         self._frame: npt.NDArray[Any] | None = None
         self._framed = -FRAME_INTERVAL
-        self.method, self.monitor = create(self.events.append)
+        self._use(*create(self.events.append))
         if folder is not None:
             self._restore(folder)
+
+    def _use(self, method: Method[Any], monitor: Monitor | None) -> None:
+        self.method, self.monitor = method, monitor
+        self.adapter = method.inner if isinstance(method, Guarded) else method  # what adapts and is saved
 
     def _restore(self, folder: CameraFolder) -> None:
         try:
@@ -132,7 +136,7 @@ class Camera:
             self._responses, self.images = responses, images
         except FozoError as error:  # of another model or config, or damaged
             folder.set_aside(error)
-            self.method, self.monitor = self._create(self.events.append)
+            self._use(*self._create(self.events.append))
 
     def answer(
         self, request: InferRequest, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -150,7 +154,8 @@ class Camera:
         with working():
             logits = np.asarray(method(images), dtype=np.float32)
         if request.start:
-            self.method, self.monitor, self.images = method, monitor, 0
+            self._use(method, monitor)
+            self.images = 0
         if self.thumbnails:
             self._frame = images[-1] if images.ndim == 4 else images
         self.images += len(logits)
@@ -166,42 +171,30 @@ class Camera:
         status = self.monitor.status
         drift, accuracy = status.drift, status.accuracy
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
-        expected = UNKNOWN_ACCURACY if self.monitor.reference.expects_accuracy else None
+        expected = None
         if accuracy is not None:
             expected = accuracy.value, accuracy.low, accuracy.high
+        elif self.monitor.reference.expects_accuracy:
+            expected = UNKNOWN_ACCURACY
         return InferResponse(logits, numbers, expected, status.sentence)
 
     def reading(self, model: str) -> Reading:
         """What is known of the camera now, for the page."""
-        seen = model, self.name, time.time(), self.images
-        if self.monitor is None:
-            return Reading(*seen)
-        status, (before, after) = self.monitor.status, self._thumbnails(self.monitor)
-        drift, expected = status.drift, status.accuracy
-        value, low, high = (None, None, None) if expected is None else (expected.value, expected.low, expected.high)
-        return Reading(
-            *seen, drift.distance, drift.threshold, drift.drift_detected, drift.warning_detected, value,
-            low, high, status.sentence, tuple(self.events), before, after,
-        )  # fmt: skip
+        status = None if self.monitor is None else self.monitor.status
+        return Reading(model, self.name, time.time(), self.images, status, tuple(self.events), *self._thumbnails())
 
-    def _thumbnails(self, monitor: Monitor) -> tuple[bytes | None, bytes | None]:
-        """JPEGs of the last frame as it came and as the model read it, at most one pair a second."""
-        frame, now = self._frame, time.monotonic()
-        if frame is None or now < self._framed + FRAME_INTERVAL:
+    def _thumbnails(self) -> tuple[str | None, str | None]:
+        """JPEGs in base64 of the last frame as it came and as the model read it, at most one pair a second."""
+        frame, monitor, now = self._frame, self.monitor, time.monotonic()
+        if frame is None or monitor is None or now < self._framed + FRAME_INTERVAL:
             return None, None
         self._framed, self._frame = now, None
         if frame.dtype == np.uint8:
             pixels = (frame if frame.shape[0] == self.adapter.engine.spec.channels else np.moveaxis(frame, 2, 0)) / 255
         else:
             pixels = monitor.quality.pixels(frame[None])[0]
-        before, read = base64.b64decode(thumbnail(pixels)), self.adapter.last_input
-        after = None if read is None else base64.b64decode(thumbnail(monitor.quality.pixels(read[None])[0]))
-        return before, after
-
-    @property
-    def adapter(self) -> Method[Any]:
-        """What adapts and is saved: the method, or what it guards."""
-        return self.method.inner if isinstance(self.method, Guarded) else self.method
+        read = self.adapter.last_input
+        return thumbnail(pixels), None if read is None else thumbnail(monitor.quality.pixels(read[None])[0])
 
     @property
     def passes_per_image(self) -> float:
@@ -237,14 +230,10 @@ class ServedModel:
         self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)
-        options: dict[str, Any] = dict(config.options)
-        self._prototype: Method[Any]
-        if config.method is not None:
-            self._prototype = create(config.method, self.engine, source, **options)
-        elif source is None:
+        if source is None and config.method is None:
             raise FozoError(f"the model {self.name} has no stats; give what fozo calibrate wrote, or another method")
-        else:
-            self._prototype = make_adapter(self.engine, source, **options)
+        make: Callable[..., Method[Any]] = partial(create, config.method) if config.method else adapter
+        self._prototype = make(self.engine, source, **config.options)
         self.method = self._prototype.info.name
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
         accuracy = self.reference is not None and self.reference.expects_accuracy
@@ -273,8 +262,8 @@ class ServedModel:
         return Camera("", self._create, stateless=True)
 
     def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:
-        adapter = self._prototype.sibling()
+        method = self._prototype.sibling()
         if self.reference is None:
-            return adapter, None
+            return method, None
         monitor = Monitor(self.reference, shadow=self.config.shadow, on_event=on_event)
-        return (Guarded(adapter, monitor) if self.config.guard else adapter), monitor.watch(adapter)
+        return (Guarded(method, monitor) if self.config.guard else method), monitor.watch(method)

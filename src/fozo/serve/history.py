@@ -13,8 +13,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fozo.monitor import Event
-from fozo.monitor.faults import SENTENCES
+from fozo.monitor import Event, Status
 
 POINTS = 120  # points of drift and accuracy that are kept of a camera
 SPACING = 5.0  # seconds between two points, at least: 120 are ten minutes of a camera that sends many frames a second
@@ -35,28 +34,30 @@ class Reading:
     camera: str  # its `sequence_id`; empty for requests without one, which share a memory
     time: float  # in seconds since 1970
     images: int  # images seen so far
-    drift: float | None = None  # distance from clean images; `None` without a monitor, as are the next ones
-    threshold: float | None = None  # distance above which it is drift
-    drifted: bool = False
-    warning: bool = False
-    accuracy: float | None = None  # expected accuracy of the predictions, from 0 to 1, with its interval
-    accuracy_low: float | None = None
-    accuracy_high: float | None = None
-    sentence: str = ""
+    status: Status | None = None  # the monitor's, where there is one
     events: tuple[Event, ...] = ()  # those that the request raised
-    before: bytes | None = None  # small JPEG of the last frame as the camera sent it; only with thumbnails
-    after: bytes | None = None  # the same as the model read it, where an equaliser changed it
+    before: str | None = None  # small JPEG in base64 of the last frame as the camera sent it; only with thumbnails
+    after: str | None = None  # the same as the model read it, where an equaliser changed it
 
     @property
     def state(self) -> str:
         """In a word: ``fault``, ``drift``, ``warning``, ``fine``, or ``unwatched`` without a monitor."""
-        if any(fault in self.sentence for fault in SENTENCES.values()):
+        if self.status is None:
+            return "unwatched"
+        if self.status.faults:
             return "fault"
-        if self.drifted:
-            return "drift"
-        if self.warning:
-            return "warning"
-        return "unwatched" if self.drift is None else "fine"
+        drift = self.status.drift
+        return "drift" if drift.drift_detected else "warning" if drift.warning_detected else "fine"
+
+    @property
+    def numbers(self) -> list[float | None]:
+        """Drift, its threshold, the expected accuracy and its interval, where they are known; rounded, for JSON."""
+        found: list[float | None] = [None] * 5
+        if self.status is not None:
+            found[:2] = self.status.drift.distance, self.status.drift.threshold
+            if (expected := self.status.accuracy) is not None:
+                found[2:] = expected.value, expected.low, expected.high
+        return [rounded(number) for number in found]
 
 
 class Point(NamedTuple):
@@ -96,8 +97,8 @@ class CameraHistory:
         self.created = self.version = self.frames_version = version
         self.points: deque[Point] = deque(maxlen=points)
         self.events: deque[tuple[int, Event]] = deque(maxlen=events)
-        self.before: bytes | None = None
-        self.after: bytes | None = None
+        self.before: str | None = None
+        self.after: str | None = None
         self.evicted = False  # whether it has left the server's memory
         self.reading: Reading
 
@@ -107,8 +108,7 @@ class CameraHistory:
         self.events.extend((version, event) for event in reading.events)
         if reading.before is not None:
             self.before, self.after, self.frames_version = reading.before, reading.after, version
-        numbers = (reading.drift, reading.threshold, reading.accuracy, reading.accuracy_low, reading.accuracy_high)
-        point = Point(version, rounded(reading.time, 2), *map(rounded, numbers))
+        point = Point(version, rounded(reading.time, 2), *reading.numbers)
         last = self.points[-1] if self.points else None
         if last is None or last.time is None or not 0 <= reading.time - last.time < spacing:
             self.points.append(point)
@@ -123,9 +123,8 @@ class CameraHistory:
         events = [event for version, event in self.events if version > sent]
         return {
             "model": reading.model, "camera": reading.camera, "state": reading.state, "images": reading.images,
-            "time": rounded(reading.time, 2), "drift": rounded(reading.drift), "threshold": rounded(reading.threshold),
-            "accuracy": rounded(reading.accuracy), "low": rounded(reading.accuracy_low),
-            "high": rounded(reading.accuracy_high), "sentence": reading.sentence, "gone": self.evicted, "fresh": fresh,
+            "time": rounded(reading.time, 2), **dict(zip(Point._fields[2:], reading.numbers, strict=True)),
+            "sentence": "" if reading.status is None else reading.status.sentence, "gone": self.evicted, "fresh": fresh,
             "points": [point[1:] for point in self.points if point.version > sent],
             "events": [[rounded(event.time, 2), event.image, event.name, event.text] for event in events],
             "frames": 0 if self.before is None else self.frames_version,
@@ -191,8 +190,8 @@ class History:
                 self.version += 1
                 kept.evicted, kept.version = True, self.version
 
-    def frames(self, model: str, camera: str) -> tuple[bytes, bytes | None] | None:
-        """JPEGs of a camera's last frame before and after the equaliser, where there are any."""
+    def frames(self, model: str, camera: str) -> tuple[str, str | None] | None:
+        """JPEGs in base64 of a camera's last frame before and after the equaliser, where there are any."""
         with self._lock:
             kept = self._cameras.get((model, camera))
             return None if kept is None or kept.before is None else (kept.before, kept.after)

@@ -9,7 +9,8 @@ images under different moves go through the blocks side by side.
 * While a pass is under way, the next one gathers.
 
 Calls that cannot be merged (prompts, or several candidates) run alone, in their turn. If a merged pass fails, its calls
-run one by one, and for :data:`RETRY_AFTER` seconds passes have half as many images: memory may be short.
+run one by one. If all of these succeed, memory may be short: for :data:`RETRY_AFTER` seconds passes have half as many
+images.
 """
 
 from __future__ import annotations
@@ -146,23 +147,25 @@ class MergingEngine:
 
     def _run(self, group: list[_Call]) -> None:
         """Run some calls as one; if that fails, one by one, so that a caller's error reaches only that caller."""
+        images, failure = sum(len(call.batch) for call in group), None
         try:
             if len(group) > 1:
                 try:
                     self._run_merged(group)
                     return
                 except Exception as error:
-                    images = sum(len(call.batch) for call in group)
-                    self._limit, self._limited_until = images // 2, time.monotonic() + RETRY_AFTER
+                    failure = error
                     LOG.error(
-                        "a pass of %d images of several cameras failed; they run one by one, and for %g s passes have "
-                        "at most %d", images, RETRY_AFTER, images // 2, exc_info=error,
-                    )  # fmt: skip
+                        "a pass of %d images of several cameras failed; they run one by one", images, exc_info=error
+                    )
             for call in group:
                 try:
                     call.result = self.engine.run(call.batch, call.knobs, call.taps)
                 except BaseException as error:  # raised where it was called
                     call.error = error
+            if failure is not None and all(call.error is None for call in group):
+                self._limit, self._limited_until = images // 2, time.monotonic() + RETRY_AFTER
+                LOG.error("for %g s passes have at most %d images", RETRY_AFTER, self._limit)
         finally:
             with self._lock:
                 self._running = False

@@ -7,7 +7,6 @@ than the model works is refused at once. An idle camera is saved and leaves the 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -40,7 +39,7 @@ class _Slot:
 
     model: ServedModel
     name: str
-    key: tuple[str, str, int]  # model, camera, and a number other than 0 for a stateless request
+    stateless: bool = False  # whether it is of one request, which no other shares
     jobs: deque[tuple[InferRequest, Future[Body]]] = field(default_factory=deque)
     busy: bool = False  # whether a thread works on it, or soon will
     camera: Camera | None = None
@@ -64,22 +63,18 @@ class Pool:
     ) -> None:
         self.config, self._on_response, self._on_evict = config, on_response, on_evict
         self.limits = Limits(images=config.max_images)
-        self._slots: dict[tuple[str, str, int], _Slot] = {}
+        self._slots: dict[tuple[str, str], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
         self._changed, self._idle = threading.Condition(lock), threading.Condition(lock)
-        self._queued, self._closing, self._stop = 0, False, threading.Event()
-        self._numbers = itertools.count(1)
+        self.queued = 0  # requests that wait or are worked on
+        self._closing, self._stop = False, threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"fozo-serve-{i}", daemon=True) for i in range(config.workers)
         ]
         self._threads.append(threading.Thread(target=self._evict_idle, name="fozo-serve-idle", daemon=True))
         for thread in self._threads:
             thread.start()
-
-    @property
-    def queued(self) -> int:  # waiting or worked on
-        return self._queued
 
     @property
     def cameras(self) -> int:  # in memory
@@ -93,18 +88,19 @@ class Pool:
         with self._changed:
             if self._closing:
                 raise TooBusy("the server is being stopped; try again in a while", 503)
-            if self._queued >= self.config.max_queue:
-                raise TooBusy(f"{self._queued} requests are waiting already; try again in a while", 503)
-            key = (model.name, request.camera, next(self._numbers) if stateless else 0)
-            slot = self._slots.get(key) or _Slot(model, request.camera, key)
+            if self.queued >= self.config.max_queue:
+                raise TooBusy(f"{self.queued} requests are waiting already; try again in a while", 503)
+            key = (model.name, request.camera)
+            slot = _Slot(model, "", stateless) if stateless else self._slots.get(key) or _Slot(model, request.camera)
             if len(slot.jobs) >= self.config.max_camera_queue:
                 raise TooBusy(
                     f"{len(slot.jobs)} requests of the camera {request.camera!r} are waiting already; send more slowly",
                     429,
                 )
-            self._slots[key] = slot
+            if not stateless:
+                self._slots[key] = slot
             slot.jobs.append((request, future))
-            self._queued += 1
+            self.queued += 1
             if not slot.busy:
                 slot.busy = True
                 self._ready.append(slot)
@@ -125,7 +121,7 @@ class Pool:
                     self._handle(slot, request, future)
             finally:
                 with self._changed:
-                    self._queued -= 1
+                    self.queued -= 1
                 self._release(slot)
 
     def _release(self, slot: _Slot) -> None:
@@ -138,12 +134,11 @@ class Pool:
                 return
             slot.busy = False
             if slot.camera is None:
-                self._slots.pop(slot.key, None)
+                self._slots.pop((slot.model.name, slot.name), None)
             self._idle.notify_all()
 
     def _handle(self, slot: _Slot, request: InferRequest, future: Future[Body]) -> None:
         """Answer a request; then save or evict its camera where that is due."""
-        stateless = bool(slot.key[2])
         try:
             if slot.camera is None:
                 slot.camera = self._open(slot)
@@ -155,36 +150,31 @@ class Pool:
             future.set_exception(error)
             return
         finally:
-            if stateless:
+            if slot.stateless:
                 slot.camera = None
         # Before the response is sent, so that metrics and page are not behind what a client knows.
-        self._report(slot, camera, len(response.logits) if new else 0)
+        try:
+            self._on_response(slot.model, camera, len(response.logits) if new else 0)
+        except Exception:
+            LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
+        camera.events.clear()
+        camera.adapter.release()
         future.set_result(body)
-        if request.end and not stateless:
+        if slot.stateless:
+            return
+        if request.end:
             self._evict(slot)
-        elif camera.unsaved >= self.config.save_every and not stateless:
+        elif camera.unsaved >= self.config.save_every:
             self._save(camera)
 
     def _open(self, slot: _Slot) -> Camera:
         """Bring a camera to memory; if that fails, it is not the client's fault."""
         try:
-            return slot.model.stateless() if slot.key[2] else slot.model.open(slot.name)
+            return slot.model.stateless() if slot.stateless else slot.model.open(slot.name)
         except CameraInUse:
             raise
         except FozoError as error:  # the disk is full, or there are too many cameras
             raise TooBusy(str(error), 503) from error
-
-    def _report(self, slot: _Slot, camera: Camera, images: int) -> None:
-        for event in camera.events:
-            LOG.info(
-                "%s, camera %r: %s at image %d: %s", slot.model.name, slot.name, event.name, event.image, event.text
-            )
-        try:
-            self._on_response(slot.model, camera, images)
-        except Exception:
-            LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
-        camera.events.clear()
-        camera.adapter.release()
 
     def _save(self, camera: Camera) -> bool:
         try:
@@ -223,7 +213,7 @@ class Pool:
     def release(self, model: str, camera: str, patience: float = 5.0) -> None:
         """Save a camera and drop it from memory once it is idle, so that another server can open it."""
         with self._changed:
-            slot = self._slots.get((model, camera, 0))
+            slot = self._slots.get((model, camera))
             if slot is None or not self._idle.wait_for(lambda: not slot.busy, patience):
                 return
             slot.busy = True

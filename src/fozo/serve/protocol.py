@@ -25,7 +25,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +41,15 @@ IMAGES = "images"  # name of the input
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
 OUTPUTS = (LOGITS, PROBABILITIES, LABELS)  # returned by default
 MONITORED = (ACCURACY, DRIFT)  # returned on request, by a model that has a monitor
+SEQUENCE = ("sequence_start", "sequence_end")
 PICTURES = ("image/jpeg", "image/png")  # content types of a body that is one picture
 HEADER_LENGTH = "inference-header-content-length"  # header with the length of a body's JSON; tensors follow
 SEQUENCE_HEADER = "x-sequence-id"  # header that names the camera where the body does not: proxies can route by it
 MAX_ID_LENGTH = 256
 MAX_SEQUENCE_NUMBER = 2**64 - 1
 TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
+KINDS: dict[type, str] = {dict: "a JSON object", bool: "true or false"}
+T = TypeVar("T")
 Tensor = npt.NDArray[np.generic] | tuple[bytes, ...]  # numbers, or encoded pictures
 
 
@@ -86,7 +89,7 @@ class InferRequest:
 
 def picture_request(body: bytes, query: Mapping[str, str]) -> InferRequest:
     """Make a request of a body that is one picture; its parameters are in the query, and the response is JSON."""
-    known = ("id", "sequence_id", "sequence_start", "sequence_end", *MONITORED)
+    known = ("id", "sequence_id", *SEQUENCE, *MONITORED)
     parameters: dict[str, object] = {}
     for name, value in query.items():
         if name not in known:
@@ -110,32 +113,27 @@ def read_request(body: bytes, header_length: str | None, limits: Limits) -> Infe
         payload = parse_json(body[:length])
     except ValueError as error:
         raise FozoError(f"the request is not readable JSON ({str(error)[:100]}); send an inference request") from error
-    parameters = _table(payload.get("parameters", {}), "parameters")
+    parameters = _typed(payload.get("parameters", {}), dict, "parameters")
     inputs = payload.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
         raise FozoError(f"the request should have a list of one input, called {IMAGES!r}")
-    tensor = _read_tensor(_table(inputs[0], "input"), memoryview(body)[length:], limits)
-    outputs = _read_outputs(payload.get("outputs"), _flag(parameters, "binary_data_output"))
+    tensor = _read_tensor(_typed(inputs[0], dict, "input"), memoryview(body)[length:], limits)
+    binary = _typed(parameters.get("binary_data_output", False), bool, "binary_data_output")
+    outputs = _read_outputs(payload.get("outputs"), binary)
     return _request(payload.get("id", ""), parameters, outputs, tensor)
 
 
 def _request(id: object, parameters: Mapping[str, object], outputs: Mapping[str, bool], tensor: Tensor) -> InferRequest:
     camera = read_sequence_id(parameters.get("sequence_id", ""))
-    start, end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
-    reported = frozenset(name for name in MONITORED if _flag(parameters, name))
+    flags = {name: _typed(parameters.get(name, False), bool, f"parameter {name}") for name in (*SEQUENCE, *MONITORED)}
+    start, end = (flags[name] for name in SEQUENCE)
+    reported = frozenset(name for name in MONITORED if flags[name])
     return InferRequest(_text(id, "id"), camera, start, end, outputs, reported, tensor)
 
 
-def _table(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise FozoError(f"the request's {what} should be a JSON object")
-    return value
-
-
-def _flag(parameters: Mapping[str, object], name: str) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise FozoError(f"the parameter {name} should be true or false")
+def _typed(value: object, kind: type[T], what: str) -> T:
+    if not isinstance(value, kind):
+        raise FozoError(f"the request's {what} should be {KINDS[kind]}")
     return value
 
 
@@ -166,14 +164,14 @@ def _read_outputs(outputs: object, binary: bool) -> dict[str, bool]:
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
     found: dict[str, bool] = {}
     for each in outputs:
-        table = _table(each, "output")
+        table = _typed(each, dict, "output")
         name = table.get("name")
         if name not in known or name in found:
             raise FozoError(
                 f"the request asks for the output {str(name)[:40]!r}; ask for {', '.join(known)}, each once"
             )
-        parameters = _table(table.get("parameters", {}), "parameters of an output")
-        found[name] = _flag({"binary_data": binary, **parameters}, "binary_data")
+        parameters = _typed(table.get("parameters", {}), dict, "parameters of an output")
+        found[name] = _typed(parameters.get("binary_data", binary), bool, "binary_data")
     return found
 
 
@@ -198,7 +196,7 @@ def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> 
         )
     if datatype == "BYTES" and len(shape) != 1 and shape[1:] != [1]:
         raise FozoError(f"the BYTES tensor has shape {shape}; give [pictures]")
-    size = _table(table.get("parameters", {}), "parameters of an input").get("binary_data_size")
+    size = _typed(table.get("parameters", {}), dict, "parameters of an input").get("binary_data_size")
     if size is None:
         if len(rest):
             raise FozoError(f"{len(rest)} bytes follow the JSON, but no input has a binary_data_size; give it")
@@ -268,12 +266,26 @@ class InferResponse:
 
 def write_response(response: InferResponse, request: InferRequest, spec: Spec, model: str) -> tuple[bytes, int | None]:
     """Write the body of a response, and return the length of its JSON if tensors follow it."""
+    logits = np.asarray(response.logits, dtype="<f4")
+    arrays = {LOGITS: logits, DRIFT: response.drift, ACCURACY: response.accuracy}
     outputs, tensors = list[dict[str, object]](), list[bytes]()
     for name, binary in request.outputs.items():
-        table, data = _write_tensor(name, binary, response, spec)
-        outputs.append(table)
-        if data is not None:
+        data: bytes | list[Any]
+        if name == LABELS:
+            labels = [spec.label(int(best)) for best in logits.argmax(axis=1)]
+            datatype, shape = "BYTES", [len(labels)]
+            data = (
+                b"".join(struct.pack("<I", len(text)) + text for text in map(str.encode, labels)) if binary else labels
+            )
+        else:
+            array = np.asarray(softmax(logits, axis=1) if name == PROBABILITIES else arrays[name], dtype="<f4")
+            datatype, shape = "FP32", list(array.shape)
+            data = array.tobytes() if binary else array.ravel().tolist()
+        values: dict[str, object] = {"data": data}
+        if isinstance(data, bytes):
             tensors.append(data)
+            values = {"parameters": {"binary_data_size": len(data)}}
+        outputs.append({"name": name, "datatype": datatype, "shape": shape, **values})
     payload: dict[str, object] = {"model_name": model, "model_version": "1", "outputs": outputs}
     if request.id:
         payload["id"] = request.id
@@ -296,28 +308,6 @@ def check_monitored(request: InferRequest, monitored: Sequence[str], model: str)
             raise FozoError(
                 f"{model} has no monitor that reports {name.replace('_', ' ')}; start the server with a --reference"
             )
-
-
-def _write_tensor(
-    name: str, binary: bool, response: InferResponse, spec: Spec
-) -> tuple[dict[str, object], bytes | None]:
-    logits = np.asarray(response.logits, dtype="<f4")
-    table: dict[str, object] = {"name": name, "datatype": "FP32"}
-    if name == LABELS:
-        labels = [spec.label(int(best)) for best in logits.argmax(axis=1)]
-        table |= {"datatype": "BYTES", "shape": [len(labels)]}
-        if not binary:
-            return {**table, "data": labels}, None
-        data = b"".join(struct.pack("<I", len(text)) + text for text in (label.encode() for label in labels))
-    else:
-        if name == PROBABILITIES:
-            logits = softmax(logits, axis=1)
-        numbers = np.asarray({DRIFT: response.drift, ACCURACY: response.accuracy}.get(name, logits), dtype="<f4")
-        table["shape"] = list(numbers.shape)
-        if not binary:
-            return {**table, "data": numbers.ravel().tolist()}, None
-        data = numbers.tobytes()
-    return {**table, "parameters": {"binary_data_size": len(data)}}, data
 
 
 def model_metadata(name: str, spec: Spec, platform: str, monitored: Sequence[str]) -> dict[str, object]:

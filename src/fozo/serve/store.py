@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from fozo.io import disk_errors, locked, read_json, remove_temporary_files, writ
 from fozo.types import LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 KIND, VERSION = "camera", 1
 HEADER_FILE = "camera.json"
@@ -41,18 +41,23 @@ def folder_name(name: str) -> str:
     return f"{harmless}-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"
 
 
+def hold(path: Path, error: FozoError) -> ExitStack:
+    """Lock a folder, made if need be, until the result is closed; raise ``error`` if another process holds it."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path))
+        except FozoError as cause:
+            raise (error if path.is_dir() else cause) from cause.__cause__
+        return stack.pop_all()
+
+
 class CameraFolder:
     """One camera's folder, locked by this process until it is closed."""
 
     def __init__(self, path: Path, camera: str) -> None:
         self.path, self.camera, self.generation = path, camera, 0
-        self._lock = ExitStack()
-        try:
-            self._lock.enter_context(locked(path))
-        except FozoError as error:
-            raise CameraInUse(
-                f"another server that uses {path.parent} has the camera {camera!r}; try again in a while"
-            ) from error
+        sentence = f"another server that uses {path.parent} has the camera {camera!r}; try again in a while"
+        self._lock = hold(path, CameraInUse(sentence))
 
     def header(self) -> dict[str, Any] | None:
         """What ``camera.json`` says, or ``None`` for a new camera."""
@@ -122,16 +127,3 @@ class StateFolder:
         with suppress(OSError):
             remove_temporary_files(folder.path)
         return folder
-
-
-@contextmanager
-def claim(state: Path) -> Iterator[None]:
-    """Lock a whole state folder for this process."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(state))
-        except FozoError as error:
-            if not state.is_dir():
-                raise
-            raise FozoError(f"another server keeps its cameras in {state}; stop it, or give another --state") from error
-        yield

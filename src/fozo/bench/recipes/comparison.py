@@ -13,13 +13,8 @@ from dataclasses import replace
 from fozo.bench.plan import AVERAGE, TUNED, Experiment, Methods, Recipe, StreamPlan, grid
 from fozo.data.corruptions import EXTRA_KINDS, KINDS
 from fozo.data.groups import HELD_OUT
-from fozo.methods.deyo import DeYOConfig
-from fozo.methods.eata import EATAConfig
-from fozo.methods.foa import FOAConfig
 from fozo.methods.fozo import FOZOConfig
-from fozo.methods.sar import SARConfig
-from fozo.methods.tent import TentConfig
-from fozo.methods.zoa import ZOAConfig
+from fozo.methods.registry import method_class
 from fozo.types import Value
 
 FAMILIES = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")  # one corruption of each family
@@ -41,6 +36,7 @@ METHODS: Methods = {
     "PEA": ("pea", {}),
     "CAZO": ("cazo", {}),
 }
+PLAIN_AND_ALIGN: Methods = {label: METHODS[label] for label in ("NoAdapt", "Align")}
 ONCE: Methods = {label: method for label, method in METHODS.items() if label != "FOZO (paper)"}
 TWO_PASSES: Methods = {"Align, {passes} passes": ("align", {"passes": 2})}
 
@@ -86,23 +82,14 @@ BATCHES = Recipe(  # an hour; PEA at B = 1 may end because its logits are not fi
     cost="95,000 passes",
     calibration=512,
     rows=grid(
-        {
-            "NoAdapt": ("noadapt", {}),
-            "Align": ("align", {}),
-            **TWO_PASSES,
-            "Align, passes = auto": ("align", {"passes": "auto"}),
-            **ONCE,
-        },
+        {**PLAIN_AND_ALIGN, **TWO_PASSES, "Align, passes = auto": ("align", {"passes": "auto"}), **ONCE},
         {f"B = {size}": replace(BATCHES_PLAN, batch_size=size) for size in (1, 8, 32, 128)},
     ),
 )
 
 MORE = (2, 4, 8, 28)
-PASSES: dict[str, tuple[int, ...]] = {
-    "NoAdapt": (), "LAME": (), "T3A": (), "FOA": MORE, "ZOA": MORE, "FOZO": MORE, "Align": (1, *MORE),
-    "TENT": (), "EATA": (), "SAR": (), "DeYO": (), "NEO": (), "GAIN": (), "PEA": (2, 4, 8), "CAZO": (3, 9, 41),
-}  # fmt: skip
-"""Passes of each method, which is called like its label; none where they cannot be chosen."""
+PASSES = {"FOA": MORE, "ZOA": MORE, "FOZO": MORE, "Align": (1, *MORE), "PEA": (2, 4, 8), "CAZO": (3, 9, 41)}
+"""Passes of the methods whose passes can be chosen."""
 
 
 def _passes(name: str, n: int) -> Experiment:
@@ -117,8 +104,8 @@ PER_PASS = Recipe(  # 35 minutes
     calibration=512,
     rows=tuple(
         _passes(name, n) if n else Experiment(name, name.lower(), {}, SHORT)
-        for name, passes in PASSES.items()
-        for n in passes or (0,)
+        for name in ONCE
+        for n in PASSES.get(name, (0,))
     ),
 )
 
@@ -144,6 +131,12 @@ DOWN = (1 / 16, 0.25, 1.0, 4.0)
 NEVER = 1e9  # a jump of PEA's distances that none reaches: its rule of jumps is off
 
 
+def _scaled(method: str, factors: tuple[float, ...], option: str = "rate", name: str = "", **other: Value) -> Methods:
+    """Rows of a method with an option at several times its published value."""
+    value = getattr(method_class(method.lower()).configure(None, {}), option)
+    return {f"{method}{name} x {k:g}": (method.lower(), {**other, option: k * value}) for k in factors}
+
+
 def _fozo(factor: float) -> Mapping[str, Value]:
     schedule = FOZOConfig().schedule
     scaled = ("epsilon", "epsilon_min", "rate", "rate_step", "rate_min", "rate_max", "rate_at_jump")
@@ -152,13 +145,13 @@ def _fozo(factor: float) -> Mapping[str, Value]:
 
 GRID: Methods = {
     "NoAdapt": ("noadapt", {}),
-    **{f"TENT x {k:g}": ("tent", {"rate": k * TentConfig().rate}) for k in UP},
-    **{f"EATA x {k:g}": ("eata", {"rate": k * EATAConfig().rate}) for k in UP},
-    **{f"DeYO x {k:g}": ("deyo", {"rate": k * DeYOConfig().rate}) for k in UP},
-    **{f"SAR x {k:g}": ("sar", {"rate": k * SARConfig().rate}) for k in UP},
-    **{f"ZOA x {k:g}": ("zoa", {"passes": 2, "rate": k * ZOAConfig().rate}) for k in DOWN},
+    **_scaled("TENT", UP),
+    **_scaled("EATA", UP),
+    **_scaled("DeYO", UP),
+    **_scaled("SAR", UP),
+    **_scaled("ZOA", DOWN, passes=2),
     **{f"FOZO x {k:g}": ("fozo", _fozo(k)) for k in DOWN},
-    **{f"FOA, weight x {k:g}": ("foa", {"passes": 2, "weight": k * FOAConfig().weight}) for k in UP},
+    **_scaled("FOA", UP, "weight", ", weight", passes=2),
     "NEO": ("neo", {}),
     **{f"NEO, rate {rate:g}": ("neo", {"average": "ema", "rate": rate}) for rate in (0.1, 0.2, 0.5, 0.8, 1.0)},
     **{f"GAIN, kappa {kappa:g}": ("gain", {"kappa": kappa}) for kappa in (1.0, 3.0, 10.0, 30.0, 100.0)},
@@ -196,8 +189,7 @@ CHOSEN = {
 """What did best in the recipe ``tuning``, of equals the smaller rate: NEO did as well at 0.8 as at 1, TENT and DeYO at
 a quarter of their rates as at the published ones, at which they collapse on longer streams."""
 MANY: Methods = {  # of more than four passes, on four corruptions, beside a NoAdapt and an Align of their own
-    "NoAdapt": ("noadapt", {}),
-    "Align": ("align", {}),
+    **PLAIN_AND_ALIGN,
     "FOA, {passes} passes": ("foa", {"passes": 28}),
     "ZOA, {passes} passes": ("zoa", {"passes": 28}),
     "FOZO, {passes} passes": ("fozo", {"passes": 28}),

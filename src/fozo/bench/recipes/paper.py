@@ -8,6 +8,8 @@ is in the data. Hours are of the paper's RTX 4090; ``--images 2000`` shows the s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan
 from fozo.data.corruptions import KINDS
 from fozo.types import Value
@@ -17,17 +19,19 @@ COLUMNS = (*KINDS, AVERAGE, "seconds", "memory", "parameters")
 RTX = "The paper's times and memory are of an RTX 4090; compare ratios to NoAdapt, not seconds."
 
 
-def _rows(table: str, quantise: str = "") -> tuple[Experiment, ...]:
-    """Read Table 1, 2 or 3: lines of label, method and passes, and the numbers as they stand (Table 3: no costs)."""
+def _rows(
+    table: str, columns: tuple[str, ...], stream: StreamPlan = FIVE_K, quantise: str = ""
+) -> tuple[Experiment, ...]:
+    """Read lines of label, method, passes and other options, and the paper's numbers, if any, as they stand."""
     found = []
     for line in table.strip().splitlines():
         label, method, numbers = (part.strip() for part in line.split("|"))
+        name, *words = method.split()
+        options: dict[str, Value] = {"passes": int(words[0])} if words else {}
+        options |= {option: float(value) for option, value in (word.split("=") for word in words[1:])}
+        paper = dict(zip(columns, map(float, numbers.split()), strict=True)) if numbers else {}
         label = label.replace("(FP)", "(FP={passes})")
-        name, *passes = method.split()
-        options: dict[str, Value] = {"passes": int(passes[0])} if passes else {}
-        columns = COLUMNS[: len(KINDS) + 1] if quantise else COLUMNS
-        paper = dict(zip(columns, map(float, numbers.split()), strict=True))
-        found.append(Experiment(label, name, options, FIVE_K, paper=paper, quantise=quantise))
+        found.append(Experiment(label, name, options, stream, paper=paper, quantise=quantise))
     return tuple(found)
 
 
@@ -57,34 +61,56 @@ T3A     | t3a     | 56.0 56.4 57.8 42.3 36.1 53.0 43.7 62.3 58.2 56.4 77.3 11.1 
 FOA     | foa 2   | 56.5 56.5 57.3 47.7 36.2 53.1 45.1 63.2 64.6 69.9 77.4 48.6 46.0 66.2 67.6 57.07
 ZOA     | zoa 2   | 57.1 56.8 57.7 47.8 37.6 54.1 46.7 63.4 62.9 65.3 77.4 46.2 46.1 67.0 67.4 56.91
 FOZO    | fozo 2  | 57.5 56.6 57.7 49.3 38.3 54.1 47.7 64.1 64.7 68.1 77.1 51.4 48.5 66.6 68.2 58.00
+Align   | align   |
 """
-TABLE4 = {
-    "NoAdapt": {"R": 59.5, "Sketch": 44.9},
-    "LAME": {"R": 58.9, "Sketch": 44.4},
-    "T3A": {"R": 55.1, "Sketch": 48.3},
-    "FOA": {"R": 63.2, "Sketch": 49.7},
-    "ZOA": {"R": 63.6, "Sketch": 49.8},
-    "FOZO": {"R": 64.1, "Sketch": 50.5},
-}
+TABLE4 = """
+NoAdapt | noadapt | 59.5 44.9
+LAME    | lame    | 58.9 44.4
+T3A     | t3a     | 55.1 48.3
+FOA     | foa 2   | 63.2 49.7
+ZOA     | zoa 2   | 63.6 49.8
+FOZO    | fozo 2  | 64.1 50.5
+"""
+TABLE5 = """
+NoAdapt                  | noadapt                            | 55.1
+Entropy only             | fozo 28 weight=0 schedule.decay=1  | 57.3
++ Deep-shallow alignment | fozo 28 schedule.decay=1           | 60.1
++ Dynamic perturbation   | fozo 28                            | 62.7
+"""
+FIGURE1 = """
+FOZO (base) | fozo 26 schedule.decay=1 | 59.5 59.6 60.0 60.6 60.9 61.3 61.7 62.0 62.3 62.5 62.8 63.0 63.2 63.3 63.4
+FOA         | foa 28                   | 58.0 59.0 60.5 61.6 62.4 63.1 63.6 64.1 64.4 64.7 64.9 65.1 65.4 65.5 65.7
+ZOA         | zoa 28                   | 58.7 59.7 61.2 62.5 63.4 63.8 64.1 64.3 64.6 64.8 65.0 65.1 65.2 65.3 65.4
+FOZO        | fozo 26                  | 59.5 59.8 61.7 63.0 63.7 64.3 64.8 65.2 65.5 65.7 66.0 66.2 66.3 66.4 66.6
+"""
+BUDGETS = tuple(f"{100 * step} s" for step in range(15))
+FIGURE_E1 = """
+FOA  | foa 28  |
+ZOA  | zoa 28  |
+FOZO | fozo 26 |
+"""
 SETS = {"R": "imagenet-r", "Sketch": "imagenet-sketch", "V2": "imagenet-v2"}
 
 
-def _table4(label: str, column: str) -> Experiment:
-    options: dict[str, Value] = {"passes": 2} if label in ("FOA", "ZOA", "FOZO") else {}
-    if (label, column) == ("FOA", "R"):
-        options["weight"] = 0.2  # FOA's lambda on ImageNet-R, as its authors have it
-    paper = {name: number for name, number in TABLE4[label].items() if name == column}
+def _on_set(row: Experiment, column: str) -> Experiment:
+    """A row of Table 4 on one image set."""
+    # FOA's lambda on ImageNet-R is 0.2, as its authors have it.
+    options = {**row.options, "weight": 0.2} if (row.label, column) == ("FOA", "R") else row.options
     stream = StreamPlan(data=SETS[column], kinds=("clean",))
-    return Experiment(label, label.lower(), options, stream, column, paper=paper)
+    paper = {name: number for name, number in row.paper.items() if name == column}
+    return replace(row, options=options, stream=stream, column=column, paper=paper)
 
 
-def _table5(label: str, average: float, **options: Value) -> Experiment:
-    method = "fozo" if options else "noadapt"
-    return Experiment(label, method, options, FIVE_K, paper={AVERAGE: average})
+SWEEPS = """
+1 | decay factor          | alpha  | 12 | schedule.decay     | 59.13 59.15 59.04 59.34 59.33 59.45 59.47 59.50 59.52
+2 | moving average factor | beta   | 12 | schedule.ema_decay | 59.02 59.05 59.14 59.23 59.27 59.26 59.38 59.50 59.52
+3 | trade-off             | lambda | 15 | weight             | 59.31 59.30 59.35 59.52 59.50 59.34 59.30 59.27 59.16
+"""
 
 
-def _sweep(number: int, what: str, symbol: str, equation: int, option: str, numbers: str) -> Recipe:
+def _sweep(line: str) -> Recipe:
     """Table D.1, D.2 or D.3: FOZO at two passes, with an option going from 0.1 to 0.9."""
+    table, what, symbol, equation, option, numbers = (part.strip() for part in line.split("|"))
     rows = tuple(
         Experiment(
             f"{symbol} = {tenth / 10}", "fozo", {"passes": 2, option: tenth / 10}, FIVE_K,
@@ -92,13 +118,8 @@ def _sweep(number: int, what: str, symbol: str, equation: int, option: str, numb
         )
         for tenth, number in enumerate(numbers.split(), start=1)
     )  # fmt: skip
-    title = f"Table D.{number}: {what} {symbol} of Eq. {equation}, ImageNet-C (5k, level 5), continual, 2 passes"
-    return Recipe(f"tableD{number}", title, rows, cost="1.35 million passes")
-
-
-def _figure1(label: str, method: str, numbers: str, **options: Value) -> Experiment:
-    paper = {f"{100 * step} s": float(number) for step, number in enumerate(numbers.split())}
-    return Experiment(label, method, options, StreamPlan(scenario="episodic", images=50_000), paper=paper)
+    title = f"Table D.{table}: {what} {symbol} of Eq. {equation}, ImageNet-C (5k, level 5), continual, 2 passes"
+    return Recipe(f"tableD{table}", title, rows, cost="1.35 million passes")
 
 
 def _figure3(axis: str, x: int, paper: dict[int, float], batch_size: int = 64, **options: Value) -> Experiment:
@@ -107,22 +128,20 @@ def _figure3(axis: str, x: int, paper: dict[int, float], batch_size: int = 64, *
     return Experiment(f"{axis} = {x}", "fozo", {"passes": 28, **options}, noise, x=x, axis=axis, paper=known)
 
 
-MIXED = StreamPlan(scenario="mixed", images=334)
-
 RECIPES = (
     Recipe(  # 20 minutes
         name="table1",
         title="Table 1: forward-only methods on ImageNet-C (5k, level 5), continual",
         cost="675,000 passes",
         note=RTX,
-        rows=_rows(TABLE1),
+        rows=_rows(TABLE1, COLUMNS),
     ),
     Recipe(  # 3 hours
         name="table2",
         title="Table 2: backpropagation and 26-28 forward passes on ImageNet-C (5k, level 5), continual",
         cost="8.8 million passes",
         note=RTX,
-        rows=_rows(TABLE2),
+        rows=_rows(TABLE2, COLUMNS),
     ),
     # The model is quantised first, on 32 of the clean images that are not in the stream. An INT8 file as --model is run
     # as it is; leave ZOA out there (--methods), because it changes LayerNorms, which ONNX files keep to themselves.
@@ -131,14 +150,14 @@ RECIPES = (
         title="Table 3: forward-only methods on an 8-bit model, ImageNet-C (5k, level 5), continual",
         cost="750,000 passes",
         note="The paper does not say how many passes FOA, ZOA and FOZO make here; two are taken, as in its Table 1.",
-        rows=(*_rows(TABLE3, "ptq4vit8"), Experiment("Align", "align", stream=FIVE_K, quantise="ptq4vit8")),
+        rows=_rows(TABLE3, COLUMNS[: len(KINDS) + 1], quantise="ptq4vit8"),
     ),
     Recipe(
         name="table4",
         title="Table 4: ImageNet-R, ImageNet-Sketch and ImageNet-V2",
         cost="820,000 passes",
         note="Sets whose folder is not given are left out. The paper has no numbers for ImageNet-V2.",
-        rows=tuple(_table4(label, column) for label in TABLE4 for column in SETS),
+        rows=tuple(_on_set(row, column) for row in _rows(TABLE4, ("R", "Sketch")) for column in SETS),
     ),
     Recipe(  # 2 hours
         name="table5",
@@ -146,21 +165,9 @@ RECIPES = (
         cost="6.4 million passes",
         note="The paper does not give the passes; its last row equals FOZO at 28 in Table 2. Its NoAdapt is 55.1 here "
         "and 55.57 in Table 1. Without dynamic perturbation, epsilon stays at 0.5.",
-        rows=(
-            _table5("NoAdapt", 55.1),
-            _table5("Entropy only", 57.3, passes=28, weight=0.0, **{"schedule.decay": 1.0}),
-            _table5("+ Deep-shallow alignment", 60.1, passes=28, **{"schedule.decay": 1.0}),
-            _table5("+ Dynamic perturbation", 62.7, passes=28),
-        ),
+        rows=_rows(TABLE5, (AVERAGE,)),
     ),
-    _sweep(
-        1, "decay factor", "alpha", 12, "schedule.decay", "59.13 59.15 59.04 59.34 59.33 59.45 59.47 59.50 59.52"
-    ),
-    _sweep(
-        2, "moving average factor", "beta", 12, "schedule.ema_decay",
-        "59.02 59.05 59.14 59.23 59.27 59.26 59.38 59.50 59.52",
-    ),
-    _sweep(3, "trade-off", "lambda", 15, "weight", "59.31 59.30 59.35 59.52 59.50 59.34 59.30 59.27 59.16"),
+    *map(_sweep, SWEEPS.strip().splitlines()),
     Recipe(  # a day
         name="figure1",
         title="Figure 1 / Table C.1: accuracy against time, ImageNet-C (50k, level 5), episodic",
@@ -168,21 +175,7 @@ RECIPES = (
         note="The paper's budgets are seconds of an RTX 4090, of which FOZO needs 1400 for one corruption; ours are "
         "put on the same scale by counting FOZO's own run as 1400 s. The accuracy at a budget is that of all images "
         "so far.",
-        rows=(
-            _figure1(
-                "FOZO (base)", "fozo", "59.5 59.6 60.0 60.6 60.9 61.3 61.7 62.0 62.3 62.5 62.8 63.0 63.2 63.3 63.4",
-                passes=26, **{"schedule.decay": 1.0},
-            ),
-            _figure1(
-                "FOA", "foa", "58.0 59.0 60.5 61.6 62.4 63.1 63.6 64.1 64.4 64.7 64.9 65.1 65.4 65.5 65.7", passes=28
-            ),
-            _figure1(
-                "ZOA", "zoa", "58.7 59.7 61.2 62.5 63.4 63.8 64.1 64.3 64.6 64.8 65.0 65.1 65.2 65.3 65.4", passes=28
-            ),
-            _figure1(
-                "FOZO", "fozo", "59.5 59.8 61.7 63.0 63.7 64.3 64.8 65.2 65.5 65.7 66.0 66.2 66.3 66.4 66.6", passes=26
-            ),
-        ),
+        rows=_rows(FIGURE1, BUDGETS, StreamPlan(scenario="episodic", images=50_000)),
     ),
     Recipe(  # 7 hours
         name="figure3",
@@ -200,10 +193,6 @@ RECIPES = (
         cost="410,000 passes",
         note="The paper shows curves and no numbers: FOZO should end above ZOA and FOA. 5000 images are drawn there "
         "from all corruptions; here every corruption gives the same 334.",
-        rows=(
-            Experiment("FOA", "foa", {"passes": 28}, MIXED),
-            Experiment("ZOA", "zoa", {"passes": 28}, MIXED),
-            Experiment("FOZO", "fozo", {"passes": 26}, MIXED),
-        ),
+        rows=_rows(FIGURE_E1, (), StreamPlan(scenario="mixed", images=334)),
     ),
-)  # fmt: skip
+)

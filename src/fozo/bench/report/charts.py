@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from fozo.bench.gains import signed
+from fozo.bench.gains import Gain, signed
 from fozo.bench.report.render import draw
 
 SIDE = 1000  # both sides of a drawing, in its own units
@@ -52,19 +52,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of :func:`forest`: a difference, its interval, and what it is the mean of."""
+    """A row of :func:`forest`: a difference, and what it is the mean of."""
 
     label: str
-    value: float
-    low: float | None
-    high: float | None
+    gain: Gain
     marks: Sequence[float]
     colour: int
     square: bool = False  # whether its point is a square: the second of two rows of one colour
-
-    @property
-    def significant(self) -> bool:
-        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
@@ -152,9 +146,9 @@ def forest(title: str, rows: Sequence[Row], note: str) -> Markup:
     A significant difference (its interval excludes zero) is filled, another hollow and marked ``n.s.``. The axis holds
     all intervals and most of the marks; those beyond it are drawn at its ends.
     """
-    values = [x for row in rows for x in (row.value, row.low, row.high) if x is not None]
-    if not values:
+    if not rows:
         return Markup()
+    values = [x for row in rows for x in (row.gain.value, *row.gain.ends)]
     marks = sorted(x for row in rows for x in row.marks)
     most = marks[len(marks) // 20 : len(marks) - len(marks) // 20]
     low, high = _range([0.0, *values, *most])

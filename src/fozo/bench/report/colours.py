@@ -1,7 +1,7 @@
 """The one table of colours: a method has the same one in every chart of every page, and in the pictures of the docs.
 
 light, dark = COLOURS["Align"]          # for a picture with colours of its own
-indices = assign(labels)                 # for a page: the class of a curve is ``c{index}``, see :func:`css`
+indices = assign(labels)                 # for a page: the class of a curve is ``c{index}``, see base.html.j2
 """
 
 from __future__ import annotations
@@ -60,11 +60,3 @@ def assign(labels: Iterable[str]) -> dict[str, int]:
     others = [label for label in listed if label not in indices]
     indices |= {label: free[i % len(free)] for i, label in enumerate(others)}
     return {label: indices[published(label)] for label in every}
-
-
-def css() -> str:
-    """Classes ``c0``, ``c1`` and so on, which set ``--c`` to the palette's colours: the dark ones on dark screens."""
-    light, dark = (
-        " ".join(f".c{index} {{ --c: {colour[side]}; }}" for index, colour in enumerate(PALETTE)) for side in (0, 1)
-    )
-    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} }}\n"

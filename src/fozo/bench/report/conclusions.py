@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fozo.bench.gains import BASE, Gain, Gains, gains, signed
+from fozo.bench.gains import BASE, Gain, Gained, Gains, gains, signed
 from fozo.bench.plan import AVERAGE
 from fozo.bench.report.figures import MAX_COLUMNS, over_columns
 from fozo.bench.store import Group
@@ -14,15 +14,13 @@ SIDES = {1: "significantly above", 0: "not significantly different", -1: "signif
 UNKNOWN = "without an interval"
 
 
-def conclusions(group: Group, gained: Mapping[str, Mapping[str, Gains]]) -> dict[str, str]:
+def conclusions(group: Group, gained: Gained) -> dict[str, str]:
     """Conclude for every column of a table, or for the mean over them where there are many."""
-    sides = list(dict.fromkeys(run.experiment.column for run in group.runs))
-    if len(sides) > MAX_COLUMNS:
-        made, short = over_columns(gained)
-        whole = {label: each for label, each in made.items() if label not in short}
-        return {AVERAGE: f"On average over {len(sides)} columns: {_against_base(whole)}"} if whole else {}
+    if len(group.columns) > MAX_COLUMNS:
+        whole = {label: each for label, each in over_columns(gained).items() if len(each.values) == len(gained)}
+        return {AVERAGE: f"On average over {len(group.columns)} columns: {_against_base(whole)}"} if whole else {}
     found = {}
-    for side in sides:
+    for side in group.columns:
         best, rows = _best_row(group, side), gained.get(side, {})
         both = [best, _against_base(rows)] if len(rows) > 1 else [best]  # with one row the first sentence says it all
         if text := " ".join(filter(None, both)):

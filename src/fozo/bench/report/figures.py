@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 from markupsafe import Markup
 
-from fozo.bench.gains import BASE, Gains, by_method
-from fozo.bench.measures import BatchRecord, within_domains
+from fozo.bench.gains import BASE, Gained, Gains, by_method
+from fozo.bench.measures import BatchRecord, Interval, within_domains
 from fozo.bench.plan import AVERAGE, TUNED
 from fozo.bench.report.charts import Row, Series, Span, forest, line_chart
 from fozo.bench.report.tables import Table, full_name
@@ -21,19 +22,19 @@ STRONG = 6
 WINDOW = 128  # fewest images that a point of an accuracy over time is of, in whole batches
 WINDOWS = 4  # points of a domain, at most
 FEWEST_BATCHES = 4  # batches of a domain without which there is no curve to be seen in it
+Points: TypeAlias = tuple[Sequence[float], Sequence[float]]  # of a curve: x, y
 
 
-def charts(
-    group: Group, table: Table, gained: Mapping[str, Mapping[str, Gains]], colours: Mapping[str, int]
-) -> dict[str, list[Markup]]:
+def charts(group: Group, table: Table, gained: Gained, colours: Mapping[str, int]) -> dict[str, list[Markup]]:
     """Draw what there is to be seen of a group, by column of its table; charts that would be empty are left out."""
     sweeps = list(dict.fromkeys(run.experiment.axis for run in group.runs if run.experiment.x is not None))
     if sweeps:
         return {AVERAGE: [_sweep(group, table, axis) for axis in sweeps]}
-    sides = list(dict.fromkeys(run.experiment.column for run in group.runs))
+    sides = group.columns
     if len(sides) > MAX_COLUMNS:
-        made, short = over_columns(gained)
-        return {AVERAGE: [gain_chart(made, short, colours, f"the mean over {len(sides)} columns")]}
+        return {
+            AVERAGE: [gain_chart(over_columns(gained), colours, f"the mean over {len(sides)} columns", len(gained))]
+        }
     found = {}
     for side in sides:
         runs = {label: group.of(label, side)[0] for label in group.labels if group.of(label, side)}
@@ -41,7 +42,7 @@ def charts(
         own = gained.get(side, {})
         clean = any("clean" in each.values for each in own.values())
         mean = f"the mean over corruptions{' and clean images' if clean else ''}"
-        drawn = [gain_chart(own, {}, colours, mean), over_stream(runs, colours, severity)]
+        drawn = [gain_chart(own, colours, mean), over_stream(runs, colours, severity)]
         drawn.append(domain_chart(own, colours, severity))
         if len(sides) == 1:
             drawn.append(passes_chart(runs, colours))
@@ -49,28 +50,26 @@ def charts(
     return found
 
 
-def over_columns(gained: Mapping[str, Mapping[str, Gains]]) -> tuple[dict[str, Gains], dict[str, int]]:
-    """Take a table's columns as the parts of one gain a row; say of how many columns those are that miss some."""
-    labels = dict.fromkeys(label for rows in gained.values() for label in rows)
-    made, short = {}, {}
-    for label in labels:
-        columns = {column: rows[label] for column, rows in gained.items() if label in rows}
-        made[label] = Gains({c: g.mean.value for c, g in columns.items()}, {c: g.drawn for c, g in columns.items()})
-        if len(columns) < len(gained):
-            short[label] = len(columns)
-    return made, short
+def over_columns(gained: Gained) -> dict[str, Gains]:
+    """Take a table's columns as the parts of one gain a row."""
+    found = {}
+    for label in dict.fromkeys(label for rows in gained.values() for label in rows):
+        own = {column: rows[label] for column, rows in gained.items() if label in rows}
+        found[label] = Gains({c: g.mean.value for c, g in own.items()}, {c: g.drawn for c, g in own.items()})
+    return found
 
 
-def gain_chart(gained: Mapping[str, Gains], short: Mapping[str, int], colours: Mapping[str, int], mean: str) -> Markup:
-    """Draw what each row gained: the best method first, tuned rows behind the published ones."""
+def gain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], mean: str, columns: int = 0) -> Markup:
+    """Draw what each row gained: the best method first, tuned rows behind the published ones.
+
+    A row that lacks some of the ``columns`` says how many it has.
+    """
     rows = []
     for label in by_method({label: each.mean.value for label, each in gained.items()}):
-        each, gain = gained[label], gained[label].mean
-        low, high = (None, None) if gain.within is None else (gain.within.low, gain.within.high)
-        name = f"{label} ({short[label]} columns)" if label in short else label
-        parts = list(each.values.values())
+        parts = list(gained[label].values.values())
+        name = f"{label} ({len(parts)} columns)" if len(parts) < columns else label
         marks = parts if len(parts) > 1 else []
-        rows.append(Row(name, gain.value, low, high, marks, colours[label], label.endswith(TUNED)))
+        rows.append(Row(name, gained[label].mean, marks, colours[label], label.endswith(TUNED)))
     note = "points of accuracy; bar: 95 % interval; n.s. and hollow: not significant (it includes zero)"
     if any(row.marks for row in rows):
         note += f"; dot: {mean}, thin marks: each of them"
@@ -79,30 +78,33 @@ def gain_chart(gained: Mapping[str, Gains], short: Mapping[str, int], colours: M
     return forest(f"Gain over {BASE}", rows, note)
 
 
-def strong(runs: Mapping[str, Run]) -> list[str]:
-    """Choose the rows that are drawn in front: the best, and the base."""
+def _curves(runs: Mapping[str, Run], colours: Mapping[str, int], points: Mapping[str, Points]) -> list[Series]:
+    """A curve for each row: the best rows and the base in front, the others faint behind them."""
     ranked = sorted(runs, key=lambda label: -runs[label].measures.average)
-    chosen = [label for label in ranked if label != BASE][: STRONG - 1]
-    return [label for label in runs if label in chosen or label == BASE]
+    front = {BASE, *[label for label in ranked if label != BASE][: STRONG - 1]}
+    order = sorted(runs, key=lambda label: label in front)
+    return [
+        Series(label, *points[label], colours[label], label.endswith(TUNED), faint=label not in front)
+        for label in order
+    ]
 
 
-def windows(records: Sequence[BatchRecord]) -> list[tuple[float, float]]:
+def windows(records: Sequence[BatchRecord]) -> Points:
     """Accuracy in percent within windows of whole batches, none of which reaches into another domain.
 
     Each is given with the middle of its images in the stream.
     """
-    found, seen = [], 0
+    middles, shares, seen = [], [], 0
+    most = WINDOWS if len({record.domain for record in records}) > 1 else 10 * WINDOWS
     for _, run in groupby(records, key=lambda record: record.domain):
         own = list(run)
-        images = sum(record.images for record in own)
-        most = WINDOWS if len({record.domain for record in records}) > 1 else 10 * WINDOWS
-        count = max(1, min(most, len(own), images // WINDOW))
+        count = max(1, min(most, len(own), sum(record.images for record in own) // WINDOW))
         for part in np.array_split(np.arange(len(own)), count):
-            some = [own[i] for i in part]
-            size = sum(record.images for record in some)
-            found.append((seen + size / 2, 100 * sum(record.correct for record in some) / size))
+            size = sum(own[i].images for i in part)
+            middles.append(seen + size / 2)
+            shares.append(100 * sum(own[i].correct for i in part) / size)
             seen += size
-    return found
+    return middles, shares
 
 
 def domain_spans(records: Sequence[BatchRecord], severity: int) -> list[Span]:
@@ -117,12 +119,7 @@ def domain_spans(records: Sequence[BatchRecord], severity: int) -> list[Span]:
 
 def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: int) -> Markup:
     read = {label: run.records() for label, run in runs.items()}
-    front = strong(runs)
-    order = [label for label in runs if label not in front] + front
-    series = []
-    for label in order:
-        x, y = zip(*windows(read[label]), strict=True)
-        series.append(Series(label, x, y, colours[label], label.endswith(TUNED), faint=label not in front))
+    series = _curves(runs, colours, {label: windows(records) for label, records in read.items()})
     spans = domain_spans(next(iter(read.values())), severity)
     if len(spans) > 40:  # a stream that comes back again and again: names would not be read
         spans = []
@@ -139,10 +136,8 @@ def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severi
     for index, label in enumerate(labels):
         found = [gained[label].of(name) for name in names]
         x = [i + (index + 1) / (len(labels) + 1) for i in range(len(names))]
-        within = [each.within for each in found if each.within is not None]
-        whole = within if len(within) == len(found) else []
-        low, high = [each.low for each in whole], [each.high for each in whole]
         values = [each.value for each in found]
+        low, high = _band([each.within for each in found])
         series.append(Series(label, x, values, colours[label], label.endswith(TUNED), low=low, high=high))
     which = "" if len(labels) == len(gained) else f", the {len(labels)} best rows of {len(gained)}"
     title = f"Gain over {BASE} under each corruption{which}"
@@ -151,33 +146,33 @@ def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severi
     return line_chart(title, series, "", unit, dots=True, lines=False, spans=spans)
 
 
+def _band(within: Sequence[Interval | None]) -> tuple[list[float], list[float]]:
+    """The lower and the upper ends of intervals; none, unless every point has one."""
+    whole = [each for each in within if each is not None]
+    return ([each.low for each in whole], [each.high for each in whole]) if len(whole) == len(within) else ([], [])
+
+
 def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> Markup:
     """Draw how fast a domain is learnt, against what it costs; nothing where domains are of a batch or two."""
-    front = strong(runs)
-    curves = {label: within_domains(run.records(), run.costs()) for label, run in runs.items()}
-    lengths = {label: min(len(spent) for _, spent, _ in each) for label, each in curves.items()}
-    if min(lengths.values()) < FEWEST_BATCHES:
+    points: dict[str, Points] = {}
+    for label, run in runs.items():
+        _, spent, reached = zip(*within_domains(run.records(), run.costs()), strict=True)
+        length = min(map(len, spent))
+        x, y = (np.mean([curve[:length] for curve in curves], axis=0).tolist() for curves in (spent, reached))
+        points[label] = x, y
+    if min(len(spent) for spent, _ in points.values()) < FEWEST_BATCHES:
         return Markup()
-    series = []
-    for label in [label for label in runs if label not in front] + front:
-        length = lengths[label]
-        spent = np.mean([spent[:length] for _, spent, _ in curves[label]], axis=0)
-        reached = np.mean([accuracy[:length] for _, _, accuracy in curves[label]], axis=0)
-        dashed, faint = label.endswith(TUNED), label not in front
-        series.append(Series(label, spent.tolist(), reached.tolist(), colours[label], dashed, faint))
     title = "How fast a corruption is learnt: accuracy of its images so far, mean over corruptions"
     x_label = "forward passes spent on it, logarithmic"
-    return line_chart(title, series, x_label, "accuracy (%)", log=True)
+    return line_chart(title, _curves(runs, colours, points), x_label, "accuracy (%)", log=True)
 
 
 def _sweep(group: Group, table: Table, axis: str) -> Markup:
     places = {run.experiment.label: run.experiment.x for run in group.runs if run.experiment.axis == axis}
     cells = {label: row[table.columns.index(AVERAGE)] for label, row in table.rows}
     points = [(x, cell) for label, x in places.items() if x is not None and (cell := cells[label]) is not None]
-    x = [x for x, _ in points]
-    lows, highs = ([end for _, cell in points if (end := getattr(cell, side)) is not None] for side in ("low", "high"))
-    lows, highs = (lows, highs) if len(lows) == len(highs) == len(x) else ([], [])
-    series = [Series("ours, with 95 % interval", x, [c.ours for _, c in points], 1, low=lows, high=highs)]
+    x, low, high = [x for x, _ in points], *_band([cell.within for _, cell in points])
+    series = [Series("ours, with 95 % interval", x, [cell.ours for _, cell in points], 1, low=low, high=high)]
     paper = [(x, cell.paper) for x, cell in points if cell.paper is not None]
     if paper:
         series.append(Series("paper", [x for x, _ in paper], [y for _, y in paper], 2, dashed=True))

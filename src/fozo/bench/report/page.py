@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from markupsafe import Markup
 
-from fozo.bench.gains import BASE, Gains, over_base
+from fozo.bench.gains import BASE, Gained, over_base
 from fozo.bench.plan import AVERAGE
 from fozo.bench.report import colours
 from fozo.bench.report.conclusions import conclusions
@@ -30,44 +30,27 @@ def write_report(root: Path, out: Path, images: Path | None = None) -> tuple[lis
     """
     check_output(out)
     groups = collect(root)
-    tables = [table_of(group, over_base(group)) for group in groups]
+    made = chapters({f"{group.recipe.name}-{number}": group for number, group in enumerate(groups)})
+    tables = [chapter.table for chapter in made]
     stale = [str(path.relative_to(root)) for store in stores(root) for path in store.stale()]
-    made = {
-        out: page(groups, stale, images),
+    pictures, severity = ([], None) if images is None else corrupted_pictures(images, groups)
+    values = {"chapters": made, "stale": stale, "pictures": pictures, "severity": severity}
+    texts = {
+        out: render("report.html", title="fozo: results", **values),
         out.with_suffix(".md"): render("tables.md", tables=tables),
         out.with_suffix(".csv"): comma_separated(tables),
         out.with_suffix(".tex"): render("tables.tex", tables=tables),
     }
-    for path, text in made.items():
+    for path, text in texts.items():
         write_page(path, text)
-    return list(made), stale
-
-
-def page(groups: Sequence[Group], stale: Sequence[str] = (), images: Path | None = None) -> str:
-    pictures, severity = ([], None) if images is None else corrupted_pictures(images, groups)
-    made = chapters({f"{group.recipe.name}-{number}": group for number, group in enumerate(groups)})
-    return render(
-        "report.html", title="fozo: results", chapters=made, stale=stale, pictures=pictures, severity=severity
-    )
+    return list(texts), stale
 
 
 def chapters(groups: Mapping[str, Group]) -> list[Chapter]:
     """Compare the rows of groups by id; a method has the same colour in all of them."""
     places = colours.assign(label for group in groups.values() for label in group.labels)
-    found = []
-    for id, group in groups.items():
-        gained = over_base(group)
-        found.append(Chapter(id, group, gained, table_of(group, gained), places))
-    return found
-
-
-@dataclass(frozen=True)
-class Part:
-    """What is said and drawn of one column of a table."""
-
-    heading: str
-    conclusion: str
-    charts: Sequence[Markup]
+    gained = {id: over_base(group) for id, group in groups.items()}
+    return [Chapter(id, each, gained[id], table_of(each, gained[id]), places) for id, each in groups.items()]
 
 
 @dataclass(frozen=True)
@@ -76,7 +59,7 @@ class Chapter:
 
     id: str
     group: Group
-    gained: Mapping[str, Mapping[str, Gains]]
+    gained: Gained
     table: Table
     colours: Mapping[str, int]
     base: ClassVar[str] = BASE
@@ -84,11 +67,12 @@ class Chapter:
     """Other models' numbers are shown beside the paper's, but not compared with them."""
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[tuple[str, str, Sequence[Markup]]]:
+        """Heading, conclusion and charts of each column."""
         drawn = charts(self.group, self.table, self.gained, self.colours)
         said = conclusions(self.group, self.gained)
         return [
-            Part("" if side == AVERAGE else side[:1].upper() + side[1:], said.get(side, ""), drawn.get(side, ()))
+            ("" if side == AVERAGE else side[:1].upper() + side[1:], said.get(side, ""), drawn.get(side, ()))
             for side in dict.fromkeys([*said, *drawn])
         ]
 

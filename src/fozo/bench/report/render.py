@@ -8,8 +8,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fozo.bench.report import colours
-from fozo.bench.report.tables import full_name, number, tex, words
+from fozo.bench.report.colours import PALETTE
+from fozo.bench.report.tables import full_name, number, tex
 from fozo.io import atomic_write, disk_errors
 
 
@@ -23,8 +23,8 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "full_name": full_name, "tex": tex, "words": words}
-    made.globals |= {"colours": Markup(colours.css())}
+    made.filters |= {"number": number, "full_name": full_name, "tex": tex}
+    made.globals |= {"palette": PALETTE}
     return made
 
 

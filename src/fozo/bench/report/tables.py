@@ -1,4 +1,4 @@
-"""The tables of a report as values, and their Markdown, CSV and LaTeX forms."""
+"""The tables of a report as values, and as CSV."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import TypeAlias
 
-from fozo.bench.gains import Gain, Gains
+from fozo.bench.gains import Gain, Gained, Gains
 from fozo.bench.measures import Interval, at_budget, within_domains
 from fozo.bench.store import Group, Run
 from fozo.data.corruptions import KINDS
 
 HEADINGS = "Gauss Shot Impul Defcs Gls Mtn Zm Snw Frst Fg Brt Cnt Els Px JPG"
 SHORT = dict(zip(KINDS, HEADINGS.split(), strict=True))  # the paper's headings, for tables on paper
-GAINS = ("gain", "gain_low", "gain_high")
-"""What the CSV calls the difference to the row that nothing adapts in, and the ends of its interval."""
+NUMBERS = ("ours", "low", "high", "std", "paper", "difference", "gain", "gain_low", "gain_high")  # columns of the CSV
 FULL_BUDGET = 1400.0  # seconds of the last budget of Table C.1, which is one corruption's run of FOZO
 
 
@@ -27,8 +26,7 @@ class Cell:
     """A number of ours, its interval, and the paper's."""
 
     ours: float
-    low: float | None = None
-    high: float | None = None
+    within: Interval | None = None
     std: float | None = None  # standard deviation over seeds, where there are several
     paper: float | None = None
     digits: int = 1
@@ -64,101 +62,84 @@ def full_name(domain: str, severity: int | None = None) -> str:
     return f"{name}, severity {level}" if level and level != str(severity) else name
 
 
-Columns: TypeAlias = dict[str, dict[str, Cell | None]]  # cells by column and row
-Number: TypeAlias = Callable[[Run], float]
+Column: TypeAlias = dict[str, Cell | None]  # by label of a row
 
 
-def _cell(
-    runs: Sequence[Run],
-    value: Number,
+def _column(
+    group: Group,
+    side: str,
     paper: str,
+    value: Callable[[Run], float | None],
     digits: int = 1,
     interval: Callable[[Run], Interval] | None = None,
-    gain: Gain | None = None,
-) -> Cell | None:
-    """Average a number over seeds; its interval reaches from the lowest to the highest of any seed's own."""
-    if not runs:
-        return None
-    values = [value(run) for run in runs]
-    within = [interval(run) for run in runs] if interval else []
-    return Cell(
-        mean(values),
-        min((each.low for each in within), default=None),
-        max((each.high for each in within), default=None),
-        stdev(values) if len(values) > 1 else None,
-        runs[0].experiment.paper.get(paper),
-        digits,
-        gain,
-    )
+    gains: Mapping[str, Gain] | None = None,
+) -> Column:
+    """Average a number of each row over seeds; its interval reaches from the lowest to the highest of any seed's own.
+
+    ``value`` is ``None`` of a run that lacks the number. ``paper`` is what the paper's number is found by.
+    """
+    column: Column = dict.fromkeys(group.labels)
+    for label in column:
+        found = [(run, number) for run in group.of(label, side) if (number := value(run)) is not None]
+        if found:
+            runs, numbers = zip(*found, strict=True)
+            own = [interval(run) for run in runs] if interval else []
+            within = Interval(min(each.low for each in own), max(each.high for each in own)) if own else None
+            std, published = stdev(numbers) if len(numbers) > 1 else None, runs[0].experiment.paper.get(paper)
+            column[label] = Cell(mean(numbers), within, std, published, digits, (gains or {}).get(label))
+    return column
 
 
-def table_of(group: Group, gained: Mapping[str, Mapping[str, Gains]] | None = None) -> Table:
+def table_of(group: Group, gained: Gained | None = None) -> Table:
     """Make the table that a recipe's paper counterpart has, with what else was measured to its right.
 
     Where there is one kind of stream, a column for each of its domains comes first, and what it cost last.
     ``gained`` is what :func:`fozo.bench.gains.over_base` gave, for tables that show it.
     """
-    gained = gained or {}
-    sides = list(dict.fromkeys(run.experiment.column for run in group.runs))
-    budgets = _budgets(group)
-    # Table C.1 has its budgets instead of domains.
-    alone = sides[0] if len(sides) == 1 else None
-    columns: Columns = {} if alone is None or budgets else _domains(group, alone, gained.get(alone, {}))
-    for side in sides:
-        found = gained.get(side, {})
-        columns[side] = {
-            label: _cell(
-                group.of(label, side), lambda r: r.measures.average, side, 2, lambda r: r.measures.average_interval,
-                found[label].mean if label in found else None,
-            )
-            for label in group.labels
-        }  # fmt: skip
+    columns, budgets, gained = dict[str, Column](), _budgets(group), gained or {}
+    alone = group.columns[0] if len(group.columns) == 1 else None
+    if alone is not None and not budgets:  # Table C.1 has its budgets instead of domains
+        columns |= _domains(group, alone, gained.get(alone, {}))
+    for side in group.columns:
+        means = {label: each.mean for label, each in gained.get(side, {}).items()}
+        columns[side] = _column(
+            group, side, side, lambda r: r.measures.average, 2, lambda r: r.measures.average_interval, means
+        )
     columns |= budgets
     if alone is not None:
         columns |= _costs(group, alone)
-    rows = tuple((label, tuple(columns[name][label] for name in columns)) for label in group.labels)
+    rows = tuple((label, tuple(column[label] for column in columns.values())) for label in group.labels)
     return Table(group.recipe.name, group.recipe.title, group.setting, tuple(columns), rows)
 
 
-def _domains(group: Group, side: str, gained: Mapping[str, Gains]) -> Columns:
+def _domains(group: Group, side: str, gained: Mapping[str, Gains]) -> dict[str, Column]:
     """A column for each domain, where there are several, under its full name."""
     domains = list(dict.fromkeys(domain for run in group.runs for domain in run.measures.domains))
     usual = group.runs[0].experiment.stream.severity
-    columns: Columns = {}
-    for domain in domains if len(domains) > 1 else ():
-        columns[full_name(domain, usual)] = {
-            label: _domain_cell(group.of(label, side), domain, gained.get(label)) for label in group.labels
-        }
-    return columns
+
+    def column(domain: str) -> Column:
+        gains = {label: each.of(domain) for label, each in gained.items() if domain in each.values}
+        return _column(
+            group, side, domain.partition("/")[0], lambda r: r.measures.domains.get(domain), 1,
+            lambda r: r.measures.domain_intervals[domain], gains,
+        )  # fmt: skip
+
+    return {full_name(domain, usual): column(domain) for domain in domains} if len(domains) > 1 else {}
 
 
-def _domain_cell(runs: Sequence[Run], domain: str, gained: Gains | None) -> Cell | None:
-    return _cell(
-        [run for run in runs if domain in run.measures.domains],
-        lambda r: r.measures.domains[domain],
-        domain.partition("/")[0],
-        interval=lambda r: r.measures.domain_intervals[domain],
-        gain=gained.of(domain) if gained is not None and domain in gained.values else None,
-    )
-
-
-def _costs(group: Group, side: str) -> Columns:
+def _costs(group: Group, side: str) -> dict[str, Column]:
     whole = all(float(run.measures.passes_per_image).is_integer() for run in group.runs)
-    columns: dict[str, tuple[Number, str, int]] = {
-        "Top-5": (lambda r: r.measures.top5, "", 1),
-        "ECE": (lambda r: r.measures.ece, "", 1),
-        "Passes": (lambda r: r.measures.passes_per_image, "", 0 if whole else 2),
-        "Time (s)": (lambda r: r.conditions.seconds, "seconds", 0),
-        "Memory (MiB)": (lambda r: r.conditions.memory / 2**20, "memory", 0),
-        "#Params": (lambda r: r.conditions.parameters, "parameters", 0),
-    }
     return {
-        name: {label: _cell(group.of(label, side), value, key, digits) for label in group.labels}
-        for name, (value, key, digits) in columns.items()
+        "Top-5": _column(group, side, "", lambda r: r.measures.top5),
+        "ECE": _column(group, side, "", lambda r: r.measures.ece),
+        "Passes": _column(group, side, "", lambda r: r.measures.passes_per_image, 0 if whole else 2),
+        "Time (s)": _column(group, side, "seconds", lambda r: r.conditions.seconds, 0),
+        "Memory (MiB)": _column(group, side, "memory", lambda r: r.conditions.memory / 2**20, 0),
+        "#Params": _column(group, side, "parameters", lambda r: r.conditions.parameters, 0),
     }
 
 
-def _budgets(group: Group) -> Columns:
+def _budgets(group: Group) -> dict[str, Column]:
     """Table C.1's columns: the accuracy at shares of the time that FOZO takes for one corruption."""
     firsts = {label: group.first(label) for label in group.labels}
     budgets = dict.fromkeys(name for run in firsts.values() for name in run.experiment.paper if name.endswith(" s"))
@@ -186,31 +167,22 @@ def number(value: float, digits: int, sign: str = "") -> str:
     return f"{value:{sign},.{digits}f}"
 
 
-def words(cell: Cell | None) -> str:
-    """Write a cell in plain text: ours ± std (paper's, difference)."""
-    if cell is None:
-        return "-"
-    text = number(cell.ours, cell.digits)
-    if cell.std is not None:
-        text += f" ± {number(cell.std, max(1, cell.digits))}"
-    if cell.paper is not None and cell.difference is not None:
-        text += f" (paper {number(cell.paper, cell.digits)}, {number(cell.difference, cell.digits, '+')})"
-    return text
+def _ends(within: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if within is None else (within.low, within.high)
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
+    """Write one line for each cell; ``gain`` is the difference to the row that nothing adapts in."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["recipe", "setting", "row", "column", "ours", "low", "high", "std", "paper", "difference", *GAINS])
+    writer.writerow(["recipe", "setting", "row", "column", *NUMBERS])
     for table in tables:
         for label, cells in table.rows:
             for column, cell in zip(table.columns, cells, strict=True):
                 if cell is not None:
-                    within = None if cell.gain is None else cell.gain.within
-                    ends = (None, None) if within is None else (within.low, within.high)
-                    own = (cell.ours, cell.low, cell.high, cell.std, cell.paper, cell.difference)
-                    numbers = (*own, None if cell.gain is None else cell.gain.value, *ends)
-                    plain = ["" if value is None else f"{value:.4f}" for value in numbers]
+                    own = (cell.ours, *_ends(cell.within), cell.std, cell.paper, cell.difference)
+                    gain = (None, None, None) if cell.gain is None else (cell.gain.value, *_ends(cell.gain.within))
+                    plain = ["" if value is None else f"{value:.4f}" for value in (*own, *gain)]
                     writer.writerow([table.name, table.setting, label, column, *plain])
     return text.getvalue()
 

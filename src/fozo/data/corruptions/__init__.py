@@ -19,9 +19,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import re
 from collections.abc import Callable
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -30,6 +29,7 @@ from fozo.data.corruptions import functions
 from fozo.data.corruptions.frost import frost_source
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
+from fozo.io import read_toml
 
 __all__ = ["EXTRA_KINDS", "KINDS", "SMALLEST_SIDE", "check_kind", "check_severity", "corrupt", "frost_source"]
 
@@ -42,25 +42,17 @@ SMALLEST_SIDE = 8  # px: below it the kernels have nothing left to act on
 SCALES = (32, 64, 224)  # the side in pixels of the images that constants were chosen for
 
 
-def _read_constants(table: str) -> dict[str, dict[int, tuple[tuple[float, ...], ...]]]:
+def _read_constants() -> dict[str, dict[int, tuple[tuple[float, ...], ...]]]:
     """The published constants of ImageNet-C, CIFAR-C and Tiny-ImageNet-C, as ``[kind][scale][severity - 1]``."""
-    found: dict[str, dict[int, tuple[tuple[float, ...], ...]]] = {}
-    kind = ""
-    for line in re.sub(r"\n {22}", "", table).splitlines():  # a long row goes on in the next line
-        if line.startswith("#"):
-            continue
-        kind = line[:17].strip() or kind
-        found.setdefault(kind, {})[int(line[17:21])] = tuple(
-            tuple(float(number) if "." in number else int(number) for number in part.split())
-            for part in line[21:].split(",")
-        )
+    tables = read_toml(Path(__file__).with_name("constants.toml"))
+    found = {kind: {int(scale): tuple(map(tuple, rows)) for scale, rows in tables[kind].items()} for kind in tables}
     # The published program has 244 where it means 224; that is what made ImageNet-C, so it stays.
     elastic = found["elastic_transform"]
     elastic[224] = tuple(tuple(244 / 224 * value for value in values) for values in elastic[224])
     return found
 
 
-CONSTANTS = _read_constants(files("fozo.data.corruptions").joinpath("constants.txt").read_text(encoding="utf-8"))
+CONSTANTS = _read_constants()
 
 
 def corrupt(

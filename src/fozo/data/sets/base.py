@@ -116,9 +116,18 @@ class ImageSet:
     def read(self, index: int, domain: Domain = CLEAN) -> Pixels:
         path = self.samples[index].path
         pixels = self.store.read(path, domain)
-        if self.size is not None and pixels.shape[:2] != self.size:
-            raise mixed_sizes(self, path, domain, pixels.shape[:2])
+        self.check_size(path, domain, pixels.shape[:2])
         return pixels
+
+    def check_size(self, path: str, domain: Domain, found: tuple[int, ...]) -> None:
+        """Refuse an image of another size than the ready-made crops have."""
+        if self.size is not None and found != self.size:
+            (height, width), (own_height, own_width) = self.size, found
+            or_else = "" if self.corrupted else ", or open the set with crops=False to resize and crop every image"
+            raise FozoError(
+                f"{path} ({domain.name}) is {own_width}x{own_height} px where the {self.name} set's other images are "
+                f"{width}x{height}; replace it{or_else}"
+            )
 
     def take(self, count: int, seed: int = 0) -> ImageSet:
         """Keep ``count`` images drawn at random without regard to class, in their old order."""
@@ -185,28 +194,20 @@ def in_paper_order(kinds: Collection[str]) -> list[str]:
 
 def choose(found: Sequence[Domain], kinds: Names, severities: Sequence[int] | None) -> tuple[Domain, ...]:
     """Keep the wanted kinds and severities; an absent one is refused."""
-    wanted = (kinds, severities)
-    for what, values, present in zip(("kind", "severity"), wanted, zip(*found, strict=True), strict=True):
-        absent = [value for value in values or () if value not in present]
-        if absent:
-            has = ", ".join(map(str, sorted(set(present))))
-            raise FozoError(f"there is no {what} {absent[0]!r} in this set; it has {has}")
-    some_kinds = [domain for domain in found if kinds is None or domain.kind in kinds]
-    return tuple(domain for domain in some_kinds if severities is None or domain.severity in severities)
+    chosen = list(found)
+    for what, wanted in (("kind", kinds), ("severity", severities)):
+        present = {getattr(domain, what) for domain in found}
+        for value in wanted or ():
+            if value not in present:
+                has = ", ".join(map(str, sorted(present)))
+                raise FozoError(f"there is no {what} {value!r} in this set; it has {has}")
+        chosen = [domain for domain in chosen if wanted is None or getattr(domain, what) in wanted]
+    return tuple(chosen)
 
 
-def check_labels(root: Path, labels: npt.NDArray[np.int64], classes: Sequence[str]) -> None:
-    low, high = labels.min(), labels.max()
+def check_labels(root: Path, samples: Sequence[Sample], classes: Sequence[str]) -> None:
+    low, high = (end(sample.label for sample in samples) for end in (min, max))
     if low < 0 or high >= len(classes):
         raise FozoError(
             f"{root} has labels from {low} to {high} for {len(classes)} classes; pass classes= with a name for each"
         )
-
-
-def mixed_sizes(images: ImageSet, path: str, domain: Domain, found: tuple[int, ...]) -> FozoError:
-    height, width = images.size or (0, 0)
-    or_else = "" if images.corrupted else ", or open the set with crops=False to resize and crop every image"
-    return FozoError(
-        f"{path} ({domain.name}) is {found[1]}x{found[0]} px where the {images.name} set's other images are "
-        f"{width}x{height}; replace it{or_else}"
-    )

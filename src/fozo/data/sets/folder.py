@@ -16,9 +16,9 @@ from fozo.errors import FozoError
 MAX_DEPTH = 100  # folders inside each other, below a class
 
 
-def some(names: Sequence[str], count: int = 3) -> str:
-    listed = ", ".join(names[:count])
-    return f"{listed} and {len(names) - count} more" if len(names) > count else listed or "nothing"
+def some(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:3])
+    return f"{listed} and {len(names) - 3} more" if len(names) > 3 else listed or "nothing"
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,10 @@ class FolderStore:
         return header_size(self.locate(path, domain))
 
     def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
-        lengths = []
-        for path in paths:
-            try:
-                lengths.append(self.locate(path, domain).stat().st_size)
-            except OSError as error:
-                raise FozoError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
-        return lengths
+        try:
+            return [self.locate(path, domain).stat().st_size for path in paths]
+        except OSError as error:
+            raise FozoError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
 
 
 class Listing(NamedTuple):

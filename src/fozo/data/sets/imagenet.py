@@ -17,22 +17,10 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from fozo.data.images import unreadable
-from fozo.data.sets.base import (
-    CLEAN,
-    Domain,
-    ImageSet,
-    Names,
-    Sample,
-    choose,
-    in_paper_order,
-    mixed_sizes,
-    probe,
-    with_size,
-)
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, Names, Sample, choose, in_paper_order, probe, with_size
 from fozo.data.sets.folder import FolderStore, Tree, from_classes, label, some
 from fozo.errors import FozoError
-from fozo.io import read_bytes, read_json, read_text
+from fozo.io import read_bytes, read_json, read_text, unreadable
 
 WNID = re.compile(r"n\d{8}")
 FLAT = re.compile(r"ILSVRC2012_val_\d{8}\.JPEG")
@@ -253,6 +241,5 @@ def open_imagenet_c(
     sizes = probe(images)
     images = replace(images, size=next(iter(sizes.values()), None))
     for (path, domain), size in sizes.items():
-        if size != images.size:
-            raise mixed_sizes(images, path, domain, size)
+        images.check_size(path, domain, size)
     return images

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fozo.data.images import EXTENSIONS, MAX_BYTES, Pixels, header_size, read_image, unreadable
+from fozo.data.images import EXTENSIONS, MAX_BYTES, Pixels, header_size, read_image
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Names, Sample, check_labels, choose, in_paper_order, with_size
 from fozo.data.sets.folder import Tree, some
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, open_regular, read_array_spec, read_npz
+from fozo.io import open_npz, open_regular, read_array_spec, unreadable
 
 # Unpacked, a set may have ``RATIO * file + SPARE`` bytes: drawings shrink to a twentieth, a bomb to a thousandth.
 RATIO, SPARE = 50.0, 64 << 20
@@ -55,24 +55,23 @@ class ArrayStore:
 def open_arrays(tree: Tree, classes: Names = None) -> ImageSet:
     """Open an ``.npz`` file, with its own class names unless others are given."""
     root = tree.root
-
-    def judge(specs: Mapping[str, ArraySpec], read: object) -> None:
-        images, labels, names = (specs[name] for name in ("images", "labels", "classes"))
-        fits = images.dtype == np.uint8 and images.shape[3:] in ((), (3,)) and len(images.shape) > 2
-        if not fits or labels.dtype.kind not in "iu" or math.prod(labels.shape) != images.shape[0]:
+    with (
+        unreadable(f"{root} is not a readable .npz of images, labels and classes", "write it again"),
+        open_npz(root, kinds="biufU", ratio=RATIO, spare=SPARE) as (specs, read),
+    ):
+        pixels, numbers, names = (specs[name] for name in ("images", "labels", "classes"))
+        fits = pixels.dtype == np.uint8 and pixels.shape[3:] in ((), (3,)) and len(pixels.shape) > 2
+        if not fits or numbers.dtype.kind not in "iu" or math.prod(numbers.shape) != pixels.shape[0]:
             raise FozoError(
-                f"{root} holds {images.dtype} images of shape {list(images.shape)} and {labels.dtype} labels of shape "
-                f"{list(labels.shape)}; give uint8 images [N, height, width(, 3)] and N whole numbers"
+                f"{root} holds {pixels.dtype} images of shape {list(pixels.shape)} and {numbers.dtype} labels of shape "
+                f"{list(numbers.shape)}; give uint8 images [N, height, width(, 3)] and N whole numbers"
             )
-        if names.dtype.kind != "U" or len(names.shape) != 1 or 0 in images.shape:
+        if names.dtype.kind != "U" or len(names.shape) != 1 or 0 in pixels.shape:
             raise ValueError("classes is not a list of names, or the images have no pixels")
-
-    with unreadable(f"{root} is not a readable .npz of images, labels and classes", "write it again"):
-        found = read_npz(root, judge, kinds="biufU", ratio=RATIO, spare=SPARE)
-        images, labels = found["images"].view(np.uint8), found["labels"].astype(np.int64)
-        named = tuple(map(str, found["classes"])) if classes is None else tuple(classes)
-    check_labels(root, labels, named)
-    samples = tuple(Sample(f"{number:06d}", int(label)) for number, label in enumerate(labels.ravel()))
+        images, labels = read("images").view(np.uint8), read("labels").astype(np.int64).ravel().tolist()
+        named = tuple(map(str, read("classes") if classes is None else classes))
+    samples = tuple(Sample(f"{number:06d}", label) for number, label in enumerate(labels))
+    check_labels(root, samples, named)
     size = (images.shape[1], images.shape[2])
     return ImageSet("arrays", samples, named, ArrayStore({CLEAN.kind: images}, len(images)), size=size)
 
@@ -91,12 +90,10 @@ def open_cifar_c(
 ) -> ImageSet:
     """Open ``kind.npy`` files of 5 x N images beside ``labels.npy``; the classes are numbers unless given."""
     root = tree.root
-    if not (root / "labels.npy").is_file():
-        raise FozoError(f"CIFAR-C should have a labels.npy beside its kind.npy files, but {root} has none")
     names = {file.stem for file in root.glob("*.npy")} - {"labels"}
     present = [Domain(kind, severity) for kind in in_paper_order(names) for severity in range(1, 6)]
     if not present:
-        raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy, but {root} has only labels.npy")
+        raise FozoError(f"CIFAR-C should have files such as gaussian_noise.npy beside labels.npy, but {root} has none")
     domains = choose(present, kinds, severities)
     labels = np.asarray(_map(root / "labels.npy"))
     rows = len(labels) if labels.ndim == 1 else 0
@@ -121,7 +118,7 @@ def open_cifar_c(
     samples = tuple(Sample(f"{i:05d}", int(value)) for i, value in enumerate(labels[:per_severity]))
     if classes is None:
         classes = tuple(map(str, range(10 if labels.max() < 10 else 100)))
-    check_labels(root, labels, classes)
+    check_labels(root, samples, classes)
     store = ArrayStore(arrays, per_severity)
     return ImageSet("cifar-c", samples, tuple(classes), store, domains, size=store.measure("", domains[0]))
 
@@ -198,8 +195,7 @@ def open_tar(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
     highest = max(labels[key] for key in images)
     if classes is None and highest >= MAX_CLASSES:
         raise FozoError(f"{root} has a label {highest}, above the limit of {MAX_CLASSES}; name classes with classes=")
-    names = tuple(map(str, range(highest + 1))) if classes is None else tuple(classes)
-    if highest >= len(names):
-        raise FozoError(f"{root} has a label {highest}, but there are only {len(names)} classes; complete classes=")
+    names = tuple(map(str, range(highest + 1)) if classes is None else classes)
     samples = tuple(Sample(path, labels[key]) for key, (path, _) in images.items())
+    check_labels(root, samples, names)
     return with_size(ImageSet("webdataset", samples, names, TarStore(dict(images.values()))))

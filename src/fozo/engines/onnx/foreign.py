@@ -28,7 +28,13 @@ DTYPES: dict[str, npt.DTypeLike] = {
 class ForeignGraph:
     """Calls a file with ONNX Runtime. One output is returned as an array, several as a dictionary by name."""
 
-    def __init__(self, path: str | os.PathLike[str], threads: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        image_size: tuple[int, int] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Open a file. ``image_size`` is the user's, which must not contradict the file's own."""
         self.path = model_path(path)
         self._threads = thread_count(threads)
         self._sessions: dict[int, Any] = {}
@@ -45,24 +51,19 @@ class ForeignGraph:
         batch, *shape = (side if type(side) is int and side > 0 else None for side in inputs[0].shape)
         self._batch: int | None = batch
         self._last = shape[2] in CHANNELS and shape[0] not in CHANNELS
-        self._shape = (shape[2], shape[0], shape[1]) if self._last else (shape[0], shape[1], shape[2])
+        channels, height, width = (shape[2], *shape[:2]) if self._last else shape
+        own = (height, width) if height is not None and width is not None else None
+        if own is not None and image_size not in (None, own):
+            raise FozoError(f"{self.path} takes images of {own}, not of {image_size}; leave image_size= out")
+        self.channels, self.image_size = channels or 3, own or image_size
         outputs = session.get_outputs()
         self._outputs = [output.name for output in outputs]
         width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
-        self._classes = width if type(width) is int and "float" in outputs[0].type else 0
+        self.classes = width if type(width) is int and "float" in outputs[0].type else 0
         digest = graph_hash()
         with open_regular(self.path) as file:
             hash_file(file, digest.update)
         self.fingerprint = f"onnx-{digest.hexdigest()}"
-
-    def metadata(self, image_size: tuple[int, int] | None) -> dict[str, Any]:
-        """What the file tells of its images and classes; a size given by the user must not contradict it."""
-        channels, height, width = self._shape
-        own = (height, width) if height is not None and width is not None else None
-        if own is not None and image_size not in (None, own):
-            raise FozoError(f"{self.path} takes images of {own}, not of {image_size}; leave image_size= out")
-        size = own or image_size
-        return {"image_size": size, "channels": channels or 3, "classes": self._classes, "takes": "numpy"}
 
     def _session(self) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Give this process's session: threads do not survive a fork, so a child makes its own."""

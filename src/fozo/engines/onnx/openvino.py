@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
@@ -54,12 +54,12 @@ class OpenvinoEngine(GraphEngine):
             # Otherwise newer processors would compute in bfloat16, and the numbers would depend on the machine.
             "INFERENCE_PRECISION_HINT": "f32",
         }
-        self._request = core.compile_model(model, "CPU", settings).create_infer_request()
-        self._lock = threading.Lock()
-        super().__init__(spec, chunk, Threads(count), calls=Threads(1))  # every call has its own threads
+        request, lock = core.compile_model(model, "CPU", settings).create_infer_request(), threading.Lock()
 
-    def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
-        with self._lock:  # adapters in several threads may share this engine, and a request serves one at a time
-            self._request.infer(dict(feeds))
-            # The request's tensors are overwritten by the next call, so what leaves here is a copy.
-            return [self._request.get_tensor(name).data.copy() for name in outputs]
+        def execute(outputs: Sequence[str], feeds: dict[str, Float32]) -> list[Float32]:
+            with lock:  # adapters in several threads may share this engine, and a request serves one at a time
+                request.infer(feeds)
+                # The request's tensors are overwritten by the next call, so what leaves here is a copy.
+                return [request.get_tensor(name).data.copy() for name in outputs]
+
+        super().__init__(spec, execute, chunk, Threads(count), calls=Threads(1))  # every call has its own threads

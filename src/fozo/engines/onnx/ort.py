@@ -8,13 +8,12 @@ one session, so its weights are in memory once. Both ways were measured: results
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 
-from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
+from fozo.engines.onnx.engine import GraphEngine, model_path, thread_count, unreadable
 from fozo.engines.onnx.schema import read_spec
 from fozo.types import Threads
 
@@ -43,11 +42,7 @@ class OnnxEngine(GraphEngine):
             chunk: how many images (times candidates) go through the blocks together; bounds memory.
         """
         file = model_path(path)
-        self._session = open_session(file, 1)
-        metadata = self._session.get_modelmeta().custom_metadata_map
-        spec = read_spec(file, metadata, {value.name: value.shape for value in self._session.get_inputs()})
-        super().__init__(spec, chunk, Threads(thread_count(threads)))
-
-    def execute(self, feeds: Mapping[str, Float32], outputs: Sequence[str]) -> list[Float32]:
-        results: list[Float32] = self._session.run(list(outputs), dict(feeds))
-        return results
+        session = open_session(file, 1)
+        metadata = session.get_modelmeta().custom_metadata_map
+        spec = read_spec(file, metadata, {value.name: value.shape for value in session.get_inputs()})
+        super().__init__(spec, session.run, chunk, Threads(thread_count(threads)))

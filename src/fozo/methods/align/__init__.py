@@ -1,8 +1,6 @@
 """Align, fozo's own method: an equaliser on the image and moves of the tokens, by memories of the same domain.
 
-``retrieval`` finds the earlier images of the same domain, ``equaliser`` amplifies what their domain lacks,
-``targets`` says where clean tokens of the same content are, ``alignment`` moves them there, ``method`` puts all
-together. docs/method.md has the mathematics and what every part is worth.
+``method`` has the loop, docs/method.md the mathematics.
 """
 
 from fozo.methods.align.config import AlignConfig

@@ -7,18 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.align.retrieval import RetrievalConfig
+from fozo.methods.align.memory import RetrievalConfig
 from fozo.methods.common.options import positive
 
 AUTO = "auto"
-MOST_PASSES = 1000
-"""Each costs as much as the first, and from the third on they change nothing."""
-ESS_THRESHOLD = 8.0
-"""``auto`` makes a second pass where fewer effective samples than this have been retrieved."""
-BURST = 16.0
-"""Second passes in the token bucket of ``auto`` at the beginning: two groups, where a stream begins."""
-BUCKET = 64.0
-"""Second passes that the bucket holds at most, so that a long quiet time is not followed by a long burst."""
+MOST_PASSES = 1000  # each costs as much as the first, and from the third on they change nothing
+ESS_THRESHOLD = 8.0  # ``auto`` makes a second pass where fewer effective samples than this have been retrieved
+BURST = 16.0  # second passes in the token bucket of ``auto`` at the beginning: two groups
+BUCKET = 64.0  # second passes that it holds at most, so that a long quiet time is not followed by a long burst
 
 
 @dataclass(frozen=True)
@@ -39,10 +35,8 @@ class AlignConfig:
     """Part of the way that targets follow the content of the stream; with 0 they are those of the average image."""
     content_error: float = 0.4
     """Squared error expected of content-conditioned targets, as a part of the squared correction for content."""
-    camera_baseline: bool = True
-    """Whether the stream's own images are learnt as this camera's baseline while they look clean."""
     group_size: int = 8
-    """Images that go through the model together, and see the same memories (a micro-batch); more, up to 64, once the
+    """Images that go through the model together, and see the same memories (a micro-batch); more, up to 32, once the
     memory is rich for all of them."""
     budget: float = 1.1
     """For ``passes="auto"``: passes an image, on average over the stream."""

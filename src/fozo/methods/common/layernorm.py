@@ -156,7 +156,8 @@ class GradientMethod(Method[D]):
     def step(self, batch: Batch) -> Floats:
         import torch
 
-        from fozo.engines.torch_engine import TorchBatch, to_numpy
+        from fozo.engines.blackbox import to_numpy
+        from fozo.engines.torch_engine import TorchBatch
 
         assert isinstance(batch, TorchBatch)
         with torch.inference_mode(False), torch.enable_grad():

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import cast
+
 import numpy as np
 import pytest
 
 import fozo
 from fozo.core.moments import log_variance
-from fozo.methods.align.alignment import BlockUpdates, layer_counts, plan, split, unmoved
+from fozo.methods.align.moves import BlockUpdates, Single, layer_counts, plan, split, unmoved
+from fozo.methods.align.targets import Targets
 from fozo.types import Floats, Knobs, Move, Tap, Taps
 from tests.helpers import random_images, run
 
 RNG = np.random.default_rng(0)
+
+
+@dataclass
+class Clean:
+    """What blocks add to clean images."""
+
+    depth: int
+    centre: Single
+    unit: Single
 
 
 def tokens(images: int, depth: int = 3, dim: int = 4) -> Floats:
@@ -102,8 +115,8 @@ def test_no_feature_is_scaled_by_more_than_two() -> None:
 def updates(engine: fozo.Engine, taps: Taps, knobs: Knobs) -> Floats:
     """What the blocks added, in its own unit."""
     depth, dim = engine.spec.depth, engine.spec.dim
-    one = np.ones((1, sum(layer_counts(depth)), dim))
-    return BlockUpdates(knobs, 0 * one, one, depth)(taps)
+    one = np.ones((1, sum(layer_counts(depth)), dim), dtype=np.float32)
+    return BlockUpdates(knobs, cast("Targets", Clean(depth, 0 * one, one)))(taps)
 
 
 def test_updates_are_read_in_a_unit_and_about_a_centre(engine: fozo.Engine) -> None:
@@ -113,7 +126,8 @@ def test_updates_are_read_in_a_unit_and_about_a_centre(engine: fozo.Engine) -> N
     centre, unit = RNG.standard_normal(shape), RNG.uniform(0.5, 2, shape)
     identity = Move(np.ones((1, 1, spec.depth, spec.dim)), np.zeros((1, 1, spec.depth, spec.dim)))
     for knobs in (Knobs(), Knobs(cls=identity, patches=identity)):
-        read = BlockUpdates(knobs, centre, unit, spec.depth)(taps)
+        clean = Clean(spec.depth, centre.astype(np.float32), unit.astype(np.float32))
+        read = BlockUpdates(knobs, cast("Targets", clean))(taps)
         np.testing.assert_allclose(read * unit + centre, updates(engine, taps, knobs), atol=1e-4)
 
 

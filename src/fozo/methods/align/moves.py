@@ -1,4 +1,4 @@
-"""Moving tokens part of the way back to where they are on clean data, before every block, in closed form.
+"""Moves: shift and scale tokens before every block, part of the way back to where they are on clean images.
 
 For layer l let m_l be the mean of the stream's patch tokens as they enter block l, and s_l the logarithm of their
 variance (both per feature, averaged over images), and k_l the CLS token; m*_l, s*_l and k*_l the same on clean data.
@@ -22,14 +22,18 @@ entering each of the L blocks, their log variances, and the CLS token leaving ea
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from fozo.core.moments import TINY
 from fozo.types import Floats, Knobs, Move, Tap, Taps
 
-Single = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    from fozo.methods.align.targets import Targets
 
+Single = npt.NDArray[np.float32]
 MAX_LOG_SCALE = np.log(2.0)
 """No move scales a feature by more than a factor of two: a channel that is dead on one side has no sensible ratio."""
 
@@ -98,8 +102,9 @@ class BlockUpdates:
     where x_l is what the next one reads. What does not depend on the pass is computed once, here.
     """
 
-    def __init__(self, knobs: Knobs, centre: Floats, unit: Floats, depth: int) -> None:
-        """Updates are read in ``unit`` about ``centre``, both ``[1, layers, d]``."""
+    def __init__(self, knobs: Knobs, clean: Targets) -> None:
+        """Updates are read in units of clean images', about their average."""
+        unit, depth = clean.unit, clean.depth
         rows = 1 if knobs.patches is None else knobs.patches.scale.shape[1]
         factors = np.ones((rows, *unit.shape[1:]), dtype=np.float32)
         shifts = np.zeros_like(factors)
@@ -113,7 +118,7 @@ class BlockUpdates:
         factors[:, [0, depth, 2 * depth][: 2 + (depth > 1)]] = 0  # nothing was before the first layer of each
         self.depth = depth
         self._per_unit = (1 / unit).astype(np.float32)
-        self._offset = (shifts + centre) * self._per_unit
+        self._offset = (shifts + clean.centre) * self._per_unit
         self._factor = factors[:, 1:] * self._per_unit[:, 1:]
 
     def __call__(self, taps: Taps) -> Single:
@@ -129,13 +134,3 @@ class BlockUpdates:
         updates -= self._offset
         updates[:, 1:] -= self._factor * layers[:, :-1]
         return updates
-
-
-def joined(parts: list[Knobs]) -> Knobs:
-    """Moves of several rows of images as one."""
-
-    def one(moves: list[Move | None]) -> Move:
-        scales, shifts = zip(*((move.scale, move.shift) for move in moves if move is not None), strict=True)
-        return Move(np.concatenate(scales, axis=1), np.concatenate(shifts, axis=1))
-
-    return Knobs(cls=one([part.cls for part in parts]), patches=one([part.patches for part in parts]))
