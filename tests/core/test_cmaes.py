@@ -9,7 +9,7 @@ from fozo.types import Array
 
 
 def sphere(points: Array) -> Array:
-    return np.square(points - 0.3).reshape(len(points), -1).sum(axis=1)
+    return np.asarray(np.square(points - 0.3).reshape(len(points), -1).sum(axis=1))
 
 
 def search(population: int = 6, keep_best: bool = True, seed: int = 0) -> CMAES:

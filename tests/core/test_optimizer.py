@@ -30,7 +30,7 @@ every = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 
 
 def sphere(points: Array) -> Array:
-    return np.square(points - 0.3).sum(axis=1)
+    return np.asarray(np.square(points - 0.3).sum(axis=1))
 
 
 def run(optimizer: Optimizer, steps: int) -> None:

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -205,6 +206,18 @@ def test_the_camera_that_was_idle_for_longest_leaves_the_memory(tmp_path: Path) 
             until(lambda: not line.queued)
         assert line.cameras == 2 and header(tmp_path, "b")["images"] == 1
         assert len(list(tmp_path.rglob("camera.json"))) == 1  # only a camera that leaves was saved
+
+
+def test_a_camera_is_saved_every_few_images_and_stays_while_it_is_used(tmp_path: Path) -> None:
+    with pool(config(tmp_path, save_every=4, idle=1000.0)) as submit:
+        line = submit.args[0].pool
+        logits(submit(frames(4)))
+        until(lambda: list(tmp_path.rglob("camera.json")))
+        sweeps = iter([False, True])  # one look for idle cameras, now
+        line._stop, stop = SimpleNamespace(wait=lambda seconds: next(sweeps)), line._stop
+        line._evict_idle()
+        line._stop = stop
+        assert line.cameras == 1
 
 
 def test_a_camera_is_released_to_another_server(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from fozo.methods.base import Method
 from fozo.methods.registry import register
 from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap, Taps
 
-LARGEST_GROUP = 32  # images that are described, and go through the model, together: bounds the memory that they take
+LARGEST_GROUP = 32  # images that are features, and go through the model, together: bounds the memory that they take
 RICH = 32.0  # effective samples beyond which those of an image's own batch would hardly add to them
 PART = 0.25  # new images that a correction is cached for, as a part of the effective samples that it rests on
 Mask = npt.NDArray[np.bool_]
@@ -95,7 +95,7 @@ class Align(Method[AlignConfig]):
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
         self.passes_per_image = self.samples = 0.0
         self.counts = {"skipped": float(len(batch)), "fallbacks": 0.0}
-        logits, described, pictures = list[Floats](), list[Array](), list[Mask]()
+        logits, features, pictures = list[Floats](), list[Array](), list[Mask]()
         parts = -(-len(batch) // LARGEST_GROUP)
         for start, stop in pairwise(len(batch) * part // parts for part in range(parts + 1)):
             some = batch.part(slice(start, stop))
@@ -108,9 +108,9 @@ class Align(Method[AlignConfig]):
                     good = some.with_images(some.images[sound])
                     logits[-1][sound] = self._adapt(good, coefficients[sound], descriptors[sound])
                 self.last_input = None  # it may be of another image than the last
-            described.append(descriptors)
+            features.append(descriptors)
             pictures.append(sound)
-        self.descriptors = np.concatenate(described)
+        self.descriptors = np.concatenate(features)
         self.passes_per_image /= len(batch)
         self.batches += 1
         shift = self.equaliser.shift(self.descriptors[np.concatenate(pictures)])
