@@ -99,7 +99,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "sar": [{"refilter": "none"}, {"output": "best"}, {"e_margin": 0}, {"rho": -1}],
     "deyo": [{"pieces": 33}],
     "lame": [{"affinity": "cosine"}, {"neighbours": 0}, {"steps": 0}],
-    "foa": [{"passes": 1}, {"start": np.zeros((2, 48))}, {"seed": -1}],
+    "foa": [{"passes": 1}, {"start": np.zeros((2, 48))}, {"start": np.full((3, 24), np.nan)}, {"seed": -1}],
     "fozo": [
         {"passes": 3}, {"passes": 0}, {"seed": -1}, {"start": np.zeros((2, 2))}, {"shift": "left"}, {"features": "all"},
         {"distance": "far"}, {"prompts": 0}, {"decay": 0.0}, {"schedule.memory": 0.5},

@@ -116,7 +116,7 @@ class CAZO(MatchingMethod[CAZOConfig]):
         self.theta, self.velocity = self.start, np.zeros_like(self.start)
         self.curvature = np.ones_like(self.start)
         self.steps = 0
-        self.begin_matching(self.config.window)
+        self.begin_matching(self.config.window, scale=1.0)
 
     def step(self, batch: Batch) -> Floats:
         c, t, k = self.config, self.steps, self.config.passes // 2

@@ -72,7 +72,7 @@ class FOA(MatchingMethod[FOAConfig]):
             seed=self.seed,
             draws=self.extras["draws"],
         )
-        self.begin_matching(self.config.window)
+        self.begin_matching(self.config.window, scale=1.0)
 
     def step(self, batch: Batch) -> Floats:
         candidates = self.search.ask().astype(np.float32)

@@ -97,7 +97,7 @@ class ZOA(MatchingMethod[ZOAConfig]):
         # What is searched: the mixture a, one number for each offset of the bank, and then e.
         self.search = OneSidedSPSA(np.zeros(1 + size), self._descend, self._moves, samples=c.samples)
         self.watch = DomainWatch(self.engine.spec.dim, c.threshold, c.ema_decay)
-        self.begin_matching(c.window)
+        self.begin_matching(c.window, scale=1.0)
 
     def _parts(self, point: Array) -> tuple[Array, Array]:
         return point[: -len(self.norms)], point[-len(self.norms) :]
@@ -146,7 +146,7 @@ class ZOA(MatchingMethod[ZOAConfig]):
         if not changed or self.config.stale_shift:
             pooled = self.shifted(plain)
         if changed:
-            self.shift = ActivationShift(len(self.source.pooled.mean))
+            self.shift = ActivationShift(self.engine.spec.head_width, scale=1.0)
         self.shift.observe(plain.mean(axis=0, dtype=np.float64))
         return self.engine.head()(pooled)
 

@@ -144,6 +144,8 @@ def test_a_frozen_run_predicts_with_its_prompts_and_its_shift(
     shift = source.pooled.mean - method.state()["shift"][0]
     np.testing.assert_allclose(method(BATCHES[1]), engine.head()(pooled + shift), rtol=1e-5, atol=1e-5)
     assert method.passes_per_image == 1
+    with pytest.raises(FozoError, match="2 averages, not one"):
+        method.load_state(method.state() | {"shift": np.stack([shift, shift])})
 
 
 def test_presets_have_the_published_constants() -> None:

@@ -48,7 +48,7 @@ class ActivationShift(MovingAverage):
     passes instead of averaging them, which is a ``scale`` of 2 and shifts by about mu_S - 2 mu_T.
     """
 
-    def __init__(self, width: int, scale: float = 1.0) -> None:
+    def __init__(self, width: int, scale: float) -> None:
         super().__init__("shift", (width,), decay=0.9)
         self.scale = scale
 
@@ -71,7 +71,7 @@ class MatchingMethod(Method[C]):
     shift: ActivationShift
     window: Window
 
-    def begin_matching(self, window: int, scale: float = 1.0) -> None:
+    def begin_matching(self, window: int, scale: float) -> None:
         """Start shift and window again; ``scale`` is the shift's."""
         spec = self.engine.spec
         self.shift, self.window = ActivationShift(spec.head_width, scale), Window(window, (spec.depth, spec.dim))
