@@ -57,10 +57,7 @@ class DeYO(GradientMethod[DeYOConfig]):
 
     EXTRAS: ClassVar = ("permutations",)
     STATE: ClassVar = ("index",)
-    PRESETS: ClassVar = {
-        "paper": DeYOConfig(),
-        "official": DeYOConfig(rate=1e-3, e_margin=0.5, e_reference=0.4),
-    }
+    PRESETS: ClassVar = {"paper": DeYOConfig(), "official": DeYOConfig(rate=1e-3, e_margin=0.5, e_reference=0.4)}
     LOWER_BLOCKS = True
     passes_per_image = 2.0
 

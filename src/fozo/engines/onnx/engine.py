@@ -23,20 +23,7 @@ from fozo.core.normalisation import check_images
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
-from fozo.types import (
-    NO_KNOBS,
-    Affine,
-    Batch,
-    Floats,
-    Images,
-    Knobs,
-    Move,
-    Spec,
-    Tap,
-    Taps,
-    Threads,
-    engine_repr,
-)
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
 
 if TYPE_CHECKING:
     from typing_extensions import Self

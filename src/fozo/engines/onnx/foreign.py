@@ -29,10 +29,7 @@ class ForeignGraph:
     """Calls a file with ONNX Runtime. One output is returned as an array, several as a dictionary by name."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        image_size: tuple[int, int] | None = None,
-        threads: int | None = None,
+        self, path: str | os.PathLike[str], image_size: tuple[int, int] | None = None, threads: int | None = None
     ) -> None:
         """Open a file. ``image_size`` is the user's, which must not contradict the file's own."""
         self.path = model_path(path)
