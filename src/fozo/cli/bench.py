@@ -46,7 +46,7 @@ def bench(
     if name == "list":
         _list()
         return
-    from fozo.bench.executors import Setup, run_local
+    from fozo.bench.executors import Setup, run_local, run_on_ray
     from fozo.bench.plan import Experiment, Setting, load_recipe
     from fozo.bench.resources import Paths
     from fozo.bench.store import Run, Store
@@ -109,8 +109,6 @@ def bench(
         Store(folder).ask(recipe, setting, numbers)
         try:
             if executor == "ray":
-                from fozo.bench.ray_executor import run_on_ray
-
                 run_on_ray(list(experiments.values()), setup, address=address, finished=finished)
             else:
                 run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)
