@@ -29,7 +29,7 @@ class Series:
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: int  # its index into :data:`fozo.bench.report.colours.PALETTE`
+    colour: int  # its index into :data:`fozo.bench.report.render.PALETTE`
     dashed: bool = False
     faint: bool = False  # drawn behind the others
     low: Sequence[float] = ()
