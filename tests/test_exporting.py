@@ -17,8 +17,7 @@ from fozo import export
 from fozo.engines.onnx.schema import INPUTS, MOVES
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
-from fozo.quant.fragile import fragile_layers
-from fozo.quant.onnx_int8 import linear_layers
+from fozo.quant.onnx_int8 import fragile_layers, linear_layers
 from fozo.types import NO_KNOBS, Knobs, Tap
 from tests.helpers import HALF, VARIANTS, random_images, random_vit, run
 

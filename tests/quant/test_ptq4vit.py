@@ -11,8 +11,7 @@ import torch
 
 import fozo
 from fozo import quant
-from fozo.engines.ptq4vit.engine import step_shapes
-from fozo.engines.ptq4vit.rounding import after_gelu, after_softmax, uniform
+from fozo.engines.ptq4vit.engine import after_gelu, after_softmax, step_shapes, uniform
 from fozo.engines.ptq4vit.scales import Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError

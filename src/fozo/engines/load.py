@@ -175,17 +175,12 @@ def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Mod
 
 
 def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngine:
-    engine: GraphEngine
-    if options.runtime in (None, "onnxruntime"):
-        from fozo.engines.onnx.ort import OnnxEngine
+    from fozo.engines.onnx.runtimes import OnnxEngine, OpenvinoEngine
 
-        engine = OnnxEngine(path, threads=options.threads, chunk=options.chunk)
-    elif options.runtime == "openvino":
-        from fozo.engines.onnx.openvino import OpenvinoEngine
-
-        engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
-    else:
+    known = {None: OnnxEngine, "onnxruntime": OnnxEngine, "openvino": OpenvinoEngine}
+    if options.runtime not in known:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {options.runtime!r}")
+    engine: GraphEngine = known[options.runtime](path, threads=options.threads, chunk=options.chunk)
     # After opening: a file of another program has been refused above, and takes image_size.
     fixed = ("architecture", "heads", "image_size", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")

@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fozo.engines.ptq4vit.engine import QKV_PARTS
-from fozo.engines.ptq4vit.rounding import after_gelu, levels, uniform
+from fozo.engines.ptq4vit.engine import QKV_PARTS, after_gelu, levels, uniform
 from fozo.engines.ptq4vit.scales import BITS, METRICS, Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError

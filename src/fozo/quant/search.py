@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fozo.engines.ptq4vit.engine import Rounding, rounded_weight
-from fozo.engines.ptq4vit.rounding import after_gelu, after_softmax, uniform
+from fozo.engines.ptq4vit.engine import Rounding, after_gelu, after_softmax, rounded_weight, uniform
 from fozo.models.vit import Linear
 
 CANDIDATES = 100

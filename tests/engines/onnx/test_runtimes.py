@@ -20,7 +20,7 @@ from onnxruntime import quantization
 import fozo
 from fozo.data import sample
 from fozo.engines.onnx import export as module
-from fozo.engines.onnx.ort import OnnxEngine
+from fozo.engines.onnx.runtimes import OnnxEngine
 from fozo.engines.onnx.schema import FORMAT, METADATA
 from fozo.errors import FozoError
 from fozo.types import Knobs, Tap

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.engines.onnx.engine import model_path, thread_count
-from fozo.engines.onnx.ort import open_session
+from fozo.engines.onnx.runtimes import open_session
 from fozo.engines.onnx.schema import graph_hash, hash_file
 from fozo.errors import FozoError
 from fozo.io import open_regular
