@@ -34,8 +34,7 @@ CALIBRATION_SEED = 1
 CALIBRATION_BATCH = 64
 QUANTISATION_IMAGES = 32  # clean images that PTQ4ViT searches its scales on, as published
 
-Show = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is in all."""
+Show = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is in all
 
 
 def quiet(doing: str, done: int, total: int) -> None:
@@ -60,8 +59,7 @@ class Paths:
     imagenet_sketch: str | None = None
     imagenet_v2: str | None = None
     image_list: str | None = None  # RobustBench's list of 5000 images, to stream these instead of random ones
-    pixels: str | None = None
-    """A folder to keep corrupted images in, so that they are corrupted once and not for every row."""
+    pixels: str | None = None  # a folder that keeps corrupted images, made once and not for every row
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from fozo.bench.checkpoints import SAVE_SECONDS, Checkpoints
+from fozo.bench.run import SAVE_SECONDS, Checkpoints
 from fozo.core.objective import entropies
 from fozo.data.sets.base import ImageSet
 from fozo.data.streams import LabelledBatch

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from fozo.engines.torch_engine import TorchEngine
 
 TIMM = "timm:"
-Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"
-"""What :func:`load_engine` takes."""
+Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"  # What :func:`load_engine` takes
 
 
 @dataclass(frozen=True)
@@ -193,9 +192,8 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     import torch
 
     from fozo.engines.torch_engine import TorchEngine
-    from fozo.models.convert import state_from_file, vit_from_state
+    from fozo.models.convert import hints_from_name, state_from_file, vit_from_state, widths_from_name
     from fozo.models.libraries import converter
-    from fozo.models.names import hints_from_name, widths_from_name
 
     if options.dtype not in (None, "float32", "float64"):
         raise FozoError(f"dtype must be 'float32' or 'float64', not {options.dtype!r}")

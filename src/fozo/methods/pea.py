@@ -61,11 +61,9 @@ class PEAConfig:
     passes: int = 2  # Two for each view of an image: the image, its middle, its mirror image, the middle of that
     momentum: float = 0.02  # Weight of a new batch in the running statistics
     smoothing: float = 0.2  # Weight of a new value in the averages of drift and entropy (alpha)
-    gamma: float = 4.0
-    """A block whose mean moves by more than this many times its average drift is started again; infinity: never."""
+    gamma: float = 4.0  # A block whose mean moves by more than this many times its drift is started again; inf: never
     threshold: float = 1.0  # Nats that the mean entropy may exceed its average by before everything is forgotten
-    restart: str = "next"
-    """Which batch begins the statistics after that: the ``next``, or ``this``, which costs it a pass more."""
+    restart: str = "next"  # Which batch begins the statistics after that: ``next``, or ``this``, at a pass more
     distances: str = "cls"  # Tokens of the first pass that weights are of: ``cls``, or ``all``
     skip: float = 1e-3  # Blocks of a smaller weight are left alone, and so are their statistics
     group: int = 768  # Channels that are whitened together

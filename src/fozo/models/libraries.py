@@ -20,21 +20,18 @@ from torch import Tensor, nn
 from fozo.core.normalisation import Normalisation
 from fozo.errors import FozoError
 from fozo.io import read_json
-from fozo.models.convert import BLACK_BOX, Weights, vit_from_state
-from fozo.models.names import Hints
+from fozo.models.convert import BLACK_BOX, Hints, Weights, vit_from_state
 from fozo.models.vit import ViT
 from fozo.types import LOG
 
 Converter: TypeAlias = Callable[[Any, Hints], tuple[ViT, Hints]]
 
-PROBE_TOLERANCE = 1e-3
-"""Relative difference of logits on the probe image above which a conversion is refused (rounding gives 1e-6)."""
+PROBE_TOLERANCE = 1e-3  # relative difference of logits above which a conversion is refused (rounding gives 1e-6)
 
 ACTIVATIONS = {
     "GELU": "gelu", "GELUTanh": "gelu_tanh", "GeluTanh": "gelu_tanh", "QuickGELU": "quick_gelu",
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-}  # fmt: skip
-"""timm's classes and transformers' words, where they differ from ours."""
+}  # fmt: skip  # timm's classes and transformers' words
 
 
 def converter(model: nn.Module) -> Converter | None:
@@ -195,8 +192,7 @@ TORCHVISION_NAMES = [
     (r"mlp\.(3|linear_2)\.", "mlp.fc2."),
     (r"^encoder\.ln\.", "norm."),
     (r"^heads\.(head\.|0\.)?", "head."),
-]
-"""Names of torchvision's tensors; the head may have been replaced by the user's layer."""
+]  # Names of torchvision's tensors; the head may have been replaced by the user's layer
 
 
 def _from_torchvision(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:

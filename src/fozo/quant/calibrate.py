@@ -29,20 +29,16 @@ from fozo.types import Images
 
 SOFTNESS = 0.5  # the target is the softmax of this fraction of the logits
 GROUP = 4  # images that go forward and back together
-FIRST_TOKENS = 256
-"""The first sample has about so many tokens: few, so that bad candidates are dropped early. Later ones double."""
+FIRST_TOKENS = 256  # of the first sample: few, so that bad candidates are dropped early; later ones double
 
 
 @dataclass(frozen=True)
 class Trace:
     """What one pass keeps of a group of images."""
 
-    embedding: Operands
-    """Unfolded patches, which makes the embedding a product like any other."""
-    inputs: list[Tensor]
-    """What enters each block."""
-    gradients: list[Tensor]
-    """The gradient of the loss at what leaves each block."""
+    embedding: Operands  # Unfolded patches, which makes the embedding a product like any other
+    inputs: list[Tensor]  # What enters each block
+    gradients: list[Tensor]  # The gradient of the loss at what leaves each block
     head: Operands
 
 

@@ -87,9 +87,8 @@ BATCHES = Recipe(  # an hour; PEA at B = 1 may end because its logits are not fi
     ),
 )
 
-MORE = (2, 4, 8, 28)
+MORE = (2, 4, 8, 28)  # passes of the methods whose passes can be chosen
 PASSES = {"FOA": MORE, "ZOA": MORE, "FOZO": MORE, "Align": (1, *MORE), "PEA": (2, 4, 8), "CAZO": (3, 9, 41)}
-"""Passes of the methods whose passes can be chosen."""
 
 
 def _passes(name: str, n: int) -> Experiment:

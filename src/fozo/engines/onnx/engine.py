@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Float32 = npt.NDArray[np.float32]
-Execute: TypeAlias = Callable[[Sequence[str], dict[str, Float32]], list[Float32]]
-"""Runs the graph once: names of outputs, and inputs by name, to those outputs."""
+Execute: TypeAlias = Callable[[Sequence[str], dict[str, Float32]], list[Float32]]  # names of outputs, inputs by name
 WHOLE = slice(None)
 CALL_TOKENS = 800
 """How many tokens go through the blocks in one call: half of what the torch engine takes at a time is as fast, and the
