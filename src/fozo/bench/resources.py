@@ -17,11 +17,10 @@ import numpy as np
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.core.statistics import SourceStatistics
 from fozo.data.groups import CLASSES, class_indices
-from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
 from fozo.data.sources import CachedCorrupting, DomainSource
-from fozo.data.streams import Stream
+from fozo.data.streams import in_order
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked, remove_temporary_files
@@ -208,21 +207,12 @@ class Resources:
             if path.exists():
                 return load(path)
             remove_temporary_files(self.cache_dir)  # of a process that was killed while it saved
-            made = make(engine, self._batches(engine, images, show))
+            seen = partial(show, "calibrating")
+            batches = in_order(images, spec, batch_size=CALIBRATION_BATCH, workers=self.load.threads, show=seen)
+            made = make(engine, (batch.images for batch in batches))
             with disk_errors(path):
                 made.save(path)
         return made
-
-    def _batches(self, engine: Engine, images: ImageSet, show: Show) -> Iterator[Floats]:
-        """Stream clean images in their own order; no labels are looked at, so any classes will do."""
-        spec = replace(engine.spec, subset=images.mask, classes=len(images.classes), labels=None)
-        order = Continual(kinds=("clean",), shuffle=False)
-        stream = Stream(images, spec, order, batch_size=CALIBRATION_BATCH, workers=self.load.threads)
-        done = 0
-        for batch in stream.batches():
-            yield batch.images
-            done += len(batch.images)
-            show("calibrating", done, len(images))
 
 
 def _firsts(images: ImageSet) -> set[str]:

@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fozo.cli.progress import Progress
 from fozo.data.classes import match_classes
-from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images
-from fozo.data.sets.base import CLEAN, ImageSet, Sample
+from fozo.data.sets.base import ImageSet, Sample
 from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
-from fozo.data.streams import LabelledBatch, Stream
+from fozo.data.streams import LabelledBatch, in_order
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors
 from fozo.methods.registry import AnyMethod
@@ -50,14 +50,7 @@ def read_batches(
     images: ImageSet, engine: Engine, progress: Progress, doing: str, *, batch_size: int = 64, start: int = 0
 ) -> Iterator[LabelledBatch]:
     """Read images in order, as the model takes them, from batch number ``start`` on."""
-    # The stream checks labels against the head; without labels there is nothing to check.
-    spec = replace(engine.spec, classes=len(images.classes), subset=images.mask, labels=None)
-    order = Continual(kinds=(CLEAN.kind,), shuffle=False)
-    done = start * batch_size
-    for batch in Stream(images, spec, order, batch_size=batch_size).batches(start):
-        yield batch
-        done += len(batch.samples)
-        progress(doing, done, len(images))
+    return in_order(images, engine.spec, batch_size=batch_size, start=start, show=partial(progress, doing))
 
 
 def make_reference(adapter: AnyMethod, clean: Path, path: Path) -> None:

@@ -243,16 +243,13 @@ def _to_numpy(array: Any) -> Any:  # noqa: ANN401 - NumPy's or torch's
 
 
 def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
-    """Read clean images in order; labels are ignored, so any classes will do."""
-    from fozo.data.scenarios import Continual
-    from fozo.data.streams import Stream
+    from fozo.data.streams import in_order
 
     if 0 in spec.image_size:
         raise FozoError(f"the size of the images of {spec.name} is not known yet; give image_size=(height, width)")
     if images.corrupted:
         raise FozoError(f"the {images.name} set holds corrupted images; calibrate on clean ones")
-    free = replace(spec, classes=len(images.classes), subset=images.mask, labels=None)
-    for batch in Stream(images, free, Continual(kinds=("clean",), shuffle=False), batch_size=BATCH).batches():
+    for batch in in_order(images, spec, batch_size=BATCH):
         yield batch.images
 
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.data.classes import match_classes
-from fozo.data.scenarios import SCENARIOS, Positions, Scenario
+from fozo.data.scenarios import SCENARIOS, Continual, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, StoredImages
 from fozo.errors import FozoError
@@ -225,3 +225,15 @@ class Stream:
             pixels = self.source.load(domain, index)
             for channel, table in enumerate(self._table):
                 np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
+
+
+def in_order(
+    images: ImageSet, spec: Spec, *, batch_size: int = 64, start: int = 0, workers: int | None = None,
+    show: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[LabelledBatch]:  # fmt: skip
+    """Read clean images in the order of the set from batch ``start`` on; labels are ignored, so any classes will do."""
+    spec = replace(spec, classes=len(images.classes), subset=images.mask, labels=None)
+    stream = Stream(images, spec, Continual(kinds=("clean",), shuffle=False), batch_size=batch_size, workers=workers)
+    for batch in stream.batches(start):
+        yield batch
+        show(min(len(images), (batch.index + 1) * batch_size), len(images))
