@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from fozo.data.streams import in_order
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked, remove_temporary_files
-from fozo.methods.common.measured import MEASURED
+from fozo.methods.common.measured import MEASURED, Savable
 from fozo.methods.registry import AnyMethod, create, method_class
 from fozo.public import calibrate
 from fozo.types import Engine, Floats, Spec
@@ -40,11 +40,7 @@ def quiet(doing: str, done: int, total: int) -> None:
     """Show nothing."""
 
 
-class _Saved(Protocol):
-    def save(self, path: Path) -> None: ...
-
-
-S = TypeVar("S", bound=_Saved)
+S = TypeVar("S", bound=Savable)
 Make: TypeAlias = Callable[[Engine, Iterator[Floats]], S]
 
 

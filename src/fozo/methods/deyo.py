@@ -26,8 +26,7 @@ from fozo.methods.registry import register
 if TYPE_CHECKING:
     from torch import Tensor
 
-Permutations = Callable[[int, int, int], npt.NDArray[np.int64]]
-"""``(step, images, pieces) -> [images, pieces]``: new piece k of an image is its old piece ``permutation[k]``."""
+Permutations = Callable[[int, int, int], npt.NDArray[np.int64]]  # of (step, images, pieces): new piece k is old p[k]
 
 
 @dataclass(frozen=True)

@@ -22,22 +22,19 @@ from fozo.engines.ptq4vit.engine import Rounding, after_gelu, after_softmax, rou
 from fozo.models.vit import Linear
 
 CANDIDATES = 100
-LOWEST_FACTOR, HIGHEST_FACTOR = 0.01, 1.2
-"""Candidates are these multiples of the step that holds the largest value; the last is not tried, as published."""
+LOWEST_FACTOR, HIGHEST_FACTOR = 0.01, 1.2  # of the step that holds the largest value; the last is not tried
 ROUNDS = 3
 SPLITS = 20  # where softmax's ranges may meet: 1, 1/2, ... 2^-19.
-
 BLOCK_NUMBERS = 1 << 21  # numbers in one block of candidates' inputs or outputs: 8 MB, which fits a processor's cache
-
 Error = Callable[[Tensor, Tensor, Tensor], Tensor]
 
+# Error of rounded outputs against exact ones along the last axis, never negative; only one of them uses the gradient of
+# the loss, whose square stands for the diagonal of the Hessian.
 ERRORS: dict[str, Error] = {
     "l2": lambda raw, rounded, gradient: (rounded - raw).square_().sum(dim=-1),
     "hessian": lambda raw, rounded, gradient: (rounded - raw).mul_(gradient).square_().sum(dim=-1),
     "cosine": lambda raw, rounded, gradient: 1 - F.cosine_similarity(raw, rounded, dim=-1),
 }
-"""Error of rounded outputs against exact ones along the last axis, never negative; only one of them uses the gradient
-of the loss, whose square stands for the diagonal of the Hessian."""
 
 
 class Operands(NamedTuple):
