@@ -11,7 +11,7 @@ import torch
 import fozo
 from fozo.core.moments import TokenMoments
 from fozo.engines.torch_engine import TorchEngine
-from fozo.engines.walk import BlockEngine, MatrixMove
+from fozo.engines.walk import MatrixMove
 from fozo.errors import FozoError
 from fozo.types import Knobs, Move, Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
@@ -164,13 +164,6 @@ def test_moments_and_moves_are_those_of_all_tokens(variant: str, chunk: int) -> 
     pooled = vit.pool(x)
     np.testing.assert_allclose(taps[Tap.POOLED][0], pooled.numpy(), atol=1e-9)
     np.testing.assert_allclose(taps[Tap.LOGITS][0], vit.head(pooled).numpy(), atol=1e-9)
-
-
-def test_an_engine_says_whether_it_can() -> None:
-    engine = TorchEngine(random_vit())
-    assert "blocks" in engine.abilities and isinstance(engine, BlockEngine)
-    with pytest.raises(fozo.FozoError, match="another engine's"):
-        engine.walk([1, 2], lambda *_: None)  # type: ignore[arg-type]
 
 
 def test_moments_need_two_tokens() -> None:
