@@ -108,7 +108,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = shortened("narrow", ("NoAdapt", "FOA", "Align"), ("dogs", "food", "nature"))
     invent(out, recipe, batches=3, severity=3, seeds=(0, 1))
     invent(out, shortened("held_out", ("NoAdapt", "Align")), batches=2, severity=4, seeds=(0, 1))
-    invent(out, shortened("ablation", ("NoAdapt", "Align", "without CLS")), batches=2)
+    invent(out, shortened("ablation", ("NoAdapt", "Align", "without CLS")), batches=2, severity=None)
     return out
 
 
