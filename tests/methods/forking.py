@@ -1,6 +1,6 @@
 """Forks an adapter after a call, in a process of its own: ``python forking.py KIND FOLDER``.
 
-Prints ``died`` or how far the child's logits are from the parent's, which goes on from the same state.
+Prints ``hung``, ``died`` or how far the child's logits are from the parent's, which goes on from the same state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def forked(work: Callable[[], Floats], folder: Path) -> Floats | str:
             traceback.print_exc()
             os._exit(1)
     status = os.waitpid(child, 0)[1]
-    return "died" if status else np.asarray(np.load(file))
+    if status:
+        return "hung" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM else "died"
+    return np.asarray(np.load(file))
 
 
 def images_for(spec: fozo.Spec, count: int, seed: int) -> np.ndarray:
