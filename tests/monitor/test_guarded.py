@@ -80,6 +80,7 @@ def test_equal_predictions_gain_and_lose_nothing(material: Material) -> None:
     """Shirts only, from an Align without moves: whatever the confidences of two regressions suggest."""
     monitor = fozo.Monitor(material.reference, shadow=1.0)
     still = material.adapter.clone()
+    assert isinstance(still, fozo.Align)
     still.strengths = 0 * still.strengths
     guarded = fozo.Guarded(still, monitor)
     shirts = material.images(np.flatnonzero(material.labels == 6)[-96:])
