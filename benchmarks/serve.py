@@ -217,7 +217,7 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
             store = StateFolder(Path(state), NAME)
             for number in range(HELD[-1]):
                 name = f"camera-{number}"
-                camera = Camera(name, partial(_same, adapter), store.open(name))
+                camera = Camera(name, partial(_same, adapter), store.open(name, HELD[-1]))
                 camera.unsaved = 1
                 camera.save()
                 camera.close()

@@ -8,9 +8,11 @@ response and is not learnt from twice. The same id with other images is another 
 from __future__ import annotations
 
 import hashlib
+import math
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ import numpy.typing as npt
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
+from fozo.io import ArraySpec, load_arrays, refuse_damage, save_arrays
 from fozo.methods.base import Method
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
@@ -32,12 +34,13 @@ from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
 from fozo.serve.merging import MergingEngine
 from fozo.serve.protocol import ACCURACY, DRIFT, InferRequest, InferResponse, Limits
-from fozo.serve.store import CameraFolder, StateFolder
+from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.types import Tap
 
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
 KIND = "answers"
+MAX_IMAGES = 1 << 53  # that a camera can have seen
 FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
 UNKNOWN_ACCURACY = 0.5, 0.0, 1.0  # the expected accuracy where there is no estimate: of images that cannot be pictures
 
@@ -67,23 +70,31 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
     def save(self, path: Path) -> None:
         rows = [[*key, len(one.logits), one.drift, one.accuracy, one.sentence] for key, one in self.items()]
         logits = [one.logits for one in self.values()] or [np.zeros((0, 0), np.float32)]
-        save_arrays(path, {"kind": KIND, "answers": rows}, {"logits": np.concatenate(logits)})
+        save_arrays(path, {"kind": KIND, "answers": rows}, {"logits": np.concatenate(logits)}, PRIVATE)
 
     @classmethod
-    def load(cls, path: Path) -> ResponseCache:
-        header, arrays = load_arrays(path, KIND)
+    def load(cls, path: Path, classes: int) -> ResponseCache:
+        """Read what was saved: finite logits of ``classes`` classes, and as many rows as the responses have."""
+
+        def check(header: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> None:
+            dtype, shape = specs["logits"].dtype, specs["logits"].shape
+            if dtype != np.float32 or shape not in ((0, 0), (sum(row[2] for row in header["answers"]), classes)):
+                raise ValueError(f"its logits are {dtype} of shape {list(shape)}")
+
         made, start = cls(), 0
-        try:
+        header, arrays = load_arrays(path, KIND, check)
+        with refuse_damage(path, "responses", "restore it from a backup"):
             rows: Any = header["answers"]
             for id, digest, count, drift, accuracy, sentence in rows:
-                logits = arrays["logits"][start : start + count].astype(np.float32)
-                if len(logits) != count:
-                    raise ValueError("logits are missing")
-                start += count
+                logits: Any = arrays["logits"][start : start + count]
                 numbers: list[Any] = [None if one is None else tuple(map(float, one)) for one in (drift, accuracy)]
+                if type(count) is not int or not 0 < count == len(logits) or not np.isfinite(logits).all():
+                    raise ValueError("logits are missing")
+                for found, wanted in zip(numbers, (4, 3), strict=True):
+                    if found is not None and (len(found) != wanted or not all(map(math.isfinite, found))):
+                        raise ValueError(f"it has {found} as numbers of the monitor")
+                start += count
                 made.add((str(id), str(digest)), InferResponse(logits, numbers[0], numbers[1], str(sentence)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FozoError(f"{path} has damaged responses ({error}); remove it") from error
         return made
 
 
@@ -111,6 +122,7 @@ class Camera:
         self.events: list[Event] = []  # those of the latest request
         self.images, self.unsaved = 0, 0
         self._create, self._responses = create, ResponseCache()
+        self._lock, self._closed = threading.Lock(), False  # held while it learns
         self._frame: npt.NDArray[Any] | None = None
         self._framed = -FRAME_INTERVAL
         self._use(*create(self.events.append))
@@ -127,14 +139,16 @@ class Camera:
             if header is None:
                 return
             images = header.get("images")
-            if type(images) is not int or images < 0:
+            if type(images) is not int or not 0 <= images < MAX_IMAGES:
                 raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
-            responses = ResponseCache.load(folder.file("answers"))
-            self.adapter.restore(folder.file("adapter"))
-            if self.monitor is not None and folder.file("monitor").exists():
-                self.monitor.restore(folder.file("monitor"))
+            responses = ResponseCache.load(folder.checked("answers"), self.adapter.engine.spec.classes)
+            self.adapter.restore(folder.checked("adapter"))
+            if self.monitor is not None and folder.has("monitor"):
+                self.monitor.restore(folder.checked("monitor"))
             self._responses, self.images = responses, images
         except FozoError as error:  # of another model or config, or damaged
+            if not is_damage(error):
+                raise
             folder.set_aside(error)
             self._use(*self._create(self.events.append))
 
@@ -146,24 +160,29 @@ class Camera:
         ``working`` is entered while the adapter works: :meth:`fozo.serve.merging.MergingEngine.caller`.
         """
         key = (request.id, digest(request)) if request.id else None
-        if key is not None and (known := self._responses.get(key)) is not None:
+        known = None if key is None else self._responses.get(key)
+        if known is not None and (not request.start or self.images == len(known.logits)):  # or images have followed
             return known, False
         images = request.images(self.adapter.engine.spec, limits)
-        # A fresh method takes over only if it does not refuse the images.
-        method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
-        with working():
-            logits = np.asarray(method(images), dtype=np.float32)
-        if request.start:
-            self._use(method, monitor)
-            self.images = 0
-        if self.thumbnails:
-            self._frame = images[-1] if images.ndim == 4 else images
-        self.images += len(logits)
-        self.unsaved += len(logits)
-        response = self._response(logits)
-        if key is not None:
-            self._responses.add(key, response)
-        return response, True
+        with self._lock:
+            if self._closed:
+                raise CameraInUse("the server was stopped before it came to this request; send it again")
+            # A fresh method takes over only if it does not refuse the images.
+            method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
+            with working():
+                logits = np.asarray(method(images), dtype=np.float32)
+            if request.start:
+                self._use(method, monitor)
+                self.images = 0
+                self._responses.clear()
+            if self.thumbnails:
+                self._frame = images[-1] if images.ndim == 4 else images
+            self.images += len(logits)
+            self.unsaved += len(logits)
+            response = self._response(logits)
+            if key is not None:
+                self._responses.add(key, response)
+            return response, True
 
     def _response(self, logits: npt.NDArray[np.float32]) -> InferResponse:
         if self.monitor is None:
@@ -202,17 +221,29 @@ class Camera:
         shadow = 0.0 if self.monitor is None or self.monitor.guarded else self.monitor.passes_per_image
         return self.method.passes_per_image + shadow
 
-    def save(self) -> None:
-        """Write everything to the folder, where there is one."""
-        if self.folder is None or (not self.unsaved and self.folder.generation):
+    def save(self, patience: float = -1, *, final: bool = False) -> None:
+        """Write what is new to the folder, where there is one; ``final`` if nothing may be learnt afterwards.
+
+        Another thread may be answering a request: then wait, or raise after ``patience`` seconds.
+        """
+        if self.folder is None:
             return
-        files: dict[str, Callable[[Path], None]] = {"adapter": self.adapter.save, "answers": self._responses.save}
-        if self.monitor is not None:
-            files["monitor"] = self.monitor.save
-        self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
-        self.unsaved = 0
+        if not self._lock.acquire(timeout=patience):
+            raise FozoError(f"its request was still worked on after {patience:g} s")
+        try:
+            self._closed |= final
+            if not self.unsaved:
+                return
+            files: dict[str, Callable[[Path], None]] = {"adapter": self.adapter.save, "answers": self._responses.save}
+            if self.monitor is not None:
+                files["monitor"] = self.monitor.save
+            self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
+            self.unsaved = 0
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
+        self._closed = True
         if self.folder is not None:
             self.folder.close()
 
@@ -245,12 +276,7 @@ class ServedModel:
         """Bring a camera to memory: from its folder, or new."""
         if self.folder is None:
             return Camera(name, self._create, thumbnails=self.server.thumbnails)
-        if self.folder.count >= self.server.max_known and not self.folder.has(name):
-            raise FozoError(
-                f"the server knows {self.folder.count} cameras of {self.name} already; remove folders of old ones from "
-                f"{self.folder.path}, or raise max_known"
-            )
-        folder = self.folder.open(name)
+        folder = self.folder.open(name, self.server.max_known)
         try:
             return Camera(name, self._create, folder, thumbnails=self.server.thumbnails)
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import socket
@@ -11,22 +12,24 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from fozo.errors import FozoError
-from fozo.serve.app import create_app
+from fozo.serve.app import InferenceServer, create_app
 
 if TYPE_CHECKING:
     from fozo.serve.board import CameraBoard
     from fozo.serve.config import ServeConfig
 
 KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send a frame a minute
-PATIENCE = 30  # seconds that connections may take to end at shutdown
+PATIENCE = 15  # seconds that connections may take to end at shutdown
 
 
 class _UvicornServer(uvicorn.Server):
-    """Calls ``ready`` when it takes requests, and ends the board's streams before it stops."""
+    """Calls ``ready`` when it takes requests, and before it stops ``leave`` on a thread; ends the board's streams."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], board: CameraBoard | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, ready: Callable[[], None], leave: Callable[[], None], board: CameraBoard | None
+    ) -> None:
         super().__init__(config)
-        self.ready, self.board = ready, board
+        self.ready, self.leave, self.board = ready, leave, board
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -35,6 +38,7 @@ class _UvicornServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self.board is not None:
             self.board.close()  # uvicorn waits for connections to end, and those of open pages stay open
+        await asyncio.to_thread(self.leave)
         await super().shutdown(sockets)
 
 
@@ -43,6 +47,7 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     logging.basicConfig(level=logging.WARNING, format="fozo: %(message)s")  # unless the program has done so
     logging.getLogger("fozo.monitor").setLevel(logging.ERROR)  # the pool logs events, with the camera's name
     app = create_app(config, board)
+    server: InferenceServer = app.state.server
     listener = _listen(config.host, config.port)
     host, port = listener.getsockname()[:2]
     scheme = "http" if config.certificate is None else "https"
@@ -60,12 +65,16 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     # Once done, uvicorn raises the signal that stopped it again, for the handlers that were there before.
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        _UvicornServer(options, announce, board).run([listener])
+        _UvicornServer(options, announce, server.save_idle, board).run([listener])
     finally:
         listener.close()
         for each, handler in before.items():
             signal.signal(each, handler)
-        app.state.server.stop()
+        server.stop()
+    if server.unsaved:
+        names = ", ".join(map(repr, server.unsaved[:5])) + (", ..." if len(server.unsaved) > 5 else "")
+        what = "1 camera was" if len(server.unsaved) == 1 else f"{len(server.unsaved)} cameras were"
+        raise FozoError(f"{what} not saved ({names}); the log says why")
 
 
 def _listen(host: str, port: int) -> socket.socket:
