@@ -255,6 +255,17 @@ class Monitor:
     def metrics(self) -> dict[str, float]:
         return self.status.metrics()
 
+    def checkpoint(self) -> Callable[[], None]:
+        """Return a function that restores what is remembered and reported now."""
+        with self._lock:
+            before = self._stream.copy(), self.status, self.plain, self.passes_per_image
+
+        def undo() -> None:
+            with self._lock:
+                self._stream, self.status, self.plain, self.passes_per_image = before
+
+        return undo
+
     def observe(self, observation: Observation) -> None:
         """Update the status by a batch that was predicted."""
         with self._lock:

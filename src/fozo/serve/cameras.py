@@ -32,7 +32,7 @@ from fozo.monitor.event import thumbnail
 from fozo.public import adapter
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
-from fozo.serve.merging import MergingEngine
+from fozo.serve.merging import LOG, MergingEngine, is_independent
 from fozo.serve.protocol import ACCURACY, DRIFT, InferRequest, InferResponse, Limits
 from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.types import Tap
@@ -258,7 +258,11 @@ class ServedModel:
             raise FozoError(f"{config.model} does not name the size of its images; give image_size")
         # One pass finds the classes of a black box, and whether the model gives logits at all.
         engine.run(engine.check(np.zeros((1, *engine.spec.image_shape), np.float32)), taps=(Tap.LOGITS,))
-        self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch)
+        merge = is_independent(engine) if config.merge is None else config.merge
+        if not merge and config.merge is None:
+            why = "its answers depend on the other images of a pass"
+            LOG.warning("%s is run for one camera at a time: %s; merge = true overrides this", self.name, why)
+        self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch if merge else 1)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)
         if source is None and config.method is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fozo.types import Array, Batch, Floats
 
@@ -47,6 +48,14 @@ class Observer(Protocol):
 
     def reset(self) -> None:
         """Forget all batches: the method was reset."""
+
+
+@runtime_checkable
+class Undoable(Protocol):
+    """An observer whose memory of a batch is undone if the call raises, such as by Ctrl-C."""
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Return a function that restores the current state."""
 
 
 class AttachedObserver:

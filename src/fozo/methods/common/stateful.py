@@ -104,15 +104,24 @@ class Stateful(ABC, Generic[C]):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Put everything back to where it was if the body raises."""
-        undo = self.checkpoint()
-        before = self._metrics, self.passes_per_image, self._recorded, self._entries
+        undo = self.rollback()
         try:
             yield
         except BaseException:
             undo()
+            raise
+
+    def rollback(self) -> Callable[[], None]:
+        """Return a function that puts everything back to where it is now: state, metrics and journal."""
+        restore = self.checkpoint()
+        before = self._metrics, self.passes_per_image, self._recorded, self._entries
+
+        def undo() -> None:
+            restore()
             self._metrics, self.passes_per_image, self._recorded, self._entries = before
             self._rewind()
-            raise
+
+        return undo
 
     def _rewind(self) -> None:
         """Let the journal note that the run went back."""
