@@ -25,7 +25,7 @@ from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError
 from fozo.methods.common import fork
 from fozo.methods.common.info import NEEDS, check_needs
-from fozo.methods.common.observer import AttachedObserver, DriftReading, Observation, Observer, Undoable
+from fozo.methods.common.observer import AttachedObserver, DriftReading, Observation, Observer
 from fozo.methods.common.options import NoOptions, with_options
 from fozo.methods.common.stateful import C, Stateful
 from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, Tap
@@ -193,18 +193,8 @@ class Method(Stateful[C]):
         if self._observed is not None:
             self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
 
-    def rollback(self) -> Callable[[], None]:
-        """Of the observer too, where it can."""
-        own, observer = super().rollback(), self.observer
-        if not isinstance(observer, Undoable):
-            return own
-        restore = observer.checkpoint()
-
-        def undo() -> None:
-            restore()
-            own()
-
-        return undo
+    def checkpoints(self) -> list[Callable[[], None]]:
+        return super().checkpoints() + ([] if self._observed is None else [self._observed.checkpoint()])
 
     def names(self, logits: Images) -> list[str]:
         """Name the likeliest class of each image; where the model has no names, by its number."""

@@ -72,11 +72,6 @@ class InferenceServer:
         self.metrics.streams.set_function(lambda: pool.cameras)
         self.metrics.queued.set_function(lambda: pool.queued)
 
-    def save_idle(self) -> None:
-        """Save the cameras that nobody works on, at once: before connections are waited for."""
-        if self.pool is not None:
-            self.pool.save_idle()
-
     def stop(self) -> None:
         """Finish what is queued, and save all cameras; ``unsaved`` names those that could not be."""
         pool, self.pool = self.pool, None

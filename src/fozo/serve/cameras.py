@@ -143,7 +143,7 @@ class Camera:
                 raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
             responses = ResponseCache.load(folder.checked("answers"), self.adapter.engine.spec.classes)
             self.adapter.restore(folder.checked("adapter"))
-            if self.monitor is not None and folder.has("monitor"):
+            if self.monitor is not None and "monitor" in folder.files:
                 self.monitor.restore(folder.checked("monitor"))
             self._responses, self.images = responses, images
         except FozoError as error:  # of another model or config, or damaged

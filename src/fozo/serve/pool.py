@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -172,7 +173,7 @@ class Pool:
         if request.end and not slot.stateless:
             self._evict(slot)
         elif camera.unsaved >= self.config.save_every and not slot.stateless:
-            self._save(camera)
+            self._save(slot)
         future.set_result(body)
 
     def _open(self, slot: _Slot) -> Camera:
@@ -184,7 +185,10 @@ class Pool:
         except FozoError as error:  # the disk is full or cannot be read now, or there are too many cameras
             raise TooBusy(str(error), 503, retry=not isinstance(error, TooManyCameras)) from error
 
-    def _save(self, camera: Camera, patience: float = -1, *, final: bool = False) -> bool:
+    def _save(self, slot: _Slot, patience: float = -1, *, final: bool = False) -> bool:
+        camera = slot.camera
+        if camera is None:
+            return True
         try:
             camera.save(patience, final=final)
             return True
@@ -197,7 +201,7 @@ class Pool:
     def _evict(self, slot: _Slot) -> None:
         """Save a camera and drop it from memory, if that succeeds; the slot has to be busy."""
         camera = slot.camera
-        if camera is None or not self._save(camera):
+        if camera is None or not self._save(slot):
             return
         slot.camera = None
         self._evicted = True
@@ -208,6 +212,14 @@ class Pool:
         for slot in slots:
             self._evict(slot)
             self._release(slot)
+
+    def _take_idle(self, before: float = math.inf) -> list[_Slot]:
+        """Take the cameras that nobody works on and that were last used ``before``: until they are released."""
+        with self._changed:
+            idle = [s for s in self._slots.values() if s.camera is not None and not s.busy and s.used < before]
+            for slot in idle:
+                slot.busy = True
+        return idle
 
     def _limit_cameras(self) -> None:
         """If there are too many cameras in memory, evict the one that was idle for longest."""
@@ -231,25 +243,15 @@ class Pool:
 
     def _evict_idle(self) -> None:
         while not self._stop.wait(min(self.config.idle / 4, 5.0)):
-            with self._changed:
-                before = time.monotonic() - self.config.idle
-                idle = [s for s in self._slots.values() if s.camera is not None and not s.busy and s.used < before]
-                for slot in idle:
-                    slot.busy = True
-            self._evict_all(idle)
+            self._evict_all(self._take_idle(time.monotonic() - self.config.idle))
             if self._evicted:
                 self._evicted = False
                 trim_memory()
 
     def save_idle(self) -> None:
         """Save the cameras that nobody works on; they stay in memory."""
-        with self._changed:
-            idle = [slot for slot in self._slots.values() if slot.camera is not None and not slot.busy]
-            for slot in idle:
-                slot.busy = True
-        for slot in idle:
-            if slot.camera is not None:
-                self._save(slot.camera)
+        for slot in self._take_idle():
+            self._save(slot)
             self._release(slot)
 
     def close(self, patience: float = PATIENCE) -> tuple[int, list[str]]:
@@ -270,12 +272,12 @@ class Pool:
         for slot in list(self._slots.values()):
             if (camera := slot.camera) is None:
                 continue
-            if self._save(camera, 0.1, final=True):
-                saved += 1
-                camera.close()
-                self._on_evict(slot.model, slot.name)
-            else:
+            if not self._save(slot, 0.1, final=True):
                 unsaved.append(slot.name)
+                continue
+            saved += 1
+            camera.close()
+            self._on_evict(slot.model, slot.name)
         self._slots.clear()
         return saved, unsaved
 

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -23,13 +23,11 @@ PATIENCE = 15  # seconds that connections may take to end at shutdown
 
 
 class _UvicornServer(uvicorn.Server):
-    """Calls ``ready`` when it takes requests, and before it stops ``leave`` on a thread; ends the board's streams."""
+    """Calls ``ready`` when it takes requests, and ends the board's streams before it stops."""
 
-    def __init__(
-        self, config: uvicorn.Config, ready: Callable[[], None], leave: Callable[[], None], board: CameraBoard | None
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], board: CameraBoard | None) -> None:
         super().__init__(config)
-        self.ready, self.leave, self.board = ready, leave, board
+        self.ready, self.board = ready, board
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -38,7 +36,9 @@ class _UvicornServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self.board is not None:
             self.board.close()  # uvicorn waits for connections to end, and those of open pages stay open
-        await asyncio.to_thread(self.leave)
+        app: Any = self.config.app
+        if (pool := app.state.server.pool) is not None:
+            await asyncio.to_thread(pool.save_idle)  # at once: connections may take long, and be killed
         await super().shutdown(sockets)
 
 
@@ -65,16 +65,15 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     # Once done, uvicorn raises the signal that stopped it again, for the handlers that were there before.
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        _UvicornServer(options, announce, server.save_idle, board).run([listener])
+        _UvicornServer(options, announce, board).run([listener])
     finally:
         listener.close()
         for each, handler in before.items():
             signal.signal(each, handler)
         server.stop()
     if server.unsaved:
-        names = ", ".join(map(repr, server.unsaved[:5])) + (", ..." if len(server.unsaved) > 5 else "")
-        what = "1 camera was" if len(server.unsaved) == 1 else f"{len(server.unsaved)} cameras were"
-        raise FozoError(f"{what} not saved ({names}); the log says why")
+        names = ", ".join(map(repr, server.unsaved[:5]))
+        raise FozoError(f"{len(server.unsaved)} of the cameras could not be saved ({names}); the log says why")
 
 
 def _listen(host: str, port: int) -> socket.socket:

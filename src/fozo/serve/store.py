@@ -14,31 +14,30 @@ request is refused, and nothing is touched.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import re
 import shutil
 import time
 from contextlib import ExitStack, suppress
+from errno import EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, EOPNOTSUPP, EOVERFLOW
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fozo.errors import FozoError
-from fozo.io import disk_errors, locked, open_regular, read_json, remove_temporary_files, unreadable, write_json
-from fozo.io.files import LOCK, MAX_READ
+from fozo.io import disk_errors, locked, read_bytes, read_json, remove_temporary_files, write_json
+from fozo.io.files import LOCK
 from fozo.types import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KIND, VERSION = "camera", 2  # version 1 had no digests
+KIND, VERSION = "camera", 2
 HEADER_FILE = "camera.json"
 REFUSED = ".refused"  # suffix of the folder of a camera whose state could not be restored
 PRIVATE = 0o600  # mode of its files: the monitor's holds a frame
 RECOUNT = 1.0  # seconds between two counts of the cameras of a full folder
-_OF_THE_FILE = (
-    errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP, errno.EINVAL, errno.EOVERFLOW
-)  # fmt: skip
+MAX_FILE = 1 << 30  # bytes of a file of a camera
+OF_THE_FILE = (None, ENOENT, EISDIR, ENOTDIR, ELOOP, ENXIO, EOPNOTSUPP, EINVAL, EOVERFLOW)  # errors that stay
 
 
 class CameraInUse(FozoError):
@@ -52,21 +51,14 @@ class TooManyCameras(FozoError):
 def is_damage(error: BaseException | None) -> bool:
     """Whether a file could be read and is wrong, rather than refused by the system for now."""
     while error is not None:
-        if isinstance(error, MemoryError):
-            return False
-        if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in OF_THE_FILE):
             return False
         error = error.__cause__ or error.__context__
     return True
 
 
 def file_digest(path: Path) -> str:
-    """The length and a hash of a file."""
-    found = hashlib.blake2b(digest_size=16)
-    with open_regular(path) as file, unreadable(f"cannot read {path}", "check the disk"):
-        while part := file.read(MAX_READ):
-            found.update(part)
-        return f"{file.tell()}-{found.hexdigest()}"
+    return hashlib.blake2b(read_bytes(path, MAX_FILE), digest_size=16).hexdigest()
 
 
 def folder_name(name: str) -> str:
@@ -92,7 +84,7 @@ class CameraFolder:
     def __init__(self, path: Path, camera: str) -> None:
         self.path, self.camera, self.generation = path, camera, 0
         self.new = False  # whether nothing of the camera is in it
-        self._digests: dict[str, str] | None = {}
+        self.files: dict[str, str] = {}  # digests of the files of the generation in force
         sentence = f"another server that uses {path.parent} has the camera {camera!r}; try again in a while"
         self.lock = hold(path, CameraInUse(sentence))
 
@@ -106,28 +98,23 @@ class CameraFolder:
                 raise
             self.new = True
             return None
-        generation, version, files = header.get("generation"), header.get("version"), header.get("files")
-        if header.get("kind") != KIND or version not in (1, VERSION) or type(generation) is not int:
+        generation, files = header.get("generation"), header.get("files")
+        known = header.get("kind") == KIND and header.get("version") == VERSION and isinstance(files, dict)
+        if not known or type(generation) is not int:
             raise FozoError(f"{path} is not a camera of this version of fozo; remove its folder")
         if header.get("id") != self.camera:
             raise FozoError(f"{self.path} is of the camera {header.get('id')!r}; remove the folder")
-        if version == VERSION and not isinstance(files, dict):
-            raise FozoError(f"{path} has no digests; remove its folder to reset the camera")
-        self.generation, self._digests = generation, None if version == 1 else files
+        self.generation, self.files = generation, files or {}
         return header
 
     def file(self, name: str) -> Path:
         """The file called ``name`` of the generation in force."""
         return self.path / f"{name}-{self.generation}.npz"
 
-    def has(self, name: str) -> bool:
-        """Whether the generation in force was saved with a file called ``name``."""
-        return self.file(name).exists() if self._digests is None else name in self._digests
-
     def checked(self, name: str) -> Path:
         """The same file, if it is the one that was saved with the others."""
         path = self.file(name)
-        if self._digests is not None and file_digest(path) != self._digests.get(name):
+        if file_digest(path) != self.files.get(name):
             raise FozoError(f"{path} is not the file that {HEADER_FILE} names; restore the folder from a backup")
         return path
 
@@ -183,14 +170,11 @@ class StateFolder:
     def open(self, camera: str, most: int) -> CameraFolder:
         """Open a camera's folder, made if need be; a new camera is refused where ``most`` are known."""
         name = folder_name(camera)
-        if name not in self._known and len(self._known) >= most:
-            if time.monotonic() >= self._counted + RECOUNT:  # somebody may have removed folders
-                self._count()
-            if name not in self._known and len(self._known) >= most:
-                raise TooManyCameras(
-                    f"the server knows {len(self._known)} cameras already; remove folders of old ones from "
-                    f"{self.path}, or raise max_known"
-                )
+        if len(self._known) >= most and time.monotonic() >= self._counted + RECOUNT:
+            self._count()  # somebody may have removed folders
+        if len(self._known) >= most and name not in self._known:
+            known = f"the server knows {len(self._known)} cameras already"
+            raise TooManyCameras(f"{known}; remove folders of old ones from {self.path}, or raise max_known")
         folder = CameraFolder(self.path / name, camera)
         self._open.add(name)
         self._known.add(name)

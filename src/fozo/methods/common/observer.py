@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from fozo.types import Array, Batch, Floats
 
@@ -50,20 +50,17 @@ class Observer(Protocol):
         """Forget all batches: the method was reset."""
 
 
-@runtime_checkable
-class Undoable(Protocol):
-    """An observer whose memory of a batch is undone if the call raises, such as by Ctrl-C."""
-
-    def checkpoint(self) -> Callable[[], None]:
-        """Return a function that restores the current state."""
-
-
 class AttachedObserver:
     """Calls an observer. Its failures are logged, the first with a traceback and then one line a minute."""
 
     def __init__(self, observer: Observer, method: str) -> None:
         self.observer, self.method = observer, method
         self.failures, self._next_report = 0, -math.inf
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Return what undoes later observations, if a call raises: the observer's ``checkpoint()``, if it has one."""
+        found: Callable[[], Callable[[], None]] = getattr(self.observer, "checkpoint", lambda: lambda: None)
+        return found()
 
     def observe(self, observation: Observation) -> None:
         try:

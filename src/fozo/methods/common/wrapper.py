@@ -70,14 +70,8 @@ class Wrapper(Method[C]):
             inner.show(batch, found)
         return found
 
-    def rollback(self) -> Callable[[], None]:
-        inner, own = self.inner.rollback(), super().rollback()
-
-        def undo() -> None:
-            own()
-            inner()
-
-        return undo
+    def checkpoints(self) -> list[Callable[[], None]]:
+        return [*super().checkpoints(), self.inner.rollback()]
 
     def checkpoint(self) -> Callable[[], None]:
         """Of its own state: the inner method has a rollback of its own."""
