@@ -219,8 +219,7 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
                 name = f"camera-{number}"
                 camera = Camera(name, partial(_same, adapter), store.open(name, HELD[-1]))
                 camera.unsaved = 1
-                camera.save()
-                camera.close()
+                camera.save(close=True)
             options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
             with Server(subject, *options) as server, frames_file(subject) as path:
                 residents = []

@@ -76,8 +76,9 @@ class InferenceServer:
         """Finish what is queued, and save all cameras; ``unsaved`` names those that could not be."""
         pool, self.pool = self.pool, None
         if pool is not None:
-            saved, self.unsaved = pool.close()
+            saved, unsaved = pool.close()
             if self.config.state is not None:
+                self.unsaved = unsaved
                 LOG.warning("saved %d camera%s in %s", saved, "s" * (saved != 1), self.config.state)
         self._claim.close()
 

@@ -8,7 +8,6 @@ response and is not learnt from twice. The same id with other images is another 
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 import time
 from collections import OrderedDict
@@ -88,11 +87,10 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
             for id, digest, count, drift, accuracy, sentence in rows:
                 logits: Any = arrays["logits"][start : start + count]
                 numbers: list[Any] = [None if one is None else tuple(map(float, one)) for one in (drift, accuracy)]
-                if type(count) is not int or not 0 < count == len(logits) or not np.isfinite(logits).all():
-                    raise ValueError("logits are missing")
-                for found, wanted in zip(numbers, (4, 3), strict=True):
-                    if found is not None and (len(found) != wanted or not all(map(math.isfinite, found))):
-                        raise ValueError(f"it has {found} as numbers of the monitor")
+                lengths = [len(one or ()) for one in numbers]
+                finite = np.isfinite(logits).all() and all(np.isfinite(one or ()).all() for one in numbers)
+                if not finite or not 0 < count == len(logits) or lengths[0] not in (0, 4) or lengths[1] not in (0, 3):
+                    raise ValueError(f"the response to {id} has missing numbers")
                 start += count
                 made.add((str(id), str(digest)), InferResponse(logits, numbers[0], numbers[1], str(sentence)))
         return made
@@ -221,31 +219,25 @@ class Camera:
         shadow = 0.0 if self.monitor is None or self.monitor.guarded else self.monitor.passes_per_image
         return self.method.passes_per_image + shadow
 
-    def save(self, patience: float = -1, *, final: bool = False) -> None:
-        """Write what is new to the folder, where there is one; ``final`` if nothing may be learnt afterwards.
+    def save(self, patience: float = -1, *, close: bool = False) -> None:
+        """Write what is new to the folder, where there is one; then ``close`` it if nothing is to be learnt any more.
 
-        Another thread may be answering a request: then wait, or raise after ``patience`` seconds.
+        Where another thread is answering a request, wait, or raise after ``patience`` seconds.
         """
-        if self.folder is None:
-            return
         if not self._lock.acquire(timeout=patience):
-            raise FozoError(f"its request was still worked on after {patience:g} s")
+            raise FozoError("its request is still worked on")
         try:
-            self._closed |= final
-            if not self.unsaved:
-                return
             files: dict[str, Callable[[Path], None]] = {"adapter": self.adapter.save, "answers": self._responses.save}
             if self.monitor is not None:
                 files["monitor"] = self.monitor.save
-            self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
+            if self.folder is not None and self.unsaved:
+                self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
             self.unsaved = 0
+            self._closed |= close
+            if close and self.folder is not None:
+                self.folder.close()
         finally:
             self._lock.release()
-
-    def close(self) -> None:
-        self._closed = True
-        if self.folder is not None:
-            self.folder.close()
 
 
 class ServedModel:
@@ -260,8 +252,7 @@ class ServedModel:
         engine.run(engine.check(np.zeros((1, *engine.spec.image_shape), np.float32)), taps=(Tap.LOGITS,))
         merge = is_independent(engine) if config.merge is None else config.merge
         if not merge and config.merge is None:
-            why = "its answers depend on the other images of a pass"
-            LOG.warning("%s is run for one camera at a time: %s; merge = true overrides this", self.name, why)
+            LOG.warning("%s runs each camera alone: answers would depend on the other images of a pass", self.name)
         self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch if merge else 1)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)

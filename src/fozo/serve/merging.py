@@ -185,10 +185,10 @@ class MergingEngine:
 
 
 def is_independent(engine: Engine) -> bool:
-    """Whether an image's logits are the same whatever else is in its batch: tried beside a gray and a harsh image.
+    """Whether an image's logits are the same beside a gray and beside a harsh image.
 
-    Batches of one size go through the same kernels, so only what is estimated from a whole batch can differ, such as
-    the ranges of dynamic quantisation (``DynamicQuantizeLinear`` in ONNX).
+    Batches of one size go through the same kernels, so only what is estimated from a whole batch can differ: the ranges
+    of dynamic quantisation (``DynamicQuantizeLinear`` in ONNX).
     """
     spec, numbers = engine.spec, np.random.default_rng(0)
     mean, std = (np.reshape(each, (-1, 1, 1)) for each in spec.normalisation or (0.0, 1.0))

@@ -146,10 +146,10 @@ class Pool:
     def _handle(self, slot: _Slot, request: InferRequest, future: Future[Body]) -> None:
         """Answer a request; then save or evict its camera where that is due."""
         try:
-            if slot.camera is None:
+            if slot.camera is None and not self._ended:
                 slot.camera = self._open(slot)
                 self._limit_cameras()
-            if self._ended:  # after opening: a camera that close() did not see learns nothing
+            if slot.camera is None or self._ended:  # again: a camera that close() did not see learns nothing
                 raise TooBusy(STOPPED, 503)
             camera = slot.camera
             response, new = camera.answer(request, self.limits, slot.model.engine.caller)
@@ -169,12 +169,13 @@ class Pool:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
         camera.adapter.release()
-        # Before the response, too: what a client knows to be answered and is not saved is less than `save_every`.
-        if request.end and not slot.stateless:
-            self._evict(slot)
-        elif camera.unsaved >= self.config.save_every and not slot.stateless:
-            self._save(slot)
-        future.set_result(body)
+        try:  # before the response, too: fewer images than `save_every` are answered and not saved
+            if request.end and not slot.stateless:
+                self._evict(slot)
+            elif camera.unsaved >= self.config.save_every and not slot.stateless:
+                self._save(camera)
+        finally:
+            future.set_result(body)
 
     def _open(self, slot: _Slot) -> Camera:
         """Bring a camera to memory; if that fails, it is not the client's fault."""
@@ -185,12 +186,9 @@ class Pool:
         except FozoError as error:  # the disk is full or cannot be read now, or there are too many cameras
             raise TooBusy(str(error), 503, retry=not isinstance(error, TooManyCameras)) from error
 
-    def _save(self, slot: _Slot, patience: float = -1, *, final: bool = False) -> bool:
-        camera = slot.camera
-        if camera is None:
-            return True
+    def _save(self, camera: Camera, patience: float = -1, *, close: bool = False) -> bool:
         try:
-            camera.save(patience, final=final)
+            camera.save(patience, close=close)
             return True
         except Exception as error:  # e.g. a full disk: predictions continue, and the next save may succeed
             own = None if isinstance(error, FozoError) else error  # a traceback is for faults of fozo's own
@@ -198,15 +196,13 @@ class Pool:
             camera.unsaved = 1  # not to try again with every request
             return False
 
-    def _evict(self, slot: _Slot) -> None:
+    def _evict(self, slot: _Slot, patience: float = -1) -> bool:
         """Save a camera and drop it from memory, if that succeeds; the slot has to be busy."""
-        camera = slot.camera
-        if camera is None or not self._save(slot):
-            return
-        slot.camera = None
-        self._evicted = True
-        camera.close()
+        if slot.camera is None or not self._save(slot.camera, patience, close=True):
+            return False
+        slot.camera, self._evicted = None, True
         self._on_evict(slot.model, slot.name)
+        return True
 
     def _evict_all(self, slots: Iterable[_Slot]) -> None:
         for slot in slots:
@@ -251,7 +247,8 @@ class Pool:
     def save_idle(self) -> None:
         """Save the cameras that nobody works on; they stay in memory."""
         for slot in self._take_idle():
-            self._save(slot)
+            if slot.camera is not None:
+                self._save(slot.camera)
             self._release(slot)
 
     def close(self, patience: float = PATIENCE) -> tuple[int, list[str]]:
@@ -268,18 +265,11 @@ class Pool:
         self.save_idle()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._ended, saved, unsaved = True, 0, list[str]()
-        for slot in list(self._slots.values()):
-            if (camera := slot.camera) is None:
-                continue
-            if not self._save(slot, 0.1, final=True):
-                unsaved.append(slot.name)
-                continue
-            saved += 1
-            camera.close()
-            self._on_evict(slot.model, slot.name)
+        self._ended = True
+        loaded = [slot for slot in list(self._slots.values()) if slot.camera is not None]
+        unsaved = [slot.name for slot in loaded if not self._evict(slot, 0.1)]
         self._slots.clear()
-        return saved, unsaved
+        return len(loaded) - len(unsaved), unsaved
 
 
 def trim_memory() -> None:
