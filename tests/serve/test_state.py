@@ -123,6 +123,7 @@ WRONG: dict[str, Callable[[Path], None]] = {
     "an endless number": row(drift=[1.0, 1e400, 0.0, 0.0]),
     "three numbers of drift": row(drift=[1.0, 0.0, 0.0]),
     "a text for accuracy": row(accuracy="abc"),
+    "a generation without a file": camera_json(generation=10**300),
     "images": camera_json(images=10**30),
     "no digests": camera_json(files=None),
     "another camera's adapter": swapped,

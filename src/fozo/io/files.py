@@ -157,10 +157,7 @@ def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path`` and rename it onto ``path`` once it is complete and on disk.
-
-    ``mode`` says who may read it, as far as the umask lets them.
-    """
+    """Open a temporary file beside ``path`` and rename it onto ``path`` once it is complete and on disk."""
     target = check_output(path)
     _sweep_once(target.parent)
     part = target.with_name(_temporary_prefix(target) + token_hex(4) + PART)

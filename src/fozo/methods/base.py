@@ -194,7 +194,8 @@ class Method(Stateful[C]):
             self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
 
     def checkpoints(self) -> list[Callable[[], None]]:
-        return super().checkpoints() + ([] if self._observed is None else [self._observed.checkpoint()])
+        found = getattr(self.observer, "checkpoint", None)
+        return super().checkpoints() + ([] if found is None else [found()])
 
     def names(self, logits: Images) -> list[str]:
         """Name the likeliest class of each image; where the model has no names, by its number."""

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -257,14 +258,8 @@ class Monitor:
 
     def checkpoint(self) -> Callable[[], None]:
         """Return a function that restores what is remembered and reported now."""
-        with self._lock:
-            before = self._stream.copy(), self.status, self.plain, self.passes_per_image
-
-        def undo() -> None:
-            with self._lock:
-                self._stream, self.status, self.plain, self.passes_per_image = before
-
-        return undo
+        names = ("status", "plain", "passes_per_image")
+        return partial(vars(self).update, {name: getattr(self, name) for name in names}, _stream=self._stream.copy())
 
     def observe(self, observation: Observation) -> None:
         """Update the status by a batch that was predicted."""

@@ -11,11 +11,11 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_arrays, refuse_damage, save_arrays
+from fozo.io import load_arrays, refuse_damage, save_arrays
 from fozo.methods.base import Method
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
@@ -39,7 +39,6 @@ from fozo.types import Tap
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
 KIND = "answers"
-MAX_IMAGES = 1 << 53  # that a camera can have seen
 FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
 UNKNOWN_ACCURACY = 0.5, 0.0, 1.0  # the expected accuracy where there is no estimate: of images that cannot be pictures
 
@@ -74,25 +73,21 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
     @classmethod
     def load(cls, path: Path, classes: int) -> ResponseCache:
         """Read what was saved: finite logits of ``classes`` classes, and as many rows as the responses have."""
-
-        def check(header: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> None:
-            dtype, shape = specs["logits"].dtype, specs["logits"].shape
-            if dtype != np.float32 or shape not in ((0, 0), (sum(row[2] for row in header["answers"]), classes)):
-                raise ValueError(f"its logits are {dtype} of shape {list(shape)}")
-
+        header, arrays = load_arrays(path, KIND)
         made, start = cls(), 0
-        header, arrays = load_arrays(path, KIND, check)
         with refuse_damage(path, "responses", "restore it from a backup"):
-            rows: Any = header["answers"]
+            rows, logits = cast("Any", header["answers"]), cast("Any", arrays["logits"])
+            if logits.dtype != np.float32 or logits.shape not in ((0, 0), (sum(row[2] for row in rows), classes)):
+                raise ValueError(f"its logits are {logits.dtype} of shape {list(logits.shape)}")
             for id, digest, count, drift, accuracy, sentence in rows:
-                logits: Any = arrays["logits"][start : start + count]
+                some = logits[start : start + count]
                 numbers: list[Any] = [None if one is None else tuple(map(float, one)) for one in (drift, accuracy)]
-                lengths = [len(one or ()) for one in numbers]
-                finite = np.isfinite(logits).all() and all(np.isfinite(one or ()).all() for one in numbers)
-                if not finite or not 0 < count == len(logits) or lengths[0] not in (0, 4) or lengths[1] not in (0, 3):
-                    raise ValueError(f"the response to {id} has missing numbers")
+                given = [some, *(one for one in numbers if one is not None)]
+                lengths = [count, *(n for n, one in zip((4, 3), numbers, strict=True) if one is not None)]
+                if count < 1 or [*map(len, given)] != lengths or not all(np.isfinite(one).all() for one in given):
+                    raise ValueError(f"the response to {id} lacks numbers")
                 start += count
-                made.add((str(id), str(digest)), InferResponse(logits, numbers[0], numbers[1], str(sentence)))
+                made.add((str(id), str(digest)), InferResponse(some, numbers[0], numbers[1], str(sentence)))
         return made
 
 
@@ -137,7 +132,7 @@ class Camera:
             if header is None:
                 return
             images = header.get("images")
-            if type(images) is not int or not 0 <= images < MAX_IMAGES:
+            if type(images) is not int or not 0 <= images < 1 << 53:
                 raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
             responses = ResponseCache.load(folder.checked("answers"), self.adapter.engine.spec.classes)
             self.adapter.restore(folder.checked("adapter"))

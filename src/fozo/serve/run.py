@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from fozo.errors import FozoError
-from fozo.serve.app import InferenceServer, create_app
+from fozo.serve.app import create_app
 
 if TYPE_CHECKING:
     from fozo.serve.board import CameraBoard
@@ -47,7 +47,6 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     logging.basicConfig(level=logging.WARNING, format="fozo: %(message)s")  # unless the program has done so
     logging.getLogger("fozo.monitor").setLevel(logging.ERROR)  # the pool logs events, with the camera's name
     app = create_app(config, board)
-    server: InferenceServer = app.state.server
     listener = _listen(config.host, config.port)
     host, port = listener.getsockname()[:2]
     scheme = "http" if config.certificate is None else "https"
@@ -70,10 +69,10 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
         listener.close()
         for each, handler in before.items():
             signal.signal(each, handler)
-        server.stop()
-    if server.unsaved:
-        names = ", ".join(map(repr, server.unsaved[:5]))
-        raise FozoError(f"{len(server.unsaved)} of the cameras could not be saved ({names}); the log says why")
+        app.state.server.stop()
+    if lost := app.state.server.unsaved:
+        names = ", ".join(map(repr, lost[:5]))
+        raise FozoError(f"{len(lost)} of the cameras could not be saved ({names}); the log says why")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -19,7 +19,7 @@ import re
 import shutil
 import time
 from contextlib import ExitStack, suppress
-from errno import EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, EOPNOTSUPP, EOVERFLOW
+from errno import EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENXIO, EOPNOTSUPP, EOVERFLOW
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ REFUSED = ".refused"  # suffix of the folder of a camera whose state could not b
 PRIVATE = 0o600  # mode of its files: the monitor's holds a frame
 RECOUNT = 1.0  # seconds between two counts of the cameras of a full folder
 MAX_FILE = 1 << 30  # bytes of a file of a camera
-OF_THE_FILE = (None, ENOENT, EISDIR, ENOTDIR, ELOOP, ENXIO, EOPNOTSUPP, EINVAL, EOVERFLOW)  # errors that stay
+OF_THE_FILE = None, ENOENT, EISDIR, ENOTDIR, ELOOP, ENXIO, EOPNOTSUPP, EINVAL, EOVERFLOW, ENAMETOOLONG  # they stay
 
 
 class CameraInUse(FozoError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,7 +35,10 @@ class Observation:
 
 
 class Observer(Protocol):
-    """Watches a method: :class:`fozo.Monitor`, or your own. It never changes a prediction."""
+    """Watches a method: :class:`fozo.Monitor`, or your own. It never changes a prediction.
+
+    If it has ``checkpoint()``, which returns a function that undoes, batches of calls that raise are undone.
+    """
 
     @property
     def drift(self) -> DriftReading: ...
@@ -56,11 +58,6 @@ class AttachedObserver:
     def __init__(self, observer: Observer, method: str) -> None:
         self.observer, self.method = observer, method
         self.failures, self._next_report = 0, -math.inf
-
-    def checkpoint(self) -> Callable[[], None]:
-        """Return what undoes later observations, if a call raises: the observer's ``checkpoint()``, if it has one."""
-        found: Callable[[], Callable[[], None]] = getattr(self.observer, "checkpoint", lambda: lambda: None)
-        return found()
 
     def observe(self, observation: Observation) -> None:
         try:
