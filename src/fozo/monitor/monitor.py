@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -254,6 +255,11 @@ class Monitor:
 
     def metrics(self) -> dict[str, float]:
         return self.status.metrics()
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Return a function that restores what is remembered and reported now."""
+        names = ("status", "plain", "passes_per_image")
+        return partial(vars(self).update, {name: getattr(self, name) for name in names}, _stream=self._stream.copy())
 
     def observe(self, observation: Observation) -> None:
         """Update the status by a batch that was predicted."""

@@ -64,6 +64,7 @@ class InferenceServer:
             self._claim = stack.pop_all()
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
+        self.unsaved: list[str] = []  # cameras that could not be saved when it was stopped
         self._reserved = 0  # bytes of bodies that are being read or wait
 
     def start(self) -> None:
@@ -72,10 +73,13 @@ class InferenceServer:
         self.metrics.queued.set_function(lambda: pool.queued)
 
     def stop(self) -> None:
-        """Finish what is queued, and save all cameras."""
+        """Finish what is queued, and save all cameras; ``unsaved`` names those that could not be."""
         pool, self.pool = self.pool, None
         if pool is not None:
-            pool.close()
+            saved, unsaved = pool.close()
+            if self.config.state is not None:
+                self.unsaved = unsaved
+                LOG.warning("saved %d camera%s in %s", saved, "s" * (saved != 1), self.config.state)
         self._claim.close()
 
     def _record(self, model: ServedModel, camera: Camera, images: int) -> None:
@@ -239,7 +243,7 @@ class InferenceServer:
 def refusal(error: FozoError) -> HTTPException:
     """The response to a request that failed."""
     if isinstance(error, TooBusy):
-        return HTTPException(error.code, str(error), RETRY)
+        return HTTPException(error.code, str(error), RETRY if error.retry else None)
     return HTTPException(503, str(error), IN_USE) if isinstance(error, CameraInUse) else HTTPException(400, str(error))
 
 

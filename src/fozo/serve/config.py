@@ -37,6 +37,7 @@ class ModelConfig:
     options: Mapping[str, Value] = field(default_factory=dict)  # of the method
     shadow: float = 0.02  # fraction of the images that the plain model predicts too, where there is a monitor
     guard: bool = False  # whether the plain model predicts while the monitor says that adaptation hurts
+    merge: bool | None = None  # whether cameras share passes; by default where this changes no answer
     load: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fozo.serve.config import ServeConfig
 
 KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send a frame a minute
-PATIENCE = 30  # seconds that connections may take to end at shutdown
+PATIENCE = 15  # seconds that connections may take to end at shutdown
 
 
 class _UvicornServer(uvicorn.Server):
@@ -35,6 +36,9 @@ class _UvicornServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self.board is not None:
             self.board.close()  # uvicorn waits for connections to end, and those of open pages stay open
+        app: Any = self.config.app
+        if (pool := app.state.server.pool) is not None:
+            await asyncio.to_thread(pool.save_idle)  # at once: connections may take long, and be killed
         await super().shutdown(sockets)
 
 
@@ -66,6 +70,9 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
         for each, handler in before.items():
             signal.signal(each, handler)
         app.state.server.stop()
+    if lost := app.state.server.unsaved:
+        names = ", ".join(map(repr, lost[:5]))
+        raise FozoError(f"{len(lost)} of the cameras could not be saved ({names}); the log says why")
 
 
 def _listen(host: str, port: int) -> socket.socket:
