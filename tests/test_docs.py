@@ -46,18 +46,25 @@ def test_the_readme_s_python_runs_as_pasted(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_the_readme_s_five_lines_run_in_a_plain_process(folder: Path) -> None:
-    """As users run them, without what tests/conftest.py declares for torchvision."""
-
-    def plainly(code: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-
-    timm = plainly("import timm")
-    if timm.returncode:
-        pytest.skip(f"plain Python cannot import timm here: {timm.stderr.splitlines()[-1]}")
+    """As users run them, with a CPU build of torch beside PyPI's torchvision too; only the weights are not fetched."""
     code = next(block for block in blocks("python") if "timm" in block)
-    run = plainly(code.replace("pretrained=True", "depth=2") + "\nprint(logits.shape)")
+    code = code.replace("pretrained=True", "depth=2") + "\nprint(logits.shape)"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert "(1, 1000)" in run.stdout, run.stderr
+
+
+def test_importing_fozo_imports_neither_torch_nor_torchvision() -> None:
+    code = "import fozo, sys; print(sorted({'torch', 'torchvision', 'numpy'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "[]\n"
+
+
+def test_install_lines_are_pinned_and_one_needs_no_cuda() -> None:
+    lines = [line for line in "\n".join(blocks("sh")).splitlines() if line.startswith("pip install")]
+    assert len(lines) == 3 and all("-c constraints.txt" in line for line in lines)
+    assert sum("--extra-index-url https://download.pytorch.org/whl/cpu" in line for line in lines) == 1
+    make = (REPO / "Makefile").read_text(encoding="utf-8")
+    assert "docs: $(VENV)-docs/.ready" in make and "'.[docs]'" in make
 
 
 def test_the_readme_has_the_two_commands_and_links_that_lead_somewhere() -> None:

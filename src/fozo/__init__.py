@@ -1,5 +1,7 @@
 """fozo keeps a deployed vision model accurate while its images drift, with forward passes only."""
 
+import sys
+
 TYPE_CHECKING = False  # type checkers know the name; typing, which it usually comes from, is slow to import
 
 if TYPE_CHECKING:
@@ -57,6 +59,32 @@ def __getattr__(name: str) -> object:
             globals()[name] = getattr(importlib.import_module(f"fozo.{module}"), name)
             return globals()[name]
     raise AttributeError(f"module 'fozo' has no attribute {name!r}")
+
+
+class _Torchvision:
+    """Lets torchvision, and so timm, be imported where a CUDA build of it lies beside a CPU build of torch.
+
+    PyPI has only that build for Linux. Its extension does not load there, and its import then fails because two
+    operators are not declared. They are declared here, when torchvision is being imported and has none; fozo itself
+    imports neither.
+    """
+
+    operators: object = None  # torch forgets what they belong to otherwise
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> None:
+        if name == "torchvision._meta_registrations":
+            import importlib
+
+            importlib.import_module("torchvision.extension")  # declares them, where it loads
+            torch = sys.modules["torch"]
+            if not hasattr(torch.ops.torchvision, "nms"):
+                cls.operators = library = torch.library.Library("torchvision", "FRAGMENT")
+                for operator in ("nms", "qnms"):
+                    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+sys.meta_path.insert(0, _Torchvision)  # type: ignore[arg-type]  # it finds nothing, so it has no loader
 
 
 def __dir__() -> list[str]:
