@@ -84,7 +84,7 @@ class _Torchvision:
                     library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
-sys.meta_path.insert(0, _Torchvision)  # type: ignore[arg-type]  # it finds nothing, so it has no loader
+sys.meta_path.insert(0, _Torchvision)
 
 
 def __dir__() -> list[str]:
