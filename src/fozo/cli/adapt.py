@@ -92,7 +92,10 @@ def adapt(
 
         def batches(start: int) -> Iterator[LabelledBatch]:
             nonlocal done
-            for batch in read_batches(named or found, engine, progress, "adapting", batch_size=batch_size, start=start):
+            given = named or found
+            for batch in read_batches(
+                given, engine, progress, "adapting", batch_size=batch_size, start=start, empty=True
+            ):
                 done = batch.index * batch_size
                 yield batch
 
@@ -126,4 +129,6 @@ def adapt(
                 file=sys.stderr,
             )
             raise
+    if not run.images:
+        raise FozoError(f"none of the {len(found)} images of {images} can be read; check them with fozo data check")
     print("; ".join(filter(None, [f"{out}: predictions of {run.images} images by {method}", run.summary])))

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fozo.cli.progress import Progress
+from fozo.data.check import check_image_set
 from fozo.data.classes import match_classes
 from fozo.data.scenarios import Continual
-from fozo.data.sets import open_images
 from fozo.data.sets.base import CLEAN, ImageSet, Sample
-from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
 from fozo.data.streams import LabelledBatch, Stream
 from fozo.errors import FozoError
@@ -26,17 +26,17 @@ from fozo.types import Engine, Spec
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     """Label the images by the folders that they lie in, where all of these are classes of the model; else ``None``.
 
-    Folders may be days or cameras: only if each is called like a class are they classes, and bare numbers are not. A
-    model of 1000 classes whose file names none has ImageNet's order.
+    Folders may be days or cameras: only if each is called like a class are they classes, and bare numbers are not.
+    Folders that are all named by WordNet ids of ImageNet are classes of any model of 1000, in ImageNet's order.
     """
     folders = [sample.path.partition("/")[0] if "/" in sample.path else "" for sample in images.samples]
     names = tuple(sorted(set(folders)))
     ids = imagenet_wnids()
-    known = spec.labels or (ids if spec.classes == len(ids) else ())
-    doubtful = spec.labels is None or all(map(str.isdecimal, names))
-    if "" in names or not known or (doubtful and not set(names) <= set(known)):
+    by_id = spec.classes == len(ids) and set(names) <= set(ids)
+    known = ids if by_id else spec.labels or ()
+    if "" in names or not known or (all(map(str.isdecimal, names)) and not set(names) <= set(known)):
         return None
-    classes = names if spec.labels else ids
+    classes = ids if by_id else names
     labels = {name: label for label, name in enumerate(classes)}
     samples = tuple(Sample(s.path, labels[name]) for s, name in zip(images.samples, folders, strict=True))
     named = replace(images, name="folder", samples=samples, classes=classes)
@@ -47,27 +47,38 @@ def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
 
 
 def read_batches(
-    images: ImageSet, engine: Engine, progress: Progress, doing: str, *, batch_size: int = 64, start: int = 0
-) -> Iterator[LabelledBatch]:
-    """Read images in order, as the model takes them, from batch number ``start`` on."""
+    images: ImageSet, engine: Engine, progress: Progress, doing: str, *, batch_size: int = 64, start: int = 0,
+    empty: bool = False,
+) -> Iterator[LabelledBatch]:  # fmt: skip
+    """Read images in order, as the model takes them, from batch number ``start`` on.
+
+    What cannot be read is left out, with a sentence; a batch of nothing else is given only if ``empty``.
+    """
+
+    def leave_out(error: FozoError) -> None:
+        progress.close()
+        print(f"fozo: {error}; it is left out", file=sys.stderr)
+
     # The stream checks labels against the head; without labels there is nothing to check.
     spec = replace(engine.spec, classes=len(images.classes), subset=images.mask, labels=None)
     order = Continual(kinds=(CLEAN.kind,), shuffle=False)
     done = start * batch_size
-    for batch in Stream(images, spec, order, batch_size=batch_size).batches(start):
-        yield batch
-        done += len(batch.samples)
+    for batch in Stream(images, spec, order, batch_size=batch_size, leave_out=leave_out).batches(start):
+        if empty or len(batch.samples):
+            yield batch
+        done += len(batch.samples) + len(batch.left_out)
         progress(doing, done, len(images))
 
 
 def make_reference(adapter: AnyMethod, clean: Path, path: Path) -> None:
     """Make the monitor's reference from a folder of clean images; its classes are used if it has them."""
     check_output(path)
-    try:
-        images = open_images(clean)
-    except FozoError:  # no set of classes: then a folder of images
-        images = open_unlabelled(clean)
     with closing(Progress()) as progress:
+        report = check_image_set(clean, full=True, progress=partial(progress, "checking"))
+        for _, reason in report.broken:
+            print(f"fozo: {reason}; it is left out", file=sys.stderr)
+        lost = {image for image, _ in report.broken}
+        images = report.images.select([path for path, _ in report.images.samples if path not in lost])
         made = MonitorReference.collect(adapter, images, progress=progress)
     with disk_errors(path):
         made.save(path)

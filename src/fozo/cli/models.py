@@ -100,7 +100,8 @@ def export(
     from fozo.public import export as write
 
     spec = write(load_model(model, load), out, int8=int8, calibration=calibration)
-    print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")
+    named = " by name" if spec.labels else ""
+    print(f"{out}: {spec.name}, {spec.classes} classes{named}, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")
 
 
 def methods() -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.normalisation import InputRange, common
-from fozo.errors import FozoError
+from fozo.errors import FozoError, ImageWarning
 from fozo.types import Floats, Images, ImagesT, Spec
 
 if TYPE_CHECKING:
@@ -266,8 +267,14 @@ def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
     if images.corrupted:
         raise FozoError(f"the {images.name} set holds corrupted images; calibrate on clean ones")
     free = replace(_normalising(spec), classes=len(images.classes), subset=images.mask, labels=None)
-    for batch in Stream(images, free, Continual(kinds=("clean",), shuffle=False), batch_size=BATCH).batches():
-        yield batch.images
+    order = Continual(kinds=("clean",), shuffle=False)
+    for batch in Stream(images, free, order, batch_size=BATCH, leave_out=_leave_out).batches():
+        if len(batch.samples):
+            yield batch.images
+
+
+def _leave_out(error: FozoError) -> None:
+    warnings.warn(f"{error}; it is left out", ImageWarning, stacklevel=2)
 
 
 def _describe(value: object) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -47,6 +47,14 @@ class LabelledBatch:
     """Whether the method is to be reset before this batch."""
     samples: npt.NDArray[np.int64]
     """``[B]``: which images of the set these are."""
+    left_out: tuple[int, ...] = ()
+    """Images of the set that would be in this batch if they could be read."""
+
+    def without(self, slots: list[int]) -> LabelledBatch:
+        """Leave images out, by their place in the batch."""
+        images, labels, samples = (np.delete(each, slots, axis=0) for each in (self.images, self.labels, self.samples))
+        out = tuple(self.samples[slots].tolist())
+        return replace(self, images=images, labels=labels, samples=samples, left_out=out)
 
 
 def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
@@ -70,6 +78,8 @@ class Stream:
         seed: decides the order of the images.
         workers: threads that decode; by default as many as the processors that this process may use.
         ahead: batches kept ready or in the making while the model works.
+        leave_out: called with the reason for each image that cannot be read, which its batch, then smaller or even
+            empty, goes without; by default such an image is an error.
     """
 
     def __init__(
@@ -82,6 +92,7 @@ class Stream:
         seed: int = 0,
         workers: int | None = None,
         ahead: int = 2,
+        leave_out: Callable[[FozoError], None] | None = None,
     ) -> None:
         if isinstance(scenario, str):
             if scenario not in SCENARIOS:
@@ -101,6 +112,7 @@ class Stream:
             source = replace(source, images=match_classes(source.images, spec))
         self.source, self.spec, self.scenario = source, spec, scenario
         self.batch_size, self.seed, self.workers, self.ahead = batch_size, seed, workers, ahead
+        self.leave_out = leave_out
         self.waited = 0.0
         """Seconds that the reader of the latest :meth:`batches` has waited for data so far."""
         self._table = normalisation_table(spec)
@@ -196,13 +208,22 @@ class Stream:
                 if not pending:
                     return
                 batch, jobs = pending.popleft()
-                for job in jobs:
-                    job.result()
+                lost = [slot for slot, job in enumerate(jobs) if not self._is_read(job)]
                 self.waited += time.perf_counter() - began
-                yield batch
+                yield batch.without(lost) if lost else batch
         finally:
             # What is queued is dropped; what is running ends within one image's time.
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _is_read(self, job: Future[None]) -> bool:
+        try:
+            job.result()
+        except FozoError as error:
+            if self.leave_out is None:
+                raise
+            self.leave_out(error)
+            return False
+        return True
 
     def _plans(self, start: int) -> Iterator[tuple[LabelledBatch, list[tuple[Domain, int]]]]:
         """Yield each batch with its images still to be filled in, and the domain and index of each of them."""

@@ -200,7 +200,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     from fozo.engines.torch_engine import TorchEngine
     from fozo.models.convert import state_from_file, vit_from_state
     from fozo.models.libraries import converter
-    from fozo.models.names import hints_from_name, widths_from_name
+    from fozo.models.names import hints_from_name, names_by_tag, widths_from_name
 
     if options.dtype not in (None, "float32", "float64"):
         raise FozoError(f"dtype must be 'float32' or 'float64', not {options.dtype!r}")
@@ -238,7 +238,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         name=hints.name,
         mean=per_channel(options.mean, channels) or hints.mean,
         std=per_channel(options.std, channels) or hints.std,
-        labels=options.labels or hints.labels,
+        labels=options.labels or hints.labels or names_by_tag(hints.name, vit.architecture.classes),
         classes=options.classes,
         chunk=options.chunk,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.resources import files
 
 from fozo.core.normalisation import CLIP, HALF, IMAGENET, Normalisation
 
@@ -60,6 +61,13 @@ class Hints:
     """Names of the classes, in the order of the head's outputs."""
     antialias: bool = True
     """Whether a position embedding is resampled with antialiasing (timm does, transformers does not)."""
+
+
+def names_by_tag(tag: str, classes: int) -> tuple[str, ...] | None:
+    """Name the classes by the end of a timm tag: 1000 of ``in1k`` are ImageNet's, as timm calls them."""
+    if classes != 1000 or not tag.endswith("in1k"):
+        return None
+    return tuple(files("fozo.models").joinpath("imagenet_names.txt").read_text(encoding="utf-8").splitlines())
 
 
 def hints_from_name(name: str) -> Hints:
