@@ -276,12 +276,14 @@ def test_wnid_folders_are_known_to_any_model_of_imagenet(photos: Path, tmp_path:
     assert label_by_folder(open_unlabelled(tmp_path), words) == named
 
 
-@pytest.mark.parametrize("lost", [["class0/1.png"], [f"class{i}/{j}.png" for i in (0, 2) for j in range(10)]])
+@pytest.mark.parametrize("places", [[3], [*range(10), *range(20, 30)]])
 def test_damaged_images_are_left_out_and_counted(
-    lost: list[str], call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
+    places: list[int], call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
 ) -> None:
     """One of them lost the predictions of its whole batch, and all after it."""
     out, broken = tmp_path / "p.csv", Path(shutil.copytree(photos, tmp_path / "broken"))
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    lost = [names[place] for place in places]
     for name in lost:
         (broken / name).write_bytes((photos / name).read_bytes()[:40])
     code, said, errors = call("adapt", weights, broken, "--stats", stats, "--batch-size", 10, "-o", out)
@@ -298,8 +300,8 @@ def test_damaged_images_are_left_out_and_counted(
     assert code == 0 and f"over {60 - len(lost)} images" in said and errors.count("; it is left out") == len(lost)
     with pytest.warns(ImageWarning, match="is left out"):
         assert fozo.calibrate(weights, broken).images == 60 - len(lost)
-    for name in photos.rglob("*.png"):
-        (broken / name.relative_to(photos)).write_bytes(b"")
+    for name in names:
+        (broken / name).write_bytes(b"")
     code, _, errors = call("adapt", weights, broken, "--stats", stats, "-o", out)
     assert code == 2 and "none of the 60 images of" in errors
 

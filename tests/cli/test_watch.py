@@ -18,6 +18,7 @@ from rich.console import Console
 import fozo
 from fozo.bench.report.timeline import write_timeline
 from fozo.cli.frames import Frame, frames
+from fozo.cli.progress import Progress
 from fozo.cli.watch import batches, view
 from fozo.data import sample
 from fozo.data.corruptions import corrupt
@@ -186,6 +187,41 @@ def test_a_video_is_read_in_its_own_time(tmp_path: Path) -> None:
     found = [frame for frame in frames(str(path)) if frame is not None]
     assert [round(float(frame.pixels[..., 2].mean()), -1) for frame in found] == [0, 250]
     assert found[1].time > found[0].time
+
+
+def test_a_video_is_calibrated_on_and_watched_in_its_own_time(call: Call, camera: Path, tmp_path: Path) -> None:
+    """24 clean frames in 12 seconds, then 24 of low contrast; dates were of 1970."""
+    cv2 = pytest.importorskip("cv2")
+    path, stats, monitor = tmp_path / "camera.mp4", tmp_path / "stats.npz", tmp_path / "monitor.npz"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 2, (112, 112))
+    for image in sorted((camera / "live").iterdir()):
+        writer.write(cv2.resize(cv2.imread(str(image)), (112, 112), interpolation=cv2.INTER_CUBIC))
+    writer.release()
+    calibrate = ("calibrate", MODEL, path, "-o", stats, "--monitor", monitor)
+    code, said, error = call(*calibrate, "--first", "12s", "--sample", 3)
+    assert code == 0 and "over 24 images" in said and "made from 24 clean images" in error, error
+    reference = fozo.MonitorReference.load(monitor)
+    assert reference.signatures is not None and reference.signatures.images == 3
+    code, said, error = call("watch", MODEL, path, "--stats", stats, "--reference", monitor)
+    assert code == 0 and re.search(r"since image \d+ \(00:00:1\d\)", said) and "1970" not in said, said + error
+    assert "over 48 images" in call(*calibrate[:5])[1]
+    for given, message in (
+        ((path, "--first", "soon"), "--first is 'soon'; give how long the video is clean, such as 60s"),
+        ((camera / "clean", "--first", "60s"), "--first is for a video"),
+        ((camera / "clean", "--sample", 1), "sample is 1; give a whole number from 2 up"),
+    ):
+        code, _, error = call("calibrate", MODEL, *given, "-o", stats)
+        assert code == 2 and message in error
+
+
+def test_time_left_is_said_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fozo.cli.progress.time.monotonic", iter([0.0, 1.0, 61.0, 62.0]).__next__)
+    progress = Progress()
+    for done in (10, 20, 30):  # 10 images a minute, counted from the first call
+        progress("calibrating", done, 100)
+    assert capsys.readouterr().err == "fozo: calibrating, 20 of 100, 8 min left\n"
 
 
 @pytest.mark.parametrize(

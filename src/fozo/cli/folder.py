@@ -8,19 +8,26 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from fozo.cli.progress import Progress
-from fozo.data.check import check_image_set
 from fozo.data.classes import match_classes
+from fozo.data.images import Pixels
 from fozo.data.scenarios import Continual
+from fozo.data.sets import open_images
 from fozo.data.sets.base import CLEAN, ImageSet, Sample
+from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
+from fozo.data.sources import prepare
 from fozo.data.streams import LabelledBatch, Stream
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
-from fozo.types import Engine, Spec
+from fozo.types import Engine, Floats, Spec
 
 
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
@@ -54,32 +61,58 @@ def read_batches(
 
     What cannot be read is left out, with a sentence; a batch of nothing else is given only if ``empty``.
     """
-
-    def leave_out(error: FozoError) -> None:
-        progress.close()
-        print(f"fozo: {error}; it is left out", file=sys.stderr)
-
     # The stream checks labels against the head; without labels there is nothing to check.
     spec = replace(engine.spec, classes=len(images.classes), subset=images.mask, labels=None)
     order = Continual(kinds=(CLEAN.kind,), shuffle=False)
     done = start * batch_size
-    for batch in Stream(images, spec, order, batch_size=batch_size, leave_out=leave_out).batches(start):
+    stream = Stream(images, spec, order, batch_size=batch_size, leave_out=partial(_leave_out, progress=progress))
+    for batch in stream.batches(start):
         if empty or len(batch.samples):
             yield batch
         done += len(batch.samples) + len(batch.left_out)
         progress(doing, done, len(images))
 
 
-def make_reference(adapter: AnyMethod, clean: Path, path: Path) -> None:
-    """Make the monitor's reference from a folder of clean images; its classes are used if it has them."""
+def pixel_batches(pixels: Pixels, spec: Spec, progress: Progress, batch_size: int) -> Iterator[Floats]:
+    """Normalise frames that are in memory, for calibration."""
+    for start in range(0, len(pixels), batch_size):
+        yield spec.normalise(pixels[start : start + batch_size])
+        progress("calibrating", min(start + batch_size, len(pixels)), len(pixels))
+
+
+def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample: int | None = None) -> None:
+    """Make the monitor's reference from clean images; the classes of a folder are used if it has them."""
     check_output(path)
     with closing(Progress()) as progress:
-        report = check_image_set(clean, full=True, progress=partial(progress, "checking"))
-        for _, reason in report.broken:
-            print(f"fozo: {reason}; it is left out", file=sys.stderr)
-        lost = {image for image, _ in report.broken}
-        images = report.images.select([path for path, _ in report.images.samples if path not in lost])
-        made = MonitorReference.collect(adapter, images, progress=progress)
+        pixels, labels = (clean, None) if isinstance(clean, np.ndarray) else _read(clean, adapter.engine.spec, progress)
+        given: dict[str, Any] = {} if sample is None else {"sample": sample}
+        made = MonitorReference.collect(adapter, pixels, labels, **given, progress=progress)
     with disk_errors(path):
         made.save(path)
-    print(f"fozo: {path} was made from {len(images)} clean images", file=sys.stderr)
+    print(f"fozo: {path} was made from {len(pixels)} clean images", file=sys.stderr)
+
+
+def _read(clean: Path, spec: Spec, progress: Progress) -> tuple[Pixels, npt.NDArray[np.int64] | None]:
+    """Read a folder at the model's size, with labels if it has classes; what cannot be read is left out."""
+    try:
+        images = open_images(clean)
+    except FozoError:  # no set of classes: then a folder of images
+        images = open_unlabelled(clean)
+    if labelled := len(images.classes) > 1:
+        images = match_classes(images, spec)
+    read, labels = [], []
+    for index, (_, label) in enumerate(images.samples):
+        try:
+            read.append(prepare(images, images.read(index), spec.image_size, spec.channels))
+            labels.append(label)
+        except FozoError as error:
+            _leave_out(error, progress)
+        progress("reading", index + 1, len(images))
+    if not read:
+        raise FozoError(f"none of the {len(images)} images of {clean} can be read; check them with fozo data check")
+    return np.stack(read), np.array(labels) if labelled else None
+
+
+def _leave_out(error: FozoError, progress: Progress) -> None:
+    progress.close()
+    print(f"fozo: {error}; it is left out", file=sys.stderr)

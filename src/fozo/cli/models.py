@@ -13,22 +13,27 @@ from fozo.cli.options import BatchSize, Clean, Model, load_model
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
+VIDEO = "Folder of clean images, with or without sub-folders; or a video."
+SAMPLE = "Images that --monitor corrupts for each of 75 corruptions, two passes each: 64 by default, fewer are faster."
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 
 def calibrate(
     model: Model,
-    images: Clean,
+    images: Annotated[Path, VIDEO],
     load: LoadOptions,
     out: Annotated[Path, "File for the statistics."] = Path("stats.npz"),
     blend: Annotated[Path | None, typer.Option(help=BLEND, metavar="STATS")] = None,
     monitor: Annotated[
         Path | None, "Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."
     ] = None,
+    sample: Annotated[int | None, SAMPLE] = None,
+    first: Annotated[str | None, "Of a video, the part that is clean: 60s, 5min; all by default."] = None,
     batch_size: BatchSize = 64,
 ) -> None:
-    """Measure a model's source statistics on clean images: a few hundred mixed ones, or --blend 50 of your own."""
-    from fozo.cli.folder import make_reference, read_batches
+    """Measure a model's source statistics on clean images: a few dozen of your own camera, or a few hundred mixed."""
+    from fozo.cli.folder import make_reference, pixel_batches, read_batches
+    from fozo.cli.frames import clean_frames
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.data.sets.folder import open_unlabelled
@@ -38,14 +43,23 @@ def calibrate(
 
     for path in filter(None, (out, monitor)):
         check_output(path)  # said before the work, not after it
-    found = open_unlabelled(images)
+    video = images.is_file()
+    if first is not None and not video:
+        raise FozoError(f"--first is for a video, and {images} is not one; leave it out")
+    if sample is not None and sample < 2:
+        raise FozoError(f"sample is {sample}; give a whole number from 2 up")
+    found = None if video else open_unlabelled(images)
     engine = load_model(model, load)
+    frames = clean_frames(images, first, engine.spec) if video else None
     mixed = None if blend is None else SourceStatistics.load(blend)
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
     with closing(Progress()) as progress:
-        batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size)
-        statistics = measure(engine, (batch.images for batch in batches))
+        if frames is not None:
+            statistics = measure(engine, pixel_batches(frames, engine.spec, progress, batch_size))
+        elif found is not None:
+            batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size)
+            statistics = measure(engine, (batch.images for batch in batches))
     images_seen = f"{statistics.images} images"
     if mixed is not None:
         statistics = mixed.blend(statistics)
@@ -54,7 +68,7 @@ def calibrate(
         statistics.save(out)
     print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
     if monitor is not None:
-        make_reference(make_adapter(engine, statistics), images, monitor)
+        make_reference(make_adapter(engine, statistics), images if frames is None else frames, monitor, sample)
 
 
 def quantise(

@@ -16,7 +16,8 @@ PAUSE = 30.0  # seconds between two plain lines where standard error is not a te
 class Progress:
     """A bar on a terminal, once the work has lasted two seconds; elsewhere a plain line every half a minute.
 
-    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, on standard error.
+    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, on standard error;
+    with the time left, as long as the work so far would take for the rest.
     """
 
     quiet = False  # whether nothing is shown (``fozo --quiet``)
@@ -27,16 +28,21 @@ class Progress:
             console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self._task = self._bar.add_task("", total=None)
-        self._began = self._said = time.monotonic()
+        self._began = self._said = self._since = time.monotonic()
+        self._doing, self._before = "", 0
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         now = time.monotonic()
         if self.quiet:
             return
         if not self._bar.console.is_terminal:
+            if doing != self._doing:  # the first call counts what was done before it
+                self._doing, self._since, self._before = doing, now, done
             if now - self._said >= PAUSE:
                 self._said = now
-                print(f"fozo: {doing}, {done} of {total}", file=sys.stderr, flush=True)
+                rate = (done - self._before) / (now - self._since) if now > self._since else 0.0
+                left = f", {duration((total - done) / rate)} left" if rate > 0 else ""
+                print(f"fozo: {doing}, {done} of {total}{left}", file=sys.stderr, flush=True)
             return
         (task,) = self._bar.tasks
         if total != task.total or done < task.completed:  # something else has begun
@@ -49,6 +55,11 @@ class Progress:
         """Take the bar off the screen, so that a line may be printed; the next call shows it again."""
         if self._bar.live.is_started:
             self._bar.stop()
+
+
+def duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
 
 
 def open_console() -> Console:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fozo.data.sets import ImageSet, open_images, open_unlabelled
 from fozo.data.sets.base import Domain
+from fozo.data.sets.folder import Tree
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 
@@ -86,7 +87,7 @@ def check_image_set(
     try:
         images = open_images(path, layout, labels=labels)
     except FozoError:
-        if layout != "auto" or labels is not None or not Path(path).is_dir():
+        if layout != "auto" or labels is not None or not Path(path).is_dir() or not Tree(Path(path)).listing().images:
             raise
         images = open_unlabelled(Path(path))
     total = len(images) * len(images.domains)

@@ -52,9 +52,10 @@ class LabelledBatch:
 
     def without(self, slots: list[int]) -> LabelledBatch:
         """Leave images out, by their place in the batch."""
-        images, labels, samples = (np.delete(each, slots, axis=0) for each in (self.images, self.labels, self.samples))
-        out = tuple(self.samples[slots].tolist())
-        return replace(self, images=images, labels=labels, samples=samples, left_out=out)
+        kept, out = np.delete(np.arange(len(self.samples)), slots), tuple(self.samples[slots].tolist())
+        return replace(
+            self, images=self.images[kept], labels=self.labels[kept], samples=self.samples[kept], left_out=out
+        )
 
 
 def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
