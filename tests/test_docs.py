@@ -88,6 +88,11 @@ def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: P
     reference = "".join(text for path, text in pages.items() if path.parent.name == "reference")
     ids = {name.rpartition(".")[2] for name in re.findall(r'id="(fozo\.[\w.]+)"', reference)}
     assert sorted(set(fozo.__all__) - ids - {"NoAdapt"}) == []
+    example = re.sub(r"<[^>]+>", "", reference)  # without the colours of code
+    assert (
+        "&gt;&gt;&gt; adapter = fozo.adapter(model," in example and "&gt;&gt;&gt; logits = adapter(batch)\n" in example
+    )
+    assert "<blockquote>" not in reference
     for path, text in pages.items():
         assert not re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(?:https?:)?//(?!squidfunk)', text), path
         assert ":class:`" not in text and ":func:`" not in text, path

@@ -64,12 +64,10 @@ def __getattr__(name: str) -> object:
 class _Torchvision:
     """Lets torchvision, and so timm, be imported where a CUDA build of it lies beside a CPU build of torch.
 
-    PyPI has only that build for Linux. Its extension does not load there, and its import then fails because two
-    operators are not declared. They are declared here, when torchvision is being imported and has none; fozo itself
-    imports neither.
+    Its extension does not load there, and its import fails for two operators, which are declared here in time.
     """
 
-    operators: object = None  # torch forgets what they belong to otherwise
+    operators: object = None  # else torch forgets them
 
     @classmethod
     def find_spec(cls, name: str, path: object = None, target: object = None) -> None:

@@ -18,14 +18,13 @@ from rich.console import Console
 import fozo
 from fozo.bench.report.timeline import write_timeline
 from fozo.cli.frames import Frame, frames
-from fozo.cli.progress import Progress
 from fozo.cli.watch import batches, view
 from fozo.data import sample
 from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
 from fozo.data.sources import prepare
-from fozo.errors import FozoError
+from fozo.errors import FozoError, ImageWarning
 from tests.cli.conftest import Call
 
 MODEL = sample.MODELS["float32"]
@@ -109,8 +108,12 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
     call: Call, camera: Path, tmp_path: Path
 ) -> None:
     stats, monitor, events = tmp_path / "stats.npz", tmp_path / "monitor.npz", tmp_path / "events.jsonl"
-    code, said, error = call("calibrate", MODEL, camera / "clean", "-o", stats, "--monitor", monitor)
-    assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 72 clean images" in error, error
+    clean = shutil.copytree(camera / "clean", tmp_path / "clean")
+    damaged = min(clean.rglob("*.png"))
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    with pytest.warns(ImageWarning, match=f"{damaged.name} .*; it is left out"):
+        code, said, error = call("calibrate", MODEL, clean, "-o", stats, "--monitor", monitor)
+    assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 71 clean images" in error, error
     given = ("watch", MODEL, camera / "live", "--stats", stats, "--reference", monitor)
     code, _, error = call(*given, "--thumbnails")
     assert code == 2 and "give its name as --events" in error
@@ -212,16 +215,6 @@ def test_a_video_is_calibrated_on_and_watched_in_its_own_time(call: Call, camera
     ):
         code, _, error = call("calibrate", MODEL, *given, "-o", stats)
         assert code == 2 and message in error
-
-
-def test_time_left_is_said_where_there_is_no_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("fozo.cli.progress.time.monotonic", iter([0.0, 1.0, 61.0, 62.0]).__next__)
-    progress = Progress()
-    for done in (10, 20, 30):  # 10 images a minute, counted from the first call
-        progress("calibrating", done, 100)
-    assert capsys.readouterr().err == "fozo: calibrating, 20 of 100, 8 min left\n"
 
 
 @pytest.mark.parametrize(

@@ -88,14 +88,12 @@ def adapt(
         def clean_batches() -> Iterator[Floats]:
             assert calm is not None
             for batch in read_batches(calm, engine, progress, "calibrating", batch_size=batch_size):
-                yield batch.images
+                if len(batch.samples):
+                    yield batch.images
 
         def batches(start: int) -> Iterator[LabelledBatch]:
             nonlocal done
-            given = named or found
-            for batch in read_batches(
-                given, engine, progress, "adapting", batch_size=batch_size, start=start, empty=True
-            ):
+            for batch in read_batches(named or found, engine, progress, "adapting", batch_size=batch_size, start=start):
                 done = batch.index * batch_size
                 yield batch
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fozo.cli.progress import Progress
 from fozo.data.classes import match_classes
@@ -21,13 +20,12 @@ from fozo.data.sets import open_images
 from fozo.data.sets.base import CLEAN, ImageSet, Sample
 from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
-from fozo.data.sources import prepare
 from fozo.data.streams import LabelledBatch, Stream
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
-from fozo.types import Engine, Floats, Spec
+from fozo.types import Engine, Spec
 
 
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
@@ -54,63 +52,39 @@ def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
 
 
 def read_batches(
-    images: ImageSet, engine: Engine, progress: Progress, doing: str, *, batch_size: int = 64, start: int = 0,
-    empty: bool = False,
-) -> Iterator[LabelledBatch]:  # fmt: skip
+    images: ImageSet, engine: Engine, progress: Progress, doing: str, *, batch_size: int = 64, start: int = 0
+) -> Iterator[LabelledBatch]:
     """Read images in order, as the model takes them, from batch number ``start`` on.
 
-    What cannot be read is left out, with a sentence; a batch of nothing else is given only if ``empty``.
+    What cannot be read is left out, with a sentence: a batch may be empty.
     """
     # The stream checks labels against the head; without labels there is nothing to check.
     spec = replace(engine.spec, classes=len(images.classes), subset=images.mask, labels=None)
-    order = Continual(kinds=(CLEAN.kind,), shuffle=False)
+    order, leave_out = Continual(kinds=(CLEAN.kind,), shuffle=False), partial(_leave_out, progress=progress)
     done = start * batch_size
-    stream = Stream(images, spec, order, batch_size=batch_size, leave_out=partial(_leave_out, progress=progress))
-    for batch in stream.batches(start):
-        if empty or len(batch.samples):
-            yield batch
+    for batch in Stream(images, spec, order, batch_size=batch_size, leave_out=leave_out).batches(start):
+        yield batch
         done += len(batch.samples) + len(batch.left_out)
         progress(doing, done, len(images))
-
-
-def pixel_batches(pixels: Pixels, spec: Spec, progress: Progress, batch_size: int) -> Iterator[Floats]:
-    """Normalise frames that are in memory, for calibration."""
-    for start in range(0, len(pixels), batch_size):
-        yield spec.normalise(pixels[start : start + batch_size])
-        progress("calibrating", min(start + batch_size, len(pixels)), len(pixels))
 
 
 def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample: int | None = None) -> None:
     """Make the monitor's reference from clean images; the classes of a folder are used if it has them."""
     check_output(path)
+    images: ImageSet | Pixels
+    if isinstance(clean, np.ndarray):
+        images = clean
+    else:
+        try:
+            images = open_images(clean)
+        except FozoError:  # no set of classes: then a folder of images
+            images = open_unlabelled(clean)
+    given: dict[str, Any] = {} if sample is None else {"sample": sample}
     with closing(Progress()) as progress:
-        pixels, labels = (clean, None) if isinstance(clean, np.ndarray) else _read(clean, adapter.engine.spec, progress)
-        given: dict[str, Any] = {} if sample is None else {"sample": sample}
-        made = MonitorReference.collect(adapter, pixels, labels, **given, progress=progress)
+        made = MonitorReference.collect(adapter, images, progress=progress, **given)
     with disk_errors(path):
         made.save(path)
-    print(f"fozo: {path} was made from {len(pixels)} clean images", file=sys.stderr)
-
-
-def _read(clean: Path, spec: Spec, progress: Progress) -> tuple[Pixels, npt.NDArray[np.int64] | None]:
-    """Read a folder at the model's size, with labels if it has classes; what cannot be read is left out."""
-    try:
-        images = open_images(clean)
-    except FozoError:  # no set of classes: then a folder of images
-        images = open_unlabelled(clean)
-    if labelled := len(images.classes) > 1:
-        images = match_classes(images, spec)
-    read, labels = [], []
-    for index, (_, label) in enumerate(images.samples):
-        try:
-            read.append(prepare(images, images.read(index), spec.image_size, spec.channels))
-            labels.append(label)
-        except FozoError as error:
-            _leave_out(error, progress)
-        progress("reading", index + 1, len(images))
-    if not read:
-        raise FozoError(f"none of the {len(images)} images of {clean} can be read; check them with fozo data check")
-    return np.stack(read), np.array(labels) if labelled else None
+    print(f"fozo: {path} was made from {made.clean.images} clean images", file=sys.stderr)
 
 
 def _leave_out(error: FozoError, progress: Progress) -> None:

@@ -32,7 +32,7 @@ def calibrate(
     batch_size: BatchSize = 64,
 ) -> None:
     """Measure a model's source statistics on clean images: a few dozen of your own camera, or a few hundred mixed."""
-    from fozo.cli.folder import make_reference, pixel_batches, read_batches
+    from fozo.cli.folder import make_reference, read_batches
     from fozo.cli.frames import clean_frames
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
@@ -55,11 +55,8 @@ def calibrate(
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
     with closing(Progress()) as progress:
-        if frames is not None:
-            statistics = measure(engine, pixel_batches(frames, engine.spec, progress, batch_size))
-        elif found is not None:
-            batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size)
-            statistics = measure(engine, (batch.images for batch in batches))
+        batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size) if found else ()
+        statistics = measure(engine, (batch.images for batch in batches if len(batch.samples)) if found else frames)
     images_seen = f"{statistics.images} images"
     if mixed is not None:
         statistics = mixed.blend(statistics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -16,8 +17,8 @@ PAUSE = 30.0  # seconds between two plain lines where standard error is not a te
 class Progress:
     """A bar on a terminal, once the work has lasted two seconds; elsewhere a plain line every half a minute.
 
-    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, on standard error;
-    with the time left, as long as the work so far would take for the rest.
+    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, on standard error,
+    with the time left.
     """
 
     quiet = False  # whether nothing is shown (``fozo --quiet``)
@@ -41,7 +42,7 @@ class Progress:
             if now - self._said >= PAUSE:
                 self._said = now
                 rate = (done - self._before) / (now - self._since) if now > self._since else 0.0
-                left = f", {duration((total - done) / rate)} left" if rate > 0 else ""
+                left = f", {timedelta(seconds=round((total - done) / rate))} left" if rate > 0 else ""
                 print(f"fozo: {doing}, {done} of {total}{left}", file=sys.stderr, flush=True)
             return
         (task,) = self._bar.tasks
@@ -55,11 +56,6 @@ class Progress:
         """Take the bar off the screen, so that a line may be printed; the next call shows it again."""
         if self._bar.live.is_started:
             self._bar.stop()
-
-
-def duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
 
 
 def open_console() -> Console:

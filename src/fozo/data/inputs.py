@@ -268,12 +268,13 @@ def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
         raise FozoError(f"the {images.name} set holds corrupted images; calibrate on clean ones")
     free = replace(_normalising(spec), classes=len(images.classes), subset=images.mask, labels=None)
     order = Continual(kinds=("clean",), shuffle=False)
-    for batch in Stream(images, free, order, batch_size=BATCH, leave_out=_leave_out).batches():
+    for batch in Stream(images, free, order, batch_size=BATCH, leave_out=leave_out).batches():
         if len(batch.samples):
             yield batch.images
 
 
-def _leave_out(error: FozoError) -> None:
+def leave_out(error: FozoError) -> None:
+    """Warn of an image that cannot be read."""
     warnings.warn(f"{error}; it is left out", ImageWarning, stacklevel=2)
 
 

@@ -50,13 +50,6 @@ class LabelledBatch:
     left_out: tuple[int, ...] = ()
     """Images of the set that would be in this batch if they could be read."""
 
-    def without(self, slots: list[int]) -> LabelledBatch:
-        """Leave images out, by their place in the batch."""
-        kept, out = np.delete(np.arange(len(self.samples)), slots), tuple(self.samples[slots].tolist())
-        return replace(
-            self, images=self.images[kept], labels=self.labels[kept], samples=self.samples[kept], left_out=out
-        )
-
 
 def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
     """Tabulate ``spec.normalise`` over the 256 values of a pixel, ``[channels, 256]``.
@@ -211,7 +204,11 @@ class Stream:
                 batch, jobs = pending.popleft()
                 lost = [slot for slot, job in enumerate(jobs) if not self._is_read(job)]
                 self.waited += time.perf_counter() - began
-                yield batch.without(lost) if lost else batch
+                if lost:
+                    left_out, kept = tuple(batch.samples[lost].tolist()), np.delete(np.arange(len(jobs)), lost)
+                    some = {name: getattr(batch, name)[kept] for name in ("images", "labels", "samples")}
+                    batch = replace(batch, left_out=left_out, **some)
+                yield batch
         finally:
             # What is queued is dropped; what is running ends within one image's time.
             pool.shutdown(wait=True, cancel_futures=True)

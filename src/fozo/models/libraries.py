@@ -21,7 +21,7 @@ from fozo.core.normalisation import Normalisation
 from fozo.errors import FozoError
 from fozo.io import read_json
 from fozo.models.convert import BLACK_BOX, Weights, vit_from_state
-from fozo.models.names import Hints, names_by_tag
+from fozo.models.names import Hints
 from fozo.models.vit import ViT
 from fozo.types import LOG
 
@@ -100,11 +100,9 @@ def _name(hints: Hints, own: str) -> str:
 
 
 def _timm_labels(cfg: Mapping[str, Any], head: nn.Module) -> tuple[str, ...] | None:
-    """Give the names that a timm model brings, or those of ImageNet-1k by its tag."""
-    classes, names = getattr(head, "out_features", 0), cfg.get("label_names")
-    if names is None:
-        names = names_by_tag(str(cfg.get("tag") or ""), classes)
-    return tuple(map(str, names)) if names is not None and len(names) == classes else None
+    """Give the names that a timm model brings; a tag of ImageNet-1k tells them too (:func:`names_by_tag`)."""
+    names = cfg.get("label_names") or ()
+    return tuple(map(str, names)) if len(names) == getattr(head, "out_features", 0) > 0 else None
 
 
 def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of transformers, which is not imported
