@@ -67,19 +67,16 @@ class _Torchvision:
     Its extension does not load there, and its import fails for two operators, which are declared here in time.
     """
 
-    operators: object = None  # else torch forgets them
-
-    @classmethod
-    def find_spec(cls, name: str, path: object = None, target: object = None) -> None:
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
         if name == "torchvision._meta_registrations":
             import importlib
 
             importlib.import_module("torchvision.extension")  # declares them, where it loads
-            torch = sys.modules["torch"]
-            if not hasattr(torch.ops.torchvision, "nms"):
-                cls.operators = library = torch.library.Library("torchvision", "FRAGMENT")
-                for operator in ("nms", "qnms"):
-                    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            torch, schema = sys.modules["torch"], "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            for operator in ("nms", "qnms"):
+                if not hasattr(torch.ops.torchvision, operator):
+                    torch.library.define(f"torchvision::{operator}", schema)
 
 
 sys.meta_path.insert(0, _Torchvision)

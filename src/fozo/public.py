@@ -144,9 +144,8 @@ def _report_normalisation(statistics: SourceStatistics, spec: Spec) -> None:
         )  # fmt: skip
         return
     raw = found == common(spec.channels)[0]
-    if raw and not spec.depth:
-        LOG.info("%s reads pixels in [0, 1]; pass mean= and std= if it reads others", spec.name)
-        return  # as detectors do
+    if raw and not spec.depth:  # as detectors read them
+        return
     hint = ", which few models read: normalise them as the training images were" if raw else ""
     sentence = (
         f"{spec.name} does not state its mean and std; the clean images look like {name_of(found)}{hint}, and later "

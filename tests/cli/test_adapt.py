@@ -315,6 +315,8 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
         ([{"kind": "fozo journal"}], "not a log of fozo adapt"),
         ([header, {**line, "index": 1}], "damaged in line 2"),
         ([header, {**line, "correct": 5}], "damaged in line 2"),
+        ([header, {**line, "images": 0}], "damaged in line 2"),
+        ([header, {**line, "left_out": -1}], "damaged in line 2"),
         ([header, {"finished": True}, line], "line 2 of"),
         ([header, line, {**line, "index": 1}], "damaged in line 3"),
         ([header, {**line, "passes": "many"}], "passes"),

@@ -211,7 +211,7 @@ def test_a_video_is_calibrated_on_and_watched_in_its_own_time(call: Call, camera
     for given, message in (
         ((path, "--first", "soon"), "--first is 'soon'; give how long the video is clean, such as 60s"),
         ((camera / "clean", "--first", "60s"), "--first is for a video"),
-        ((camera / "clean", "--sample", 1), "sample is 1; give a whole number from 2 up"),
+        ((camera / "clean", "--monitor", monitor, "--sample", 1), "sample is 1; give at least 2 images"),
     ):
         code, _, error = call("calibrate", MODEL, *given, "-o", stats)
         assert code == 2 and message in error

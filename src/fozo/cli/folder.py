@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -71,14 +71,10 @@ def read_batches(
 def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample: int | None = None) -> None:
     """Make the monitor's reference from clean images; the classes of a folder are used if it has them."""
     check_output(path)
-    images: ImageSet | Pixels
-    if isinstance(clean, np.ndarray):
-        images = clean
-    else:
-        try:
-            images = open_images(clean)
-        except FozoError:  # no set of classes: then a folder of images
-            images = open_unlabelled(clean)
+    try:
+        images = clean if isinstance(clean, np.ndarray) else open_images(clean)
+    except FozoError:  # no set of classes: then a folder of images
+        images = open_unlabelled(cast("Path", clean))
     given: dict[str, Any] = {} if sample is None else {"sample": sample}
     with closing(Progress()) as progress:
         made = MonitorReference.collect(adapter, images, progress=progress, **given)

@@ -54,7 +54,8 @@ class BatchLine:
 
     @property
     def plausible(self) -> bool:
-        counts = 0 <= self.images < 1 << 31 and 0 <= (self.correct or 0) <= self.images and 0 < self.end < 1 << 62
+        some = min(self.images, self.left_out) >= 0 and 0 < self.images + self.left_out < 1 << 31
+        counts = some and 0 <= (self.correct or 0) <= self.images and 0 < self.end < 1 << 62
         return counts and 0 <= self.confidence <= 1.000001 and all(abs(v) < MAX_METRIC for v in self.metrics.values())
 
 

@@ -19,7 +19,6 @@ from fozo.errors import FozoError
 from fozo.types import Spec
 
 CLEAN_FRAMES = 256  # at most, of a video to calibrate on: neighbours are all but the same
-UNITS = {"": 1, "s": 1, "min": 60, "h": 3600}
 POLL = 0.5  # seconds between two reads of a folder that grows
 PATIENCE = 4  # tries of a file that cannot be read before it is left out: it may be half-written
 
@@ -54,7 +53,7 @@ def clean_frames(video: Path, first: str | None, spec: Spec) -> Pixels:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|)", first or "")
     if first is not None and (match is None or not float(match[1])):
         raise FozoError(f"--first is {first!r}; give how long the video is clean, such as 60s or 5min")
-    until = float(match[1]) * UNITS[match[2]] if match else float("inf")
+    until = float(match[1]) * {"min": 60, "h": 3600}.get(match[2], 1) if match else float("inf")
     kept: list[Pixels] = []
     step = 1
     for number, frame in enumerate(_video(str(video))):

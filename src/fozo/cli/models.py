@@ -43,14 +43,11 @@ def calibrate(
 
     for path in filter(None, (out, monitor)):
         check_output(path)  # said before the work, not after it
-    video = images.is_file()
-    if first is not None and not video:
+    found = None if images.is_file() else open_unlabelled(images)
+    if first is not None and found:
         raise FozoError(f"--first is for a video, and {images} is not one; leave it out")
-    if sample is not None and sample < 2:
-        raise FozoError(f"sample is {sample}; give a whole number from 2 up")
-    found = None if video else open_unlabelled(images)
     engine = load_model(model, load)
-    frames = clean_frames(images, first, engine.spec) if video else None
+    frames = None if found else clean_frames(images, first, engine.spec)
     mixed = None if blend is None else SourceStatistics.load(blend)
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after

@@ -17,8 +17,7 @@ PAUSE = 30.0  # seconds between two plain lines where standard error is not a te
 class Progress:
     """A bar on a terminal, once the work has lasted two seconds; elsewhere a plain line every half a minute.
 
-    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, on standard error,
-    with the time left.
+    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, with the time left.
     """
 
     quiet = False  # whether nothing is shown (``fozo --quiet``)

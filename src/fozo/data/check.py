@@ -79,8 +79,7 @@ def check_image_set(
     """Read the header of every image, and decode a sample of them.
 
     Args:
-        path: opened by :func:`~fozo.data.sets.open_images`, with ``layout`` and ``labels``; any other folder of images
-            is a set without classes.
+        path: what :func:`~fozo.data.sets.open_images` opens, with ``layout`` and ``labels``, or a folder of images.
         full: decode every image: the only way to find all truncated files.
         progress: called with the images done so far and their number.
     """

@@ -255,14 +255,12 @@ def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
     from fozo.data.streams import Stream
 
     if 0 in spec.image_size:  # of a black box, which reads any
-        sizes = sorted({(width, height) for height, width in probe(images).values()})
+        sizes = sorted(set(probe(images).values()))
         if len(sizes) != 1:
-            some = ", ".join(f"{width}x{height}" for width, height in sizes[:3]) or "none that can be read"
-            raise FozoError(
-                f"{spec.name} states no image size and the clean images have several ({some} px); give "
-                f"image_size=(height, width)"
-            )
-        size = sizes[0][::-1]
+            several = ", ".join(f"{width}x{height}" for height, width in sizes[:3]) or "none"
+            why = f"{spec.name} states no image size and the clean images have several ({several} px)"
+            raise FozoError(f"{why}; give image_size=(height, width)")
+        size = sizes[0]
         spec, images = replace(spec, image_size=size, patch_size=size), replace(images, size=size)
     if images.corrupted:
         raise FozoError(f"the {images.name} set holds corrupted images; calibrate on clean ones")
@@ -274,7 +272,6 @@ def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
 
 
 def leave_out(error: FozoError) -> None:
-    """Warn of an image that cannot be read."""
     warnings.warn(f"{error}; it is left out", ImageWarning, stacklevel=2)
 
 

@@ -190,7 +190,7 @@ class Stream:
 
     def _prefetched(self, start: int) -> Generator[LabelledBatch, None, None]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="fozo-stream")
-        pending: deque[tuple[LabelledBatch, list[Future[None]]]] = deque()
+        pending: deque[tuple[LabelledBatch, list[Future[FozoError | None]]]] = deque()
         plans = self._plans(start)
         try:
             while True:
@@ -202,26 +202,20 @@ class Stream:
                 if not pending:
                     return
                 batch, jobs = pending.popleft()
-                lost = [slot for slot, job in enumerate(jobs) if not self._is_read(job)]
+                lost = {slot: error for slot, job in enumerate(jobs) if (error := job.result())}
+                for error in lost.values():
+                    if self.leave_out is None:
+                        raise error
+                    self.leave_out(error)
                 self.waited += time.perf_counter() - began
                 if lost:
-                    left_out, kept = tuple(batch.samples[lost].tolist()), np.delete(np.arange(len(jobs)), lost)
+                    kept = [slot for slot in range(len(jobs)) if slot not in lost]
                     some = {name: getattr(batch, name)[kept] for name in ("images", "labels", "samples")}
-                    batch = replace(batch, left_out=left_out, **some)
+                    batch = replace(batch, left_out=tuple(batch.samples[list(lost)].tolist()), **some)
                 yield batch
         finally:
             # What is queued is dropped; what is running ends within one image's time.
             pool.shutdown(wait=True, cancel_futures=True)
-
-    def _is_read(self, job: Future[None]) -> bool:
-        try:
-            job.result()
-        except FozoError as error:
-            if self.leave_out is None:
-                raise
-            self.leave_out(error)
-            return False
-        return True
 
     def _plans(self, start: int) -> Iterator[tuple[LabelledBatch, list[tuple[Domain, int]]]]:
         """Yield each batch with its images still to be filled in, and the domain and index of each of them."""
@@ -239,8 +233,13 @@ class Stream:
                 batch = LabelledBatch(images, labels[samples], segment.name, index, reset, samples)
                 yield batch, [(segment.domains[d], int(i)) for d, i in zip(domains, samples, strict=True)]
 
-    def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:
-        with unreadable(f"cannot load {self.source.images.samples[index].path} under {domain.name}", "leave it out"):
-            pixels = self.source.load(domain, index)
-            for channel, table in enumerate(self._table):
-                np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
+    def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> FozoError | None:
+        name = self.source.images.samples[index].path
+        try:
+            with unreadable(f"cannot load {name} under {domain.name}", "leave it out"):
+                pixels = self.source.load(domain, index)
+                for channel, table in enumerate(self._table):
+                    np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
+        except FozoError as error:
+            return error
+        return None
