@@ -192,7 +192,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     import torch
 
     from fozo.engines.torch_engine import TorchEngine
-    from fozo.models.convert import hints_from_name, state_from_file, vit_from_state, widths_from_name
+    from fozo.models.convert import hints_from_name, names_by_tag, state_from_file, vit_from_state, widths_from_name
     from fozo.models.libraries import converter
 
     if options.dtype not in (None, "float32", "float64"):
@@ -231,7 +231,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         name=hints.name,
         mean=per_channel(options.mean, channels) or hints.mean,
         std=per_channel(options.std, channels) or hints.std,
-        labels=options.labels or hints.labels,
+        labels=options.labels or hints.labels or names_by_tag(hints.name, vit.architecture.classes),
         classes=options.classes,
         chunk=options.chunk,
     )

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -297,6 +298,13 @@ class Hints:
     std: tuple[float, ...] | None = None
     labels: tuple[str, ...] | None = None  # Names of the classes, in the order of the head's outputs
     antialias: bool = True  # whether positions are resampled with antialiasing (timm does, transformers does not)
+
+
+def names_by_tag(tag: str, classes: int) -> tuple[str, ...] | None:
+    """Name the classes by the end of a timm tag: 1000 of ``in1k`` are ImageNet's, as timm calls them."""
+    if classes != 1000 or not tag.endswith("in1k"):
+        return None
+    return tuple(files("fozo.models").joinpath("imagenet_names.txt").read_text(encoding="utf-8").splitlines())
 
 
 def hints_from_name(name: str) -> Hints:

@@ -97,11 +97,9 @@ def _name(hints: Hints, own: str) -> str:
 
 
 def _timm_labels(cfg: Mapping[str, Any], head: nn.Module) -> tuple[str, ...] | None:
-    """Give the names that a timm model brings, or those of ImageNet-1k, of which timm has a list, by its tag."""
-    classes, names = getattr(head, "out_features", 0), cfg.get("label_names")
-    if names is None and classes == 1000 and str(cfg.get("tag") or "").endswith("in1k") and "timm.data" in sys.modules:
-        names = sys.modules["timm.data"].ImageNetInfo().label_descriptions()
-    return tuple(map(str, names)) if names is not None and len(names) == classes else None
+    """Give the names that a timm model brings; a tag of ImageNet-1k tells them too (:func:`names_by_tag`)."""
+    names = cfg.get("label_names") or ()
+    return tuple(map(str, names)) if len(names) == getattr(head, "out_features", 0) > 0 else None
 
 
 def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of transformers, which is not imported

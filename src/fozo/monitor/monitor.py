@@ -363,5 +363,8 @@ class Monitor:
 
 
 def clock(time: float) -> str:
-    """A time of day, UTC."""
+    """A date and time of day, UTC; of a video, whose time begins at 0, how far into it."""
+    if 0 <= time < 1e8:  # until 1973
+        minutes, seconds = divmod(int(time), 60)
+        return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
