@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import fozo
 from fozo.errors import FozoError
 from fozo.monitor import Event
 from fozo.monitor.drift import Drift
+from fozo.monitor.quality import QualityStatistics
 from tests.monitor.conftest import BATCH, CALIBRATION, Material, run, watched
 
 
@@ -34,6 +36,27 @@ def test_a_day_of_a_camera(material: Material, caplog: pytest.LogCaptureFixture)
     assert metrics["drift"] == 0 and 0 < metrics["expected_accuracy"] <= 1 and "shift" in metrics
     monitor.reset()
     assert monitor.status.images == 0 and monitor.drift == Drift() and not monitor.events
+
+
+def test_words_follow_the_drift(material: Material) -> None:
+    """Fog that turns into noise: words, numbers and dates are those of the change."""
+    adapter, monitor = watched(material, thumbnails=True, shadow=0, clock=lambda: 0.0)
+    run(adapter, material.images(slice(300, 348)))
+    run(adapter, material.images(slice(400, 464), "fog", 4))
+    hazy = monitor.status.quality
+    run(adapter, material.images(slice(464, 528), "gaussian_noise", 3))
+    noise = QualityStatistics(adapter.engine.spec)(material.images(slice(464, 528), "gaussian_noise", 3)).mean(axis=0)
+    change = noise - material.reference.clean.whitening.mean
+    assert list(monitor.status.quality.values()) == pytest.approx(change[: len(hazy)]) and hazy["noise"] < 0.5
+    date = r"\(1970-01-01 00:00:00Z\)"
+    wanted = rf"drift since image 49 {date}, changed at 113 {date}: noise x[\d.]+.*: like gaussian noise.*; add light"
+    assert re.match(wanted, monitor.sentence)
+    run(adapter, material.images(slice(528, 560)))
+    events = list(monitor.events)
+    assert [(event.name, event.image) for event in events[:2]] == [("drift", 49), ("drift changed", 113)]
+    assert re.match(wanted, events[1].text) and [event.name for event in events[2:]] == ["drift over"]
+    first, second = (event.metrics["drift_ratio"] for event in events[:2])
+    assert min(first, second) > 1 > monitor.metrics()["drift_ratio"]
 
 
 def test_predictions_are_the_same_with_a_monitor_and_with_one_that_fails(

@@ -8,7 +8,8 @@ import pytest
 import fozo
 from fozo.core.descriptor import describe
 from fozo.errors import FozoError
-from fozo.monitor.quality import NAMES, STATISTICS, QualityStatistics, changes
+from fozo.monitor import Drift, Status
+from fozo.monitor.quality import NAMES, STATISTICS, QualityStatistics, advice, changes
 from fozo.types import Array
 
 SPEC = fozo.Spec("any", 1, 1, 2, 3, (64, 64), (8, 8), 1, "", (0.5,) * 3, (0.25,) * 3)
@@ -89,3 +90,25 @@ def test_words_are_of_clear_changes_only_and_of_one_octave_of_detail() -> None:
     features[:, NAMES.index("noise")] = -2.0  # less noise is nothing to say
     features[:, NAMES.index("warmth")] = 0.05  # a quarter of a deviation may be content
     assert changes(features, mean, std)[1] == ("fine detail -70 %", "contrast -41 %")
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"brightness": -2.1, "noise": 1.5}, "raise the exposure"),
+        ({"brightness": 1.5, "burnt highlights": 0.3}, "lower the exposure"),
+        ({"noise": 1.5}, "add light, or lower the gain"),
+        ({"finest detail": -1.2, "contrast": -0.3}, "check the focus"),
+        ({"finest detail": -0.9, "contrast": -0.8}, "clean the lens, or wait for haze to clear"),
+        ({"finest detail": -1.2, "sideways detail": -0.5}, "keep the camera still"),
+        ({"blockiness": 0.9}, "compress less"),
+        ({"warmth": 0.3, "green": -0.2}, "set the white balance"),
+        ({"contrast": 0.9}, ""),
+    ],
+)
+def test_advice_is_what_a_person_can_do(change: dict[str, float], wanted: str) -> None:
+    features = np.array([[change.get(name, 0.0) for name in NAMES]])
+    quality, words = changes(features, 0 * features[0], np.full(len(NAMES), 0.2))
+    status = Status(drift=Drift(True, since=7), quality=quality, changes=words)
+    assert advice(words, quality) == ([wanted] if wanted else []) and status.sentence.endswith(wanted)
+    assert replace(status, drift=Drift()).sentence == "no drift"  # nothing to do

@@ -7,6 +7,7 @@ model's mean and std have to be known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,17 @@ STATISTICS = tuple(  # in the order of the columns of `QualityStatistics`
     )
 )
 NAMES = tuple(each.name for each in STATISTICS)
+EXPLAINED = 0.7  # of a loss of detail, in logarithms: from here on haze explains it, not a blur
+HAZE, MOTION, COLOURS = "clean the lens, or wait for haze to clear", "keep the camera still", "set the white balance"
+ADVICE = {  # what a person can do, by the statistic and the direction in which it changed
+    "brightness -": "raise the exposure", "brightness +": "lower the exposure",
+    "blocked shadows +": "raise the exposure", "burnt highlights +": "lower the exposure",
+    "contrast -": HAZE, "saturation -": HAZE,
+    "noise x": "add light, or lower the gain", "blockiness +": "compress less",
+    **dict.fromkeys((f"{name} -" for name in OCTAVES), "check the focus"),
+    **dict.fromkeys(("sideways detail -", "sideways detail +"), MOTION),
+    **dict.fromkeys(("warmth -", "warmth +", "green -", "green +"), COLOURS),
+}  # fmt: skip
 
 
 class QualityStatistics:
@@ -146,3 +158,23 @@ def changes(features: Array, mean: Array, std: Array) -> tuple[dict[str, float],
     octaves = [name for _, name, _ in found if name in OCTAVES]
     words = tuple(text for _, name, text in found if name not in octaves[1:])[:MAX_NAMED]
     return dict(zip(NAMES, shift, strict=False)), words
+
+
+def direction(words: str) -> str:
+    """Statistic and sign of a change in words: ``contrast -`` of ``contrast -41 %``."""
+    name = next(name for name in NAMES if words.startswith(name))
+    return words[: len(name) + 2]
+
+
+def advice(words: Sequence[str], quality: Mapping[str, float]) -> list[str]:
+    """What a person can do about the clearest of the changes in words, if anything.
+
+    Motion explains a loss of detail, and so does one of contrast that is nearly as large.
+    """
+    directions = sorted(map(direction, words), key=lambda each: not each.startswith("sideways"))
+    for each in directions:
+        name = each[:-2]
+        hazy = each[-1] == "-" and name in OCTAVES and quality["contrast"] < EXPLAINED * quality[name]
+        if found := HAZE if hazy else ADVICE.get(each):
+            return [found]
+    return []
