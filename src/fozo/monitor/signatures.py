@@ -98,7 +98,9 @@ class Signatures:
         if len(features) < 2 * RECENT:
             return False
         late, last = self.guess(features[-RECENT:]), self.guess(features[-RECENT // 2 :])
-        return late.known and late.kind in last.kinds and late.kind not in ("clean", *self.guess(features[:-RECENT]).kinds)
+        return (
+            late.known and late.kind in last.kinds and late.kind not in ("clean", *self.guess(features[:-RECENT]).kinds)
+        )
 
 
 def _nearest(line: Array, point: Array) -> tuple[float, float]:
