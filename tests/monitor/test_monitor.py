@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fozo
+from fozo.data import sample
 from fozo.errors import FozoError
 from fozo.monitor import Event
 from fozo.monitor.drift import Drift
@@ -82,6 +83,17 @@ def test_a_camera_that_goes_black_is_an_event(material: Material) -> None:
     assert set(monitor.status.faults) == {"black", "frozen"}
     assert monitor.sentence.startswith("the picture is black")
     assert {"black", "frozen"} <= {event.name for event in monitor.events}
+
+
+def test_reprs_are_one_line(material: Material) -> None:
+    _, monitor = watched(material)
+    assert repr(material.reference) == (
+        "<MonitorReference of align on vit-fashion: 300 clean images with labels, 15 corruptions>"
+    )
+    assert repr(monitor) == "<Monitor of <Align on vit-fashion>, 0 images: no drift>"
+    monitor.unwatch()
+    assert repr(monitor).startswith("<Monitor of no adapter")
+    assert repr(fozo.open_images(sample.IMAGES)) == "<ImageSet arrays: 2,000 images, 10 classes, 28x28 px>"
 
 
 def test_watching_begins_and_ends(material: Material) -> None:

@@ -210,12 +210,11 @@ class DriftDetector:
         self.rows, self.times = (state[name].astype(np.float64) for name in ("rows", "times"))
         warning, distance, threshold, p_value = state["drift"].tolist()
         dates = state["since"].tolist()
+        dates[::2] = map(int, dates[::2])
         if len(dates) not in (0, 2, 4):
-            raise ValueError(f"it has {len(dates)} dates")
-        numbers = [int(number) for number in dates[::2]]
-        if self.seen < len(self.rows) or not all(1 <= number <= self.seen for number in numbers):
+            raise ValueError(f"it has {len(dates)} numbers and times")
+        if self.seen < len(self.rows) or not all(1 <= number <= self.seen for number in dates[::2]):
             raise ValueError("it has seen fewer images than it remembers")
-        dates[::2] = numbers
         self.drift = Drift(bool(dates), warning > 0, distance, threshold, p_value, *dates)
 
     def update(self, features: Array, time: float = math.nan) -> Drift:
@@ -237,49 +236,42 @@ class DriftDetector:
             if over:  # forget the drift's images
                 self.rows, self.times = self.rows[-over:], self.times[-over:]
         elif detected:
-            dates = (*self._date(_longest(_gains(self.rows))), None, None)
+            dates = (*self._date(1 + int(_gains(self.rows).argmax())), None, None)
         warning = detected or p_value < math.sqrt(self.rate)
         self.drift = Drift(detected, warning, distance, threshold, p_value, *(dates if detected else ()))
         return self.change(self.rate, self.content) if before.drift_detected else self.drift
 
     def change(self, rate: float, content: float = 0.0) -> Drift:
-        """Date a change from one drift to another among its latest images, if their means differ at this rate."""
-        if self.drift.drift_detected and (length := self._changed(self._drifted, rate, content)):
-            number, time = self._date(length)
-            self.drift = replace(self.drift, changed=number, changed_time=time)
+        """Date a change from one drift to another, where the latest images are drift too and their mean differs.
+
+        The split is that of the largest likelihood of two means; the rate is shared by all possible ones.
+        """
+        rows = self._drifted
+        count, after = len(rows), np.arange(1, len(rows))  # images in all, and after each split
+        length = 1 + int((_gains(rows - rows.mean(axis=0))[:-1] * count / (count - after)).argmax()) if count > 1 else 0
+        if self.drift.drift_detected and PART <= length <= count - PART:
+            old, new = rows[:-length], rows[-length:]
+            distance = self.clean.distance(new.mean(axis=0)[None] - old.mean(axis=0))
+            independent = self.clean.independent(new), content, self.clean.independent(old)
+            if count * self.clean.p_value(distance, *independent) < rate and self._test(new, 1)[0] < self.rate:
+                number, time = self._date(length)
+                self.drift = replace(self.drift, changed=number, changed_time=time)
         return self.drift
 
     @property
     def _drifted(self) -> Array:
         """The latest images of the present drift."""
-        return (
-            self.rows
-            if self.drift.first is None
-            else self.rows[-min(self.seen - self.drift.first + 1, len(self.rows)) :]
-        )
+        return self.rows[-(self.seen - (self.drift.first or 1) + 1) :]
 
     def _over(self, rows: Array) -> int:
         """How many images look clean again after those of a drift ``rows``; 0 if it is not over.
 
-        The likelihood of a return to the clean mean (0) with one of the latest images, against staying at the drift's.
+        By the likelihood of a return to the clean mean (0) with one of the latest images, over staying at the drift's.
         """
-        if len(rows) < RECENT:
-            return 0
         drifted = rows[: max(RECENT, len(rows) - RECENT)].mean(axis=0)
-        length = _longest(np.cumsum((drifted @ drifted - 2 * rows @ drifted)[::-1]))
+        length = 1 + int(np.cumsum((drifted @ drifted - 2 * rows @ drifted)[::-1]).argmax())
         ended = length >= RECENT and self._test(rows[-length:], 1)[0] >= math.sqrt(self.rate)
         return length if ended else 0
-
-    def _changed(self, rows: Array, rate: float, content: float) -> int:
-        """How many of the latest images are of another drift than those before, of a drift ``rows``; 0 for none."""
-        length = _split(rows)
-        if not PART <= length <= len(rows) - PART:
-            return 0
-        before, after = rows[:-length], rows[-length:]
-        distance = self.clean.distance(after.mean(axis=0)[None] - before.mean(axis=0))
-        images = self.clean.independent(after), self.clean.independent(before)
-        p_value = len(rows) * self.clean.p_value(distance, images[0], content, images[1])
-        return length if p_value < rate and self._test(after, 1)[0] < self.rate else 0
 
     def _test(self, rows: Array, shares: int) -> tuple[float, float, float]:
         """P-value, distance and threshold of some images, by one of ``shares`` tests that share the rate."""
@@ -297,14 +289,3 @@ def _gains(rows: Array) -> Array:
     """How much the mean of the latest 1, 2, ... images explains: the log-likelihood of a change before them."""
     sums = np.cumsum(rows[::-1], axis=0)
     return np.asarray(np.square(sums).sum(axis=1) / np.arange(1, len(sums) + 1))
-
-
-def _split(rows: Array) -> int:
-    """Number of latest images whose mean, beside that of those before, explains most (maximum likelihood)."""
-    count = len(rows)
-    return _longest(_gains(rows - rows.mean(axis=0))[:-1] * count / np.arange(count - 1, 0, -1)) if count > 1 else count
-
-
-def _longest(gains: Array) -> int:
-    """Number of latest images with the largest gain."""
-    return int(gains.argmax()) + 1

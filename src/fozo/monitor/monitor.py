@@ -72,11 +72,9 @@ class Status:
         else:
             words = ", ".join(self.changes) or "the images changed"
             date = f"since image {drift.since:,}{_clock(drift.since_time)}"
-            if drift.changed is None:
-                words = f"{words} {date}"
-            else:
-                words = f"drift {date}, changed at {drift.changed:,}{_clock(drift.changed_time)}: {words}"
-            parts.append(words if guess is None or guess.kind == "clean" else f"{words}: {guess}")
+            turned = "" if drift.changed is None else f", changed at {drift.changed:,}{_clock(drift.changed_time)}: "
+            kind = "" if guess is None or guess.kind == "clean" else f": {guess}"
+            parts.append(f"drift {date}{turned}{words}{kind}" if turned else f"{words} {date}{kind}")
         parts += [str(expected) for expected in (self.accuracy, self.relative_accuracy) if expected is not None]
         if self.guarding:
             parts.append("adaptation hurts, so the plain model predicts")
@@ -139,6 +137,9 @@ class Monitor:
         self._adapter: Method[Any] | None = None
         self._lock = threading.RLock()
         self.reset()
+
+    def __repr__(self) -> str:
+        return f"<Monitor of {self._adapter or 'no adapter'}, {self.status.images:,} images: {self.sentence}>"
 
     def clone(self) -> Self:
         """Make a monitor with the same reference and options, which watches nothing yet."""
@@ -336,8 +337,7 @@ class Monitor:
         if drift.since is not None and not before.drift.drift_detected:
             found.append(("drift", drift.since, status.sentence))
         elif drift.drift_detected and self._is_other(turned := drift.changed != before.drift.changed):
-            image = drift.changed if turned and drift.changed else status.images
-            found.append(("drift changed", image, status.sentence))
+            found.append(("drift changed", (turned and drift.changed) or status.images, status.sentence))
         elif before.drift.drift_detected and not drift.drift_detected:
             found.append(("drift over", status.images, "the images look like clean ones"))
         if found:
@@ -350,14 +350,13 @@ class Monitor:
 
     def _is_other(self, turned: bool) -> bool:
         """Whether the drift is named otherwise than reported; without a change only if the latest images agree."""
-        guess, reported, features = self.status.guess, self._stream.reported or (), self._stream.features
-        renamed = guess is not None and guess.kind not in ("clean", *reported)
-        if turned:
-            return renamed or not {*map(direction, self.status.changes[:1])} <= {*reported}
-        signatures = self.reference.signatures
-        if not renamed or len(features) < RECENT or guess is None or signatures is None:
+        guess, reported, signatures = self.status.guess, self._stream.reported or (), self.reference.signatures
+        if turned and not {*map(direction, self.status.changes[:1])} <= {*reported}:
+            return True
+        if guess is None or signatures is None or guess.kind in ("clean", *reported):
             return False
-        return guess.kind in signatures.guess(features[-RECENT // 2 :]).kinds
+        features = self._stream.features[-RECENT:]
+        return turned or (len(features) == RECENT and guess.kind in signatures.guess(features[RECENT // 2 :]).kinds)
 
     def _raise(self, event: Event, observation: Observation) -> None:
         if self.thumbnails:
