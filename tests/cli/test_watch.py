@@ -152,6 +152,7 @@ def test_a_torn_last_line_is_left_out_text_is_escaped_and_former_keys_are_read(t
     events.write_text("\n".join([*lines, '{"type": "rea']))
     text = write_timeline(events, tmp_path / "page.html").read_text()
     assert "<i>" not in text and "&lt;i&gt;" in text and "a &lt; b" in text and "16 images, 1 events" in text
+    assert "<h1>A camera over time: drift and expected accuracy</h1>" in text
     assert "Expected accuracy relative to clean images" in text and "Distance from clean images over its" in text
 
 

@@ -69,7 +69,7 @@ def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
     events = [line for line in lines if line["type"] == "event"]
     return render(
         "timeline.html",
-        title=f"fozo: {name}",
+        title=f"fozo: drift and expected accuracy, {name}",
         name=name,
         images=readings[-1]["image"],
         sentence=str(readings[-1].get("sentence", "")),
