@@ -1,4 +1,4 @@
-"""Tables of the recipes narrow, content and held_out: what adaptation does to content that it was not tuned on.
+"""Tables of the recipes narrow, held_out and ablation: what adaptation does to content, and what Align's parts gain.
 
     fozo bench narrow --model A.safetensors --imagenet DIR --seeds 0,1,2 --out RUNS
     fozo bench held_out --model A.safetensors --imagenet DIR --severity 3 --seeds 0,1,2 --out RUNS
@@ -25,6 +25,7 @@ from fozo.bench.gains import BASE, Gain, by_batch
 from fozo.bench.measures import BatchRecord, Interval
 from fozo.bench.report.tables import SHORT
 from fozo.bench.store import Group, Run, collect
+from fozo.data.groups import TUNING
 from fozo.errors import FozoError
 
 BELOW = -0.5
@@ -134,20 +135,40 @@ def held_out_table(groups: Sequence[Group]) -> str:
     return markdown(heads, rows)
 
 
+def ablation_table(group: Group, base: str) -> str:
+    """One row a part: less ``base`` on balanced streams, on each severity, and on the groups of classes together."""
+    parts = {"severity 5": ("severity 5",), "severity 3": ("severity 3",), "narrow": TUNING}
+    rows: list[list[object]] = []
+    for label in group.labels:
+        cells: list[object] = [label]
+        found = pairs(group, label, base)
+        for columns in parts.values():
+            both = [pair for column in columns for pair in found.get(column, ())]
+            if len({own.experiment.column for own, _ in both}) == len(columns):
+                cells += [f"{average(own for own, _ in both):.2f}", "-" if label == base else difference(gain(both))]
+        if len(cells) == 1 + 2 * len(parts):
+            rows.append(cells)
+    return markdown(["", *(head for part in parts for head in (part, f"less {base} (95 %)"))], rows)
+
+
 def page(groups: Sequence[Group], base: str = BASE) -> str:
     """All tables that finished runs give; those by group of classes against the row ``base``."""
     named = {
         name: [each for each in groups if each.recipe.name.split("-")[0] == name]
-        for name in ("narrow", "content", "held_out")
+        for name in ("narrow", "ablation", "held_out")
     }
-    by_group = (*named["narrow"], *named["content"])
-    parts = [f"### {each.recipe.title}\n\n{each.setting}\n\n{narrow_table(each, base)}" for each in by_group]
+    tables = {"narrow": narrow_table, "ablation": ablation_table}
+    parts = [
+        f"### {each.recipe.title}\n\n{each.setting}\n\n{table(each, base)}"
+        for name, table in tables.items()
+        for each in named[name]
+    ]
     if named["held_out"]:
         settings = "\n".join(f"- {each.setting}" for each in named["held_out"])
         title = named["held_out"][0].recipe.title
         parts.append(f"### {title}\n\n{settings}\n\n{held_out_table(named['held_out'])}")
     if not parts:
-        raise FozoError("there are no finished runs of narrow, content or held_out; run fozo bench narrow first")
+        raise FozoError("there are no finished runs of narrow, ablation or held_out; run fozo bench narrow first")
     alone = [each for each in chain(*named.values()) if base not in each.labels]
     if alone:
         raise FozoError(f"{alone[0].recipe.name} has no finished run of {base} to compare with; run it as well")

@@ -17,7 +17,7 @@ from fozo.bench.plan import Experiment, Recipe, StreamPlan, load_recipe
 from fozo.bench.resources import Paths, Resources
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Group, Store, collect
-from fozo.data.groups import CLASSES, HELD_OUT, class_indices
+from fozo.data.groups import CLASSES, HELD_OUT, TUNING, class_indices
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 from tests.bench.conftest import TINY
@@ -108,6 +108,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = shortened("narrow", ("NoAdapt", "FOA", "Align"), ("dogs", "food", "nature"))
     invent(out, recipe, batches=3, severity=3, seeds=(0, 1))
     invent(out, shortened("held_out", ("NoAdapt", "Align")), batches=2, severity=4, seeds=(0, 1))
+    invent(out, shortened("ablation", ("NoAdapt", "Align", "without CLS")), batches=2, severity=None)
     return out
 
 
@@ -172,13 +173,25 @@ def test_the_table_of_held_out_classes(runs: Path) -> None:
     assert line[7] == f"{np.mean(differences):+.1f}" and len(drifted) < len(own[0].measures.domains)
 
 
-def test_the_command_prints_both_and_says_what_is_missing(runs: Path, tmp_path: Path) -> None:
+def test_the_table_of_the_ablation(runs: Path) -> None:
+    group = group_of(runs, "ablation")
+    _, _, plain, align, part = map(cells, narrow.ablation_table(group, "Align").splitlines())
+    assert [align[0], *align[2::2]] == ["Align", "-", "-", "-"] and plain[0] == "NoAdapt" and part[0] == "without CLS"
+    for column, at in (("severity 5", 1), ("severity 3", 3)):
+        found = {run.experiment.label: run.measures.average for run in group.runs if run.experiment.column == column}
+        assert part[at] == f"{found['without CLS']:.2f}"
+        assert part[at + 1].startswith(f"{found['without CLS'] - found['Align']:+.2f} (")
+    others = [run for run in group.runs if run.experiment.column in TUNING and run.experiment.label == "Align"]
+    assert len(others) == 6 and align[5] == f"{np.mean([run.measures.average for run in others]):.2f}"
+
+
+def test_the_command_prints_all_and_says_what_is_missing(runs: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.narrow"]
     done = subprocess.run([*command, str(runs)], capture_output=True, text=True, timeout=120, cwd=REPO)
-    assert done.returncode == 0 and done.stdout.count("### ") == 2 and "| Align |" in done.stdout, done.stderr
+    assert done.returncode == 0 and done.stdout.count("### ") == 3 and "| Align |" in done.stdout, done.stderr
     assert "60 images" not in done.stdout and "images a domain at most, 3 groups of classes" in done.stdout
     invent(tmp_path / "alone", shortened("held_out", ("Align",)), batches=2)
     invent(tmp_path / "other", "quick", batches=2)
-    for folder, sentence in (("alone", "run of NoAdapt"), ("other", "runs of narrow, content or held_")):
+    for folder, sentence in (("alone", "run of NoAdapt"), ("other", "runs of narrow, ablation or held_")):
         with pytest.raises(FozoError, match=f"no finished {sentence}"):
             narrow.page(collect(tmp_path / folder))

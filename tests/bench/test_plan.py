@@ -22,7 +22,7 @@ ANY = Setting("vit.safetensors")
 
 def test_recipes_are_found_by_name() -> None:
     assert load_recipe("tableC1") is load_recipe("FIGURE1") is load_recipe("figure1")
-    with pytest.raises(FozoError, match=r"no recipe 'table9'; choose from alignment.*figure1.*\.toml"):
+    with pytest.raises(FozoError, match=r"no recipe 'table9'; choose from ablation.*figure1.*\.toml"):
         load_recipe("table9")
 
 

@@ -114,11 +114,12 @@ def test_predictions_carry_names(engine: fozo.Engine) -> None:
 
 
 def test_the_groups_are_disjoint_and_of_imagenets_classes() -> None:
-    assert len(TUNING) == 6 and len(HELD_OUT) == 14 and set(GROUPS) == {*TUNING, *HELD_OUT, "held_out"}
+    assert len(TUNING) == 6 and len(HELD_OUT) == 14 and set(GROUPS) == {*TUNING, *HELD_OUT, "held_out", "tuning"}
     every = Counter(number for name in (*TUNING, *HELD_OUT) for number in GROUPS[name])
     assert max(every.values()) == 1 and set(every) <= set(range(CLASSES)) and len(imagenet_wnids()) == CLASSES
     assert all(list(numbers) == sorted(numbers) and len(numbers) > 10 for numbers in GROUPS.values())
     assert set(GROUPS["held_out"]) == {number for name in HELD_OUT for number in GROUPS[name]}
+    assert sorted(GROUPS["tuning"] + GROUPS["held_out"]) == list(range(CLASSES))
     assert len(GROUPS["held_out"]) == 508 and not {n for name in TUNING for n in GROUPS[name]} & {*GROUPS["held_out"]}
 
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 import fozo
 from fozo.engines.torch_engine import TorchEngine
-from fozo.methods.align.method import TAPS
+from fozo.methods.align.method import LARGEST_GROUP, TAPS
 from fozo.types import Floats
 from tests.helpers import random_images, random_vit
 
@@ -76,11 +76,12 @@ def engines() -> tuple[fozo.Engine, TorchEngine]:
 
 @pytest.mark.parametrize("size", [1, 8, 40])
 def test_images_and_taps_come_back_once_each(engines: tuple[fozo.Engine, TorchEngine], size: int) -> None:
-    """However many layers and taps there are: that is two synchronisations a batch, and one for images of the CPU's."""
+    """However many layers and taps there are: that is two synchronisations for up to 32 images, one for the CPU's."""
     source = fozo.calibrate(engines[0], [pictures(32, seed) for seed in range(3)])
     here, there = (fozo.Align(engine, source) for engine in engines)
     spec = engines[0].spec
-    taps = 3 * spec.depth * spec.dim + spec.head_width + spec.classes
+    parts = -(-size // LARGEST_GROUP)
+    taps = [size // parts * (3 * spec.depth * spec.dim + spec.head_width + spec.classes)] * parts
     assert len(TAPS) == 4
     with Device() as device:
         for number in range(4):
@@ -92,12 +93,12 @@ def test_images_and_taps_come_back_once_each(engines: tuple[fozo.Engine, TorchEn
             device.back.clear()
             remote = torch.from_numpy(batch).to(ELSEWHERE)
             found = there(remote)
-            assert device.back == [math.prod(batch.shape), size * taps]
+            assert device.back == [math.prod(batch.shape), *taps]
             assert isinstance(found, Remote)
             np.testing.assert_allclose(found.cpu().numpy(), expected, atol=1e-4)
         device.back.clear()
         there(pictures(size, 30, fade=0.3))
-        assert device.back == [size * taps]
+        assert device.back == taps
 
 
 def test_each_group_of_a_new_domain_comes_back_once(engines: tuple[fozo.Engine, TorchEngine]) -> None:

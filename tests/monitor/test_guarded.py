@@ -77,9 +77,12 @@ def plain_logits(method: fozo.Method[Any], images: Floats) -> Floats:
 
 
 def test_equal_predictions_gain_and_lose_nothing(material: Material) -> None:
-    """Shirts only: Align keeps every prediction, whatever the confidences of two regressions suggest."""
+    """Shirts only, from an Align without moves: whatever the confidences of two regressions suggest."""
     monitor = fozo.Monitor(material.reference, shadow=1.0)
-    guarded = fozo.Guarded(material.adapter.clone(), monitor)
+    still = material.adapter.clone()
+    assert isinstance(still, fozo.Align)
+    still.strengths = 0 * still.strengths
+    guarded = fozo.Guarded(still, monitor)
     shirts = material.images(np.flatnonzero(material.labels == 6)[-96:])
     np.testing.assert_array_equal(run(guarded, shirts).argmax(axis=1), plain_logits(guarded, shirts).argmax(axis=1))
     comparison = monitor.status.shadow
