@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,28 @@ def delays(clean: CleanImages, test: dict[Domain, Array], rest: Array) -> Iterat
         yield markdown(["corruption", *map(str, SEVERITIES)], rows)
 
 
+def episodes(clean: CleanImages, test: dict[Domain, Array], rest: Array, orders: int = 100) -> Iterator[str]:
+    """Count episodes with more than one alarm or all-clear: 48 clean images, 64 corrupted ones, 48 clean ones."""
+    yield f"## Episodes of 12 corruptions at severity 3, {orders} orders of the images each (rate 1e-4, content 0.25)"
+    rows: list[list[object]] = []
+    for size in (1, 8):
+        noticed = changed = fluttered = 0
+        delays = []
+        for kind, order in product(KINDS[:12], range(orders)):
+            rng, detector = generator(6, Purpose.SHUFFLES, order), DriftDetector(clean)
+            some, corrupted = rng.permutation(len(rest))[:96], test[kind, 3]
+            parts = rest[some[:48]], corrupted[rng.permutation(len(corrupted))[:64]], rest[some[48:]]
+            stream = np.concatenate(parts)
+            found = [detector.update(stream[start : start + size]) for start in range(0, len(stream), size)]
+            turns = 1 + np.flatnonzero(np.diff([drift.drift_detected for drift in found]))
+            noticed, fluttered = noticed + (len(turns) > 0), fluttered + (len(turns) > 2)
+            changed += any(drift.changed is not None for drift in found)
+            delays += [(turns[-1] + 1) * size - 112] if len(turns) == 2 else []
+        rows.append([size, 12 * orders, noticed, fluttered, changed, f"{np.median(delays):.0f}"])
+    heads = ["images in a batch", "episodes", "noticed", "more than one alarm or all-clear", "called changed"]
+    yield markdown([*heads, "clean images until it is over (median)"], rows)
+
+
 def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
     """Confusion of guesses at severity 3; and how often the truth is named at all."""
     size, orders = 16, 60
@@ -201,6 +224,7 @@ def report(material: Material) -> Iterator[str]:
     yield from streams(clean, rest)
     yield from narrow(clean, rest, material.labels("rest", np.arange(len(rest))))
     yield from delays(clean, features["test"], rest)
+    yield from episodes(clean, features["test"], rest)
     corrupted = {domain: rows for domain, rows in features["fit"].items() if domain[1]}
     yield from guesses(Signatures.of(features["fit"]["clean", 0], corrupted), features["test"])
     yield from faults_and_cost(material)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fozo.methods.fozo import FOZO, replay
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
-    from fozo.monitor import Guarded, Monitor, MonitorReference
+    from fozo.monitor import Guarded, Monitor, MonitorReference, describe
     from fozo.public import adapter, calibrate, export
     from fozo.types import Engine, Knobs, Move, Spec, Tap
 
@@ -25,7 +25,7 @@ __version__ = "0.2.0.dev0"
 __all__ = [
     "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo", "Monitor",
     "MonitorReference", "Move", "NoAdapt", "SourceStatistics", "Spec", "Stream", "Tap", "adapter", "calibrate",
-    "create", "export", "list_methods", "load_engine", "open_images", "replay",
+    "create", "describe", "export", "list_methods", "load_engine", "open_images", "replay",
 ]  # fmt: skip
 
 _HOMES = {
@@ -40,7 +40,7 @@ _HOMES = {
     "methods.fozo": ("FOZO", "replay"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),
-    "monitor": ("Guarded", "Monitor", "MonitorReference"),
+    "monitor": ("Guarded", "Monitor", "MonitorReference", "describe"),
     "public": ("adapter", "calibrate", "export"),
     "types": ("Engine", "Knobs", "Move", "Spec", "Tap"),
 }

@@ -49,6 +49,11 @@ def test_the_monitor_reports_what_happens_in_the_order_of_the_script(camera: Cam
     assert events[-1].name == "drift over" and camera.steps[-1].status.sentence.startswith("no drift")
     reported = " ".join(event.text for event in events)
     assert all(word in reported for word in ("fog", "contrast", "motion blur", "gaussian noise"))
+    changes = [(event.image, event.text) for event in events if event.name == "drift changed"]
+    begins = [1 + scene * IMAGES for scene in (2, 3, 4)]
+    assert [image for image, _ in changes] == pytest.approx(begins, abs=4)  # fog and a loss of contrast are similar
+    for (image, text), kind in zip(changes, SCRIPT[2:5], strict=True):
+        assert f"drift since image {IMAGES + 1}, changed at {image}: " in text and kind.replace("_", " ") in text
     assert not re.search(r"\d{4}-\d\d-\d\d", reported)  # a demo has no time of day
     assert [scene.domain for scene in camera.scenes] == list(SCRIPT)
     assert camera.scenes[0].delay is None and all(scene.delay is not None for scene in camera.scenes[1:])

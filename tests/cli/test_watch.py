@@ -150,13 +150,14 @@ def test_damaged_events_files_are_refused(call: Call, tmp_path: Path, text: str,
 def test_a_torn_last_line_is_left_out_text_is_escaped_and_former_keys_are_read(tmp_path: Path) -> None:
     events = tmp_path / "<b>.jsonl"
     event = {"type": "event", "image": 3, "time": 0, "name": "<i>", "text": "a < b"}
-    reading = {"type": "reading", "image": 8, "time": 0, "drift_distance": 1.0, "drift_threshold": 2.0}
+    reading = {"type": "reading", "image": 8, "time": 0, "drift_ratio": 0.5}
     reading |= {"accuracy_kept": 0.8, "accuracy_kept_low": 0.7, "accuracy_kept_high": 0.9}
     lines = [json.dumps(line) for line in (reading, event, reading | {"image": 16})]
     events.write_text("\n".join([*lines, '{"type": "rea']))
     text = write_timeline(events, tmp_path / "page.html").read_text()
     assert "<i>" not in text and "&lt;i&gt;" in text and "a &lt; b" in text and "16 images, 1 events" in text
-    assert "Expected accuracy relative to clean images" in text
+    assert "<h1>A camera over time: drift and expected accuracy</h1>" in text
+    assert "Expected accuracy relative to clean images" in text and "Distance from clean images over its" in text
 
 
 def test_frames_come_from_folders_that_grow(

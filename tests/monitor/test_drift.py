@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
 from fozo.monitor.drift import FOLDS, CleanImages, DriftDetector, Whitening
 from fozo.monitor.quality import QualityStatistics
@@ -97,6 +98,50 @@ def test_a_shift_is_noticed_and_dated_and_its_end_too(clean: CleanImages) -> Non
     over = [detector.update(invented(8, 2000 + start)) for start in range(0, 64, 8)]
     assert not over[3].drift_detected and over[3].since is None  # after 16 clean images, and a warning at most
     assert detector.seen == 96 + 64 + 64
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_one_drift_that_turns_into_another_is_dated_and_not_where_it_ends(clean: CleanImages, size: int) -> None:
+    other = np.where(np.arange(FEATURES) % 2, 2.5, -2.5)
+    parts = (invented(64, 1), invented(64, 2, 2.0), invented(64, 3) + other, invented(64, 4))
+    rows, detector = np.concatenate(parts), DriftDetector(clean)
+    found = [detector.update(rows[start : start + size], time=start) for start in range(0, 256, size)]
+    second, third, last = found[127 // size], found[191 // size], found[-1]
+    assert (second.since, second.changed, second.first) == (65, None, 65)
+    assert (third.since, third.changed, third.first) == (65, 129, 129) and third.changed_time == 128 // size * size
+    assert not last.drift_detected and last.changed is None
+    assert {each.changed for each in found} == {None, 129}  # neither the beginning nor the end is a change
+
+
+def test_a_ratio_above_one_is_drift_whatever_was_tested(clean: CleanImages) -> None:
+    detector, ratios = DriftDetector(clean), list[float]()
+    assert detector.drift.ratio == 0
+    for size, shift in product((1, 3, 64), (0.0, 1.0, 4.0)):
+        detector = DriftDetector(clean)
+        drift = detector.update(invented(size, size, shift))
+        assert (drift.ratio > 1) == drift.drift_detected == (drift.p_value < 1e-4)
+        ratios.append(drift.ratio)
+    assert min(ratios) < 0.5 < 2 < max(ratios)
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_an_episode_has_one_alarm_and_one_all_clear(material: Material, size: int) -> None:
+    """Twelve corruptions in four orders of images each: 48 clean, 64 corrupted, 48 clean."""
+    quality, kinds = QualityStatistics(material.adapter.engine.spec), KINDS[:12]
+    rest, orders = quality(material.images(slice(CALIBRATION, 700))), 4
+    for kind in kinds:
+        corrupted = quality(material.images(slice(700, 800), kind, 3))
+        for order in range(orders):
+            rng, detector = np.random.default_rng(order), DriftDetector(material.reference.clean)
+            some = rng.permutation(len(rest))[:96]
+            rows = np.concatenate([rest[some[:48]], corrupted[rng.permutation(100)[:64]], rest[some[48:]]])
+            found = [detector.update(rows[start : start + size]).drift_detected for start in range(0, 160, size)]
+            turns = 1 + np.flatnonzero(np.diff(found))  # batches with an event
+            if kind == "shot_noise" and not len(turns):  # hardly visible in these small pictures
+                continue
+            assert len(turns) == 2, f"{kind}, order {order}: {turns}"
+            # Over after 16 clean images (one of the drift's may look clean): not earlier, and hardly later.
+            assert turns[0] * size >= 48 and 112 + 14 <= (turns[1] + 1) * size <= 112 + 40, f"{kind}: {turns}"
 
 
 def test_single_images_add_up(clean: CleanImages) -> None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import numpy as np
 import pytest
 
 import fozo
+from fozo.data import sample
 from fozo.errors import FozoError
 from fozo.monitor import Event
 from fozo.monitor.drift import Drift
+from fozo.monitor.quality import QualityStatistics
 from tests.monitor.conftest import BATCH, CALIBRATION, Material, run, watched
 
 
@@ -36,6 +39,27 @@ def test_a_day_of_a_camera(material: Material, caplog: pytest.LogCaptureFixture)
     assert monitor.status.images == 0 and monitor.drift == Drift() and not monitor.events
 
 
+def test_words_follow_the_drift(material: Material) -> None:
+    """Fog that turns into noise: words, numbers and dates are those of the change."""
+    adapter, monitor = watched(material, thumbnails=True, shadow=0, clock=lambda: 0.0)
+    run(adapter, material.images(slice(300, 348)))
+    run(adapter, material.images(slice(400, 464), "fog", 4))
+    hazy = monitor.status.quality
+    run(adapter, material.images(slice(464, 528), "gaussian_noise", 3))
+    noise = QualityStatistics(adapter.engine.spec)(material.images(slice(464, 528), "gaussian_noise", 3)).mean(axis=0)
+    change = noise - material.reference.clean.whitening.mean
+    assert list(monitor.status.quality.values()) == pytest.approx(change[: len(hazy)]) and hazy["noise"] < 0.5
+    date = r"\(1970-01-01 00:00:00Z\)"
+    wanted = rf"drift since image 49 {date}, changed at 113 {date}: noise x[\d.]+.*: like gaussian noise.*; add light"
+    assert re.match(wanted, monitor.sentence)
+    run(adapter, material.images(slice(528, 560)))
+    events = list(monitor.events)
+    assert [(event.name, event.image) for event in events[:2]] == [("drift", 49), ("drift changed", 113)]
+    assert re.match(wanted, events[1].text) and [event.name for event in events[2:]] == ["drift over"]
+    first, second = (event.metrics["drift_ratio"] for event in events[:2])
+    assert min(first, second) > 1 > monitor.metrics()["drift_ratio"]
+
+
 def test_predictions_are_the_same_with_a_monitor_and_with_one_that_fails(
     material: Material, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -59,6 +83,17 @@ def test_a_camera_that_goes_black_is_an_event(material: Material) -> None:
     assert set(monitor.status.faults) == {"black", "frozen"}
     assert monitor.sentence.startswith("the picture is black")
     assert {"black", "frozen"} <= {event.name for event in monitor.events}
+
+
+def test_reprs_are_one_line(material: Material) -> None:
+    _, monitor = watched(material)
+    assert repr(material.reference) == (
+        "<MonitorReference of align on vit-fashion: 300 clean images with labels, 15 corruptions>"
+    )
+    assert repr(monitor) == "<Monitor of <Align on vit-fashion>, 0 images: no drift>"
+    monitor.unwatch()
+    assert repr(monitor).startswith("<Monitor of no adapter")
+    assert repr(fozo.open_images(sample.IMAGES)) == "<ImageSet arrays: 2,000 images, 10 classes, 28x28 px>"
 
 
 def test_watching_begins_and_ends(material: Material) -> None:

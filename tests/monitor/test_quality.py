@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import fozo
 from fozo.core.descriptor import describe
 from fozo.errors import FozoError
-from fozo.monitor.quality import NAMES, STATISTICS, QualityStatistics, changes
+from fozo.monitor import Drift, Status
+from fozo.monitor.quality import NAMES, STATISTICS, QualityStatistics, advice, changes
 from fozo.types import Array
 
 SPEC = fozo.Spec("any", 1, 1, 2, 3, (64, 64), (8, 8), 1, "", (0.5,) * 3, (0.25,) * 3)
@@ -89,3 +92,48 @@ def test_words_are_of_clear_changes_only_and_of_one_octave_of_detail() -> None:
     features[:, NAMES.index("noise")] = -2.0  # less noise is nothing to say
     features[:, NAMES.index("warmth")] = 0.05  # a quarter of a deviation may be content
     assert changes(features, mean, std)[1] == ("fine detail -70 %", "contrast -41 %")
+
+
+def test_describe_gives_columns_with_units(tmp_path: Path) -> None:
+    """The same pixels as an array, floats, PIL images and a folder; numbers that can be computed by hand."""
+    pixels = np.full((3, 64, 64, 3), 51, dtype=np.uint8)
+    pixels[1, :16], pixels[1, 16:] = 255, 0  # a quarter burnt, the rest blocked
+    pixels[2] = np.random.default_rng(0).normal(128, 12, (64, 64, 1)).clip(0, 255)  # gray noise
+    columns = fozo.describe(pixels, size=64)
+    assert list(columns)[:3] == ["brightness (stops)", "contrast (%)", "saturation (%)"]
+    assert len(columns) == len(NAMES) and all(column.shape == (3,) for column in columns.values())
+    assert columns["brightness (stops)"][0] == pytest.approx(2.2 * np.log2(0.2), abs=0.01)
+    assert columns["burnt highlights (%)"].tolist() == [0, 25, 0] and columns["blocked shadows (%)"][1] == 75
+    assert columns["contrast (%)"] == pytest.approx([0, 100 * np.sqrt(0.1875), 4.7], abs=0.1)
+    assert columns["noise (%)"] == pytest.approx([0, 0, 4.7], abs=0.3) and columns["blockiness (ratio)"][0] == 1
+    pictures = [Image.fromarray(one) for one in pixels]
+    for number, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{number}.png")
+    floats = pixels.transpose(0, 3, 1, 2) / 255
+    for same in (fozo.describe(given, size=64) for given in (pictures, tmp_path, floats)):
+        assert all(same[name] == pytest.approx(columns[name], abs=1e-4) for name in columns)
+    assert {len(column) for column in fozo.describe([]).values()} == {0}
+    with pytest.raises(FozoError, match="from 0 to 4 are not RGB pixels"):
+        fozo.describe(4 * floats)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"brightness": -2.1, "noise": 1.5}, "raise the exposure"),
+        ({"brightness": 1.5, "burnt highlights": 0.3}, "lower the exposure"),
+        ({"noise": 1.5}, "add light, or lower the gain"),
+        ({"finest detail": -1.2, "contrast": -0.3}, "check the focus"),
+        ({"finest detail": -0.9, "contrast": -0.8}, "clean the lens, or wait for haze to clear"),
+        ({"finest detail": -1.2, "sideways detail": -0.5}, "keep the camera still"),
+        ({"blockiness": 0.9}, "compress less"),
+        ({"warmth": 0.3, "green": -0.2}, "set the white balance"),
+        ({"contrast": 0.9}, ""),
+    ],
+)
+def test_advice_is_what_a_person_can_do(change: dict[str, float], wanted: str) -> None:
+    features = np.array([[change.get(name, 0.0) for name in NAMES]])
+    quality, words = changes(features, 0 * features[0], np.full(len(NAMES), 0.2))
+    status = Status(drift=Drift(True, since=7), quality=quality, changes=words)
+    assert advice(words, quality) == ([wanted] if wanted else []) and status.sentence.endswith(wanted)
+    assert replace(status, drift=Drift()).sentence == "no drift"  # nothing to do

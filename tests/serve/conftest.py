@@ -114,7 +114,7 @@ def serving(board: CameraBoard, *, port: int = 0, token: str | None = None) -> I
 
 def reading(camera: str = "gate", time: float = NOW, **given: Any) -> Reading:
     """A camera that is fine, but for what is given; with ``drift=None`` it has no monitor."""
-    usual: dict[str, Any] = {"drift": 0.12, "threshold": 0.31, "drifted": False, "warning": False}
+    usual: dict[str, Any] = {"drift": 0.12, "threshold": 1.0, "drifted": False, "warning": False}
     given = usual | {"accuracy": (0.9, 0.85, 0.94)} | given
     numbers: Any = [given.pop(name) for name in ("drifted", "warning", "drift", "threshold")]
     accuracy: Any = given.pop("accuracy")

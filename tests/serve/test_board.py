@@ -61,7 +61,16 @@ def test_points_and_events_are_bounded() -> None:
     line = new_lines(history, Viewer())["gate"]
     assert [point[1] for point in line["points"]] == [1.5, 1.6, 1.7, 1.8, 1.9]
     assert [event[1] for event in line["events"]] == [17, 18, 19]
-    assert line["points"][0] == [NOW + 15, 1.5, 0.31, 0.9, 0.85, 0.94]
+    assert line["points"][0] == [NOW + 15, 1.5, 0.9, 0.85, 0.94]
+
+
+@pytest.mark.parametrize(("distance", "threshold"), [(18.92, 9.46), (0.66, 0.33), (2.0, 1.0)])
+def test_drift_is_shown_over_its_threshold(distance: float, threshold: float) -> None:
+    """Thresholds depend on how many images were tested; 1 always means the threshold."""
+    history = History()
+    history.record(reading(drift=distance, threshold=threshold))
+    line = new_lines(history, Viewer())["gate"]
+    assert line["drift"] == line["points"][0][1] == 2.0 and "threshold" not in line
 
 
 def test_a_point_keeps_the_worst_of_its_time_and_the_line_says_the_newest() -> None:
@@ -139,7 +148,7 @@ def test_numbers_that_json_does_not_have_are_left_out() -> None:
     history.record(reading("\ud800<script>", drift=math.nan, threshold=math.inf, accuracy=None))
     text = json.dumps(history.changes(Viewer()), allow_nan=False).encode("ascii")
     (line,) = json.loads(text)["cameras"]
-    assert (line["drift"], line["threshold"], line["points"][0][1:4]) == (None, None, [None, None, None])
+    assert (line["drift"], line["points"][0][1:4]) == (None, [None, None, None])
 
 
 def test_many_threads_record_while_a_viewer_looks() -> None:

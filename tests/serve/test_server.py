@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -122,6 +123,8 @@ def test_drift_and_expected_accuracy(url: str) -> None:
     metrics = httpx.get(f"http://{url}/metrics").text
     assert f'fozo_drift_detected{{model="{NAME}",stream="fog"}} 1.0' in metrics
     assert f'fozo_drift_detected{{model="{NAME}",stream="clear"}} 0.0' in metrics
+    found = {name: float(value) for name, value in re.findall(r'fozo_drift_ratio{.*stream="(\w+)"} (.*)', metrics)}
+    assert found["fog"] > 1 > found["clear"] >= 0 and found["fog"] == pytest.approx(drift[1] / drift[2], rel=1e-4)
     assert f'fozo_images_total{{model="{NAME}",stream="fog"}} 16.0' in metrics
     assert 'band="contrast"' in metrics and "fozo_streams" in metrics and "fozo_passes_total" in metrics
 

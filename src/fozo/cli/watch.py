@@ -144,7 +144,7 @@ def view(monitor: Monitor, source: str) -> Table:
     table = Table(title=f"{escape(source)}: {status.images:,} images", show_header=False, min_width=60)
     drift = status.drift
     word = "[red]drift" if drift.drift_detected else "[yellow]warning" if drift.warning_detected else "[green]none"
-    table.add_row("drift", f"{word}[/] distance {drift.distance:.2f} of {drift.threshold:.2f}")
+    table.add_row("drift", f"{word}[/] {drift.ratio:.2f} of the threshold")
     table.add_row("quality", ", ".join(status.changes) or "as calibrated")
     if status.guess is not None:
         table.add_row("guess", str(status.guess))

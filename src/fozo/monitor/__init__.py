@@ -4,11 +4,12 @@ from fozo.monitor.drift import CleanImages, Drift, DriftDetector
 from fozo.monitor.event import Event
 from fozo.monitor.guarded import Guarded
 from fozo.monitor.monitor import Monitor, Status
+from fozo.monitor.quality import describe
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.regression import Estimate
 from fozo.monitor.signatures import Guess
 
 __all__ = [
     "CleanImages", "Drift", "DriftDetector", "Estimate", "Event", "Guarded", "Guess", "Monitor", "MonitorReference",
-    "Status",
+    "Status", "describe",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -35,6 +35,7 @@ FOLDS = 4
 MIN_IMAGES = 16  # clean images that are needed to estimate how clean images vary
 WINDOWS = (4, 16, 64)  # images that are tested together, where batches are smaller
 RECENT = 16  # images, at least, that decide whether a drift has ended
+PART = 8  # images, at least, on both sides of a change from one drift to another
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,22 @@ class Drift:
     p_value: float = 1.0  # probability that clean images are as far as that
     since: int | None = None  # number of the image with which the drift began, the first being 1
     since_time: float | None = None  # when that was, in seconds since 1970
+    changed: int | None = None  # number of the image with which it last turned into another drift
+    changed_time: float | None = None
 
     @property
     def is_drift(self) -> bool:
         return self.drift_detected
+
+    @property
+    def ratio(self) -> float:
+        """Distance over threshold: above 1 is drift, however many images were tested."""
+        return self.distance / self.threshold if self.threshold else 0.0
+
+    @property
+    def first(self) -> int | None:
+        """Number of the first image of the present drift: since it began, or since it changed."""
+        return self.since if self.changed is None else self.changed
 
     def as_dict(self) -> dict[str, float | int | None]:
         """Alibi Detect's names: ``is_drift``, ``distance``, ``threshold``, ``p_val``."""
@@ -130,12 +143,16 @@ class CleanImages:
         sigma2 = math.log1p(variance / self.length**2)
         return math.log(self.length) - sigma2 / 2, math.sqrt(sigma2)
 
-    def p_value(self, distance: float, images: float, content: float) -> float:
-        """Probability that ``images`` independent clean images are as far as ``distance``, or farther."""
-        beyond = self.length * (distance - content) / (1 / images + 1 / self.images)
+    def p_value(self, distance: float, images: float, content: float, others: float | None = None) -> float:
+        """Probability that ``images`` independent clean images are as far as ``distance``, or farther.
+
+        They are so far from the mean of those calibrated on, or of ``others``.
+        """
+        others = self.images if others is None else others
+        beyond = self.length * (distance - content) / (1 / images + 1 / others)
         if beyond <= 0:
             return 1.0
-        mean, deviation = self._log_normal(images)
+        mean, deviation = self._log_normal(min(images, others))
         return float(ndtr((mean - math.log(beyond)) / deviation))
 
     def threshold(self, rate: float, images: float, content: float) -> float:
@@ -162,8 +179,9 @@ class DriftDetector:
 
     The batch is tested alone, and then with those before it: the last 4, 16 and 64 images (:data:`WINDOWS`) where these
     are more. The tests share the rate evenly (Bonferroni), so ``rate`` bounds the fraction of clean batches with an
-    alarm, whatever their size. A warning is a p-value below the root of the rate. A drift is over when the most recent
-    images (the batch, or the last 16) give no warning and are nearer to clean images than to those of the drift.
+    alarm, whatever their size. A warning is a p-value below the root of the rate. A drift has changed where its latest
+    images are drift too, but of another mean. It is over when at least 16 images are nearer to clean images than to
+    those of the drift, and give no warning.
     """
 
     def __init__(self, clean: CleanImages, rate: float = 1e-4, content: float = CONTENT_VARIANCE) -> None:
@@ -175,27 +193,29 @@ class DriftDetector:
         self.rows: Array = np.zeros((0, clean.width))
         self.times: Array = np.zeros(0)
         self.seen = 0
-        self._drifted: Array = np.zeros(clean.width)  # mean of the images of the present drift
         self.drift = Drift()
 
     def state(self) -> State:
         drift = self.drift
         since = [] if drift.since is None else [drift.since, drift.since_time]
+        since += [] if drift.changed is None else [drift.changed, drift.changed_time]
         values = float(drift.warning_detected), drift.distance, drift.threshold, drift.p_value
         return {
-            "seen": np.array(self.seen), "rows": self.rows, "times": self.times, "drifted": self._drifted,
-            "drift": np.array(values), "since": np.array(since, dtype=np.float64),
+            "seen": np.array(self.seen), "rows": self.rows, "times": self.times, "drift": np.array(values),
+            "since": np.array(since, dtype=np.float64),
         }  # fmt: skip
 
     def load_state(self, state: State) -> None:
         self.seen = int(state["seen"])
-        self.rows, self.times, self._drifted = (state[name].astype(np.float64) for name in ("rows", "times", "drifted"))
+        self.rows, self.times = (state[name].astype(np.float64) for name in ("rows", "times"))
         warning, distance, threshold, p_value = state["drift"].tolist()
-        since, since_time = state["since"].tolist() or (None, None)
-        if self.seen < len(self.rows) or (since is not None and not 1 <= since <= self.seen):
+        dates = state["since"].tolist()
+        dates[::2] = map(int, dates[::2])
+        if len(dates) not in (0, 2, 4):
+            raise ValueError(f"it has {len(dates)} numbers and times")
+        if self.seen < len(self.rows) or not all(1 <= number <= self.seen for number in dates[::2]):
             raise ValueError("it has seen fewer images than it remembers")
-        since = None if since is None else int(since)
-        self.drift = Drift(since is not None, warning > 0, distance, threshold, p_value, since, since_time)
+        self.drift = Drift(bool(dates), warning > 0, distance, threshold, p_value, *dates)
 
     def update(self, features: Array, time: float = math.nan) -> Drift:
         """Test a batch ``[n, features]`` seen at ``time``."""
@@ -203,31 +223,55 @@ class DriftDetector:
             return self.drift
         batch = self.clean.whitening(features)
         self.seen += len(batch)
-        keep = max(WINDOWS[-1], len(batch))
+        keep = WINDOWS[-1] + len(batch)  # so that a change is seen at the edge of a batch too
         self.rows = np.concatenate([self.rows, batch])[-keep:]
         self.times = np.concatenate([self.times, np.full(len(batch), time)])[-keep:]
         sizes = [len(batch), *(size for size in WINDOWS if len(batch) < size)]
         tests = [self._test(self.rows[-size:], len(sizes)) for size in sizes if size <= len(self.rows)]
         p_value, distance, threshold = min(tests)
-        before, detected, recent = self.drift, p_value < self.rate, max(RECENT, len(batch))
-        if before.drift_detected:
-            detected = not self._over(self.rows[-recent:])
-            if not detected:  # forget the drift's images
-                self.rows, self.times = self.rows[-recent:], self.times[-recent:]
-        since, since_time = (before.since, before.since_time) if detected else (None, None)
-        if detected and not before.drift_detected:
-            since, since_time = self._change()
-        if since is not None:
-            drifted = self.rows[-min(self.seen - since + 1, len(self.rows)) :].mean(axis=0)
-            self._drifted = drifted if not before.drift_detected else 0.9 * self._drifted + 0.1 * drifted
+        before, detected = self.drift, p_value < self.rate
+        dates = before.since, before.since_time, before.changed, before.changed_time
+        if before.first is not None:
+            detected = not (over := self._over(self._drifted))
+            if over:  # forget the drift's images
+                self.rows, self.times = self.rows[-over:], self.times[-over:]
+        elif detected:
+            dates = (*self._date(1 + int(_gains(self.rows).argmax())), None, None)
         warning = detected or p_value < math.sqrt(self.rate)
-        self.drift = Drift(detected, warning, distance, threshold, p_value, since, since_time)
+        self.drift = Drift(detected, warning, distance, threshold, p_value, *(dates if detected else ()))
+        return self.change(self.rate, self.content) if before.drift_detected else self.drift
+
+    def change(self, rate: float, content: float = 0.0) -> Drift:
+        """Date a change from one drift to another, where the latest images are drift too and their mean differs.
+
+        The split is that of the largest likelihood of two means; the rate is shared by all possible ones.
+        """
+        rows = self._drifted
+        count, after = len(rows), np.arange(1, len(rows))  # images in all, and after each split
+        length = 1 + int((_gains(rows - rows.mean(axis=0))[:-1] * count / (count - after)).argmax()) if count > 1 else 0
+        if self.drift.drift_detected and PART <= length <= count - PART:
+            old, new = rows[:-length], rows[-length:]
+            distance = self.clean.distance(new.mean(axis=0)[None] - old.mean(axis=0))
+            independent = self.clean.independent(new), content, self.clean.independent(old)
+            if count * self.clean.p_value(distance, *independent) < rate and self._test(new, 1)[0] < self.rate:
+                number, time = self._date(length)
+                self.drift = replace(self.drift, changed=number, changed_time=time)
         return self.drift
 
-    def _over(self, recent: Array) -> bool:
-        mean = recent.mean(axis=0)
-        nearer = np.square(mean).sum() < np.square(mean - self._drifted).sum()
-        return bool(nearer) and self._test(recent, 1)[0] >= math.sqrt(self.rate)
+    @property
+    def _drifted(self) -> Array:
+        """The latest images of the present drift."""
+        return self.rows[-(self.seen - (self.drift.first or 1) + 1) :]
+
+    def _over(self, rows: Array) -> int:
+        """How many images look clean again after those of a drift ``rows``; 0 if it is not over.
+
+        By the likelihood of a return to the clean mean (0) with one of the latest images, over staying at the drift's.
+        """
+        drifted = rows[: max(RECENT, len(rows) - RECENT)].mean(axis=0)
+        length = 1 + int(np.cumsum((drifted @ drifted - 2 * rows @ drifted)[::-1]).argmax())
+        ended = length >= RECENT and self._test(rows[-length:], 1)[0] >= math.sqrt(self.rate)
+        return length if ended else 0
 
     def _test(self, rows: Array, shares: int) -> tuple[float, float, float]:
         """P-value, distance and threshold of some images, by one of ``shares`` tests that share the rate."""
@@ -235,10 +279,13 @@ class DriftDetector:
         p_value = min(1.0, shares * self.clean.p_value(distance, images, self.content))
         return p_value, distance, self.clean.threshold(self.rate / shares, images, self.content)
 
-    def _change(self) -> tuple[int, float | None]:
-        """Image and time of the change: the split after which the mean explains most (maximum likelihood)."""
-        sums = np.cumsum(self.rows[::-1], axis=0)
-        gain = np.square(sums).sum(axis=1) / np.arange(1, len(sums) + 1)
-        length = int(gain.argmax()) + 1
+    def _date(self, length: int) -> tuple[int, float | None]:
+        """Number and time of the first of the ``length`` latest images."""
         time = float(self.times[-length])
         return self.seen - length + 1, None if math.isnan(time) else time
+
+
+def _gains(rows: Array) -> Array:
+    """How much the mean of the latest 1, 2, ... images explains: the log-likelihood of a change before them."""
+    sums = np.cumsum(rows[::-1], axis=0)
+    return np.asarray(np.square(sums).sum(axis=1) / np.arange(1, len(sums) + 1))

@@ -33,7 +33,7 @@ from fozo.methods.common.state import AnyArray, check_arrays, check_finite, load
 from fozo.monitor.drift import RECENT, Drift, DriftDetector
 from fozo.monitor.event import Event, thumbnail
 from fozo.monitor.faults import SENTENCES, FaultDetector
-from fozo.monitor.quality import QualityStatistics, changes
+from fozo.monitor.quality import QualityStatistics, advice, changes, direction
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.regression import Estimate, prediction_features
 from fozo.monitor.shadow import MIN_PAIRS, PAIRS, Comparison, paired
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("fozo.monitor")
 WINDOW = 64  # most recent images that quality statistics, diagnosis and expected accuracy refer to
+SUPPORT = 0.5  # p-value of a change below which features support that the drift resembles another corruption
 
 
 @dataclass(frozen=True)
@@ -65,25 +66,29 @@ class Status:
 
     @property
     def sentence(self) -> str:
-        """Faults; what drifted, since when, and which corruption it resembles; and the expected accuracy."""
+        """Faults; what drifted, since when, and which corruption it resembles; the expected accuracy; what to do."""
         parts, drift, guess = [SENTENCES[name] for name in self.faults], self.drift, self.guess
         if drift.since is None:
             parts.append("no drift")
         else:
-            time = "" if drift.since_time is None else f" ({clock(drift.since_time)})"
+            words = ", ".join(self.changes) or "the images changed"
+            date = f"since image {drift.since:,}{_clock(drift.since_time)}"
+            turned = "" if drift.changed is None else f", changed at {drift.changed:,}{_clock(drift.changed_time)}: "
             kind = "" if guess is None or guess.kind == "clean" else f": {guess}"
-            parts.append(f"{', '.join(self.changes) or 'the images changed'} since image {drift.since:,}{time}{kind}")
+            parts.append(f"drift {date}{turned}{words}{kind}" if turned else f"{words} {date}{kind}")
         parts += [str(expected) for expected in (self.accuracy, self.relative_accuracy) if expected is not None]
         if self.guarding:
             parts.append("adaptation hurts, so the plain model predicts")
+        if drift.since is not None:
+            parts += advice(self.changes, self.quality)
         return "; ".join(parts)
 
     def metrics(self) -> dict[str, float]:
         drift = self.drift
         numbers = {
             "drift": float(drift.drift_detected), "drift_warning": float(drift.warning_detected),
-            "drift_distance": drift.distance, "drift_threshold": drift.threshold, "drift_p_value": drift.p_value,
-            "camera_faults": float(len(self.faults)),
+            "drift_ratio": drift.ratio, "drift_distance": drift.distance, "drift_threshold": drift.threshold,
+            "drift_p_value": drift.p_value, "camera_faults": float(len(self.faults)),
         }  # fmt: skip
         for name, expected in (("expected_accuracy", self.accuracy), ("relative_accuracy", self.relative_accuracy)):
             if expected is not None:
@@ -133,6 +138,9 @@ class Monitor:
         self._adapter: Method[Any] | None = None
         self._lock = threading.RLock()
         self.reset()
+
+    def __repr__(self) -> str:
+        return f"<Monitor of {self._adapter or 'no adapter'}, {self.status.images:,} images: {self.sentence}>"
 
     def clone(self) -> Self:
         """Make a monitor with the same reference and options, which watches nothing yet."""
@@ -270,15 +278,18 @@ class Monitor:
             features = self.quality(images, observation.descriptors)
             finite = np.isfinite(features).all(axis=1)
             features, predictions = features[finite], prediction_features(observation.logits[finite])
-            was_drift, drift = stream.detector.drift.drift_detected, stream.detector.update(features, now)
+            detector, signatures = stream.detector, self.reference.signatures
+            first, drift = detector.drift.first, detector.update(features, now)
             recent = max(WINDOW, len(features))
-            if drift.drift_detected != was_drift:  # images and pairs from before are of another domain
-                since = max(RECENT, len(features)) if drift.since is None else stream.detector.seen - drift.since + 1
-                recent = min(recent, since)
-                stream.pairs = stream.pairs[:0]
             stream.images += len(images)
             stream.features = np.concatenate([stream.features, features])[-recent:]
             stream.predictions = np.concatenate([stream.predictions, predictions])[-recent:]
+            if drift.first == first is not None and signatures is not None and signatures.changed(stream.features):
+                drift = detector.change(SUPPORT)
+            if drift.first != first:  # images from before are of another domain
+                recent = len(detector.rows) if drift.first is None else detector.seen - drift.first + 1
+                stream.features, stream.predictions = stream.features[-recent:], stream.predictions[-recent:]
+                stream.pairs = stream.pairs[:0] if drift.changed is None else stream.pairs
             self._compare(observation)
             faults = stream.faults.update(self.quality.pixels(images), now)
             self._update_status()
@@ -312,7 +323,7 @@ class Monitor:
             quality, words = changes(stream.features, white.mean, white.std)
             if signatures is not None:
                 where = signatures.coordinates(stream.features)
-                guess = signatures.latest_guess(stream.features) if drift.drift_detected else None
+                guess = signatures.guess(stream.features) if drift.drift_detected else None
         if reference.adapted is not None and where is not None:
             outside, relative = guess is not None and not guess.known, reference.unlabelled
             expected = reference.adapted.estimate(stream.predictions, where, outside=outside, relative=relative)
@@ -331,24 +342,27 @@ class Monitor:
         status, drift, found = self.status, self.status.drift, list[tuple[str, int, str]]()
         if drift.since is not None and not before.drift.drift_detected:
             found.append(("drift", drift.since, status.sentence))
-        elif status.guess is not None and self._is_other(status.guess):
-            found.append(("drift changed", status.images, status.sentence))
+        elif drift.drift_detected and self._is_other(turned := drift.changed != before.drift.changed):
+            found.append(("drift changed", (turned and drift.changed) or status.images, status.sentence))
         elif before.drift.drift_detected and not drift.drift_detected:
             found.append(("drift over", status.images, "the images look like clean ones"))
         if found:
-            self._stream.reported = None if status.guess is None else status.guess.kinds
+            self._stream.reported = (*(status.guess.kinds if status.guess else ()), *map(direction, status.changes))
         if status.guarding and not before.guarding:
             found.append(("guard", status.images, "adaptation hurts: the plain model predicts"))
         elif before.guarding and not status.guarding:
             found.append(("guard over", status.images, "adaptation no longer hurts"))
         return [Event(name, image, now, text, status.metrics()) for name, image, text in found]
 
-    def _is_other(self, guess: Guess) -> bool:
-        """Whether the guess differs from what was reported, and the latest images agree: mixed ones may mislead."""
-        features, signatures = self._stream.features, self.reference.signatures
-        if len(features) < RECENT or guess.kind == "clean" or guess.kind in (self._stream.reported or ()):
+    def _is_other(self, turned: bool) -> bool:
+        """Whether the drift is named otherwise than reported; without a change only if the latest images agree."""
+        guess, reported, signatures = self.status.guess, self._stream.reported or (), self.reference.signatures
+        if turned and not {*map(direction, self.status.changes[:1])} <= {*reported}:
+            return True
+        if guess is None or signatures is None or guess.kind in ("clean", *reported):
             return False
-        return signatures is not None and guess.kind in signatures.guess(features[-RECENT // 2 :]).kinds
+        features = self._stream.features[-RECENT:]
+        return turned or (len(features) == RECENT and guess.kind in signatures.guess(features[RECENT // 2 :]).kinds)
 
     def _raise(self, event: Event, observation: Observation) -> None:
         if self.thumbnails:
@@ -360,6 +374,10 @@ class Monitor:
         LOG.log(level, "%s at image %s: %s", event.name, f"{event.image:,}", event.text)
         if self.on_event is not None:
             self.on_event(event)
+
+
+def _clock(time: float | None) -> str:
+    return "" if time is None else f" ({clock(time)})"
 
 
 def clock(time: float) -> str:

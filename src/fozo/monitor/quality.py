@@ -7,11 +7,13 @@ model's mean and std have to be known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fozo.core.descriptor import Spectra, spectra
+from fozo.data.inputs import batches
 from fozo.errors import FozoError
 from fozo.types import Array, Floats, Spec
 
@@ -23,6 +25,7 @@ OCTAVES = ("finest detail", "fine detail", "medium detail")  # the three finest 
 MIN_DEVIATIONS = 0.5  # of clean images: smaller changes of a mean are not named, as narrow content may cause them
 MAX_NAMED = 3
 ONLY_MORE = ("noise", "blockiness")  # only an increase of these is named; a blur lowers noise too
+RATIOS = ("evenness of noise", "blockiness", "sideways detail")  # have no unit
 UNNAMED = ("evenness of noise",)  # distinguishes corruptions, but is not meaningful to users
 
 
@@ -56,6 +59,17 @@ STATISTICS = tuple(  # in the order of the columns of `QualityStatistics`
     )
 )
 NAMES = tuple(each.name for each in STATISTICS)
+EXPLAINED = 0.7  # of a loss of detail, in logarithms: from here on haze explains it, not a blur
+HAZE, MOTION, COLOURS = "clean the lens, or wait for haze to clear", "keep the camera still", "set the white balance"
+ADVICE = {  # what a person can do, by the statistic and the direction in which it changed
+    "brightness -": "raise the exposure", "brightness +": "lower the exposure",
+    "blocked shadows +": "raise the exposure", "burnt highlights +": "lower the exposure",
+    "contrast -": HAZE, "saturation -": HAZE,
+    "noise x": "add light, or lower the gain", "blockiness +": "compress less",
+    **dict.fromkeys((f"{name} -" for name in OCTAVES), "check the focus"),
+    **dict.fromkeys(("sideways detail -", "sideways detail +"), MOTION),
+    **dict.fromkeys(("warmth -", "warmth +", "green -", "green +"), COLOURS),
+}  # fmt: skip
 
 
 class QualityStatistics:
@@ -124,6 +138,44 @@ def _measure(image: Floats) -> list[float]:
     ]
 
 
+def describe(images: object, size: int = 224) -> dict[str, Array]:
+    """Measure image-quality statistics: a column of one number an image each, named with its unit.
+
+    Units are ``stops`` (0 is white), ``%`` of full scale or of the pixels, and ``ratio``; :data:`STATISTICS` says what
+    each means. A DataFrame takes the columns as they are:
+
+    >>> import numpy as np
+    >>> night = np.full((2, 64, 64, 3), 30, dtype=np.uint8)
+    >>> columns = fozo.describe(night, size=64)
+    >>> columns["brightness (stops)"].round(1).tolist()
+    [-6.8, -6.8]
+    >>> table = pandas.DataFrame(columns)  # doctest: +SKIP
+
+    Args:
+        images: anything that :func:`fozo.calibrate` takes: a folder, PIL images, ``uint8 [n, height, width, 3]``, or
+            floats ``[n, 3, height, width]`` in [0, 1].
+        size: pixels of a side that all but floats are resized and cropped to, because detail depends on it.
+    """
+    spec = Spec("fozo.describe", 0, 0, 0, 3, (size, size), (size, size), 0, "", (0.0,) * 3, (1.0,) * 3)
+    found = [np.zeros((0, len(NAMES)))]
+    for batch in batches(images, spec):
+        pixels = np.asarray(batch, dtype=np.float32)
+        if not (pixels.shape[1:2] == (3,) and pixels.min() >= -LEVEL and pixels.max() <= 1 + LEVEL):
+            raise FozoError(
+                f"images of shape {list(pixels.shape)} from {pixels.min():.3g} to {pixels.max():.3g} are not RGB "
+                f"pixels; give uint8, or floats [n, 3, height, width] in [0, 1], not normalised"
+            )
+        height, width = pixels.shape[2:]
+        found.append(QualityStatistics(replace(spec, image_size=(height, width)))(pixels)[:, : len(NAMES)])
+    columns = {}
+    for each, values in zip(STATISTICS, np.concatenate(found).T, strict=True):
+        unit = "ratio" if each.name in RATIOS else "stops" if each.unit == "stops" else "%"
+        if each.unit in ("%", "times"):  # a logarithm
+            values = np.exp(values) - (0 if each.name in (*OCTAVES, *RATIOS) else LEVEL)
+        columns[f"{each.name} ({unit})"] = 100 * values if unit == "%" else values
+    return columns
+
+
 def changes(features: Array, mean: Array, std: Array) -> tuple[dict[str, float], tuple[str, ...]]:
     """Change of each statistic of images ``[n, width]`` against clean ones, and the clearest changes in words.
 
@@ -146,3 +198,20 @@ def changes(features: Array, mean: Array, std: Array) -> tuple[dict[str, float],
     octaves = [name for _, name, _ in found if name in OCTAVES]
     words = tuple(text for _, name, text in found if name not in octaves[1:])[:MAX_NAMED]
     return dict(zip(NAMES, shift, strict=False)), words
+
+
+def direction(words: str) -> str:
+    """Statistic and sign of a change in words: ``contrast -`` of ``contrast -41 %``."""
+    return next(words[: len(name) + 2] for name in NAMES if words.startswith(name))
+
+
+def advice(words: Sequence[str], quality: Mapping[str, float]) -> list[str]:
+    """What a person can do about the clearest of the changes in words, if anything.
+
+    Motion explains a loss of detail, and so does one of contrast that is nearly as large.
+    """
+    found = []
+    for each in sorted(map(direction, words), key=lambda each: not each.startswith("sideways")):
+        hazy = each[:-2] in OCTAVES and quality["contrast"] < EXPLAINED * quality[each[:-2]] < 0
+        found += [HAZE] if hazy else [ADVICE[each]] if each in ADVICE else []
+    return found[:1]

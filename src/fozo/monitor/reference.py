@@ -141,6 +141,11 @@ class MonitorReference:
         adapted, plain = ([getattr(one, name) for one in measurements] for name in ("adapted", "plain"))
         return replace(made, signatures=signatures, adapted=regression(adapted), plain=regression(plain))
 
+    def __repr__(self) -> str:
+        kinds = 0 if self.signatures is None else len(self.signatures.kinds)
+        images = f"{self.clean.images:,} clean images {'without' if self.unlabelled else 'with'} labels"
+        return f"<MonitorReference of {self.method} on {self.model}: {images}, {kinds} corruptions>"
+
     @cached_property
     def expects_accuracy(self) -> bool:
         """Whether it gives an accuracy, not only one relative to clean images."""

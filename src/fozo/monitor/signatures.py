@@ -93,10 +93,14 @@ class Signatures:
         normalised = found[best][0] / len(mean) / expected
         return Guess(best, found[best][1], tuple(kind for _, kind in others), normalised < UNKNOWN, normalised)
 
-    def latest_guess(self, features: Array) -> Guess:
-        """Guess; where the latest images look like another corruption, name that one."""
-        guess, late = self.guess(features), self.guess(features[-RECENT:])
-        return late if len(features) >= 2 * RECENT and late.known and late.kind not in guess.kinds else guess
+    def changed(self, features: Array) -> bool:
+        """Whether the latest 16 images, and the latest 8, resemble another corruption than those before."""
+        if len(features) < 2 * RECENT:
+            return False
+        late, last = self.guess(features[-RECENT:]), self.guess(features[-RECENT // 2 :])
+        return (
+            late.known and late.kind in last.kinds and late.kind not in ("clean", *self.guess(features[:-RECENT]).kinds)
+        )
 
 
 def _nearest(line: Array, point: Array) -> tuple[float, float]:

@@ -51,12 +51,12 @@ class Reading:
 
     @property
     def numbers(self) -> list[float | None]:
-        """Drift, its threshold, the expected accuracy and its interval, where they are known; rounded, for JSON."""
-        found: list[float | None] = [None] * 5
+        """Drift over its threshold, expected accuracy and its interval, where they are known; rounded, for JSON."""
+        found: list[float | None] = [None] * 4
         if self.status is not None:
-            found[:2] = self.status.drift.distance, self.status.drift.threshold
+            found[0] = self.status.drift.ratio
             if (expected := self.status.accuracy) is not None:
-                found[2:] = expected.value, expected.low, expected.high
+                found[1:] = expected.value, expected.low, expected.high
         return [rounded(number) for number in found]
 
 
@@ -65,15 +65,10 @@ class Point(NamedTuple):
 
     version: int
     time: float | None
-    drift: float | None
-    threshold: float | None
+    drift: float | None  # over its threshold: above 1 is drift
     accuracy: float | None
     low: float | None
     high: float | None
-
-    @property
-    def excess(self) -> float:  # of drift above its threshold
-        return -math.inf if self.drift is None else self.drift - (self.threshold or 0.0)
 
 
 @dataclass
@@ -112,7 +107,7 @@ class CameraHistory:
         last = self.points[-1] if self.points else None
         if last is None or last.time is None or not 0 <= reading.time - last.time < spacing:
             self.points.append(point)
-        elif point.excess >= last.excess:
+        elif last.drift is None or (point.drift is not None and point.drift >= last.drift):
             self.points[-1] = point._replace(time=last.time)
 
     def since(self, sent: int) -> dict[str, Any]:

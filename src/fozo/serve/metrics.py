@@ -34,6 +34,7 @@ class Metrics:
         self.rollbacks = counter("fozo_rollbacks", "Times that the plain model predicted instead", [*camera, "reason"])
         self.streams = gauge("fozo_streams", "Cameras in memory")
         self.queued = gauge("fozo_queued_requests", "Requests that wait or are worked on")
+        self.ratio = gauge("fozo_drift_ratio", "Distance over threshold: above 1 is drift", camera)
         self.score = gauge("fozo_drift_score", "Distance of the images from clean ones", camera)
         self.threshold = gauge("fozo_drift_threshold", "Distance above which it is drift", camera)
         self.drifted = gauge("fozo_drift_detected", "Whether there is drift", camera)
@@ -66,6 +67,7 @@ class Metrics:
         if camera.monitor is None:
             return
         status = camera.monitor.status
+        self.ratio.labels(model, name).set(status.drift.ratio)
         self.score.labels(model, name).set(status.drift.distance)
         self.threshold.labels(model, name).set(status.drift.threshold)
         self.drifted.labels(model, name).set(status.drift.drift_detected)
@@ -76,7 +78,8 @@ class Metrics:
 
     def forget(self, model: str, camera: str) -> None:
         """Drop the gauges of an evicted camera; its counts stay."""
-        for gauge in (self.score, self.threshold, self.drifted, self.accuracy, self.memories, self.quality):
+        drift = self.ratio, self.score, self.threshold, self.drifted
+        for gauge in (*drift, self.accuracy, self.memories, self.quality):
             gauge.remove_by_labels({"model": model, "stream": camera})
 
     def text(self) -> bytes:

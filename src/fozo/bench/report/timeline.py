@@ -67,7 +67,7 @@ def page(name: str, lines: Sequence[dict[str, Any]]) -> str:
     events = [line for line in lines if line["type"] == "event"]
     return render(
         "timeline.html",
-        title=f"fozo: {name}",
+        title=f"fozo: drift and expected accuracy, {name}",
         name=name,
         images=readings[-1]["image"],
         sentence=str(readings[-1].get("sentence", "")),
@@ -87,10 +87,12 @@ def _charts(readings: Sequence[dict[str, Any]]) -> list[Markup]:
         expected, low, high = (_series("expected", readings, (key + end,), 100.0, 1) for end in ("", "_low", "_high"))
         if list(expected.x) == list(low.x) == list(high.x) != []:
             charts.append(line_chart(title, [replace(expected, low=low.y, high=high.y)], "images", unit))
-    distance = _series("distance", readings, ("drift_distance",), 1.0, 1)
-    threshold = replace(_series("threshold", readings, ("drift_threshold",), 1.0, 0), dashed=True)
-    if distance.x and threshold.x:
-        charts.append(line_chart("Distance from clean images", [distance, threshold], "images", "distance"))
+    ratio = _series("distance over threshold", readings, ("drift_ratio",), 1.0, 1)
+    if ratio.x:
+        threshold = replace(ratio, label="threshold", y=[1.0] * len(ratio.x), colour=0, dashed=True)
+        charts.append(
+            line_chart("Distance from clean images over its threshold", [ratio, threshold], "images", "ratio")
+        )
     changes = [_series(name, readings, ("quality", name), 1.0, i) for i, name in enumerate(DRAWN)]
     if all(each.x for each in changes):
         units = "; ".join(f"{each.name}: {each.meaning}" for each in STATISTICS if each.name in DRAWN)

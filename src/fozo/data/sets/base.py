@@ -88,6 +88,11 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.samples)
 
+    def __repr__(self) -> str:
+        size = "" if self.size is None else f", {self.size[0]}x{self.size[1]} px"
+        domains = f", {len(self.domains)} domains" if len(self.domains) > 1 else ""
+        return f"<ImageSet {self.name}: {len(self):,} images, {len(self.classes):,} classes{domains}{size}>"
+
     @property
     def corrupted(self) -> bool:
         """Whether the images are stored under corruptions instead of clean."""

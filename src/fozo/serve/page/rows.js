@@ -130,7 +130,7 @@ function write(camera) {
   put(camera.model, told.model);
   age(camera);
   put(drift.querySelector("b"), distance(told.drift));
-  put(drift.querySelector(".aside"), told.drift !== null && told.threshold !== null ? `threshold ${distance(told.threshold)}` : "");
+  put(drift.querySelector(".aside"), told.drift !== null ? "of the threshold" : "");
   put(accuracy.querySelector("b"), percent(told.accuracy));
   put(accuracy.querySelector(".aside"), told.low !== null && told.high !== null ? `${Math.round(100 * told.low)} to ${percent(told.high)}` : "");
   put(camera.sentence, local(told.sentence || "not watched: the server has no reference of clean images for this model"));
@@ -141,12 +141,12 @@ function write(camera) {
 function draw(camera) {
   camera.undrawn = false;
   const drifts = camera.points.filter((point) => point[1] !== null);
-  const top = 1.15 * Math.max(1e-9, ...drifts.map((point) => Math.max(point[1], point[2] ?? 0)));
+  const top = 1.15 * Math.max(1, ...drifts.map((point) => point[1]));
   curve(camera.drift, drifts, (point) => point[1], top);
-  line(camera.drift, ".threshold", drifts.filter((point) => point[2] !== null), (point) => point[2], top, drifts);
-  const sure = camera.points.filter((point) => point[3] !== null);
-  curve(camera.accuracy, sure, (point) => point[3], 1);
-  band(camera.accuracy, sure.filter((point) => point[4] !== null && point[5] !== null));
+  line(camera.drift, ".threshold", drifts, () => 1, top);
+  const sure = camera.points.filter((point) => point[2] !== null);
+  curve(camera.accuracy, sure, (point) => point[2], 1);
+  band(camera.accuracy, sure.filter((point) => point[3] !== null && point[4] !== null));
   frame(camera);
 }
 
@@ -185,7 +185,7 @@ function band(cell, points) {
   let shape = "";
   if (points.length > 1) {
     const x = across(points);
-    shape = path(points, x, (point) => down(point[5], 1)) + path([...points].reverse(), x, (point) => down(point[4], 1)).replace("M", "L") + "Z";
+    shape = path(points, x, (point) => down(point[4], 1)) + path([...points].reverse(), x, (point) => down(point[3], 1)).replace("M", "L") + "Z";
   }
   cell.querySelector(".band").setAttribute("d", shape);
 }
