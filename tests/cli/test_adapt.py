@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fozo.models.names import names_by_tag
 
 import fozo
 from fozo.cli import folder_run
@@ -23,6 +22,7 @@ from fozo.errors import FozoError, ImageWarning
 from fozo.io import encode
 from fozo.methods import eata
 from fozo.methods.registry import AnyMethod, create
+from fozo.models.convert import names_by_tag
 from fozo.types import Batch, Floats
 from tests.cli.conftest import Call
 from tests.helpers import random_vit

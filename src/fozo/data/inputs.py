@@ -185,7 +185,7 @@ def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch
     if not all(is_array(image) and type(image) is type(images[0]) for image in images):
         raise _refusal(images, spec)
     if all(str(image.dtype) in BYTES and image.ndim < 4 for image in images):
-        each = (_channels_last(_to_numpy(image), spec) for image in images)
+        each = (channels_last(_to_numpy(image), spec) for image in images)
         pixels = sized_pixels([image for batch in each for image in batch], spec)
         return pixels if isinstance(images[0], np.ndarray) else sys.modules["torch"].from_numpy(pixels)
     for i, image in enumerate(images):
@@ -198,7 +198,7 @@ def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch
 
 
 def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's or torch's
-    pixels = _channels_last(_to_numpy(images), spec)
+    pixels = channels_last(_to_numpy(images), spec)
     if 0 in spec.image_size:  # a black box that has seen none yet reads any
         spec = replace(spec, image_size=pixels.shape[1:3])
     if pixels.shape[1:3] != spec.image_size:
@@ -209,7 +209,7 @@ def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's o
     return cast("Images", sys.modules["torch"].from_numpy(normalised).to(images.device))
 
 
-def _channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.uint8]:
+def channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.uint8]:
     """Bring ``uint8`` images to ``[B, height, width, channels]``; gray ones need no axis for it."""
     channels, shape = spec.channels, pixels.shape
     if channels == 1 and (len(shape) == 2 or shape[1:] == spec.image_size):

@@ -67,7 +67,7 @@ class Pool:
         on_evict: Callable[[ServedModel, str], None],
     ) -> None:
         self.config, self._on_response, self._on_evict = config, on_response, on_evict
-        self.limits = Limits(images=config.max_images)
+        self.limits = Limits.of(config)
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
