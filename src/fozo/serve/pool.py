@@ -252,11 +252,7 @@ class Pool:
             self._release(slot)
 
     def close(self, patience: float = PATIENCE) -> tuple[int, list[str]]:
-        """Save all cameras and stop the threads: how many cameras were saved, and the names of those that were not.
-
-        What is queued is finished, but not what takes longer than ``patience`` seconds. A request that is still being
-        decoded then is refused; only a camera whose model does not answer cannot be saved.
-        """
+        """Finish what can be in ``patience`` seconds, save all cameras: how many, and the names of those not saved."""
         deadline = time.monotonic() + patience
         with self._changed:
             self._closing = True

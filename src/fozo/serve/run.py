@@ -131,8 +131,7 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
             signal.signal(each, handler)
         app.state.server.stop()
     if lost := app.state.server.unsaved:
-        names = ", ".join(map(repr, lost[:5]))
-        raise FozoError(f"{len(lost)} of the cameras could not be saved ({names}); the log says why")
+        raise FozoError(f"{len(lost)} of the cameras could not be saved ({str(lost[:5])[1:-1]}); the log says why")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -157,14 +157,12 @@ class StateFolder:
         self.path = state / folder_name(model)
         with disk_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._open: set[str] = set()  # folders of the cameras in memory
-        self._known: set[str] = set()  # those, and the folders of the saved ones
         self._count()
 
     def _count(self) -> None:
+        """List the cameras that have a folder: one that has learnt nothing loses it when it leaves the memory."""
         with disk_errors(self.path):
-            saved = {each.name for each in self.path.iterdir() if (each / HEADER_FILE).exists()}
-        self._known = {name for name in saved if not name.endswith(REFUSED)} | self._open
+            self._known = {each.name for each in self.path.iterdir() if not each.name.endswith(REFUSED)}
         self._counted = time.monotonic()
 
     def open(self, camera: str, most: int) -> CameraFolder:
@@ -176,7 +174,6 @@ class StateFolder:
             known = f"the server knows {len(self._known)} cameras already"
             raise TooManyCameras(f"{known}; remove folders of old ones from {self.path}, or raise max_known")
         folder = CameraFolder(self.path / name, camera)
-        self._open.add(name)
         self._known.add(name)
         folder.lock.callback(self._closed, folder)  # before it is unlocked
         with suppress(OSError):
@@ -184,8 +181,7 @@ class StateFolder:
         return folder
 
     def _closed(self, folder: CameraFolder) -> None:
-        self._open.discard(folder.path.name)
-        if folder.new:  # it has learnt nothing, and takes no place
+        if folder.new:  # nothing was saved: it takes no place
             self._known.discard(folder.path.name)
             with suppress(OSError):
                 (folder.path / LOCK).unlink()
