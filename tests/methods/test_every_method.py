@@ -71,6 +71,12 @@ def test_it_keeps_every_promise(name: str) -> None:
     check_method(lambda: create(name))
 
 
+def test_the_suite_does_not_warn_of_its_own_random_images(recwarn: pytest.WarningsRecorder) -> None:
+    engine = fozo.load_engine(random_vit(), mean=0.5, std=0.5)
+    check_method(lambda: fozo.create("noadapt", engine))
+    assert recwarn.list == []
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_logits_have_the_models_precision(name: str) -> None:
     for dtype in ("float32", "float64"):
