@@ -28,12 +28,12 @@ class Refused(FozoError):
 class PixelBudget:
     """Pixels that may be decoded at a time, over all requests.
 
-    Small pictures take none of it. Larger ones wait for each other, but on half of the threads at most, so that the
-    other half stays free for small ones; beyond, they are refused.
+    Small pictures take none of it. Larger ones wait for each other, but never on the last of the threads, which stays
+    free for small ones; beyond, they are refused.
     """
 
     def __init__(self, pixels: int = 1 << 25, workers: int = 8) -> None:
-        self.pixels, self._free, self._threads = pixels, pixels, max(1, workers // 2)
+        self.pixels, self._free, self._threads = pixels, pixels, max(1, workers - 1)
         self._changed = threading.Condition()
 
     @contextmanager

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from fozo.errors import FozoError
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
+from fozo.serve.limits import PixelBudget
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse, TooManyCameras
 
@@ -67,7 +68,8 @@ class Pool:
         on_evict: Callable[[ServedModel, str], None],
     ) -> None:
         self.config, self._on_response, self._on_evict = config, on_response, on_evict
-        self.limits = Limits.of(config)
+        budget = PixelBudget(config.max_pixels, config.workers)
+        self.limits = Limits(config.max_images, json=config.max_json, budget=budget)
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()

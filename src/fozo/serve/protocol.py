@@ -26,7 +26,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -39,9 +39,6 @@ from fozo.errors import FozoError
 from fozo.io import parse_json
 from fozo.serve.limits import MAX_SCANS, SMALL_PICTURE, PixelBudget, Refused, count_scans
 from fozo.types import Spec
-
-if TYPE_CHECKING:
-    from fozo.serve.config import ServeConfig
 
 IMAGES = "images"  # name of the input
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
@@ -68,10 +65,6 @@ class Limits:
     pixels: int = 1 << 26  # in all of its images together, before they are resized
     json: int = 4 << 20  # bytes of its JSON
     budget: PixelBudget = field(default_factory=PixelBudget)
-
-    @classmethod
-    def of(cls, config: ServeConfig) -> Limits:
-        return cls(config.max_images, json=config.max_json, budget=PixelBudget(config.max_pixels, config.workers))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send 
 PATIENCE = 15  # seconds that connections may take to end at shutdown
 BACKLOG = 128  # connections that wait to be accepted; where descriptors run short, asyncio logs as many errors a second
 LOG_LIMIT = LogLimit()
-M_MMAP_THRESHOLD = -3  # of malloc.h: bytes from which memory is returned to the system at once
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -107,10 +106,8 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
         except OSError as error:
             files = f"the certificate {config.certificate} with the key {config.key}"
             raise FozoError(f"cannot use {files} ({error.strerror or error}); give PEM files of one pair") from error
-    with suppress(
-        Exception
-    ):  # only glibc has it; without it, its threads keep what large pictures took: 1.2 GiB of 0.4
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 4 << 20)
+    with suppress(AttributeError, OSError, TypeError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(-3, 4 << 20)  # M_MMAP_THRESHOLD: each thread would keep what a large picture took
     app = create_app(config, board)
     listener = _listen(config.host, config.port)
     host, port = listener.getsockname()[:2]
