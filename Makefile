@@ -47,8 +47,8 @@ mutate: $(VENV)/.ready
 	$(BIN)/python -m tests.mutate
 
 # Warnings are errors (mkdocs.yml), and nothing is fetched. The variable spares us an advertisement.
-docs: $(VENV)/.ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+docs: $(VENV)-docs/.ready
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet
 
 # The stamp is newer than what it was made from, so a changed pin reinstalls by itself.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -66,6 +66,12 @@ $(VENV)-demo/.ready: pyproject.toml constraints.txt
 	$(VENV)-demo/bin/python -m pip install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
+# What builds the site reads the code and imports none of it.
+$(VENV)-docs/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 # Without the pins: what a user of that version gets today.
 $(VENV)-matrix/%/.ready: pyproject.toml
 	$* -m venv $(@D)
@@ -73,4 +79,4 @@ $(VENV)-matrix/%/.ready: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-demo $(VENV)-matrix build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-demo $(VENV)-docs $(VENV)-matrix build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,7 +12,7 @@ from benchmarks.cells import Gain
 from fozo.bench.gains import by_method
 from fozo.bench.plan import TUNED, published
 from fozo.bench.report.charts import ticks
-from fozo.bench.report.colours import COLOURS
+from fozo.bench.report.render import COLOURS
 
 WIDTH = 820
 METHODS = (

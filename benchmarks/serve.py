@@ -217,10 +217,9 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
             store = StateFolder(Path(state), NAME)
             for number in range(HELD[-1]):
                 name = f"camera-{number}"
-                camera = Camera(name, partial(_same, adapter), store.open(name))
+                camera = Camera(name, partial(_same, adapter), store.open(name, HELD[-1]))
                 camera.unsaved = 1
-                camera.save()
-                camera.close()
+                camera.save(close=True)
             options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
             with Server(subject, *options) as server, frames_file(subject) as path:
                 residents = []

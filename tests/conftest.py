@@ -22,12 +22,6 @@ from tests.helpers import SHARED, TINY, Golden, golden_material, need, random_im
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# torchvision's wheel does not load beside a CPU build of torch, and timm imports it; declaring the two operators it
-# misses is enough. Only the tests need this: fozo itself imports neither.
-_operators = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-for _name in ("nms", "qnms") if torch.version.cuda is None else ():  # beside a CUDA build it loads, and declares them
-    _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-
 
 @pytest.fixture(autouse=True)
 def torch_threads() -> None:

@@ -17,8 +17,7 @@ import fozo
 from fozo.core.content import ContentBasis, ContentMoments
 from fozo.core.moments import Moments
 from fozo.engines.torch_engine import TorchEngine
-from fozo.models.convert import vit_from_state
-from fozo.models.names import Hints
+from fozo.models.convert import Hints, vit_from_state
 from fozo.models.vit import Architecture, ViT
 from fozo.types import NO_KNOBS, Array, Engine, Floats, Images, Knobs, Move, Tap, Taps
 

@@ -42,7 +42,7 @@ TESTS = {
     "core.statistics": "core/test_statistics.py",
     "core.normalisation": "core/test_normalisation.py engines/test_images.py",
     "monitor.shadow": "monitor/test_guarded.py",
-    "core.covariances": "methods/test_pea.py",
+    "methods.pea": "methods/test_pea.py",
     "methods.common.stateful": "methods/test_contract.py",
     "methods.common.wrapper": "methods/test_wrappers.py",
     "methods.common.journal": "methods/fozo/test_journal.py",

@@ -46,18 +46,25 @@ def test_the_readme_s_python_runs_as_pasted(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_the_readme_s_five_lines_run_in_a_plain_process(folder: Path) -> None:
-    """As users run them, without what tests/conftest.py declares for torchvision."""
-
-    def plainly(code: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-
-    timm = plainly("import timm")
-    if timm.returncode:
-        pytest.skip(f"plain Python cannot import timm here: {timm.stderr.splitlines()[-1]}")
+    """As users run them, with a CPU build of torch beside PyPI's torchvision too; only the weights are not fetched."""
     code = next(block for block in blocks("python") if "timm" in block)
-    run = plainly(code.replace("pretrained=True", "depth=2") + "\nprint(logits.shape)")
+    code = code.replace("pretrained=True", "depth=2") + "\nprint(logits.shape)"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert "(1, 1000)" in run.stdout, run.stderr
+
+
+def test_importing_fozo_imports_neither_torch_nor_torchvision() -> None:
+    code = "import fozo, sys; print(sorted({'torch', 'torchvision', 'numpy'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "[]\n"
+
+
+def test_install_lines_are_pinned_and_one_needs_no_cuda() -> None:
+    lines = [line for line in "\n".join(blocks("sh")).splitlines() if line.startswith("pip install")]
+    assert len(lines) == 3 and all("-c constraints.txt" in line for line in lines)
+    assert sum("--extra-index-url https://download.pytorch.org/whl/cpu" in line for line in lines) == 1
+    make = (REPO / "Makefile").read_text(encoding="utf-8")
+    assert "docs: $(VENV)-docs/.ready" in make and "'.[docs]'" in make
 
 
 def test_the_readme_has_the_two_commands_and_links_that_lead_somewhere() -> None:
@@ -81,6 +88,11 @@ def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: P
     reference = "".join(text for path, text in pages.items() if path.parent.name == "reference")
     ids = {name.rpartition(".")[2] for name in re.findall(r'id="(fozo\.[\w.]+)"', reference)}
     assert sorted(set(fozo.__all__) - ids - {"NoAdapt"}) == []
+    example = re.sub(r"<[^>]+>", "", reference)  # without the colours of code
+    assert (
+        "&gt;&gt;&gt; adapter = fozo.adapter(model," in example and "&gt;&gt;&gt; logits = adapter(batch)\n" in example
+    )
+    assert "<blockquote>" not in reference
     for path, text in pages.items():
         assert not re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(?:https?:)?//(?!squidfunk)', text), path
         assert ":class:`" not in text and ":func:`" not in text, path

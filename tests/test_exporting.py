@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,17 @@ import onnxruntime
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import fozo
 from fozo import export
 from fozo.engines.onnx.schema import INPUTS, MOVES
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
-from fozo.quant.fragile import fragile_layers
-from fozo.quant.onnx_int8 import linear_layers
+from fozo.models.convert import names_by_tag
+from fozo.quant.onnx_int8 import fragile_layers, linear_layers
 from fozo.types import NO_KNOBS, Knobs, Tap
-from tests.helpers import HALF, VARIANTS, random_images, random_vit, run
+from tests.helpers import HALF, SMALL, VARIANTS, random_images, random_vit, run
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,23 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(5):
             Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(root / name / f"{i}.png")
     return root
+
+
+def test_names_of_classes_survive_the_export(tmp_path: Path) -> None:
+    """Those that timm's tag of a weights file tells; the command line lost them."""
+    file = tmp_path / "weights.safetensors"
+    for classes in (1000, 7):
+        save_file(random_vit(replace(SMALL, classes=classes)).state_dict(), file)
+        engine = fozo.load_engine(file, heads=SMALL.heads, architecture="model.augreg_in21k_ft_in1k")
+        export(engine, tmp_path / "model.onnx")
+        labels = fozo.load_engine(tmp_path / "model.onnx").spec.labels
+        assert labels == engine.spec.labels
+        if classes == 7:
+            assert labels is None
+        else:
+            assert labels is not None and (labels[0], labels[176]) == ("tench, Tinca tinca", "Saluki, gazelle hound")
+    ImageNetInfo = pytest.importorskip("timm.data").ImageNetInfo
+    assert names_by_tag("augreg_in1k", 1000) == tuple(ImageNetInfo().label_descriptions())
 
 
 def error(one: fozo.Engine, other: fozo.Engine, images: np.ndarray, knobs: Knobs = NO_KNOBS) -> float:

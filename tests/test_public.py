@@ -18,7 +18,7 @@ import pytest
 import fozo
 from fozo.core.normalisation import check_images
 from fozo.engines.onnx import engine as graph
-from fozo.engines.onnx.ort import OnnxEngine
+from fozo.engines.onnx.runtimes import OnnxEngine
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.methods.base import Method
@@ -69,7 +69,7 @@ for owner, names in (
             delattr(owner, name)
 import fozo
 for module in pkgutil.walk_packages(fozo.__path__, "fozo."):
-    if module.name != "fozo.__main__" and module.name.rpartition(".")[2] not in ("ray", "ray_executor"):
+    if module.name != "fozo.__main__" and module.name.rpartition(".")[2] != "ray":
         importlib.import_module(module.name)
 from fozo.__main__ import main
 sys.argv = ["fozo", "--help"]

@@ -1,5 +1,7 @@
 """fozo keeps a deployed vision model accurate while its images drift, with forward passes only."""
 
+import sys
+
 TYPE_CHECKING = False  # type checkers know the name; typing, which it usually comes from, is slow to import
 
 if TYPE_CHECKING:
@@ -57,6 +59,27 @@ def __getattr__(name: str) -> object:
             globals()[name] = getattr(importlib.import_module(f"fozo.{module}"), name)
             return globals()[name]
     raise AttributeError(f"module 'fozo' has no attribute {name!r}")
+
+
+class _Torchvision:
+    """Lets torchvision, and so timm, be imported where a CUDA build of it lies beside a CPU build of torch.
+
+    Its extension does not load there, and its import fails for two operators, which are declared here in time.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "torchvision._meta_registrations":
+            import importlib
+
+            importlib.import_module("torchvision.extension")  # declares them, where it loads
+            torch, schema = sys.modules["torch"], "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            for operator in ("nms", "qnms"):
+                if not hasattr(torch.ops.torchvision, operator):
+                    torch.library.define(f"torchvision::{operator}", schema)
+
+
+sys.meta_path.insert(0, _Torchvision)
 
 
 def __dir__() -> list[str]:

@@ -39,8 +39,9 @@ CALIBRATION_BATCH = 8
 def adapter(model: Model, source: object, **options: object) -> Align | Equalise:
     """Make the recommended method for a model: ``adapter(images)`` adapts to a batch and predicts it.
 
-    >>> adapter = fozo.adapter(model, clean_loader)
-    >>> logits = adapter(batch)
+    Examples:
+        >>> adapter = fozo.adapter(model, "camera/clean", passes=1)
+        >>> logits = adapter(batch)
 
     Args:
         model: an engine, or anything that :func:`fozo.load_engine` makes one of: a ViT of timm, transformers or
@@ -73,8 +74,8 @@ def _statistics(engine: Model, source: object) -> SourceStatistics:
 def calibrate(model: Model, source: object) -> SourceStatistics:
     """Run the plain model once over clean images.
 
-    One forward pass an image, memory of one batch. A few hundred images are enough, of which
-    ``itertools.islice(loader, 8)`` takes eight batches; the paper uses the whole ImageNet validation set.
+    One forward pass an image, memory of one batch. A few dozen images of your own camera are enough, or a few hundred
+    mixed ones (``itertools.islice(loader, 8)`` takes eight batches).
 
     Args:
         model: an engine, or anything that :func:`fozo.load_engine` makes one of.
@@ -143,6 +144,8 @@ def _report_normalisation(statistics: SourceStatistics, spec: Spec) -> None:
         )  # fmt: skip
         return
     raw = found == common(spec.channels)[0]
+    if raw and not spec.depth:  # as detectors read them
+        return
     hint = ", which few models read: normalise them as the training images were" if raw else ""
     sentence = (
         f"{spec.name} does not state its mean and std; the clean images look like {name_of(found)}{hint}, and later "

@@ -121,7 +121,7 @@ class Spec:
         """
         if self.mean is None or self.std is None:
             raise FozoError(
-                f"the mean and std of {self.name} are unknown; pass mean= and std= to load_engine "
+                f"the mean and std of {self.name} are unknown; pass mean= and std=, or --mean and --std "
                 f"(augreg ViTs use 0.5 for both, DeiT uses ImageNet's)"
             )
         height, width = self.image_size

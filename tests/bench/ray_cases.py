@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fozo.bench import executors, ray_executor
-from fozo.bench.executors import Setup, run_local
+from fozo.bench import executors
+from fozo.bench.executors import Setup, run_local, run_on_ray
 from fozo.bench.plan import Experiment
-from fozo.bench.ray_executor import run_on_ray
 from fozo.bench.store import Run
 from fozo.errors import FozoError
 from tests.bench.test_executors import nothing, timeless, work
@@ -50,7 +49,7 @@ def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
     import ray
 
     run_local(*work(weights, photos, tmp_path / "one"), finished=nothing)
-    monkeypatch.setattr(ray_executor, "_run", mortal(tmp_path / "tombstone"))
+    monkeypatch.setattr(executors, "_run", mortal(tmp_path / "tombstone"))
     done: list[tuple[str, int]] = []
     on_sigterm, seen = signal.getsignal(signal.SIGTERM), []
 
@@ -75,7 +74,7 @@ def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
 def test_a_node_that_does_not_share_the_folder_refuses(
     cluster: str, weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_executor, "_token", lambda out: nullcontext(str(tmp_path / "elsewhere")))
+    monkeypatch.setattr(executors, "_token", lambda out: nullcontext(str(tmp_path / "elsewhere")))
     experiments, setup = work(weights, photos, tmp_path)
     with pytest.raises(FozoError, match=r"^[^\n]* give an --out that all nodes share$"):  # not a page of Ray's
         run_on_ray(experiments[:1], setup, address=cluster, finished=nothing)

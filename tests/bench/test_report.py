@@ -24,10 +24,9 @@ from fozo.bench.measures import BatchRecord, Interval, measure, score
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan, load_recipe, names
 from fozo.bench.report import timeline
 from fozo.bench.report.charts import Row, Series, Span, forest, line_chart, ticks
-from fozo.bench.report.colours import COLOURS, PALETTE, assign
-from fozo.bench.report.conclusions import conclusions
+from fozo.bench.report.figures import conclusions
 from fozo.bench.report.page import Chapter, write_report
-from fozo.bench.report.render import render
+from fozo.bench.report.render import COLOURS, PALETTE, assign_colours, render
 from fozo.bench.report.tables import Cell, Table, table_of
 from fozo.bench.store import Group, collect
 from fozo.cli.folder_page import folder_page
@@ -228,10 +227,10 @@ def test_a_method_has_one_colour_everywhere() -> None:
     assert {row.label for row in load_recipe("rivals").rows} <= COLOURS.keys()
     assert len({light for light, _ in PALETTE}) == len({dark for _, dark in PALETTE}) == len(PALETTE)
     for some in (["FOA", "mine", "Align"], ["Align", "FOA (FP=28)", "NoAdapt"], labels):
-        indices = assign(some)
+        indices = assign_colours(some)
         assert list(COLOURS).index("Align") == indices["Align"] and set(indices) == set(some)
-    assert assign(["FOA (FP=28)", "Align"])["FOA (FP=28)"] == assign(["FOA"])["FOA"]
-    assert len(set(assign(["FOA, 2 passes", "FOA, 4 passes", "one", "two", "NoAdapt"]).values())) == 5
+    assert assign_colours(["FOA (FP=28)", "Align"])["FOA (FP=28)"] == assign_colours(["FOA"])["FOA"]
+    assert len(set(assign_colours(["FOA, 2 passes", "FOA, 4 passes", "one", "two", "NoAdapt"]).values())) == 5
     page = render("folder.html", title="", run=FolderRun(Path("x"), {}, [], True), charts=[])
     assert all(f".c{index} {{ --c: {c}; }}" in page for index, colour in enumerate(PALETTE) for c in colour)
 
@@ -370,8 +369,10 @@ def test_tuned_rows_stand_behind_the_published_ones_in_their_colour(tmp_path: Pa
     invent(tmp_path, replace(recipe, rows=tuple(rows)), batches=4)
     (group,) = collect(tmp_path)
     assert group.labels == ["NoAdapt", "NEO", "NEO (tuned)", "PEA", "FOA (tuned)"]
-    indices = assign(labels)
-    assert indices["NEO (tuned)"] == indices["NEO"] == assign(["NEO"])["NEO"] and len(set(indices.values())) == 4
+    indices = assign_colours(labels)
+    assert (
+        indices["NEO (tuned)"] == indices["NEO"] == assign_colours(["NEO"])["NEO"] and len(set(indices.values())) == 4
+    )
     # One kind of stream only: its corruptions are columns, though it is not called an average.
     table = table_of(group, over_base(group))
     assert "Gaussian noise" in table.columns and "continual, severity 5" in table.columns and "ECE" in table.columns

@@ -17,10 +17,9 @@ import torch
 import fozo
 from fozo import quant
 from fozo.bench import resources as resources_module
-from fozo.bench.checkpoints import Checkpoints
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths, Resources, Show
-from fozo.bench.run import run_experiment
+from fozo.bench.run import Checkpoints, run_experiment
 from fozo.bench.store import RESULT, Run, Store
 from fozo.core.objective import entropies
 from fozo.data import sources

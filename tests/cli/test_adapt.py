@@ -18,10 +18,11 @@ from fozo.cli.folder import label_by_folder
 from fozo.data.images import read_image
 from fozo.data.sets.folder import open_unlabelled
 from fozo.data.sets.imagenet import imagenet_wnids
-from fozo.errors import FozoError
+from fozo.errors import FozoError, ImageWarning
 from fozo.io import encode
 from fozo.methods import eata
 from fozo.methods.registry import AnyMethod, create
+from fozo.models.convert import names_by_tag
 from fozo.types import Batch, Floats
 from tests.cli.conftest import Call
 from tests.helpers import random_vit
@@ -271,6 +272,38 @@ def test_wnid_folders_are_known_to_any_model_of_imagenet(photos: Path, tmp_path:
     named = label_by_folder(open_unlabelled(tmp_path), replace(spec, classes=1000))
     assert named is not None and named.labels.tolist() == [3] * 10 + [7] * 10
     assert label_by_folder(open_unlabelled(tmp_path), spec) is None  # seven classes, not known which
+    words = replace(spec, classes=1000, labels=names_by_tag("in1k", 1000))
+    assert label_by_folder(open_unlabelled(tmp_path), words) == named
+
+
+@pytest.mark.parametrize("places", [[3], [*range(10), *range(20, 30)]])
+def test_damaged_images_are_left_out_and_counted(
+    places: list[int], call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
+) -> None:
+    """One of them lost the predictions of its whole batch, and all after it."""
+    out, broken = tmp_path / "p.csv", Path(shutil.copytree(photos, tmp_path / "broken"))
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    lost = [names[place] for place in places]
+    for name in lost:
+        (broken / name).write_bytes((photos / name).read_bytes()[:40])
+    code, said, errors = call("adapt", weights, broken, "--stats", stats, "--batch-size", 10, "-o", out)
+    assert code == 0 and f"predictions of {60 - len(lost)} images by align; {len(lost)} image" in said
+    assert errors.count("; it is left out") == len(lost) and lost[0] in errors
+    _, rows = table(out)
+    assert len(rows) == 60 and [row[0] for row in rows if not any(row[1:])] == lost
+    kept = [row for row in rows if row[0] not in lost]
+    assert all(all(row) for row in kept)
+    if len(lost) > 1:  # whole batches
+        by_hand(fozo.adapter(weights, stats), photos, kept, 10)
+    assert call("report", f"{out}.log", "-o", tmp_path / "page.html")[0] == 0
+    code, said, errors = call("calibrate", weights, broken, "-o", tmp_path / "s.npz")
+    assert code == 0 and f"over {60 - len(lost)} images" in said and errors.count("; it is left out") == len(lost)
+    with pytest.warns(ImageWarning, match="is left out"):
+        assert fozo.calibrate(weights, broken).images == 60 - len(lost)
+    for name in names:
+        (broken / name).write_bytes(b"")
+    code, _, errors = call("adapt", weights, broken, "--stats", stats, "-o", out)
+    assert code == 2 and "none of the 60 images of" in errors
 
 
 def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
@@ -282,6 +315,8 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
         ([{"kind": "fozo journal"}], "not a log of fozo adapt"),
         ([header, {**line, "index": 1}], "damaged in line 2"),
         ([header, {**line, "correct": 5}], "damaged in line 2"),
+        ([header, {**line, "images": 0}], "damaged in line 2"),
+        ([header, {**line, "left_out": -1}], "damaged in line 2"),
         ([header, {"finished": True}, line], "line 2 of"),
         ([header, line, {**line, "index": 1}], "damaged in line 3"),
         ([header, {**line, "passes": "many"}], "passes"),

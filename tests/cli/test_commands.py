@@ -7,13 +7,16 @@ import sys
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 
 import fozo
-from fozo.cli import options, progress
+from fozo.bench.plan import load_recipe
+from fozo.cli import app, options, progress
 from fozo.cli.progress import Progress
 from fozo.errors import FozoError
 from fozo.types import Tap
@@ -42,6 +45,16 @@ def test_every_command_that_loads_a_model_takes_all_options_of_loading(
     code, out, _ = call(command, "--help")
     assert code == 0 and all(f"--{name.replace('_', '-')} " in out for name in options.LOADING)
     assert set(options.LOADING) < set(fozo.LoadOptions.__dataclass_fields__)
+
+
+def test_every_option_has_a_help_and_titles_hold_whatever_options_say() -> None:
+    commands: list[Any] = [typer.main.get_command(app)]
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+    assert len(commands) > 12
+    bare = [(command.name, option.name) for command in commands for option in command.params if not option.help]
+    assert bare == []
+    assert "128 images" not in load_recipe("quick").title and "fourteen" not in load_recipe("quick").title
 
 
 def test_threads_are_pytorchs_too(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
@@ -91,7 +104,9 @@ def test_without_a_terminal_there_is_a_plain_line_now_and_then(
             now = float(seconds)
             bar("calibrating", seconds, 80)
             shown.append(capsys.readouterr().err)
-    assert [text for text in shown if text] == ["fozo: calibrating, 30 of 80\n", "fozo: calibrating, 60 of 80\n"]
+    assert [text for text in shown if text] == [
+        "fozo: calibrating, 30 of 80, 0:00:50 left\n", "fozo: calibrating, 60 of 80, 0:00:20 left\n"
+    ]  # fmt: skip
     assert shown[2] and shown[5]
     monkeypatch.setattr(Progress, "quiet", True)
     monkeypatch.setattr(progress, "PAUSE", 0.0)

@@ -24,7 +24,7 @@ from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
 from fozo.data.sources import prepare
-from fozo.errors import FozoError
+from fozo.errors import FozoError, ImageWarning
 from tests.cli.conftest import Call
 
 MODEL = sample.MODELS["float32"]
@@ -108,8 +108,12 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
     call: Call, camera: Path, tmp_path: Path
 ) -> None:
     stats, monitor, events = tmp_path / "stats.npz", tmp_path / "monitor.npz", tmp_path / "events.jsonl"
-    code, said, error = call("calibrate", MODEL, camera / "clean", "-o", stats, "--monitor", monitor)
-    assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 72 clean images" in error, error
+    clean = shutil.copytree(camera / "clean", tmp_path / "clean")
+    damaged = min(clean.rglob("*.png"))
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    with pytest.warns(ImageWarning, match=f"{damaged.name} .*; it is left out"):
+        code, said, error = call("calibrate", MODEL, clean, "-o", stats, "--monitor", monitor)
+    assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 71 clean images" in error, error
     given = ("watch", MODEL, camera / "live", "--stats", stats, "--reference", monitor)
     code, _, error = call(*given, "--thumbnails")
     assert code == 2 and "give its name as --events" in error
@@ -187,6 +191,31 @@ def test_a_video_is_read_in_its_own_time(tmp_path: Path) -> None:
     found = [frame for frame in frames(str(path)) if frame is not None]
     assert [round(float(frame.pixels[..., 2].mean()), -1) for frame in found] == [0, 250]
     assert found[1].time > found[0].time
+
+
+def test_a_video_is_calibrated_on_and_watched_in_its_own_time(call: Call, camera: Path, tmp_path: Path) -> None:
+    """24 clean frames in 12 seconds, then 24 of low contrast; dates were of 1970."""
+    cv2 = pytest.importorskip("cv2")
+    path, stats, monitor = tmp_path / "camera.mp4", tmp_path / "stats.npz", tmp_path / "monitor.npz"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 2, (112, 112))
+    for image in sorted((camera / "live").iterdir()):
+        writer.write(cv2.resize(cv2.imread(str(image)), (112, 112), interpolation=cv2.INTER_CUBIC))
+    writer.release()
+    calibrate = ("calibrate", MODEL, path, "-o", stats, "--monitor", monitor)
+    code, said, error = call(*calibrate, "--first", "12s", "--sample", 3)
+    assert code == 0 and "over 24 images" in said and "made from 24 clean images" in error, error
+    reference = fozo.MonitorReference.load(monitor)
+    assert reference.signatures is not None and reference.signatures.images == 3
+    code, said, error = call("watch", MODEL, path, "--stats", stats, "--reference", monitor)
+    assert code == 0 and re.search(r"since image \d+ \(00:00:1\d\)", said) and "1970" not in said, said + error
+    assert "over 48 images" in call(*calibrate[:5])[1]
+    for given, message in (
+        ((path, "--first", "soon"), "--first is 'soon'; give how long the video is clean, such as 60s"),
+        ((camera / "clean", "--first", "60s"), "--first is for a video"),
+        ((camera / "clean", "--monitor", monitor, "--sample", 1), "sample is 1; give at least 2 images"),
+    ):
+        code, _, error = call("calibrate", MODEL, *given, "-o", stats)
+        assert code == 2 and message in error
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,14 @@ def test_the_command_prints_lines_when_piped_and_a_table_on_a_terminal(
     assert run.exit_code == 2 and "│" in run.stdout and "a/[bold]1.png" in run.stdout
 
 
+def test_a_flat_folder_is_checked_too(plant: Plant) -> None:
+    root = plant(["0.png", "1.png"])
+    (root / "1.png").write_bytes(b"no image")
+    run = CliRunner().invoke(app, ["data", "check", str(root)])
+    assert run.exit_code == 2 and "layout: unlabelled" in run.stdout and "classes" not in run.stdout
+    assert "images: 2" in run.stdout and "broken: 1" in run.stdout and "  1.png: " in run.stdout
+
+
 def test_long_lists_of_broken_files_are_cut(plant: Plant) -> None:
     root = plant(f"a/{i}.png" for i in range(30))
     for file in (root / "a").iterdir():

@@ -172,7 +172,7 @@ def test_what_is_not_an_image_set(plant: Plant, tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     for path, options, words in (
         ("absent", {}, "there is no file or folder"),
-        ("empty", {}, r"is not an image set: expected .* found 0 images and the folders nothing"),
+        ("empty", {}, r"is not a set of labelled images: expected .* found 0 images and no folders"),
         ("set", {}, "c hold no images"),
         ("set", {"layout": "imagenet-x"}, "no layout 'imagenet-x'; choose from auto, imagenet"),
         ("set", {"layout": "folder", "kinds": ["fog"]}, r"kinds= means nothing for the layout folder"),

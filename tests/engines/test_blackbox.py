@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import PIL.Image
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -16,6 +17,7 @@ from torch import nn
 import fozo
 from fozo.engines.blackbox import UNNAMED, black_box
 from fozo.engines.onnx.foreign import ForeignGraph
+from fozo.errors import FozoError
 from fozo.testing import check_engine
 from fozo.types import Knobs, Tap
 from tests.helpers import random_images
@@ -32,6 +34,40 @@ def network(seed: int = 0) -> nn.Sequential:
 
 def linear(images: np.ndarray) -> np.ndarray:
     return images.reshape(len(images), -1) @ WEIGHTS
+
+
+@pytest.mark.parametrize("kind", ["function", "module", "file"])
+def test_a_folder_calibrates_any_model_in_one_line(kind: str, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """As the README prints it: size of the clean images, pixels in [0, 1], no warning."""
+    seen = []
+
+    def detect(images: np.ndarray) -> list[int]:
+        seen.append((images.shape, float(images.min()), float(images.max())))
+        return [3] * len(images)
+
+    size = (24, 16) if kind == "function" else (16, 16)
+    frames = write_frames(tmp_path / "clean", 6, size=size)
+    model: Any = {"function": lambda: detect, "module": network}.get(
+        kind, lambda: foreign(tmp_path / "m.onnx", [1, 3, None, None])
+    )()
+    adapter = fozo.adapter(model, tmp_path / "clean")
+    answer: Any = adapter(frames[:2])
+    assert adapter.engine.spec.image_size == size and not recwarn.list
+    if kind == "function":
+        assert answer == [3, 3] and seen[0][0] == (2, 3, *size) and 0 <= seen[0][1] < 0.2 < 0.8 < seen[0][2] <= 1
+    else:
+        assert answer.shape == (2, CLASSES)
+    PIL.Image.new("RGB", (20, 20)).save(tmp_path / "clean" / "another.png")
+    with pytest.raises(FozoError, match=r"states no image size and the clean images have several \(.*20x20.* px\)"):
+        fozo.adapter(detect, tmp_path / "clean")
+
+
+def write_frames(folder: Path, count: int, size: tuple[int, int]) -> list[PIL.Image.Image]:
+    folder.mkdir()
+    images = [PIL.Image.fromarray(p) for p in np.random.default_rng(0).integers(0, 256, (count, *size, 3), np.uint8)]
+    for i, image in enumerate(images):
+        image.save(folder / f"{i}.png")
+    return images
 
 
 def foreign(path: Path, shape: list[Any], outputs: int = 1, kind: int = TensorProto.FLOAT, boxes: bool = False) -> Path:

@@ -1,4 +1,4 @@
-"""The engine's shortcuts against the plain pass, and its manners."""
+"""The engine's shortcuts and its walk from block to block against the plain pass, and its manners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import fozo
+from fozo.core.moments import TokenMoments
 from fozo.engines.torch_engine import TorchEngine
+from fozo.engines.walk import MatrixMove
 from fozo.errors import FozoError
 from fozo.types import Knobs, Move, Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
@@ -125,3 +127,45 @@ def test_normalise_uses_the_models_own_mean_and_std() -> None:
         fozo.load_engine(random_vit()).spec.normalise(pixels)
     with pytest.raises(FozoError, match="uint8 images of shape"):
         engine.spec.normalise(pixels[:, :8])
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("chunk", [1, 2, 64])
+def test_moments_and_moves_are_those_of_all_tokens(variant: str, chunk: int) -> None:
+    a = VARIANTS[variant]
+    vit = random_vit(a).double()
+    engine = TorchEngine(vit, chunk=chunk)
+    images = random_images(3, architecture=a).astype(np.float64)
+    rng = np.random.default_rng(3)
+    moves = [
+        MatrixMove(np.eye(a.dim) + 0.1 * rng.standard_normal((a.dim, a.dim)), rng.standard_normal(a.dim))
+        if layer % 2 == 0
+        else None
+        for layer in range(a.depth)
+    ]
+    seen: list[TokenMoments] = []
+
+    def visit(layer: int, moments: TokenMoments) -> MatrixMove | None:
+        assert layer == len(seen)
+        seen.append(moments)
+        return moves[layer]
+
+    taps = engine.walk(engine.check(images), visit)
+    x = vit.embed(torch.from_numpy(images))
+    for layer, block in enumerate(vit.blocks):
+        x = block(x)
+        flat = x.flatten(0, 1).numpy()
+        assert seen[layer].count == len(flat)
+        np.testing.assert_allclose(seen[layer].mean, flat.mean(axis=0), atol=1e-10)
+        np.testing.assert_allclose(seen[layer].covariance, np.cov(flat.T), atol=1e-9)
+        move = moves[layer]
+        if move is not None:
+            x = x @ torch.from_numpy(move.matrix) + torch.from_numpy(move.shift)
+    pooled = vit.pool(x)
+    np.testing.assert_allclose(taps[Tap.POOLED][0], pooled.numpy(), atol=1e-9)
+    np.testing.assert_allclose(taps[Tap.LOGITS][0], vit.head(pooled).numpy(), atol=1e-9)
+
+
+def test_moments_need_two_tokens() -> None:
+    with pytest.raises(FozoError, match="at least two tokens, not 1"):
+        _ = TokenMoments(1, np.zeros(2), np.zeros((2, 2))).covariance

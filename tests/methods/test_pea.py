@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.core.covariances import Covariances
 from fozo.core.moments import TokenMoments
 from fozo.io import save_arrays
-from fozo.methods.pea import PEA, cropped, measure_covariances
+from fozo.methods.pea import PEA, Covariances, cropped, measure_covariances
 from fozo.types import Array
 from tests.helpers import random_images
 from tests.methods.rival_traces import Trace, close, engine, load, pixels

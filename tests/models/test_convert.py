@@ -15,8 +15,7 @@ from torch import nn
 
 import fozo
 from fozo.errors import FozoError
-from fozo.models.convert import vit_from_state
-from fozo.models.names import Hints
+from fozo.models.convert import Hints, vit_from_state
 from fozo.types import NO_KNOBS, Knobs
 from tests.helpers import TINY, random_vit
 from tests.models.helpers import SIZES, assert_equal_logits, images, shake, timm_vit

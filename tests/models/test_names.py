@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fozo.models.convert import HEADS
+from fozo.models.convert import HEADS, NAME, WIDTHS, Hints, hints_from_name, widths_from_name
 from fozo.models.libraries import ACTIVATIONS
-from fozo.models.names import NAME, WIDTHS, Hints, hints_from_name, widths_from_name
 
 timm = pytest.importorskip("timm")
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,7 @@ import fozo
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
 from fozo.types import Floats
-from tests.monitor.conftest import BATCH, Material, watched
+from tests.monitor.conftest import BATCH, Material, run, watched
 
 
 def reports(adapter: fozo.Method[Any], monitor: fozo.Monitor, images: Floats) -> list[object]:
@@ -109,3 +113,72 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     with pytest.raises(FozoError, match=message):
         monitor.restore(tmp_path / "damaged.npz")
     assert monitor.status is before and all(np.array_equal(state[name], a) for name, a in monitor.state().items())
+
+
+def remembered(adapter: fozo.Method[Any], monitor: fozo.Monitor) -> list[object]:
+    arrays = {**adapter.state(), **{f"monitor.{name}": array for name, array in monitor.state().items()}}
+    numbers = adapter.metrics(), monitor.status, list(monitor.events), monitor.passes_per_image
+    return [{name: array.tobytes() for name, array in arrays.items()}, *numbers]
+
+
+def interrupted(adapter: fozo.Method[Any], images: Floats, after: float) -> int | None:
+    """Call an adapter and raise as Ctrl-C does after so many lines of fozo; the lines, if it was done before."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if f"{os.sep}fozo{os.sep}" not in frame.f_code.co_filename:
+            return None
+        lines += event == "line"
+        if lines > after:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        adapter(images)
+        return lines
+    except KeyboardInterrupt:
+        return None
+    finally:
+        sys.settrace(None)
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_call_that_is_interrupted_has_changed_nothing(material: Material, stream: Floats, guard: bool) -> None:
+    """Wherever Ctrl-C comes: neither the adapter nor its monitor, and both go on as if it had never been called."""
+    made = [watched(material, shadow=0.3, clock=lambda: 1.0) for _ in range(2)]
+    (adapter, monitor), (other, untouched) = (
+        (fozo.Guarded(method, its), its) if guard else (method, its) for method, its in made
+    )
+    for method in (adapter, other):
+        run(method, stream[:32])
+    total = interrupted(adapter, stream[32:48], math.inf)
+    other(stream[32:48])
+    assert total is not None and total > 200
+    before = remembered(adapter, monitor)
+    points = np.random.default_rng(0).choice(total, 60, replace=False).tolist()
+    for after in [*points, *range(total - 20, total)]:
+        assert interrupted(adapter, stream[48:64], after) is None, after
+        assert remembered(adapter, monitor) == before, after
+    np.testing.assert_array_equal(adapter(stream[48:64]), other(stream[48:64]))
+    assert remembered(adapter, monitor) == remembered(other, untouched)
+
+
+@pytest.mark.parametrize("where", ["_compare", "_update_status", "_raise"])
+def test_a_monitor_that_is_interrupted_undoes_the_batch(
+    material: Material, stream: Floats, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    adapter, monitor = watched(material, shadow=0.3)
+    run(adapter, stream[:48])
+    before, real = remembered(adapter, monitor), getattr(fozo.Monitor, where)
+
+    def interrupt(*given: Any) -> None:
+        real(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fozo.Monitor, where, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(adapter, stream[48:64])
+    assert remembered(adapter, monitor) == before

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -30,7 +26,7 @@ from fozo.serve.config import ServeConfig
 from fozo.serve.pool import TooBusy
 from fozo.serve.protocol import InferRequest
 from fozo.serve.store import CameraFolder, CameraInUse, folder_name
-from tests.serve.conftest import MODEL, NAME, STATS, Counting, config, foggy, frames, running, until
+from tests.serve.conftest import NAME, Counting, config, foggy, frames, running, until
 from tests.serve.test_server import ask, jpeg, new_adapter
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -341,70 +337,3 @@ def test_a_client_that_has_gone_is_not_worked_for() -> None:
         until(lambda: line.queued == 0)
         metrics = httpx.get(f"http://{url}/metrics").text
         assert 'stream="first"} 1.0' in metrics and 'stream="second"' not in metrics
-
-
-@contextmanager
-def process(state: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``fozo serve`` as a process of its own."""
-    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), "--name", NAME]
-    command += ["--state", str(state), "--port", "0", "--threads", "1", "--save-every", "8"]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
-    try:
-        assert started.stdout is not None
-        line = started.stdout.readline()
-        address = re.fullmatch(rf"fozo: serving {NAME} at http://(127\.0\.0\.1:\d+)\n", line)
-        if address is None:
-            started.kill()
-            raise AssertionError(line + started.communicate()[1])
-        yield started, address[1]
-    finally:
-        started.kill()
-        started.communicate()
-
-
-def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> None:
-    """kill -9 and restart: it goes on exactly as an adapter that saw what was saved; repeated requests teach once."""
-    pixels = foggy(frames(40))
-    with process(tmp_path) as (server, url):
-        answers = [
-            ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits") for i in range(20)
-        ]
-        until(lambda: header(tmp_path, "cam")["images"] >= 16)
-        server.send_signal(signal.SIGKILL)
-        server.wait(20)
-    kept = header(tmp_path, "cam")["images"]
-    assert kept == 16
-    adapter = new_adapter()
-    for i in range(kept):
-        adapter(pixels[i : i + 1])
-    with process(tmp_path) as (server, url):
-        for i in (3, kept - 1):  # known: the same answers, and nothing learnt
-            again = ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits")
-            np.testing.assert_array_equal(again, answers[i])
-        for i in range(kept, 30):  # the client sends again what it cannot know to be kept, and goes on
-            found = ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits")
-            close(found, adapter(pixels[i : i + 1]))
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(20) == 0
-    assert header(tmp_path, "cam")["images"] == 30
-    other = new_adapter()
-    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
-    other.restore(path)
-    close(np.asarray(other(pixels[30:])), adapter(pixels[30:]))
-
-
-def test_a_server_that_cannot_start_says_why() -> None:
-    with running(config()) as (url, _):
-        command = [
-            sys.executable,
-            "-m",
-            "fozo",
-            "serve",
-            str(MODEL),
-            "--stats",
-            str(STATS),
-            "--port",
-            url.split(":")[1],
-        ]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and "cannot listen" in ended.stderr and ended.stderr.count("\n") == 1

@@ -37,6 +37,7 @@ method = "noadapt"
 def write(folder: Path, text: str) -> Path:
     path = folder / "serve.toml"
     path.write_text(text.replace("MODEL", str(MODEL)).replace("STATS", str(STATS)))
+    (folder / "secret").write_text("geheimnißvoll", encoding="utf-8")
     (folder / "labels.txt").write_text("\n".join("abcdefghij"))
     return path
 
@@ -64,6 +65,10 @@ WRONG = {
     "a text as a number": (TOML.replace("port = 0", "port = '0'"), "port"),
     "a port that is none": (TOML.replace("port = 0", "port = 70000"), "65535"),
     "no workers": ("workers = 0\n" + TOML, "workers is 0"),
+    "workers without end": ("workers = 100000000\n" + TOML, "from 1 to 1024"),
+    "labels below none": ("max_labels = -5\n" + TOML, "max_labels is -5"),
+    "no time to be idle": ("idle = 1e-9\n" + TOML, "idle is 1e-09"),
+    "a token that no header holds": ("token_file = 'secret'\n" + TOML, "printable ASCII"),
     "another word": (TOML.replace("stateless", "none"), "shared or stateless"),
     "no TOML": ("[", "not readable TOML"),
     "a model without a file": ("[models.x]\nstats = 'y'\n", "lacks 'model'"),

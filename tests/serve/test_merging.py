@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 
 import fozo
 from fozo.data import sample
-from fozo.serve.merging import RETRY_AFTER, MergingEngine
+from fozo.serve.cameras import ServedModel
+from fozo.serve.config import ModelConfig, ServeConfig, read_config
+from fozo.serve.merging import RETRY_AFTER, MergingEngine, is_independent
 from fozo.testing import check_engine, random_images
 from fozo.types import NO_KNOBS, Engine, Images, Knobs, Move, Tap, Taps
 from tests.helpers import random_vit
@@ -180,3 +183,29 @@ def test_wrong_settings_are_refused(bundled: Engine) -> None:
     for settings in ({"max_delay": -1.0}, {"max_delay": 2.0}, {"max_batch": 0}):
         with pytest.raises(fozo.FozoError, match="give"):
             MergingEngine(bundled, **settings)
+
+
+@pytest.mark.parametrize(("kind", "merge"), [("float32", None), ("INT8", None), ("INT8", True), ("box", None)])
+def test_a_hostile_neighbour_changes_no_answer(kind: str, merge: bool | None, tmp_path: Path) -> None:
+    """To the bit where the engine is not merged: dynamic quantisation has one range for all images of a pass."""
+    path = str(sample.MODELS["float32" if kind == "box" else kind])
+    served = ServedModel(ModelConfig("m", path, method="noadapt", merge=merge), ServeConfig((ModelConfig("m", path),)))
+    inner: Engine = served.engine.engine
+    if kind == "box":  # an image's neighbours decide how it is scaled
+        box = fozo.load_engine(lambda images: np.asarray(images).mean(axis=(2, 3)) / np.abs(images).max(), image_size=8)
+        assert not is_independent(box)
+        return
+    assert served.engine.max_batch == (1 if kind == "INT8" and not merge else 32)
+    hold = threading.Event()
+    served.engine.engine = Counting(inner, hold)
+    pixels, worst = random_images(inner.spec, 4, seed=1) * 0.3, 0.0
+    for seed in range(3):
+        hostile = np.sign(random_images(inner.spec, 3, seed=seed)) * 1.5
+        found = waiting_calls(served.engine, hold, [pixels[:1], pixels, hostile])[1][Tap.LOGITS]
+        worst = max(worst, float(np.abs(found - inner.run(inner.check(pixels))[Tap.LOGITS]).max()))
+    assert worst == 0.0 if kind == "INT8" and not merge else worst > 1e-3 if merge else worst < 1e-5
+
+
+def test_merge_is_a_setting_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "serve.toml").write_text('[models.m]\nmodel = "m.onnx"\nmerge = true\n[models.n]\nmodel = "m.onnx"\n')
+    assert [model.merge for model in read_config(tmp_path / "serve.toml").models] == [True, None]

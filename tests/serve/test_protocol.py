@@ -28,7 +28,7 @@ from fozo.serve.protocol import (
     write_response,
 )
 
-LIMITS = Limits(images=4, pixels=4096)
+LIMITS = Limits(images=4, pixels=4096, json=1 << 20)
 SPEC = fozo.load_engine(sample.MODELS["float32"], threads=1).spec
 
 
@@ -66,7 +66,8 @@ def test_parameters() -> None:
     assert (read.id, read.camera, read.start, read.end) == ("a", str(2**64 - 1), True, False)
     assert read.outputs == {"drift": True, "labels": False}
     assert read.reported == {"drift"}
-    for none in (0, ""):
+    assert picture_request(b"x", b"sequence_id=0").camera == ""
+    for none in (0, "0", ""):
         assert read_request(body([1, 1, 1], [0], parameters={"sequence_id": none}), None, LIMITS).camera == ""
     seven = [read_request(body([1, 1, 1], [0], parameters={"sequence_id": id}), None, LIMITS).camera for id in (7, "7")]
     assert seven == ["7", "7"]
@@ -90,9 +91,10 @@ def test_pictures() -> None:
         read_request(body([2], [base64.b64encode(picture(60, 60)).decode()] * 2, "BYTES"), None, LIMITS).images(
             SPEC, LIMITS
         )
-    one = picture_request(files[0], {"sequence_id": "cam", "sequence_end": "true", "expected_accuracy": "true"})
+    one = picture_request(files[0], b"sequence_id=cam&sequence_end=true&expected_accuracy=true")
     assert (one.camera, one.end) == ("cam", True) and one.reported == {"expected_accuracy"}
-    for query in ({"sequence_end": "yes"}, {"nothing": "1"}, {"id": "x" * 257}):
+    wrong = b"sequence_end=yes", b"nothing=1", b"id=" + b"x" * 257, b"sequence_id=%ff%fe", b"id=\xff", b"id=a&id=b"
+    for query in (*wrong, b"&".join(b"id=%d" % i for i in range(100))):
         with pytest.raises(FozoError):
             picture_request(files[0], query)
 
@@ -116,6 +118,12 @@ WRONG: dict[str, tuple[bytes, str | None]] = {
     "no data": (body(PIXEL), None),
     "data that are a text": (body(PIXEL, "0"), None),
     "texts as numbers": (body(PIXEL, ["0"]), None),
+    "texts among numbers": (body([1, 1, 2, 1], [0.5, "0"], "FP32"), None),
+    "objects as numbers": (body(PIXEL, [{}]), None),
+    "lists among numbers": (body([1, 1, 2, 1], [0, [0]]), None),
+    "lists in lists in lists": (body(PIXEL, [[[[[[0]]]]]]), None),
+    "more JSON than the limit": (body(PIXEL, [0], id="x" * LIMITS.json), None),
+    "more lists than the limit": (b'{"inputs": [' + b"[]," * (1 << 18) + b"0]}", None),
     "truth values as numbers": (body(PIXEL, [True]), None),
     "a null": (body(PIXEL, [None], "FP32"), None),
     "ragged data": (body([2, 1, 1, 1], [[0], [0, 1]]), None),

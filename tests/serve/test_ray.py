@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fozo.errors import FozoError
 from tests.helpers import REPO
 from tests.ray_process import run_cases
-from tests.serve.conftest import MODEL, STATS, config
+from tests.serve.conftest import MODEL, NAME, STATS, config
 
 NEEDED = ("ray", "fastapi", "grpc")
 """What Ray Serve cannot be imported without."""
@@ -53,6 +56,27 @@ def test_an_application_is_made_of_a_file(tmp_path: Path) -> None:
         application(config())
     with pytest.raises(FozoError, match="servers is 0"):
         application(config(tmp_path), servers=0)
+
+
+def test_a_replica_reads_nothing_before_it_has_checked_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fozo.serve.ray import Replica
+
+    monkeypatch.setattr("ray.serve.get_replica_context", lambda: SimpleNamespace(deployment="server", app_name="fozo"))
+    monkeypatch.setattr("ray.serve.get_deployment_handle", lambda *_: None)
+    replica, sent = Replica(config(tmp_path, token="secret")), list[Any]()
+
+    async def receive() -> Any:
+        raise AssertionError("the body was read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": f"/v2/models/{NAME}/infer", "headers": [], "query_string": b""}
+    asyncio.run(replica.__serve_build_asgi_app__()(scope, receive, send))
+    replica.stop()
+    assert sent[0]["status"] == 401
 
 
 def test_without_ray_one_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

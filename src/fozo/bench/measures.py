@@ -38,10 +38,8 @@ class BatchRecord:
     bin_images: tuple[int, ...]
     bin_correct: tuple[int, ...]
     bin_confidence: tuple[float, ...]  # images, right predictions and sum of confidences in each bin of confidence
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the method reports of itself (:meth:`fozo.methods.base.Method.metrics`): its loss, mostly."""
-    right: tuple[int, ...] = ()
-    """Which images of the set were recognised: what pairs two runs image by image. Old records have none."""
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the method itself: its loss, mostly
+    right: tuple[int, ...] = ()  # which images of the set were recognised, to pair two runs; old records have none
 
     def line(self) -> dict[str, object]:
         """Give plain values for a log: metrics stand beside the other fields, whole numbers of passes have no point."""

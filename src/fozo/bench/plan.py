@@ -38,16 +38,13 @@ from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_toml
 from fozo.types import Value
 
-TUNED = " (tuned)"
-"""How the label of a row ends whose constants are not the published ones; a report has it beside the published row."""
+TUNED = " (tuned)"  # how the label of a row ends whose constants are not the published ones
 AVERAGE = "Avg"  # the column that every row has: accuracy averaged over the domains, in percent
+# Image sets that a stream may be made of; ``clean`` images are corrupted as they are read.
 DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
-"""Image sets that a stream may be made of. ``clean`` images under corruptions are corrupted as they are read."""
-MEANING = 2
-"""Raised whenever the same values come to mean another experiment: until 1, ``fozo`` was what is ``align`` now."""
+MEANING = 2  # raised when the same values come to mean another experiment: until 1, ``fozo`` was today's ``align``
 QUANTISE = ("", *(f"ptq4vit{bits}" for bits in BITS))
-NOT_IN_FILES: dict[str, Any] = {"model": "", "seed": 0, "calibration": 2000}
-"""Fields of an experiment that a command sets, not a recipe's row."""
+NOT_IN_FILES: dict[str, Any] = {"model": "", "seed": 0, "calibration": 2000}  # set by a command
 ADVICE = "see docs/bench.md for an example"
 
 
@@ -63,8 +60,7 @@ class StreamPlan:
     scenario: str = "continual"
     kinds: tuple[str, ...] = KINDS
     severity: int = 5
-    images: int | None = None
-    """Images of each domain, drawn at random (the same for every seed); all of them by default."""
+    images: int | None = None  # of each domain, drawn at random (the same for every seed); all of them by default
     batch_size: int = 64
     classes: str = ""
     """A group of :data:`fozo.data.groups.GROUPS`, of whose classes alone images are streamed: ``images`` of them, or
@@ -107,16 +103,15 @@ class Experiment:
     column: str = AVERAGE  # where its average goes, for tables with one stream a column
     x: float | None = None  # its position on the axis, for hyper-parameter curves
     axis: str = ""
-    paper: Mapping[str, float] = field(default_factory=dict)
-    """The paper's numbers by column: a corruption's name, ``Avg``, ``seconds``, ``memory`` (MiB), ``parameters``."""
-    quantise: str = ""
-    """``ptq4vit8`` (or 6, 4) to quantise the model on clean images first; an ``.onnx`` file is run as it is."""
+    paper: Mapping[str, float] = field(default_factory=dict)  # its numbers by column: corruptions, Avg, seconds, memory
+    quantise: str = (
+        ""  # ``ptq4vit8`` (or 6, 4) to quantise the model on clean images; an ``.onnx`` file is run as it is
+    )
     model: str = ""  # a weights file, an ``.onnx`` file, or ``timm:NAME``
     seed: int = 0  # of the order of the images and of the method's own draws
     calibration: int = 2000  # clean images that source statistics and Fisher information are measured on, at most
 
-    template: str = field(default="", init=False, compare=False, repr=False)
-    """The label with ``{passes}`` in it, where it was given so; :meth:`Recipe.at_passes` fills in others."""
+    template: str = field(default="", init=False, compare=False, repr=False)  # the label with ``{passes}`` in it
 
     def __post_init__(self) -> None:
         if "{passes}" in self.label:
@@ -165,8 +160,7 @@ class Setting:
     images: int | None = None
     severity: int | None = None
     calibration: int | None = None  # all three: instead of the recipe's own
-    stored: bool = True
-    """Whether corrupted images are ImageNet-C's files, or clean ones that are corrupted as they are read."""
+    stored: bool = True  # whether corrupted images are ImageNet-C's files, or clean ones corrupted as they are read
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.core.statistics import SourceStatistics
 from fozo.data.groups import CLASSES, class_indices
-from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
 from fozo.data.sources import CachedCorrupting, DomainSource
-from fozo.data.streams import Stream
+from fozo.data.streams import in_order
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked, remove_temporary_files
-from fozo.methods.common.measured import MEASURED
+from fozo.methods.common.measured import MEASURED, Savable
 from fozo.methods.registry import AnyMethod, create, method_class
 from fozo.public import calibrate
 from fozo.types import Engine, Floats, Spec
@@ -34,19 +33,14 @@ CALIBRATION_SEED = 1
 CALIBRATION_BATCH = 64
 QUANTISATION_IMAGES = 32  # clean images that PTQ4ViT searches its scales on, as published
 
-Show = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is in all."""
+Show = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is in all
 
 
 def quiet(doing: str, done: int, total: int) -> None:
     """Show nothing."""
 
 
-class _Saved(Protocol):
-    def save(self, path: Path) -> None: ...
-
-
-S = TypeVar("S", bound=_Saved)
+S = TypeVar("S", bound=Savable)
 Make: TypeAlias = Callable[[Engine, Iterator[Floats]], S]
 
 
@@ -60,8 +54,7 @@ class Paths:
     imagenet_sketch: str | None = None
     imagenet_v2: str | None = None
     image_list: str | None = None  # RobustBench's list of 5000 images, to stream these instead of random ones
-    pixels: str | None = None
-    """A folder to keep corrupted images in, so that they are corrupted once and not for every row."""
+    pixels: str | None = None  # a folder that keeps corrupted images, made once and not for every row
 
 
 @dataclass(frozen=True)
@@ -210,21 +203,12 @@ class Resources:
             if path.exists():
                 return load(path)
             remove_temporary_files(self.cache_dir)  # of a process that was killed while it saved
-            made = make(engine, self._batches(engine, images, show))
+            seen = partial(show, "calibrating")
+            batches = in_order(images, spec, batch_size=CALIBRATION_BATCH, workers=self.load.threads, show=seen)
+            made = make(engine, (batch.images for batch in batches))
             with disk_errors(path):
                 made.save(path)
         return made
-
-    def _batches(self, engine: Engine, images: ImageSet, show: Show) -> Iterator[Floats]:
-        """Stream clean images in their own order; no labels are looked at, so any classes will do."""
-        spec = replace(engine.spec, subset=images.mask, classes=len(images.classes), labels=None)
-        order = Continual(kinds=("clean",), shuffle=False)
-        stream = Stream(images, spec, order, batch_size=CALIBRATION_BATCH, workers=self.load.threads)
-        done = 0
-        for batch in stream.batches():
-            yield batch.images
-            done += len(batch.images)
-            show("calibrating", done, len(images))
 
 
 def _firsts(images: ImageSet) -> set[str]:

@@ -40,8 +40,7 @@ FINGERPRINTS = {
     "images_fingerprint": "images",
     "stream_fingerprint": "images",
     "calibrated_on": "calibration images",
-}
-"""What an experiment's hash does not know of, and two runs in one folder must have in common."""
+}  # What an experiment's hash does not know of, and two runs in one folder must have in common
 
 
 @dataclass(frozen=True)

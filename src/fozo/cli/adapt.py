@@ -88,7 +88,8 @@ def adapt(
         def clean_batches() -> Iterator[Floats]:
             assert calm is not None
             for batch in read_batches(calm, engine, progress, "calibrating", batch_size=batch_size):
-                yield batch.images
+                if len(batch.samples):
+                    yield batch.images
 
         def batches(start: int) -> Iterator[LabelledBatch]:
             nonlocal done
@@ -126,4 +127,6 @@ def adapt(
                 file=sys.stderr,
             )
             raise
+    if not run.images:
+        raise FozoError(f"none of the {len(found)} images of {images} can be read; check them with fozo data check")
     print("; ".join(filter(None, [f"{out}: predictions of {run.images} images by {method}", run.summary])))

@@ -22,11 +22,11 @@ def bench(
     model: Annotated[
         str | None, "Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME."
     ] = None,
-    imagenet: Annotated[str | None, "Clean images; corrupted on the fly without --imagenet-c."] = None,
-    imagenet_c: str | None = None,
-    imagenet_r: str | None = None,
-    imagenet_sketch: str | None = None,
-    imagenet_v2: str | None = None,
+    imagenet: Annotated[str | None, "Clean images, wnid/image; corrupted on the fly without --imagenet-c."] = None,
+    imagenet_c: Annotated[str | None, "ImageNet-C: kind/severity/wnid/image, as published."] = None,
+    imagenet_r: Annotated[str | None, "ImageNet-R: 200 folders wnid/image."] = None,
+    imagenet_sketch: Annotated[str | None, "ImageNet-Sketch: 1000 folders wnid/image."] = None,
+    imagenet_v2: Annotated[str | None, "ImageNet-V2: 1000 folders 0 to 999."] = None,
     image_list: Annotated[str | None, "RobustBench's list of images to stream."] = None,
     pixels: Annotated[str | None, "Folder to keep corrupted images in, for all rows."] = None,
     images: Annotated[int | None, "Images of each domain, instead of the recipe's."] = None,
@@ -46,7 +46,7 @@ def bench(
     if name == "list":
         _list()
         return
-    from fozo.bench.executors import Setup, run_local
+    from fozo.bench.executors import Setup, run_local, run_on_ray
     from fozo.bench.plan import Experiment, Setting, load_recipe
     from fozo.bench.resources import Paths
     from fozo.bench.store import Run, Store
@@ -109,8 +109,6 @@ def bench(
         Store(folder).ask(recipe, setting, numbers)
         try:
             if executor == "ray":
-                from fozo.bench.ray_executor import run_on_ray
-
                 run_on_ray(list(experiments.values()), setup, address=address, finished=finished)
             else:
                 run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)

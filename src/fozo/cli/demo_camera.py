@@ -18,11 +18,9 @@ from rich.table import Table
 from fozo.bench.gains import Gain, by_image, signed
 from fozo.bench.measures import BatchRecord, score
 from fozo.bench.report.charts import Series, line_chart
-from fozo.bench.report.colours import COLOURS
 from fozo.bench.report.figures import domain_spans
-from fozo.bench.report.page import chapters
-from fozo.bench.report.pictures import picture
-from fozo.bench.report.render import render
+from fozo.bench.report.page import chapters, picture
+from fozo.bench.report.render import COLOURS, render
 from fozo.bench.report.tables import full_name
 from fozo.bench.store import Group
 from fozo.cli.folder_page import latest

@@ -15,7 +15,7 @@ from rich.table import Table
 from fozo.bench.gains import BASE, over_base
 from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid
 from fozo.bench.recipes.comparison import METHODS as RIVALS
-from fozo.bench.report.conclusions import conclusions
+from fozo.bench.report.figures import conclusions
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Group, Run, Store

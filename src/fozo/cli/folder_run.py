@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from fozo.bench.checkpoints import SAVE_SECONDS, Checkpoints
+from fozo.bench.run import SAVE_SECONDS, Checkpoints
 from fozo.core.objective import entropies
 from fozo.data.sets.base import ImageSet
 from fozo.data.streams import LabelledBatch
@@ -50,10 +50,12 @@ class BatchLine:
     passes: float
     correct: int | None = None  # right predictions, where the folders name the classes
     metrics: Mapping[str, float] = field(default_factory=dict)  # what the method reports, such as Align's shift
+    left_out: int = 0  # images that cannot be read: their rows have no classes
 
     @property
     def plausible(self) -> bool:
-        counts = 0 < self.images < 1 << 31 and 0 <= (self.correct or 0) <= self.images and 0 < self.end < 1 << 62
+        some = min(self.images, self.left_out) >= 0 and 0 < self.images + self.left_out < 1 << 31
+        counts = some and 0 <= (self.correct or 0) <= self.images and 0 < self.end < 1 << 62
         return counts and 0 <= self.confidence <= 1.000001 and all(abs(v) < MAX_METRIC for v in self.metrics.values())
 
 
@@ -80,7 +82,9 @@ class FolderRun:
     def summary(self) -> str:
         """Accuracy where it is known, and how far the images were from the clean ones."""
         parts = []
-        if self.correct is not None:
+        if lost := sum(line.left_out for line in self.batches):
+            parts.append(f"{lost} {'images' if lost > 1 else 'image'} left out that cannot be read")
+        if self.correct is not None and self.images:
             low, high = wilson(self.correct, self.images)
             share = 100 * self.correct / self.images
             parts.append(f"{share:.1f} % right by the folders' names (95 % interval {low:.1f} to {high:.1f})")
@@ -165,20 +169,21 @@ def adapt_folder(
             else:
                 log.append(header)
             for batch in batches(done):
-                logits = _logits(method(batch.images), len(batch.samples), method.engine.spec)
+                seen, spec = len(batch.samples), method.engine.spec
+                logits = _logits(method(batch.images), seen, spec) if seen else np.zeros((0, spec.classes or TOP))
                 probabilities = softmax(logits, axis=1)
-                paths = [images.samples[int(index)].path for index in batch.samples]
-                rows = _rows(method.engine.spec, paths, probabilities)
+                rows = _rows(spec, images, batch, probabilities)
                 end = _append(file, out, end, [_heads(rows[0]), *rows] if batch.index == 0 else rows)
                 line = BatchLine(
                     index=batch.index,
-                    images=len(paths),
+                    images=seen,
                     end=end,
-                    entropy=float(entropies(logits).mean()),
-                    confidence=float(probabilities.max(axis=1).mean()),
+                    entropy=float(entropies(logits).mean()) if seen else 0.0,
+                    confidence=float(probabilities.max(axis=1).mean()) if seen else 0.0,
                     passes=float(method.passes_per_image),
                     correct=int((logits.argmax(axis=1) == batch.labels).sum()) if labelled else None,
-                    metrics={k: float(value) for k, value in method.metrics().items() if math.isfinite(value)},
+                    metrics={k: float(v) for k, v in method.metrics().items() if math.isfinite(v)} if seen else {},
+                    left_out=len(batch.left_out),
                 )
                 log.append(asdict(line))
                 if states.due():
@@ -225,13 +230,14 @@ def _heads(row: Sequence[object]) -> list[str]:
     return ["image", *(f"{what}{rank}" for rank in ranks for what in ("class", "probability"))]
 
 
-def _rows(spec: Spec, paths: Sequence[str], probabilities: Floats) -> list[list[object]]:
+def _rows(spec: Spec, images: ImageSet, batch: LabelledBatch, probabilities: Floats) -> list[list[object]]:
+    """The likeliest classes of each image in order; an image that cannot be read has none."""
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP]
-    rows: list[list[object]] = []
-    for path, classes, row in zip(paths, best, probabilities, strict=True):
+    cells: dict[int, Sequence[object]] = dict.fromkeys(batch.left_out, [""] * 2 * best.shape[1])
+    for index, classes, row in zip(batch.samples.tolist(), best, probabilities, strict=True):
         named = ((spec.labels[i] if spec.labels else int(i), f"{row[i]:.6f}") for i in classes)
-        rows.append([path, *chain.from_iterable(named)])
-    return rows
+        cells[index] = list(chain.from_iterable(named))
+    return [[images.samples[index].path, *cells[index]] for index in sorted(cells)]
 
 
 def _append(file: io.FileIO, path: Path, end: int, rows: Sequence[Sequence[object]]) -> int:

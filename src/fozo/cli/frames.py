@@ -1,8 +1,9 @@
-"""Frames for ``fozo watch``: a folder, one that grows, a video file, or a camera."""
+"""Frames of a folder, one that grows, a video file, or a camera: for ``fozo watch``, and to calibrate on a video."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from fozo.data.images import EXTENSIONS, Pixels, read_image
+from fozo.data.inputs import sized_pixels
 from fozo.errors import FozoError
+from fozo.types import Spec
 
+CLEAN_FRAMES = 256  # at most, of a video to calibrate on: neighbours are all but the same
 POLL = 0.5  # seconds between two reads of a folder that grows
 PATIENCE = 4  # tries of a file that cannot be read before it is left out: it may be half-written
 
@@ -42,6 +46,24 @@ def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
     if not source.isdecimal() and not path.is_file():
         raise FozoError(f"there is no folder or video {source}; give one of these, or the number of a camera")
     return _video(source)
+
+
+def clean_frames(video: Path, first: str | None, spec: Spec) -> Pixels:
+    """Read clean frames of a video at the model's size, evenly spaced, of all of it or of its ``first`` 60s or 5min."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|)", first or "")
+    if first is not None and (match is None or not float(match[1])):
+        raise FozoError(f"--first is {first!r}; give how long the video is clean, such as 60s or 5min")
+    until = float(match[1]) * {"min": 60, "h": 3600}.get(match[2], 1) if match else float("inf")
+    kept: list[Pixels] = []
+    step = 1
+    for number, frame in enumerate(_video(str(video))):
+        if frame.time >= until:
+            break
+        if number % step == 0:
+            kept.append(sized_pixels([frame.pixels], spec)[0])
+        if len(kept) > CLEAN_FRAMES:
+            kept, step = kept[::2], 2 * step
+    return np.stack(kept)
 
 
 def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:

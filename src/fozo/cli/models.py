@@ -13,22 +13,27 @@ from fozo.cli.options import BatchSize, Clean, Model, load_model
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
+VIDEO = "Folder of clean images, with or without sub-folders; or a video."
+SAMPLE = "Images that --monitor corrupts for each of 75 corruptions, two passes each: 64 by default, fewer are faster."
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 
 def calibrate(
     model: Model,
-    images: Clean,
+    images: Annotated[Path, VIDEO],
     load: LoadOptions,
     out: Annotated[Path, "File for the statistics."] = Path("stats.npz"),
     blend: Annotated[Path | None, typer.Option(help=BLEND, metavar="STATS")] = None,
     monitor: Annotated[
         Path | None, "Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."
     ] = None,
+    sample: Annotated[int | None, SAMPLE] = None,
+    first: Annotated[str | None, "Of a video, the part that is clean: 60s, 5min; all by default."] = None,
     batch_size: BatchSize = 64,
 ) -> None:
-    """Measure a model's source statistics on clean images: a few hundred mixed ones, or --blend 50 of your own."""
+    """Measure a model's source statistics on clean images: a few dozen of your own camera, or a few hundred mixed."""
     from fozo.cli.folder import make_reference, read_batches
+    from fozo.cli.frames import clean_frames
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.data.sets.folder import open_unlabelled
@@ -38,14 +43,17 @@ def calibrate(
 
     for path in filter(None, (out, monitor)):
         check_output(path)  # said before the work, not after it
-    found = open_unlabelled(images)
+    found = None if images.is_file() else open_unlabelled(images)
+    if first is not None and found:
+        raise FozoError(f"--first is for a video, and {images} is not one; leave it out")
     engine = load_model(model, load)
+    frames = None if found else clean_frames(images, first, engine.spec)
     mixed = None if blend is None else SourceStatistics.load(blend)
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
     with closing(Progress()) as progress:
-        batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size)
-        statistics = measure(engine, (batch.images for batch in batches))
+        batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size) if found else ()
+        statistics = measure(engine, (batch.images for batch in batches if len(batch.samples)) if found else frames)
     images_seen = f"{statistics.images} images"
     if mixed is not None:
         statistics = mixed.blend(statistics)
@@ -54,7 +62,7 @@ def calibrate(
         statistics.save(out)
     print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
     if monitor is not None:
-        make_reference(make_adapter(engine, statistics), images, monitor)
+        make_reference(make_adapter(engine, statistics), images if frames is None else frames, monitor, sample)
 
 
 def quantise(
@@ -100,7 +108,8 @@ def export(
     from fozo.public import export as write
 
     spec = write(load_model(model, load), out, int8=int8, calibration=calibration)
-    print(f"{out}: {spec.name}, {spec.classes} classes, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")
+    named = " by name" if spec.labels else ""
+    print(f"{out}: {spec.name}, {spec.classes} classes{named}, {out.stat().st_size / 1e6:.1f} MB, {spec.fingerprint}")
 
 
 def methods() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -16,7 +17,7 @@ PAUSE = 30.0  # seconds between two plain lines where standard error is not a te
 class Progress:
     """A bar on a terminal, once the work has lasted two seconds; elsewhere a plain line every half a minute.
 
-    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, on standard error.
+    ``progress("calibrating", 64, 512)`` says what is done, how much of it, and how much there is, with the time left.
     """
 
     quiet = False  # whether nothing is shown (``fozo --quiet``)
@@ -27,16 +28,21 @@ class Progress:
             console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self._task = self._bar.add_task("", total=None)
-        self._began = self._said = time.monotonic()
+        self._began = self._said = self._since = time.monotonic()
+        self._doing, self._before = "", 0
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         now = time.monotonic()
         if self.quiet:
             return
         if not self._bar.console.is_terminal:
+            if doing != self._doing:  # the first call counts what was done before it
+                self._doing, self._since, self._before = doing, now, done
             if now - self._said >= PAUSE:
                 self._said = now
-                print(f"fozo: {doing}, {done} of {total}", file=sys.stderr, flush=True)
+                rate = (done - self._before) / (now - self._since) if now > self._since else 0.0
+                left = f", {timedelta(seconds=round((total - done) / rate))} left" if rate > 0 else ""
+                print(f"fozo: {doing}, {done} of {total}{left}", file=sys.stderr, flush=True)
             return
         (task,) = self._bar.tasks
         if total != task.total or done < task.completed:  # something else has begun

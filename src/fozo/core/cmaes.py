@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy.special import gamma
 
 from fozo.core.noise import Purpose, generator
-from fozo.core.optimizer import as_floats, checked_losses
+from fozo.core.spsa import as_floats, checked_losses
 from fozo.errors import FozoError
 from fozo.types import Array, State
 

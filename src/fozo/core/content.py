@@ -134,8 +134,7 @@ class ContentRegression:
         self.unexplained = {
             name: np.maximum(1 - np.tensordot(2 * shrinkage - shrinkage**2, y, 1), 1e-12) / freedom
             for name, y in explained.items()
-        }
-        """The part of a feature's variance over images that content does not explain, ``[...]``."""
+        }  # The part of a feature's variance over images that content does not explain, ``[...]``
 
     def shift(self, name: str, offsets: Array) -> Array:
         """How images of content ``mean + offsets`` (``[n, k]``) differ from the average image: ``[n, ...]``."""

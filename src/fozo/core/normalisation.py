@@ -289,7 +289,8 @@ def _object(low: Array, high: Array, spec: Spec, warned: set[str]) -> None:
         raise FozoError(f"image {image} of the batch holds NaN or infinite values{more}; leave it out")
     channel = int((below | above)[image].argmax())
     value = (low if below[image, channel] else high)[image, channel]
-    least, most = (np.broadcast_to((limit - mean) / std, spec.channels)[channel] for limit in usual)
+    ends = (0, 1) if spec.normalisation else usual  # black and white, without the tolerance
+    least, most = (np.broadcast_to((limit - mean) / std, spec.channels)[channel] for limit in ends)
     cause, advice = _cause(low[image], high[image], spec)
     sentence = (
         f"image {image} of the batch holds {value:.4g} in channel {channel}, where {spec.name} reads "

@@ -5,6 +5,9 @@ their losses and moves x by ``-rate/n * sum_j g_j Z_j`` with ``g_j = (loss+ - lo
 
 One-sided SPSA (ZOA's): ``ask`` gives x itself and points x + c z around it, each of which gives a gradient
 ``(loss(x + c z) - loss(x)) / (c z)``. Nothing here knows what x means.
+
+As for CMA-ES, ``ask()`` gives the same points ``[K, *point.shape]`` until ``tell(losses)`` has their losses ``[K]``;
+losses that are not finite change nothing. ``state()`` and ``load_state()`` hold everything that changes.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.noise import Noise
-from fozo.core.optimizer import as_floats, checked_losses
 from fozo.core.schedule import Pace, Schedule
 from fozo.errors import FozoError
 from fozo.types import Array, State
@@ -148,3 +150,21 @@ class OneSidedSPSA:
         if point.ndim != 1:
             raise FozoError(f"the state's 'point' has shape {list(point.shape)}, not one axis; save the state again")
         self.point, self.index = point, int(as_floats(state, "index", ()))
+
+
+def checked_losses(losses: npt.ArrayLike, points: int) -> Array:
+    """Refuse losses that are not one finite number a point."""
+    values = np.asarray(losses, dtype=np.float64)
+    if values.shape != (points,):
+        raise FozoError(f"tell needs {points} losses, one a point, not {list(values.shape)}")
+    if not np.isfinite(values).all():
+        raise FozoError(f"the losses {values.tolist()} are not all finite; nothing was changed")
+    return values
+
+
+def as_floats(state: State, name: str, shape: tuple[int, ...]) -> Array:
+    """Read one array of a state, refusing another shape."""
+    if name not in state or state[name].shape != shape:
+        found = list(state[name].shape) if name in state else "missing"
+        raise FozoError(f"the state's {name!r} is {found}, not of shape {list(shape)}; save the state again")
+    return np.array(state[name], dtype=np.float64)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fozo.data.sets import ImageSet, open_images
+from fozo.data.sets import ImageSet, open_images, open_unlabelled
 from fozo.data.sets.base import Domain
+from fozo.data.sets.folder import Tree
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
 
@@ -40,7 +41,7 @@ class Report:
 
     def rows(self) -> list[tuple[str, str]]:
         images, domains = self.images, len(self.images.domains)
-        total = len(images) * domains
+        total, named = len(images) * domains, images.name != "unlabelled"
         each = f" in each of {domains} domain{'s' * (domains > 1)}" if images.corrupted else ""
         common = [f"{width}x{height} ({count})" for (height, width), count in self.sizes.most_common(3)]
         others, more = len(self.sizes) - len(common), len(self.broken) - LISTED
@@ -50,7 +51,7 @@ class Report:
             ("layout", images.name),
             *([("kinds", _kinds(images.domains))] if images.corrupted else []),
             ("images", f"{len(images)}{each}"),
-            ("classes", f"{len(np.unique(images.labels))} with images, of {len(images.classes)}"),
+            *([("classes", f"{len(np.unique(images.labels))} with images, of {len(images.classes)}")] if named else []),
             ("sizes", ", ".join(common) + (f" and {others} other sizes" if others else "")),
             ("read", f"all {total} images decoded" if self.decoded == total else partly),
             ("broken", str(len(self.broken))),
@@ -78,11 +79,16 @@ def check_image_set(
     """Read the header of every image, and decode a sample of them.
 
     Args:
-        path: opened by :func:`~fozo.data.sets.open_images`, with ``layout`` and ``labels``.
+        path: what :func:`~fozo.data.sets.open_images` opens, with ``layout`` and ``labels``, or a folder of images.
         full: decode every image: the only way to find all truncated files.
         progress: called with the images done so far and their number.
     """
-    images = open_images(path, layout, labels=labels)
+    try:
+        images = open_images(path, layout, labels=labels)
+    except FozoError:
+        if layout != "auto" or labels is not None or not Path(path).is_dir() or not Tree(Path(path)).listing().images:
+            raise
+        images = open_unlabelled(Path(path))
     total = len(images) * len(images.domains)
     decoded = frozenset(range(total) if full else np.linspace(0, total - 1, DECODED).astype(int).tolist())
     sizes: Counter[tuple[int, int]] = Counter()

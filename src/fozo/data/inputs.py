@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.normalisation import InputRange
-from fozo.errors import FozoError
+from fozo.core.normalisation import InputRange, common
+from fozo.errors import FozoError, ImageWarning
 from fozo.types import Floats, Images, ImagesT, Spec
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
     """Turn what a user gives as a batch into float images; whether the model can read them, its engine checks.
 
     Where the mean and std of the model are unknown, pixels are normalised as the ``clean`` images were, where that is
-    known.
+    known; those of a black box are left in [0, 1] otherwise.
     """
     array: Any = images
     if not isinstance(array, np.ndarray):  # the usual case: no further function is entered for it
@@ -59,10 +60,15 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
         if not is_array(array):
             array = _stacked(array, spec)
     if str(array.dtype) in BYTES:
-        if clean is not None and spec.normalisation is None and (known := clean.inferred()) is not None:
-            spec = replace(spec, mean=known[0], std=known[1])
-        return _from_pixels(array, spec)
+        return _from_pixels(array, _normalising(spec, clean))
     return cast("Images", array[None] if array.ndim == 3 else array)
+
+
+def _normalising(spec: Spec, clean: InputRange | None = None) -> Spec:
+    known = spec.normalisation or (clean and clean.inferred())
+    if not known and not spec.depth and (clean is None or (clean.low.min() >= 0 and clean.high.max() <= 1)):
+        known = common(spec.channels)[0]
+    return replace(spec, mean=known[0], std=known[1]) if known else spec
 
 
 def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
@@ -179,7 +185,7 @@ def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch
     if not all(is_array(image) and type(image) is type(images[0]) for image in images):
         raise _refusal(images, spec)
     if all(str(image.dtype) in BYTES and image.ndim < 4 for image in images):
-        each = (_channels_last(_to_numpy(image), spec) for image in images)
+        each = (channels_last(_to_numpy(image), spec) for image in images)
         pixels = sized_pixels([image for batch in each for image in batch], spec)
         return pixels if isinstance(images[0], np.ndarray) else sys.modules["torch"].from_numpy(pixels)
     for i, image in enumerate(images):
@@ -192,7 +198,7 @@ def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch
 
 
 def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's or torch's
-    pixels = _channels_last(_to_numpy(images), spec)
+    pixels = channels_last(_to_numpy(images), spec)
     if 0 in spec.image_size:  # a black box that has seen none yet reads any
         spec = replace(spec, image_size=pixels.shape[1:3])
     if pixels.shape[1:3] != spec.image_size:
@@ -203,7 +209,7 @@ def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's o
     return cast("Images", sys.modules["torch"].from_numpy(normalised).to(images.device))
 
 
-def _channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.uint8]:
+def channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.uint8]:
     """Bring ``uint8`` images to ``[B, height, width, channels]``; gray ones need no axis for it."""
     channels, shape = spec.channels, pixels.shape
     if channels == 1 and (len(shape) == 2 or shape[1:] == spec.image_size):
@@ -243,17 +249,26 @@ def _to_numpy(array: Any) -> Any:  # noqa: ANN401 - NumPy's or torch's
 
 
 def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
-    """Read clean images in order; labels are ignored, so any classes will do."""
-    from fozo.data.scenarios import Continual
-    from fozo.data.streams import Stream
+    from fozo.data.sets.base import probe
+    from fozo.data.streams import in_order
 
-    if 0 in spec.image_size:
-        raise FozoError(f"the size of the images of {spec.name} is not known yet; give image_size=(height, width)")
+    if 0 in spec.image_size:  # of a black box, which reads any
+        sizes = sorted(set(probe(images).values()))
+        if len(sizes) != 1:
+            several = ", ".join(f"{width}x{height}" for height, width in sizes[:3]) or "none"
+            why = f"{spec.name} states no image size and the clean images have several ({several} px)"
+            raise FozoError(f"{why}; give image_size=(height, width)")
+        size = sizes[0]
+        spec, images = replace(spec, image_size=size, patch_size=size), replace(images, size=size)
     if images.corrupted:
         raise FozoError(f"the {images.name} set holds corrupted images; calibrate on clean ones")
-    free = replace(spec, classes=len(images.classes), subset=images.mask, labels=None)
-    for batch in Stream(images, free, Continual(kinds=("clean",), shuffle=False), batch_size=BATCH).batches():
-        yield batch.images
+    for batch in in_order(images, _normalising(spec), batch_size=BATCH, leave_out=leave_out):
+        if len(batch.samples):
+            yield batch.images
+
+
+def leave_out(error: FozoError) -> None:
+    warnings.warn(f"{error}; it is left out", ImageWarning, stacklevel=2)
 
 
 def _describe(value: object) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.data.classes import match_classes
-from fozo.data.scenarios import SCENARIOS, Positions, Scenario
+from fozo.data.scenarios import SCENARIOS, Continual, Positions, Scenario
 from fozo.data.sets.base import Domain, ImageSet, check_seed
 from fozo.data.sources import Corrupting, DomainSource, StoredImages
 from fozo.errors import FozoError
@@ -47,6 +47,8 @@ class LabelledBatch:
     """Whether the method is to be reset before this batch."""
     samples: npt.NDArray[np.int64]
     """``[B]``: which images of the set these are."""
+    left_out: tuple[int, ...] = ()
+    """Images of the set that would be in this batch if they could be read."""
 
 
 def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
@@ -70,6 +72,8 @@ class Stream:
         seed: decides the order of the images.
         workers: threads that decode; by default as many as the processors that this process may use.
         ahead: batches kept ready or in the making while the model works.
+        leave_out: called with the reason for each image that cannot be read, which its batch, then smaller or even
+            empty, goes without; by default such an image is an error.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Stream:
         seed: int = 0,
         workers: int | None = None,
         ahead: int = 2,
+        leave_out: Callable[[FozoError], None] | None = None,
     ) -> None:
         if isinstance(scenario, str):
             if scenario not in SCENARIOS:
@@ -101,6 +106,7 @@ class Stream:
             source = replace(source, images=match_classes(source.images, spec))
         self.source, self.spec, self.scenario = source, spec, scenario
         self.batch_size, self.seed, self.workers, self.ahead = batch_size, seed, workers, ahead
+        self.leave_out = leave_out
         self.waited = 0.0
         """Seconds that the reader of the latest :meth:`batches` has waited for data so far."""
         self._table = normalisation_table(spec)
@@ -184,7 +190,7 @@ class Stream:
 
     def _prefetched(self, start: int) -> Generator[LabelledBatch, None, None]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="fozo-stream")
-        pending: deque[tuple[LabelledBatch, list[Future[None]]]] = deque()
+        pending: deque[tuple[LabelledBatch, list[Future[FozoError | None]]]] = deque()
         plans = self._plans(start)
         try:
             while True:
@@ -196,9 +202,16 @@ class Stream:
                 if not pending:
                     return
                 batch, jobs = pending.popleft()
-                for job in jobs:
-                    job.result()
+                lost = {slot: error for slot, job in enumerate(jobs) if (error := job.result())}
+                for error in lost.values():
+                    if self.leave_out is None:
+                        raise error
+                    self.leave_out(error)
                 self.waited += time.perf_counter() - began
+                if lost:
+                    kept = [slot for slot in range(len(jobs)) if slot not in lost]
+                    some = {name: getattr(batch, name)[kept] for name in ("images", "labels", "samples")}
+                    batch = replace(batch, left_out=tuple(batch.samples[list(lost)].tolist()), **some)
                 yield batch
         finally:
             # What is queued is dropped; what is running ends within one image's time.
@@ -220,8 +233,26 @@ class Stream:
                 batch = LabelledBatch(images, labels[samples], segment.name, index, reset, samples)
                 yield batch, [(segment.domains[d], int(i)) for d, i in zip(domains, samples, strict=True)]
 
-    def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> None:
-        with unreadable(f"cannot load {self.source.images.samples[index].path} under {domain.name}", "leave it out"):
-            pixels = self.source.load(domain, index)
-            for channel, table in enumerate(self._table):
-                np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
+    def _fill(self, images: npt.NDArray[np.float32], slot: int, domain: Domain, index: int) -> FozoError | None:
+        name = self.source.images.samples[index].path
+        try:
+            with unreadable(f"cannot load {name} under {domain.name}", "leave it out"):
+                pixels = self.source.load(domain, index)
+                for channel, table in enumerate(self._table):
+                    np.take(table, pixels[..., channel], out=images[slot, channel], mode="clip")
+        except FozoError as error:
+            return error
+        return None
+
+
+def in_order(
+    images: ImageSet, spec: Spec, *, batch_size: int = 64, start: int = 0, workers: int | None = None,
+    show: Callable[[int, int], None] = lambda done, total: None, leave_out: Callable[[FozoError], None] | None = None,
+) -> Iterator[LabelledBatch]:  # fmt: skip
+    """Read clean images in the order of the set from batch ``start`` on; labels are ignored, so any classes will do."""
+    spec = replace(spec, classes=len(images.classes), subset=images.mask, labels=None)
+    order = Continual(kinds=("clean",), shuffle=False)
+    stream = Stream(images, spec, order, batch_size=batch_size, workers=workers, leave_out=leave_out)
+    for batch in stream.batches(start):
+        yield batch
+        show(min(len(images), (batch.index + 1) * batch_size), len(images))

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from fozo.engines.torch_engine import TorchEngine
 
 TIMM = "timm:"
-Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"
-"""What :func:`load_engine` takes."""
+Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"  # What :func:`load_engine` takes
 
 
 @dataclass(frozen=True)
@@ -175,17 +174,12 @@ def _from_transformers(folder: Path, options: LoadOptions) -> tuple[torch.nn.Mod
 
 
 def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngine:
-    engine: GraphEngine
-    if options.runtime in (None, "onnxruntime"):
-        from fozo.engines.onnx.ort import OnnxEngine
+    from fozo.engines.onnx.runtimes import OnnxEngine, OpenvinoEngine
 
-        engine = OnnxEngine(path, threads=options.threads, chunk=options.chunk)
-    elif options.runtime == "openvino":
-        from fozo.engines.onnx.openvino import OpenvinoEngine
-
-        engine = OpenvinoEngine(path, threads=options.threads, chunk=options.chunk)
-    else:
+    known = {None: OnnxEngine, "onnxruntime": OnnxEngine, "openvino": OpenvinoEngine}
+    if options.runtime not in known:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {options.runtime!r}")
+    engine: GraphEngine = known[options.runtime](path, threads=options.threads, chunk=options.chunk)
     # After opening: a file of another program has been refused above, and takes image_size.
     fixed = ("architecture", "heads", "image_size", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
@@ -198,9 +192,8 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     import torch
 
     from fozo.engines.torch_engine import TorchEngine
-    from fozo.models.convert import state_from_file, vit_from_state
+    from fozo.models.convert import hints_from_name, names_by_tag, state_from_file, vit_from_state, widths_from_name
     from fozo.models.libraries import converter
-    from fozo.models.names import hints_from_name, widths_from_name
 
     if options.dtype not in (None, "float32", "float64"):
         raise FozoError(f"dtype must be 'float32' or 'float64', not {options.dtype!r}")
@@ -238,7 +231,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         name=hints.name,
         mean=per_channel(options.mean, channels) or hints.mean,
         std=per_channel(options.std, channels) or hints.std,
-        labels=options.labels or hints.labels,
+        labels=options.labels or hints.labels or names_by_tag(hints.name, vit.architecture.classes),
         classes=options.classes,
         chunk=options.chunk,
     )

@@ -33,19 +33,7 @@ from fozo.engines.blackbox import to_numpy
 from fozo.engines.walk import Visit
 from fozo.errors import FozoError
 from fozo.models.vit import Linear, ViT
-from fozo.types import (
-    NO_KNOBS,
-    Affine,
-    Batch,
-    Floats,
-    Images,
-    Knobs,
-    Spec,
-    Tap,
-    Taps,
-    Threads,
-    engine_repr,
-)
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, Threads, engine_repr
 
 CPU_TOKENS = 1600
 """How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the

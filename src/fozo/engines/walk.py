@@ -18,8 +18,7 @@ class MatrixMove:
     shift: Array  # [d]
 
 
-Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]
-"""Takes a block and the moments of the tokens that leave it; returns how they are moved before the next block."""
+Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]  # a block, and moments of tokens that leave it
 
 
 @runtime_checkable

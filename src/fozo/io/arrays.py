@@ -39,10 +39,12 @@ class ArraySpec(NamedTuple):
     bytes: int  # how much memory the array takes
 
 
-def save_arrays(path: str | os.PathLike[str], header: Mapping[str, object], arrays: Mapping[str, AnyArray]) -> None:
+def save_arrays(
+    path: str | os.PathLike[str], header: Mapping[str, object], arrays: Mapping[str, AnyArray], mode: int = 0o666
+) -> None:
     """Write named arrays and a JSON header as one ``.npz`` without pickles."""
     text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
-    with atomic_write(path) as stream:
+    with atomic_write(path, mode) as stream:
         np.savez(stream, **{HEADER: text}, **dict(arrays))  # type: ignore[arg-type]
 
 

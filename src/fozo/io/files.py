@@ -156,13 +156,13 @@ def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` and rename it onto ``path`` once it is complete and on disk."""
     target = check_output(path)
     _sweep_once(target.parent)
     part = target.with_name(_temporary_prefix(target) + token_hex(4) + PART)
     try:
-        stream = part.open("xb")
+        stream = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb")
     except OSError as error:
         raise FozoError(f"cannot write {target}: {error.strerror}; choose a folder that you may write to") from error
     try:
@@ -253,8 +253,12 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _BINARY | getattr(os, "O_NOFOLLOW", 0), 0o666)
     with os.fdopen(descriptor):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            raise FozoError(f"another process is working in {folder}; wait for it, or choose another --out") from error
+        with disk_errors(folder):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if not os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
+                    raise FileNotFoundError(errno.ENOENT, "its lock was removed")  # and others may lock a new one
+            except (BlockingIOError, FileNotFoundError) as error:
+                busy = f"another process is working in {folder}; wait for it, or choose another --out"
+                raise FozoError(busy) from error
         yield

@@ -47,9 +47,9 @@ def _refuse_constant(text: str) -> float:
     raise ValueError(f"it holds {text}, which is not JSON")
 
 
-def write_json(path: Path, payload: Mapping[str, object]) -> None:
+def write_json(path: Path, payload: Mapping[str, object], mode: int = 0o666) -> None:
     text = json.dumps(payload, indent=1, allow_nan=False) + "\n"  # unsorted: domains keep the order of the stream
-    with disk_errors(path), atomic_write(path) as stream:
+    with disk_errors(path), atomic_write(path, mode) as stream:
         stream.write(text.encode())
 
 

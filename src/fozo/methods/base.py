@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
@@ -169,7 +169,8 @@ class Method(Stateful[C]):
             batch = self.engine.check(given)
             if clean is not None:
                 self._watch(given, self.engine.spec, clean)
-            with self.transaction():
+            undo = self.rollback()
+            try:  # not in `transaction()`: Ctrl-C may come between its end and the return
                 self._metrics, self.descriptors, self.last_input = {}, None, None
                 index = 0 if self.journal is None else self.journal_index  # before the step counts
                 logits = self.predict(batch) if self._frozen else self.step(batch)
@@ -179,16 +180,22 @@ class Method(Stateful[C]):
                 if self.journal is not None and not self._frozen:
                     self.journal.append(index, self.record())
                     self._recorded, self._entries = self.variables(), index + 1
-            if isinstance(logits, Answer):
-                return cast("Images", logits.value)  # of a black box: the methods for those say Any
-            if self._observed is not None:
+                if isinstance(logits, Answer):
+                    return cast("Images", logits.value)  # of a black box: the methods for those say Any
                 self.show(batch, logits)
-            return to_type_of(given, logits)
+                return to_type_of(given, logits)
+            except BaseException:
+                undo()
+                raise
 
     def show(self, batch: Batch, logits: Floats) -> None:
         """Show a predicted batch to the observer."""
         if self._observed is not None:
             self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
+
+    def checkpoints(self) -> list[Callable[[], None]]:
+        found = getattr(self.observer, "checkpoint", None)
+        return super().checkpoints() + ([] if found is None else [found()])
 
     def names(self, logits: Images) -> list[str]:
         """Name the likeliest class of each image; where the model has no names, by its number."""
@@ -223,9 +230,9 @@ class Method(Stateful[C]):
                 self.begin()
                 self._metrics, self._entries = {}, 0
                 self._recorded = {} if self.journal is None else self.variables()
+                if self._observed is not None:
+                    self._observed.observer.reset()
             self._rewind()
-            if self._observed is not None:
-                self._observed.observer.reset()
 
     def clone(self) -> Self:
         """Make a fresh method of the same config on the same engine."""

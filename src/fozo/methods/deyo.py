@@ -26,8 +26,7 @@ from fozo.methods.registry import register
 if TYPE_CHECKING:
     from torch import Tensor
 
-Permutations = Callable[[int, int, int], npt.NDArray[np.int64]]
-"""``(step, images, pieces) -> [images, pieces]``: new piece k of an image is its old piece ``permutation[k]``."""
+Permutations = Callable[[int, int, int], npt.NDArray[np.int64]]  # of (step, images, pieces): new piece k is old p[k]
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,7 @@ class DeYO(GradientMethod[DeYOConfig]):
 
     EXTRAS: ClassVar = ("permutations",)
     STATE: ClassVar = ("index",)
-    PRESETS: ClassVar = {
-        "paper": DeYOConfig(),
-        "official": DeYOConfig(rate=1e-3, e_margin=0.5, e_reference=0.4),
-    }
+    PRESETS: ClassVar = {"paper": DeYOConfig(), "official": DeYOConfig(rate=1e-3, e_margin=0.5, e_reference=0.4)}
     LOWER_BLOCKS = True
     passes_per_image = 2.0
 

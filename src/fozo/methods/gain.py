@@ -35,8 +35,7 @@ BISECTIONS = 40  # Halvings of [0, 1] until the strength is known: to 1e-12
 class GAINConfig:
     """Everything about GAIN that can be chosen."""
 
-    kappa: float = 3.0
-    """kappa_0: how many images a class's weight row, the variance of 1 and the uniform prior count as."""
+    kappa: float = 3.0  # kappa_0: how many images a class's weight row, the variance of 1 and the uniform prior are
     floor: float = 1e-6  # The least variance
     unit_length: bool = True  # Whether features and weight rows are scaled to length 1 before Gaussians see them
 

@@ -30,8 +30,9 @@ class LAMEConfig:
     """Everything about LAME that can be chosen. The defaults are the FOZO paper's."""
 
     affinity: str = "knn"  # What makes two images neighbours: ``knn``, ``rbf`` or ``linear`` (the cosine)
-    neighbours: int = 5
-    """k of ``knn``; the distance to the k-th nearest, the image itself included, also sets the width of ``rbf``."""
+    neighbours: int = (
+        5  # k of ``knn``; the distance to the k-th nearest, the image included, is also the width of ``rbf``
+    )
     symmetric: bool = True  # Whether the affinity is averaged with its transpose, which the convergence proof assumes
     steps: int = 100  # At most this many iterations
     tolerance: float = 1e-8  # Stop when the energy changes by less than this share of itself

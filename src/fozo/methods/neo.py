@@ -31,8 +31,9 @@ from fozo.types import Answer, Array, Batch, Floats
 class NEOConfig:
     """Everything about NEO that can be chosen."""
 
-    average: str = "images"
-    """How the mean runs: over ``images`` (authors' program), over ``batches`` (Algorithm 1), or as an ``ema``."""
+    average: str = (
+        "images"  # The mean runs over ``images`` (authors' program), ``batches`` (Algorithm 1), or as an ``ema``
+    )
     rate: float = 0.1  # Weight of a new batch in the ``ema``
 
     def __post_init__(self) -> None:

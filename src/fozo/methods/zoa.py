@@ -49,8 +49,7 @@ class ZOAConfig:
     min_batch: int = 64  # Batches with fewer images are too small to detect whether the domain has changed
     window: int = 64  # Images over which the statistics of a batch of one are taken: itself and those just before it
     stale_table: bool = False  # Whether the similarity table keeps its places when an entry leaves the bank
-    observe_passes: bool = False
-    """Whether the embedding's statistics enter their average once for each pass instead of once for each batch."""
+    observe_passes: bool = False  # Whether the embedding's statistics enter their average in each pass, not each batch
     stale_shift: bool = False  # Whether the batch that reveals a new domain is shifted for the old one
 
     def __post_init__(self) -> None:
@@ -223,7 +222,6 @@ class KnowledgeBank:
     """
 
     def __init__(self, size: int, parts: int, config: ZOAConfig) -> None:
-        """Start with the source alone."""
         self.parts, self.config = parts, config
         self.offsets: Array = np.zeros((1, size))
         self.similarity: Array = np.zeros((config.capacity, config.capacity))  # Of D_i+1 and D_j+1, where i < j

@@ -20,21 +20,18 @@ from torch import Tensor, nn
 from fozo.core.normalisation import Normalisation
 from fozo.errors import FozoError
 from fozo.io import read_json
-from fozo.models.convert import BLACK_BOX, Weights, vit_from_state
-from fozo.models.names import Hints
+from fozo.models.convert import BLACK_BOX, Hints, Weights, vit_from_state
 from fozo.models.vit import ViT
 from fozo.types import LOG
 
 Converter: TypeAlias = Callable[[Any, Hints], tuple[ViT, Hints]]
 
-PROBE_TOLERANCE = 1e-3
-"""Relative difference of logits on the probe image above which a conversion is refused (rounding gives 1e-6)."""
+PROBE_TOLERANCE = 1e-3  # relative difference of logits above which a conversion is refused (rounding gives 1e-6)
 
 ACTIVATIONS = {
     "GELU": "gelu", "GELUTanh": "gelu_tanh", "GeluTanh": "gelu_tanh", "QuickGELU": "quick_gelu",
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-}  # fmt: skip
-"""timm's classes and transformers' words, where they differ from ours."""
+}  # fmt: skip  # timm's classes and transformers' words
 
 
 def converter(model: nn.Module) -> Converter | None:
@@ -100,11 +97,9 @@ def _name(hints: Hints, own: str) -> str:
 
 
 def _timm_labels(cfg: Mapping[str, Any], head: nn.Module) -> tuple[str, ...] | None:
-    """Give the names that a timm model brings, or those of ImageNet-1k, of which timm has a list, by its tag."""
-    classes, names = getattr(head, "out_features", 0), cfg.get("label_names")
-    if names is None and classes == 1000 and str(cfg.get("tag") or "").endswith("in1k") and "timm.data" in sys.modules:
-        names = sys.modules["timm.data"].ImageNetInfo().label_descriptions()
-    return tuple(map(str, names)) if names is not None and len(names) == classes else None
+    """Give the names that a timm model brings; a tag of ImageNet-1k tells them too (:func:`names_by_tag`)."""
+    names = cfg.get("label_names") or ()
+    return tuple(map(str, names)) if len(names) == getattr(head, "out_features", 0) > 0 else None
 
 
 def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of transformers, which is not imported
@@ -195,8 +190,7 @@ TORCHVISION_NAMES = [
     (r"mlp\.(3|linear_2)\.", "mlp.fc2."),
     (r"^encoder\.ln\.", "norm."),
     (r"^heads\.(head\.|0\.)?", "head."),
-]
-"""Names of torchvision's tensors; the head may have been replaced by the user's layer."""
+]  # Names of torchvision's tensors; the head may have been replaced by the user's layer
 
 
 def _from_torchvision(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:

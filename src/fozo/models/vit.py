@@ -50,10 +50,8 @@ class Architecture:
     registers: int = 0
     """Tokens before the patches, other than CLS, that the model was trained with: registers, DeiT's distillation token,
     or a class token that the head does not read."""
-    pre_norm: bool = False
-    """A norm right after the embedding (CLIP)."""
-    pool: str = "cls"
-    """What the head reads, one of :data:`POOLS`."""
+    pre_norm: bool = False  # A norm right after the embedding (CLIP)
+    pool: str = "cls"  # What the head reads, one of :data:`POOLS`
     norm_epsilon: float = 1e-6
     activation: str = "gelu"
 

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -263,6 +264,11 @@ class Monitor:
     def metrics(self) -> dict[str, float]:
         return self.status.metrics()
 
+    def checkpoint(self) -> Callable[[], None]:
+        """Return a function that restores what is remembered and reported now."""
+        names = ("status", "plain", "passes_per_image")
+        return partial(vars(self).update, {name: getattr(self, name) for name in names}, _stream=self._stream.copy())
+
     def observe(self, observation: Observation) -> None:
         """Update the status by a batch that was predicted."""
         with self._lock:
@@ -375,5 +381,8 @@ def _clock(time: float | None) -> str:
 
 
 def clock(time: float) -> str:
-    """A time of day, UTC."""
+    """A date and time of day, UTC; of a video, whose time begins at 0, how far into it."""
+    if 0 <= time < 1e8:  # until 1973
+        minutes, seconds = divmod(int(time), 60)
+        return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")

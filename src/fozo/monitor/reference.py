@@ -20,6 +20,7 @@ from scipy.special import softmax
 from fozo.data.classes import match_classes
 from fozo.data.corruptions import KINDS, corrupt
 from fozo.data.images import Pixels
+from fozo.data.inputs import leave_out
 from fozo.data.sets.base import ImageSet
 from fozo.data.sources import prepare
 from fozo.errors import FozoError
@@ -97,11 +98,17 @@ class MonitorReference:
             if labels is None and len(images.classes) > 1:
                 images = match_classes(images, spec)
                 labels = np.array([sample.label for sample in images.samples])
-            read = []
+            read = {}
             for index in range(len(images)):
-                read.append(prepare(images, images.read(index), spec.image_size, spec.channels))
+                try:
+                    read[index] = prepare(images, images.read(index), spec.image_size, spec.channels)
+                except FozoError as error:
+                    leave_out(error)
                 progress("reading", index + 1, len(images))
-            images = np.stack(read)
+            labels = None if labels is None else labels[list(read)]
+            if not read:
+                raise FozoError(f"none of the {len(images)} clean images can be read; replace them")
+            images = np.stack(list(read.values()))
         if labels is not None and (len(labels) != len(images) or not 0 <= labels.min() <= labels.max() < spec.classes):
             raise FozoError(
                 f"{len(labels)} labels up to {labels.max()} were given for {len(images)} images and {spec.classes} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import deque
 from dataclasses import asdict, dataclass, replace
@@ -46,6 +47,12 @@ class StreamState:
         self.pairs: Array = np.zeros((0, 7))  # of its predictions and the adapted ones
         self.reported: tuple[str, ...] | None = None  # corruptions that the present drift was reported as
         self.events: deque[Event] = deque(maxlen=EVENTS)
+
+    def copy(self) -> StreamState:
+        """A copy that later images do not change: arrays are replaced, and never written into."""
+        made = copy.copy(self)
+        made.detector, made.faults, made.events = copy.copy(self.detector), copy.copy(self.faults), self.events.copy()
+        return made
 
     def state(self) -> State:
         return read_attributes(self, self.STATE, ())

@@ -40,7 +40,7 @@ def ptq4vit(
         progress: called with the number of searches done and their total.
     """
     from fozo.engines.ptq4vit.engine import QuantisedEngine, full_precision
-    from fozo.quant.calibrate import search_scales
+    from fozo.quant.search import search_scales
 
     plain = full_precision(engine)
     return QuantisedEngine(plain, search_scales(plain, images, bits, metric, progress))

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
 from fozo.serve.cameras import Camera, ServedModel
+from fozo.serve.limits import MAX_SCANS, Refused
 from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool, TooBusy
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
@@ -43,9 +45,10 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("fozo.serve")
 EXTENSIONS = ["sequence", "sequence(string_id)", "binary_tensor_data"]
 MODEL_VERSION = "1"
-INLINE_JSON = 64 << 10  # bytes of JSON parsed on the event loop; longer JSON is parsed on a thread
+SHORT_JSON = 99_999  # bytes; longer JSON is parsed one request at a time
 DISCONNECT_AFTER = 0.02  # seconds after which the server watches for a client that hangs up: most are answered by then
-BODIES = 8  # how many bodies of `max_body` bytes may be in memory at a time
+BODIES = 3  # how many bodies of `max_body` bytes may be in memory at a time, of which one is a reserve for small ones
+SMALL_BODY = 1 << 20  # bytes of a body that may come from the reserve
 RETRY = {"Retry-After": "1"}
 IN_USE = {**RETRY, "Fozo-Camera": "elsewhere"}  # for a camera that another server holds: a proxy may try the next one
 UNKNOWN_MODEL = "unknown"  # label of the metrics of requests for a model that does not exist
@@ -64,7 +67,11 @@ class InferenceServer:
             self._claim = stack.pop_all()
         self.metrics = Metrics(config.max_labels)
         self.pool: Pool | None = None
-        self._reserved = 0  # bytes of bodies that are being read or wait
+        self.unsaved: list[str] = []  # cameras that could not be saved when it was stopped
+        self._held = 0  # bytes of bodies that have arrived and are not answered
+        self._long_json = asyncio.Semaphore(1)  # parsing holds the interpreter: two take more memory, not less time
+        # libtiff's limit for a JPEG in a TIFF, whose scans `count_scans` does not see; its own default is 100.
+        os.environ.setdefault("LIBTIFF_JPEG_MAX_ALLOWED_SCAN_NUMBER", str(MAX_SCANS))
 
     def start(self) -> None:
         self.pool = pool = Pool(self.config, on_response=self._record, on_evict=self._forget)
@@ -72,10 +79,13 @@ class InferenceServer:
         self.metrics.queued.set_function(lambda: pool.queued)
 
     def stop(self) -> None:
-        """Finish what is queued, and save all cameras."""
+        """Finish what is queued, and save all cameras; ``unsaved`` names those that could not be."""
         pool, self.pool = self.pool, None
         if pool is not None:
-            pool.close()
+            saved, unsaved = pool.close()
+            if self.config.state is not None:
+                self.unsaved = unsaved
+                LOG.warning("saved %d camera%s in %s", saved, "s" * (saved != 1), self.config.state)
         self._claim.close()
 
     def _record(self, model: ServedModel, camera: Camera, images: int) -> None:
@@ -119,45 +129,59 @@ class InferenceServer:
     async def _infer(self, http: HTTPRequest, model: ServedModel) -> Body:
         if self.pool is None:
             raise HTTPException(503, "the server is not ready yet; try again in a while", RETRY)
-        header, most = http.headers.get("content-length", ""), self.config.max_body
-        length = int(header) if header.isdecimal() and len(header) < 20 else most
-        if length > most:
-            raise _too_long(most)
-        if self._reserved + length > BODIES * most:
-            raise HTTPException(503, "too many large requests are being read; try again in a while", {**RETRY, **CLOSE})
-        self._reserved += length
+        body = bytearray()
         try:
-            request = await self._read(http, self.pool)
+            request = await self._read(http, self.pool, body)
             protocol.check_monitored(request, model.monitored, model.name)
             return await self.predict(http, model, request)
-        except FozoError as error:
+        except (FozoError, MemoryError) as error:
             raise refusal(error) from error
         finally:
-            self._reserved -= length
+            self._held -= len(body)
 
-    async def _read(self, http: HTTPRequest, pool: Pool) -> InferRequest:
-        """Read and parse a body once; long JSON on a thread."""
+    async def _read(self, http: HTTPRequest, pool: Pool, body: bytearray) -> InferRequest:
+        """Read a body, and parse it on a thread."""
+        picture = http.headers.get("content-type", "").partition(";")[0].strip().lower() in protocol.PICTURES
+        length, timeout = http.headers.get(HEADER_LENGTH), self.config.timeout
         try:
-            body = await asyncio.wait_for(_read_body(http, self.config.max_body), self.config.timeout)
+            most = self.config.max_body
+            most = most if picture or length is not None else min(most, self.config.max_json)
+            await asyncio.wait_for(self._receive(http, body, most), timeout)
         except asyncio.TimeoutError as error:
-            sentence = f"the body did not come within {self.config.timeout:g} s; send it again"
-            raise HTTPException(408, sentence, CLOSE) from error
-        kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-        length = http.headers.get(HEADER_LENGTH)
-        if kind in protocol.PICTURES:
-            request = protocol.picture_request(body, http.query_params)
-        elif len(body) <= INLINE_JSON or (length is not None and len(length) < 6):
-            request = protocol.read_request(body, length, pool.limits)
+            raise HTTPException(408, f"the body did not come within {timeout:g} s; send it again", CLOSE) from error
+        if picture:
+            request = protocol.picture_request(bytes(body), http.scope["query_string"])
         else:
-            request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
+            long = len(body) > SHORT_JSON and (length is None or len(length) > 5)
+            async with self._long_json if long else nullcontext():
+                request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
         named = http.headers.get(protocol.SEQUENCE_HEADER)
         return request if request.camera or not named else replace(request, camera=protocol.read_sequence_id(named))
+
+    async def _receive(self, http: HTTPRequest, body: bytearray, most: int) -> None:
+        """Add a body's parts to ``body`` as they arrive, within the limits of one body and of all of them."""
+        if http.headers.get("content-encoding", "identity") != "identity":
+            raise HTTPException(415, "the body is compressed; send it uncompressed", CLOSE)
+        header, total = http.headers.get("content-length", ""), BODIES * self.config.max_body
+        too_long = HTTPException(413, f"the body is longer than {most} bytes; send fewer images, or binary data", CLOSE)
+        if header.isdecimal() and (len(header) > 18 or int(header) > most):
+            raise too_long
+        async for part in http.stream():
+            if len(body) + len(part) > most:
+                raise too_long
+            reserve = 0 if len(body) + len(part) <= SMALL_BODY else self.config.max_body
+            if self._held + len(part) > total - reserve:
+                sentence = "too many large requests are being read; try again in a while"
+                raise HTTPException(503, sentence, {**RETRY, **CLOSE})
+            body += part
+            self._held += len(part)
 
     async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         """Queue a request and wait; drop one that was not begun if the client hangs up or time is up."""
         if self.pool is None:
             raise TooBusy("the server is being stopped; try again in a while", 503)
-        future: asyncio.Future[Body] = asyncio.wrap_future(self.pool.submit(model, request))
+        job = self.pool.submit(model, request)
+        future: asyncio.Future[Body] = asyncio.wrap_future(job)
         tasks: list[asyncio.Future[Any]] = [future]
         timeout = self.config.timeout
         try:
@@ -169,9 +193,13 @@ class InferenceServer:
             if future.done():
                 return future.result()
             if tasks[-1].done():
+                if not job.cancel():
+                    await asyncio.wait([future], timeout=timeout)  # until then its images are in memory
                 raise HTTPException(499, "the client has disconnected")
             raise HTTPException(504, f"there was no response within {timeout:g} s; send it again", RETRY)
         finally:
+            if job.cancel():
+                request.drop()
             for task in tasks:
                 task.cancel()
 
@@ -236,27 +264,13 @@ class InferenceServer:
         return app
 
 
-def refusal(error: FozoError) -> HTTPException:
+def refusal(error: FozoError | MemoryError) -> HTTPException:
     """The response to a request that failed."""
-    if isinstance(error, TooBusy):
-        return HTTPException(error.code, str(error), RETRY)
+    if isinstance(error, MemoryError):
+        return HTTPException(503, "the server is short of memory; try again in a while, or send fewer images", RETRY)
+    if isinstance(error, (TooBusy, Refused)):
+        return HTTPException(error.code, str(error), RETRY if getattr(error, "retry", True) else None)
     return HTTPException(503, str(error), IN_USE) if isinstance(error, CameraInUse) else HTTPException(400, str(error))
-
-
-async def _read_body(http: HTTPRequest, most: int) -> bytes:
-    """Read a body, but not more than ``most`` bytes."""
-    if http.headers.get("content-encoding", "identity") != "identity":
-        raise HTTPException(415, "the body is compressed; send it uncompressed", CLOSE)
-    body = bytearray()
-    async for part in http.stream():
-        body += part
-        if len(body) > most:
-            raise _too_long(most)
-    return bytes(body)
-
-
-def _too_long(most: int) -> HTTPException:
-    return HTTPException(413, f"the body is longer than {most} bytes; send fewer images at a time", CLOSE)
 
 
 async def _error(http: HTTPRequest, error: Exception) -> Response:

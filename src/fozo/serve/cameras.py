@@ -8,13 +8,14 @@ response and is not learnt from twice. The same id with other images is another 
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
+from fozo.io import load_arrays, refuse_damage, save_arrays
 from fozo.methods.base import Method
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
@@ -30,9 +31,9 @@ from fozo.monitor.event import thumbnail
 from fozo.public import adapter
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
-from fozo.serve.merging import MergingEngine
+from fozo.serve.merging import LOG, MergingEngine, is_independent
 from fozo.serve.protocol import ACCURACY, DRIFT, InferRequest, InferResponse, Limits
-from fozo.serve.store import CameraFolder, StateFolder
+from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.types import Tap
 
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
@@ -67,23 +68,26 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
     def save(self, path: Path) -> None:
         rows = [[*key, len(one.logits), one.drift, one.accuracy, one.sentence] for key, one in self.items()]
         logits = [one.logits for one in self.values()] or [np.zeros((0, 0), np.float32)]
-        save_arrays(path, {"kind": KIND, "answers": rows}, {"logits": np.concatenate(logits)})
+        save_arrays(path, {"kind": KIND, "answers": rows}, {"logits": np.concatenate(logits)}, PRIVATE)
 
     @classmethod
-    def load(cls, path: Path) -> ResponseCache:
+    def load(cls, path: Path, classes: int) -> ResponseCache:
+        """Read what was saved: finite logits of ``classes`` classes, and as many rows as the responses have."""
         header, arrays = load_arrays(path, KIND)
         made, start = cls(), 0
-        try:
-            rows: Any = header["answers"]
+        with refuse_damage(path, "responses", "restore it from a backup"):
+            rows, logits = cast("Any", header["answers"]), cast("Any", arrays["logits"])
+            if logits.dtype != np.float32 or logits.shape not in ((0, 0), (sum(row[2] for row in rows), classes)):
+                raise ValueError(f"its logits are {logits.dtype} of shape {list(logits.shape)}")
             for id, digest, count, drift, accuracy, sentence in rows:
-                logits = arrays["logits"][start : start + count].astype(np.float32)
-                if len(logits) != count:
-                    raise ValueError("logits are missing")
-                start += count
+                some = logits[start : start + count]
                 numbers: list[Any] = [None if one is None else tuple(map(float, one)) for one in (drift, accuracy)]
-                made.add((str(id), str(digest)), InferResponse(logits, numbers[0], numbers[1], str(sentence)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FozoError(f"{path} has damaged responses ({error}); remove it") from error
+                given = [some, *(one for one in numbers if one is not None)]
+                lengths = [count, *(n for n, one in zip((4, 3), numbers, strict=True) if one is not None)]
+                if count < 1 or [*map(len, given)] != lengths or not all(np.isfinite(one).all() for one in given):
+                    raise ValueError(f"the response to {id} lacks numbers")
+                start += count
+                made.add((str(id), str(digest)), InferResponse(some, numbers[0], numbers[1], str(sentence)))
         return made
 
 
@@ -111,6 +115,7 @@ class Camera:
         self.events: list[Event] = []  # those of the latest request
         self.images, self.unsaved = 0, 0
         self._create, self._responses = create, ResponseCache()
+        self._lock, self._closed = threading.Lock(), False  # held while it learns
         self._frame: npt.NDArray[Any] | None = None
         self._framed = -FRAME_INTERVAL
         self._use(*create(self.events.append))
@@ -127,14 +132,16 @@ class Camera:
             if header is None:
                 return
             images = header.get("images")
-            if type(images) is not int or images < 0:
+            if type(images) is not int or not 0 <= images < 1 << 53:
                 raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
-            responses = ResponseCache.load(folder.file("answers"))
-            self.adapter.restore(folder.file("adapter"))
-            if self.monitor is not None and folder.file("monitor").exists():
-                self.monitor.restore(folder.file("monitor"))
+            responses = ResponseCache.load(folder.checked("answers"), self.adapter.engine.spec.classes)
+            self.adapter.restore(folder.checked("adapter"))
+            if self.monitor is not None and "monitor" in folder.files:
+                self.monitor.restore(folder.checked("monitor"))
             self._responses, self.images = responses, images
         except FozoError as error:  # of another model or config, or damaged
+            if not is_damage(error):
+                raise
             folder.set_aside(error)
             self._use(*self._create(self.events.append))
 
@@ -146,24 +153,29 @@ class Camera:
         ``working`` is entered while the adapter works: :meth:`fozo.serve.merging.MergingEngine.caller`.
         """
         key = (request.id, digest(request)) if request.id else None
-        if key is not None and (known := self._responses.get(key)) is not None:
+        known = None if key is None else self._responses.get(key)
+        if known is not None and (not request.start or self.images == len(known.logits)):  # or images have followed
             return known, False
         images = request.images(self.adapter.engine.spec, limits)
-        # A fresh method takes over only if it does not refuse the images.
-        method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
-        with working():
-            logits = np.asarray(method(images), dtype=np.float32)
-        if request.start:
-            self._use(method, monitor)
-            self.images = 0
-        if self.thumbnails:
-            self._frame = images[-1] if images.ndim == 4 else images
-        self.images += len(logits)
-        self.unsaved += len(logits)
-        response = self._response(logits)
-        if key is not None:
-            self._responses.add(key, response)
-        return response, True
+        with self._lock:
+            if self._closed:
+                raise CameraInUse("the server was stopped before it came to this request; send it again")
+            # A fresh method takes over only if it does not refuse the images.
+            method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
+            with working():
+                logits = np.asarray(method(images), dtype=np.float32)
+            if request.start:
+                self._use(method, monitor)
+                self.images = 0
+                self._responses.clear()
+            if self.thumbnails:
+                self._frame = images[-1] if images.ndim == 4 else images
+            self.images += len(logits)
+            self.unsaved += len(logits)
+            response = self._response(logits)
+            if key is not None:
+                self._responses.add(key, response)
+            return response, True
 
     def _response(self, logits: npt.NDArray[np.float32]) -> InferResponse:
         if self.monitor is None:
@@ -202,19 +214,25 @@ class Camera:
         shadow = 0.0 if self.monitor is None or self.monitor.guarded else self.monitor.passes_per_image
         return self.method.passes_per_image + shadow
 
-    def save(self) -> None:
-        """Write everything to the folder, where there is one."""
-        if self.folder is None or (not self.unsaved and self.folder.generation):
-            return
-        files: dict[str, Callable[[Path], None]] = {"adapter": self.adapter.save, "answers": self._responses.save}
-        if self.monitor is not None:
-            files["monitor"] = self.monitor.save
-        self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
-        self.unsaved = 0
+    def save(self, patience: float = -1, *, close: bool = False) -> None:
+        """Write what is new to the folder, where there is one; then ``close`` it if nothing is to be learnt any more.
 
-    def close(self) -> None:
-        if self.folder is not None:
-            self.folder.close()
+        Where another thread is answering a request, wait, or raise after ``patience`` seconds.
+        """
+        if not self._lock.acquire(timeout=patience):
+            raise FozoError("its request is still worked on")
+        try:
+            files: dict[str, Callable[[Path], None]] = {"adapter": self.adapter.save, "answers": self._responses.save}
+            if self.monitor is not None:
+                files["monitor"] = self.monitor.save
+            if self.folder is not None and self.unsaved:
+                self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
+            self.unsaved = 0
+            self._closed |= close
+            if close and self.folder is not None:
+                self.folder.close()
+        finally:
+            self._lock.release()
 
 
 class ServedModel:
@@ -227,7 +245,10 @@ class ServedModel:
             raise FozoError(f"{config.model} does not name the size of its images; give image_size")
         # One pass finds the classes of a black box, and whether the model gives logits at all.
         engine.run(engine.check(np.zeros((1, *engine.spec.image_shape), np.float32)), taps=(Tap.LOGITS,))
-        self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch)
+        merge = is_independent(engine) if config.merge is None else config.merge
+        if not merge and config.merge is None:
+            LOG.warning("%s runs each camera alone: answers would depend on the other images of a pass", self.name)
+        self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch if merge else 1)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)
         if source is None and config.method is None:
@@ -245,12 +266,7 @@ class ServedModel:
         """Bring a camera to memory: from its folder, or new."""
         if self.folder is None:
             return Camera(name, self._create, thumbnails=self.server.thumbnails)
-        if self.folder.count >= self.server.max_known and not self.folder.has(name):
-            raise FozoError(
-                f"the server knows {self.folder.count} cameras of {self.name} already; remove folders of old ones from "
-                f"{self.folder.path}, or raise max_known"
-            )
-        folder = self.folder.open(name)
+        folder = self.folder.open(name, self.server.max_known)
         try:
             return Camera(name, self._create, folder, thumbnails=self.server.thumbnails)
         except BaseException:

@@ -37,11 +37,21 @@ class ModelConfig:
     options: Mapping[str, Value] = field(default_factory=dict)  # of the method
     shadow: float = 0.02  # fraction of the images that the plain model predicts too, where there is a monitor
     guard: bool = False  # whether the plain model predicts while the monitor says that adaptation hurts
+    merge: bool | None = None  # whether cameras share passes; by default where this changes no answer
     load: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 100 or "/" in self.name:
             raise FozoError(f"a model cannot be called {self.name[:100]!r}; give a short name without a slash")
+
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "workers": (1, 1024), "idle": (0.01, 1e9), "timeout": (0.01, 1e9), "header_timeout": (0.01, 3600),
+    "max_delay": (0, 1), "max_labels": (0, 100_000), "port": (0, 65_535), "max_connections": (1, 65_536),
+    **dict.fromkeys(("save_every", "max_cameras", "max_known", "max_queue", "max_camera_queue"), (1, 10**9)),
+    **dict.fromkeys(("max_images", "max_batch", "max_body", "max_json", "max_pixels"), (1, 1 << 40)),
+}  # fmt: skip
+"""The range of each setting that is a number."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,12 @@ class ServeConfig:
     max_queue: int = 256  # requests that wait, of all cameras
     max_camera_queue: int = 16  # requests of one camera that wait
     timeout: float = 30.0  # seconds after which a request is given up
+    header_timeout: float = 10.0  # seconds in which a connection has to send the headers of a request
+    max_connections: int = 512  # beyond, a new one takes the place of the one without a request for longest
     max_images: int = 64  # images in a request
-    max_body: int = 64 << 20  # bytes of a request
+    max_body: int = 64 << 20  # bytes of a request; three times as many of all requests are in memory at most
+    max_json: int = 4 << 20  # bytes of a request's JSON: in memory it takes up to 20 times as many
+    max_pixels: int = 1 << 25  # pixels of large pictures that are decoded at a time, over all requests
     max_delay: float = 0.002  # seconds that a pass waits for images of other cameras
     max_batch: int = 32  # images in a pass, beyond which none are added
     max_labels: int = 100  # cameras with their own metrics; the rest are called `other`
@@ -79,14 +93,13 @@ class ServeConfig:
             raise FozoError(f"the models are {', '.join(names) or 'none'}; give at least one, each with its own name")
         if self.anonymous not in ("shared", "stateless"):
             raise FozoError(f"anonymous is {self.anonymous!r}; give shared or stateless")
-        whole = ("workers", "save_every", "max_cameras", "max_known", "max_queue", "max_camera_queue", "max_images")
-        for name in (*whole, "max_body", "max_batch", "idle", "timeout"):
-            if not getattr(self, name) > 0:
-                raise FozoError(f"{name} is {getattr(self, name)}; give a number above 0")
-        if not 0 <= self.port < 1 << 16:
-            raise FozoError(f"port is {self.port}; give one from 0 to 65535")
+        for name, (low, high) in BOUNDS.items():
+            if not low <= getattr(self, name) <= high:
+                raise FozoError(f"{name} is {getattr(self, name)}; give a number from {low} to {high}")
         if self.token is not None and not self.token.strip():
             raise FozoError("the token is empty; write one into its file")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
+            raise FozoError("the token has characters that a header cannot hold; use printable ASCII only")
         if (self.certificate is None) != (self.key is None):
             raise FozoError("TLS needs a certificate and its key; give both")
 

@@ -8,9 +8,10 @@ images under different moves go through the blocks side by side.
 * Otherwise it begins ``max_delay`` after the first call came.
 * While a pass is under way, the next one gathers.
 
-Calls that cannot be merged (prompts, or several candidates) run alone, in their turn. If a merged pass fails, its calls
-run one by one. If all of these succeed, memory may be short: for :data:`RETRY_AFTER` seconds passes have half as many
-images.
+A model whose answer to an image depends on the other images of its batch (:func:`is_independent`) is not merged unless
+an operator asks for it. Calls that cannot be merged (prompts, or several candidates) run alone, in their turn. If a
+merged pass fails, its calls run one by one. If all of these succeed, memory may be short: for :data:`RETRY_AFTER`
+seconds passes have half as many images.
 """
 
 from __future__ import annotations
@@ -181,6 +182,24 @@ class MergingEngine:
         result = self.engine.run(group[0].batch.with_images(images), knobs, group[0].taps)
         for call, count, end in zip(group, counts, np.cumsum(counts), strict=True):
             call.result = {tap: array[:, end - count : end] for tap, array in result.items()}
+
+
+def is_independent(engine: Engine) -> bool:
+    """Whether an image's logits are the same beside a gray and beside a harsh image.
+
+    Batches of one size go through the same kernels, so only what is estimated from a whole batch can differ: the ranges
+    of dynamic quantisation (``DynamicQuantizeLinear`` in ONNX).
+    """
+    spec, numbers = engine.spec, np.random.default_rng(0)
+    mean, std = (np.reshape(each, (-1, 1, 1)) for each in spec.normalisation or (0.0, 1.0))
+    gray = numbers.uniform(0.4, 0.6, (2, *spec.image_shape))
+    harsh = np.stack([gray[0], numbers.integers(0, 2, spec.image_shape)])
+    batches = [engine.check(((pixels - mean) / std).astype(np.float32)) for pixels in (gray, harsh)]
+    try:
+        one, other = (engine.run(batch)[Tap.LOGITS][0, 0] for batch in batches)
+    except Exception:  # it takes one image at a time
+        return False
+    return bool(np.abs(one - other).max() <= 1e-4 * max(1.0, np.abs(one).max()))
 
 
 def merge_knobs(knobs: Sequence[Knobs], counts: Sequence[int]) -> Knobs:

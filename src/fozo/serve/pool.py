@@ -7,30 +7,35 @@ than the model works is refused at once. An idle camera is saved and leaves the 
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
 from fozo.serve.protocol import InferRequest, Limits, write_response
-from fozo.serve.store import CameraInUse
+from fozo.serve.store import CameraInUse, TooManyCameras
 
 LOG = logging.getLogger("fozo.serve")
+STOPPED = "the server is being stopped; try again in a while"
+PATIENCE = 8.0  # seconds that requests under way may take when the server is stopped
 Body = tuple[bytes, int | None]  # A response as it is sent, and the length of its JSON if tensors follow it
 
 
 class TooBusy(FozoError):
-    """A queue is full: the client should try again in a while."""
+    """The client should try again: in a while, or once an operator has acted if ``retry`` is false."""
 
-    def __init__(self, sentence: str, code: int) -> None:
+    def __init__(self, sentence: str, code: int, *, retry: bool = True) -> None:
         super().__init__(sentence)
-        self.code = code
+        self.code, self.retry = code, retry
 
 
 @dataclass
@@ -62,13 +67,14 @@ class Pool:
         on_evict: Callable[[ServedModel, str], None],
     ) -> None:
         self.config, self._on_response, self._on_evict = config, on_response, on_evict
-        self.limits = Limits(images=config.max_images)
+        self.limits = Limits.of(config)
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
         self._changed, self._idle = threading.Condition(lock), threading.Condition(lock)
         self.queued = 0  # requests that wait or are worked on
-        self._closing, self._stop = False, threading.Event()
+        self._closing, self._ended, self._stop = False, False, threading.Event()
+        self._evicted = False  # whether a camera has left the memory since it was trimmed
         self._threads = [
             threading.Thread(target=self._work, name=f"fozo-serve-{i}", daemon=True) for i in range(config.workers)
         ]
@@ -87,7 +93,7 @@ class Pool:
         stateless = not request.camera and self.config.anonymous == "stateless"
         with self._changed:
             if self._closing:
-                raise TooBusy("the server is being stopped; try again in a while", 503)
+                raise TooBusy(STOPPED, 503)
             if self.queued >= self.config.max_queue:
                 raise TooBusy(f"{self.queued} requests are waiting already; try again in a while", 503)
             key = (model.name, request.camera)
@@ -140,13 +146,17 @@ class Pool:
     def _handle(self, slot: _Slot, request: InferRequest, future: Future[Body]) -> None:
         """Answer a request; then save or evict its camera where that is due."""
         try:
-            if slot.camera is None:
+            if slot.camera is None and not self._ended:
                 slot.camera = self._open(slot)
                 self._limit_cameras()
+            if slot.camera is None or self._ended:  # again: a camera that close() did not see learns nothing
+                raise TooBusy(STOPPED, 503)
             camera = slot.camera
             response, new = camera.answer(request, self.limits, slot.model.engine.caller)
             body = write_response(response, request, slot.model.spec, slot.model.name)
         except BaseException as error:
+            if not slot.stateless and slot.camera is not None and not slot.camera.images:
+                self._evict(slot)  # it has learnt nothing, and takes no place
             future.set_exception(error)
             return
         finally:
@@ -159,13 +169,13 @@ class Pool:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
         camera.adapter.release()
-        future.set_result(body)
-        if slot.stateless:
-            return
-        if request.end:
-            self._evict(slot)
-        elif camera.unsaved >= self.config.save_every:
-            self._save(camera)
+        try:  # before the response, too: fewer images than `save_every` are answered and not saved
+            if request.end and not slot.stateless:
+                self._evict(slot)
+            elif camera.unsaved >= self.config.save_every and not slot.stateless:
+                self._save(camera)
+        finally:
+            future.set_result(body)
 
     def _open(self, slot: _Slot) -> Camera:
         """Bring a camera to memory; if that fails, it is not the client's fault."""
@@ -173,31 +183,39 @@ class Pool:
             return slot.model.stateless() if slot.stateless else slot.model.open(slot.name)
         except CameraInUse:
             raise
-        except FozoError as error:  # the disk is full, or there are too many cameras
-            raise TooBusy(str(error), 503) from error
+        except FozoError as error:  # the disk is full or cannot be read now, or there are too many cameras
+            raise TooBusy(str(error), 503, retry=not isinstance(error, TooManyCameras)) from error
 
-    def _save(self, camera: Camera) -> bool:
+    def _save(self, camera: Camera, patience: float = -1, *, close: bool = False) -> bool:
         try:
-            camera.save()
+            camera.save(patience, close=close)
             return True
-        except Exception:  # e.g. a full disk: predictions continue, and the next save may succeed
-            LOG.exception("the camera %r could not be saved", camera.name)
+        except Exception as error:  # e.g. a full disk: predictions continue, and the next save may succeed
+            own = None if isinstance(error, FozoError) else error  # a traceback is for faults of fozo's own
+            LOG.error("the camera %r could not be saved: %s", camera.name, error, exc_info=own)
             camera.unsaved = 1  # not to try again with every request
             return False
 
-    def _evict(self, slot: _Slot) -> None:
+    def _evict(self, slot: _Slot, patience: float = -1) -> bool:
         """Save a camera and drop it from memory, if that succeeds; the slot has to be busy."""
-        camera = slot.camera
-        if camera is None or (not self._save(camera) and not self._closing):
-            return
-        slot.camera = None
-        camera.close()
+        if slot.camera is None or not self._save(slot.camera, patience, close=True):
+            return False
+        slot.camera, self._evicted = None, True
         self._on_evict(slot.model, slot.name)
+        return True
 
     def _evict_all(self, slots: Iterable[_Slot]) -> None:
         for slot in slots:
             self._evict(slot)
             self._release(slot)
+
+    def _take_idle(self, before: float = math.inf) -> list[_Slot]:
+        """Take the cameras that nobody works on and that were last used ``before``: until they are released."""
+        with self._changed:
+            idle = [s for s in self._slots.values() if s.camera is not None and not s.busy and s.used < before]
+            for slot in idle:
+                slot.busy = True
+        return idle
 
     def _limit_cameras(self) -> None:
         """If there are too many cameras in memory, evict the one that was idle for longest."""
@@ -221,21 +239,40 @@ class Pool:
 
     def _evict_idle(self) -> None:
         while not self._stop.wait(min(self.config.idle / 4, 5.0)):
-            with self._changed:
-                before = time.monotonic() - self.config.idle
-                idle = [s for s in self._slots.values() if s.camera is not None and not s.busy and s.used < before]
-                for slot in idle:
-                    slot.busy = True
-            self._evict_all(idle)
+            self._evict_all(self._take_idle(time.monotonic() - self.config.idle))
+            if self._evicted:
+                self._evicted = False
+                trim_memory()
 
-    def close(self) -> None:
-        """Finish what is queued, stop the threads, and save all cameras."""
+    def save_idle(self) -> None:
+        """Save the cameras that nobody works on; they stay in memory."""
+        for slot in self._take_idle():
+            if slot.camera is not None:
+                self._save(slot.camera)
+            self._release(slot)
+
+    def close(self, patience: float = PATIENCE) -> tuple[int, list[str]]:
+        """Save all cameras and stop the threads: how many cameras were saved, and the names of those that were not.
+
+        What is queued is finished, but not what takes longer than ``patience`` seconds. A request that is still being
+        decoded then is refused; only a camera whose model does not answer cannot be saved.
+        """
+        deadline = time.monotonic() + patience
         with self._changed:
             self._closing = True
             self._stop.set()
             self._changed.notify_all()
+        self.save_idle()
         for thread in self._threads:
-            thread.join()
-        for slot in list(self._slots.values()):
-            self._evict(slot)
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._ended = True
+        loaded = [slot for slot in list(self._slots.values()) if slot.camera is not None]
+        unsaved = [slot.name for slot in loaded if not self._evict(slot, 0.1)]
         self._slots.clear()
+        return len(loaded) - len(unsaved), unsaved
+
+
+def trim_memory() -> None:
+    """Give what cameras have freed back to the system, where the C library can: it keeps it otherwise."""
+    with suppress(OSError, AttributeError, TypeError):  # macOS has no such function, Windows no such library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -12,8 +12,8 @@ datatype   shape                                     read as
 ``BYTES``  ``[B]``                                   JPEG or PNG files (in JSON: in base64)
 =========  ========================================  ===========================================================
 
-Bodies are not trusted: sizes are multiplied and compared with the body's length before anything is allocated, and
-pictures are checked by their headers before a pixel is decoded.
+Bodies are not trusted: sizes are multiplied and compared with the body's length before anything is allocated, JSON is
+bounded in bytes and in lists, and pictures are checked by their headers and markers before a pixel is decoded.
 """
 
 from __future__ import annotations
@@ -24,18 +24,24 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
 from fozo.data.images import header_size, read_image
-from fozo.data.inputs import sized_pixels
+from fozo.data.inputs import channels_last, sized_pixels
 from fozo.errors import FozoError
 from fozo.io import parse_json
+from fozo.serve.limits import MAX_SCANS, SMALL_PICTURE, PixelBudget, Refused, count_scans
 from fozo.types import Spec
+
+if TYPE_CHECKING:
+    from fozo.serve.config import ServeConfig
 
 IMAGES = "images"  # name of the input
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
@@ -47,6 +53,7 @@ HEADER_LENGTH = "inference-header-content-length"  # header with the length of a
 SEQUENCE_HEADER = "x-sequence-id"  # header that names the camera where the body does not: proxies can route by it
 MAX_ID_LENGTH = 256
 MAX_SEQUENCE_NUMBER = 2**64 - 1
+MAX_LISTS = 1 << 18  # lists and objects in a request's JSON: an empty one takes 3 bytes there, and 80 in memory
 TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
 KINDS: dict[type, str] = {dict: "a JSON object", bool: "true or false"}
 T = TypeVar("T")
@@ -55,10 +62,16 @@ Tensor = npt.NDArray[np.generic] | tuple[bytes, ...]  # numbers, or encoded pict
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a request."""
+    """Limits of a request, and what all requests share."""
 
     images: int = 64
     pixels: int = 1 << 26  # in all of its images together, before they are resized
+    json: int = 4 << 20  # bytes of its JSON
+    budget: PixelBudget = field(default_factory=PixelBudget)
+
+    @classmethod
+    def of(cls, config: ServeConfig) -> Limits:
+        return cls(config.max_images, json=config.max_json, budget=PixelBudget(config.max_pixels, config.workers))
 
 
 @dataclass(frozen=True)
@@ -73,32 +86,50 @@ class InferRequest:
     reported: frozenset[str]  # of :data:`MONITORED`: what the response's parameters report
     tensor: Tensor
 
+    def drop(self) -> None:
+        """Free the memory of a request that nobody waits for; its queue may hold it for a while."""
+        object.__setattr__(self, "tensor", ())
+
     def images(self, spec: Spec, limits: Limits) -> npt.NDArray[np.generic]:
         """Decode the images for an adapter; pictures are resized to the model's size."""
         if isinstance(self.tensor, np.ndarray):
-            return self.tensor
-        left = limits.pixels
+            pixels = math.prod(self.tensor.shape[-3:]) // spec.channels
+            if self.tensor.dtype != np.uint8 or pixels <= SMALL_PICTURE:
+                return self.tensor
+            with limits.budget.take(pixels):
+                images = channels_last(self.tensor.astype(np.uint8, copy=False), spec)
+                return np.concatenate([sized_pixels([image], spec) for image in images])
+        left, work, largest = limits.pixels, MAX_SCANS * limits.pixels, 0
         for number, picture in enumerate(self.tensor):
             height, width = header_size(picture, f"picture {number} of the request")
-            left -= height * width
+            pixels = height * width
+            left, largest = left - pixels, max(largest, pixels)
             if left < 0:
-                raise FozoError(f"the request's pictures have more than {limits.pixels} pixels in all; send fewer")
-        pictures = [read_image(data, f"picture {i} of the request") for i, data in enumerate(self.tensor)]
-        return sized_pixels(pictures, spec)
+                raise Refused(f"the request's pictures have more than {limits.pixels} pixels in all; send fewer", 413)
+            work -= pixels * count_scans(picture)
+            if work < 0:
+                raise FozoError(f"picture {number} has too many scans for {width}x{height} px; send a baseline JPEG")
+        with limits.budget.take(largest):  # one picture is in memory at a time
+            decoded = (read_image(data, f"picture {i} of the request") for i, data in enumerate(self.tensor))
+            return np.concatenate([sized_pixels([picture], spec) for picture in decoded])
 
 
-def picture_request(body: bytes, query: Mapping[str, str]) -> InferRequest:
+def picture_request(body: bytes, query: bytes) -> InferRequest:
     """Make a request of a body that is one picture; its parameters are in the query, and the response is JSON."""
     known = ("id", "sequence_id", *SEQUENCE, *MONITORED)
     parameters: dict[str, object] = {}
-    for name, value in query.items():
-        if name not in known:
-            raise FozoError(f"the query has {name[:40]!r}, which is unknown; it may have {', '.join(known)}")
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=len(known))
+    except ValueError as error:  # also of what is not UTF-8
+        raise FozoError(f"the query cannot be read ({str(error)[:100]}); percent-encode its texts in UTF-8") from error
+    for name, value in pairs:
+        if name not in known or name in parameters:
+            raise FozoError(f"the query has {name[:40]!r}, unknown or twice; it may have {', '.join(known)}, each once")
         parameters[name] = {"true": True, "false": False}.get(value, value) if name in known[2:] else value
     return _request(parameters.get("id", ""), parameters, _read_outputs(None, False), (body,))
 
 
-def read_request(body: bytes, header_length: str | None, limits: Limits) -> InferRequest:
+def read_request(body: bytes | bytearray, header_length: str | None, limits: Limits) -> InferRequest:
     """Parse a body of JSON, or of JSON and tensors where ``header_length`` is the length of the JSON."""
     length = len(body)
     if header_length is not None:
@@ -109,15 +140,20 @@ def read_request(body: bytes, header_length: str | None, limits: Limits) -> Infe
                 f"{length} at most"
             )
         length = int(header_length)
+    if length > limits.json:
+        raise Refused(f"the JSON is longer than {limits.json} bytes; send tensors as binary data, or fewer images", 413)
+    text = bytes(body[:length])
+    if text.count(b"[") + text.count(b"{") > MAX_LISTS:  # what they take in memory is 25 times their text
+        raise FozoError(f"the JSON has more than {MAX_LISTS} lists; send data as one flat list, or as binary data")
     try:
-        payload = parse_json(body[:length])
+        payload = parse_json(text)
     except ValueError as error:
         raise FozoError(f"the request is not readable JSON ({str(error)[:100]}); send an inference request") from error
     parameters = _typed(payload.get("parameters", {}), dict, "parameters")
     inputs = payload.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
         raise FozoError(f"the request should have a list of one input, called {IMAGES!r}")
-    tensor = _read_tensor(_typed(inputs[0], dict, "input"), memoryview(body)[length:], limits)
+    tensor = _read_tensor(_typed(inputs[0], dict, "input"), memoryview(body).toreadonly()[length:], limits)
     binary = _typed(parameters.get("binary_data_output", False), bool, "binary_data_output")
     outputs = _read_outputs(payload.get("outputs"), binary)
     return _request(payload.get("id", ""), parameters, outputs, tensor)
@@ -148,11 +184,11 @@ def _text(value: object, what: str) -> str:
 
 
 def read_sequence_id(value: object) -> str:
-    """Read a sequence's id: 7 and "7" are the same camera; 0 and "" are none."""
+    """Read a sequence's id: 7 and "7" are the same camera; 0, "0" and "" are none."""
     if type(value) is int and 0 <= value <= MAX_SEQUENCE_NUMBER:
-        return str(value) if value else ""
+        value = str(value)
     if isinstance(value, str):
-        return _text(value, "sequence_id")
+        return "" if value == "0" else _text(value, "sequence_id")
     raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {MAX_SEQUENCE_NUMBER}")
 
 
@@ -237,17 +273,30 @@ def _from_json(data: object, datatype: str, shape: list[int]) -> Tensor:
             return tuple(base64.b64decode(text, validate=True) for text in data)
         except (binascii.Error, ValueError) as error:
             raise FozoError(f"a picture is not in base64 ({error}); encode it, or send it as binary data") from error
-    try:
-        array = np.asarray(data)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise FozoError("the input's data are not numbers, or lists of differing lengths; send an array") from error
-    if array.dtype.kind not in ("iuf" if datatype == "FP32" else "iu") or array.size != math.prod(shape):
+    array = _numbers(data, (int, float) if datatype == "FP32" else (int,))
+    if array is None or array.size != math.prod(shape):
         raise FozoError(f"the input's data are not {math.prod(shape)} numbers of {datatype}, as its shape {shape} says")
     if datatype == "UINT8" and (array.min() < 0 or array.max() > 255):
         raise FozoError("the input's data are not within 0 to 255; UINT8 needs that")
     with np.errstate(over="ignore"):  # infinite ones are refused with the images
         numbers: npt.NDArray[np.generic] = array.astype(TYPES[datatype]).reshape(shape)
     return numbers
+
+
+def _numbers(data: list[Any], types: tuple[type, ...]) -> npt.NDArray[np.float64] | None:
+    """Make an array of a flat list, or of nested lists of one length each; NumPy sees numbers only."""
+    for _ in range(4):
+        if list not in (kinds := set(map(type, data))):
+            break
+        if len(kinds) > 1 or len(set(map(len, data))) > 1:
+            return None
+        data = list(chain.from_iterable(data))
+    if not kinds.issubset(types):
+        return None
+    try:
+        return np.array(data, dtype=np.float64)
+    except OverflowError:  # an integer beyond all floats
+        return None
 
 
 ALIBI = ("is_drift", "distance", "threshold", "p_val")  # Alibi Detect's names

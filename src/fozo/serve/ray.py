@@ -135,8 +135,8 @@ class Replica(InferenceServer):
         """Answer a request that another replica has parsed: the body, or status, sentence and headers of a refusal."""
         try:
             return await self.predict(None, self.models[model], request), None
-        except (FozoError, HTTPException) as error:
-            known = refusal(error) if isinstance(error, FozoError) else error
+        except (FozoError, MemoryError, HTTPException) as error:
+            known = error if isinstance(error, HTTPException) else refusal(error)
             return None, (known.status_code, known.detail, known.headers)
 
     async def release(self, model: str, camera: str) -> None:

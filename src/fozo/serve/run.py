@@ -2,39 +2,97 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import logging
 import signal
 import socket
+import ssl
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fozo.errors import FozoError
 from fozo.serve.app import create_app
+from fozo.serve.limits import LogLimit
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from fozo.serve.board import CameraBoard
     from fozo.serve.config import ServeConfig
 
 KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send a frame a minute
-PATIENCE = 30  # seconds that connections may take to end at shutdown
+PATIENCE = 15  # seconds that connections may take to end at shutdown
+BACKLOG = 128  # connections that wait to be accepted; where descriptors run short, asyncio logs as many errors a second
+LOG_LIMIT = LogLimit()
+M_MMAP_THRESHOLD = -3  # of malloc.h: bytes from which memory is returned to the system at once
 
 
-class _UvicornServer(uvicorn.Server):
-    """Calls ``ready`` when it takes requests, and ends the board's streams before it stops."""
+class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's connection. If there are too many, one without a request is given up, best one that never had any."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], board: CameraBoard | None) -> None:
-        super().__init__(config)
-        self.ready, self.board = ready, board
+    @property
+    def waiting(self) -> bool:
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether uvicorn waits without a limit: for the rest of headers, or for the client to read a response."""
+        return self.waiting and (self.timeout_keep_alive_task is None or self.transport.is_closing())
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.made = self.loop.time()
+        alive = [each for each in self.connections if not each.transport.is_closing()]
+        if len(alive) > self.most:
+            waiting = (each for each in alive if each.waiting)
+            min(waiting, key=lambda each: (each.cycle is not None, each.made), default=self).transport.abort()
+
+
+class FrontServer(uvicorn.Server):
+    """Calls ``ready`` when it takes requests, gives up stalled connections, and ends the board's streams at the end."""
+
+    def __init__(
+        self, app: Starlette, config: ServeConfig, ready: Callable[[], None], board: CameraBoard | None = None
+    ) -> None:
+        protocol: Any = type("LimitedConnection", (Connection,), {"most": config.max_connections})
+        options = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, lifespan="on", ws="none", http=protocol,
+            timeout_graceful_shutdown=PATIENCE, timeout_keep_alive=KEEP_ALIVE, ssl_certfile=config.certificate,
+            ssl_keyfile=config.key, backlog=BACKLOG,
+        )  # fmt: skip
+        for name in ("asyncio", "uvicorn.error", "fozo.serve"):
+            logging.getLogger(name).addFilter(LOG_LIMIT)
+        super().__init__(options)
+        self.ready, self.board, self.header_timeout = ready, board, config.header_timeout
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._watch = asyncio.create_task(self._give_up_stalled())
         self.ready()
 
+    async def _give_up_stalled(self) -> None:
+        since = dict[Any, float]()
+        while True:
+            await asyncio.sleep(min(1.0, self.header_timeout / 2))
+            now, connections = time.monotonic(), list[Any](self.server_state.connections)
+            since = {each: since.get(each, now) for each in connections if each.stalled}
+            for connection, start in since.items():
+                if now - start >= self.header_timeout:
+                    connection.transport.abort()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._watch.cancel()
         if self.board is not None:
             self.board.close()  # uvicorn waits for connections to end, and those of open pages stay open
+        app: Any = self.config.app
+        if (pool := app.state.server.pool) is not None:
+            await asyncio.to_thread(pool.save_idle)  # at once: connections may take long, and be killed
         await super().shutdown(sockets)
 
 
@@ -42,6 +100,17 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C: then finish what is under way, save all cameras, and return."""
     logging.basicConfig(level=logging.WARNING, format="fozo: %(message)s")  # unless the program has done so
     logging.getLogger("fozo.monitor").setLevel(logging.ERROR)  # the pool logs events, with the camera's name
+    if config.certificate is not None:
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(config.certificate, config.key, password="")  # instead of asking for one
+        except OSError as error:
+            files = f"the certificate {config.certificate} with the key {config.key}"
+            raise FozoError(f"cannot use {files} ({error.strerror or error}); give PEM files of one pair") from error
+    with suppress(
+        Exception
+    ):  # only glibc has it; without it, its threads keep what large pictures took: 1.2 GiB of 0.4
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 4 << 20)
     app = create_app(config, board)
     listener = _listen(config.host, config.port)
     host, port = listener.getsockname()[:2]
@@ -52,20 +121,18 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
         name = f"[{host}]" if ":" in host else host
         print(f"fozo: serving {models} at {scheme}://{name}:{port}", flush=True)
 
-    options = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="on", ws="none",
-        timeout_graceful_shutdown=PATIENCE, timeout_keep_alive=KEEP_ALIVE, ssl_certfile=config.certificate,
-        ssl_keyfile=config.key,
-    )  # fmt: skip
     # Once done, uvicorn raises the signal that stopped it again, for the handlers that were there before.
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        _UvicornServer(options, announce, board).run([listener])
+        FrontServer(app, config, announce, board).run([listener])
     finally:
         listener.close()
         for each, handler in before.items():
             signal.signal(each, handler)
         app.state.server.stop()
+    if lost := app.state.server.unsaved:
+        names = ", ".join(map(repr, lost[:5]))
+        raise FozoError(f"{len(lost)} of the cameras could not be saved ({names}); the log says why")
 
 
 def _listen(host: str, port: int) -> socket.socket:

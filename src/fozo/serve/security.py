@@ -23,9 +23,10 @@ PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 class AccessPolicy:
     """Passes on requests that show the token, where there is one, and that no foreign web page sends.
 
-    A browser sends requests on behalf of any page, also to a server on its own machine, and names the page's site in
-    ``Origin``. After DNS rebinding that site's name resolves to this server, so ``Host`` is checked as well: addresses
-    (which cannot be rebound), ``localhost``, and ``hosts`` are allowed; ``*`` allows all.
+    A browser sends requests on behalf of any page, also to a server on its own machine. It names the page's site in
+    ``Origin``; where it does not, as for pictures, ``Sec-Fetch-Site`` says that it is another one. After DNS
+    rebinding that site's name resolves to this server, so ``Host`` is checked as well: addresses (which cannot be
+    rebound), ``localhost``, and ``hosts`` are allowed; ``*`` allows all. Only HTTP/1.0 may leave it out.
 
     Clients that know only passwords may send the token as one, with any user name.
     """
@@ -39,11 +40,12 @@ class AccessPolicy:
         await (self.app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
-        host = headers.get("host", "")
-        if not self._is_allowed(host):
+        host = headers.get("host")
+        if host is not None and not self._is_allowed(host):
             sentence = f"this server does not answer for the host {host[:100]!r}; name it in allowed_hosts"
             return JSONResponse({"error": sentence}, 421, CLOSE)
-        if "origin" in headers and headers["origin"].partition("://")[2] != host:
+        foreign = "origin" in headers and headers["origin"].partition("://")[2] != host
+        if foreign or (path not in PUBLIC and headers.get("sec-fetch-site", "none") not in ("none", "same-origin")):
             return JSONResponse({"error": "requests of other sites' pages are refused"}, 403, CLOSE)
         if self.token is None or path in PUBLIC or self._has_token(headers.get("authorization", ""), self.token):
             return None
@@ -54,7 +56,7 @@ class AccessPolicy:
     def _is_allowed(self, host: str) -> bool:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         name = name.lower().rstrip(".")
-        if not host or name in self.hosts or name.endswith(".localhost") or "*" in self.hosts:
+        if name in self.hosts or name.endswith(".localhost") or "*" in self.hosts:
             return True
         try:
             ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))

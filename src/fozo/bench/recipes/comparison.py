@@ -51,7 +51,7 @@ RIVALS = Recipe(  # 100 minutes
 QUICK_PLAN = StreamPlan(kinds=(*FAMILIES[:3], "contrast"), severity=3, images=128, batch_size=32)
 QUICK = Recipe(  # 15 minutes, without CAZO, whose 41 passes take longer than all the others together
     name="quick",
-    title="A quick look: fourteen methods, four corruptions, 128 images each, level 3",
+    title="A quick look: the cheaper methods on four corruptions",
     cost="11,200 passes",
     calibration=256,
     rows=grid({label: method for label, method in METHODS.items() if label != "CAZO"}, {AVERAGE: QUICK_PLAN}),
@@ -87,9 +87,8 @@ BATCHES = Recipe(  # an hour; PEA at B = 1 may end because its logits are not fi
     ),
 )
 
-MORE = (2, 4, 8, 28)
+MORE = (2, 4, 8, 28)  # passes of the methods whose passes can be chosen
 PASSES = {"FOA": MORE, "ZOA": MORE, "FOZO": MORE, "Align": (1, *MORE), "PEA": (2, 4, 8), "CAZO": (3, 9, 41)}
-"""Passes of the methods whose passes can be chosen."""
 
 
 def _passes(name: str, n: int) -> Experiment:

@@ -18,8 +18,7 @@ from fozo.bench.report.render import draw
 SIDE = 1000  # both sides of a drawing, in its own units
 POINTS = 240  # a curve is thinned to this many points: more cannot be seen
 LONG = 12  # rows above which a forest stands beside two other charts
-FEW_NAMES, SOME_NAMES = 4, 8
-"""Names that fit side by side below a chart on a phone, and on a wide screen; more are turned upright."""
+FEW_NAMES, SOME_NAMES = 4, 8  # that fit side by side below a chart on a phone, and on a wide screen
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,11 @@ class Series:
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: int  # its index into :data:`fozo.bench.report.colours.PALETTE`
+    colour: int  # its index into :data:`fozo.bench.report.render.PALETTE`
     dashed: bool = False
     faint: bool = False  # drawn behind the others
     low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    """Ends of the intervals, where it has some: a band, or whiskers where the points are marked."""
+    high: Sequence[float] = ()  # ends of the intervals, where it has some: a band, or whiskers where points are marked
 
     @property
     def style(self) -> str:

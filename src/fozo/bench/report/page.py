@@ -1,25 +1,36 @@
-"""The report of ``fozo bench``: one page, and the same tables as Markdown, CSV and LaTeX."""
+"""The report of ``fozo bench``: one page, and the same tables as Markdown, CSV and LaTeX.
+
+It shows images only where the reader names a folder of them.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from markupsafe import Markup
+from PIL import Image
 
 from fozo.bench.gains import BASE, Gained, over_base
 from fozo.bench.plan import AVERAGE
-from fozo.bench.report import colours
-from fozo.bench.report.conclusions import conclusions
-from fozo.bench.report.figures import charts
-from fozo.bench.report.pictures import corrupted_pictures
-from fozo.bench.report.render import render, write_page
-from fozo.bench.report.tables import Cell, Table, comma_separated, number, table_of
+from fozo.bench.report.figures import charts, conclusions
+from fozo.bench.report.render import assign_colours, render, write_page
+from fozo.bench.report.tables import Cell, Table, comma_separated, full_name, number, table_of
 from fozo.bench.store import Group, collect, stores
+from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt
+from fozo.data.images import Pixels
+from fozo.data.sets import open_images
+from fozo.data.sources import prepare
+from fozo.errors import FozoError
 from fozo.io import check_output
 
+SIDE = 224  # pixels at which an image is corrupted: what ImageNet's models read
+THUMBNAIL = 128  # pixels of a picture on the page
 COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
 
 
@@ -48,7 +59,7 @@ def write_report(root: Path, out: Path, images: Path | None = None) -> tuple[lis
 
 def chapters(groups: Mapping[str, Group]) -> list[Chapter]:
     """Compare the rows of groups by id; a method has the same colour in all of them."""
-    places = colours.assign(label for group in groups.values() for label in group.labels)
+    places = assign_colours(label for group in groups.values() for label in group.labels)
     gained = {id: over_base(group) for id, group in groups.items()}
     return [Chapter(id, each, gained[id], table_of(each, gained[id]), places) for id, each in groups.items()]
 
@@ -63,8 +74,7 @@ class Chapter:
     table: Table
     colours: Mapping[str, int]
     base: ClassVar[str] = BASE
-    PAPERS_MODEL: ClassVar[str] = "vit_base_patch16_224"
-    """Other models' numbers are shown beside the paper's, but not compared with them."""
+    PAPERS_MODEL: ClassVar[str] = "vit_base_patch16_224"  # numbers of others are not compared with the paper's
 
     @property
     def parts(self) -> list[tuple[str, str, Sequence[Markup]]]:
@@ -115,3 +125,35 @@ class Chapter:
                 if value and value not in found.setdefault(name, []):
                     found[name].append(value)
         return found
+
+
+def picture(pixels: Pixels, words: str, *, exact: bool = False) -> Markup:
+    """Make an ``img`` of ``uint8 [height, width, channels]``; ``exact`` keeps every pixel, for small ones."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    stream = io.BytesIO()
+    if exact:
+        image.save(stream, "PNG", optimize=True)
+    else:
+        image.thumbnail((THUMBNAIL, THUMBNAIL))
+        image.save(stream, "JPEG", quality=80)
+    data = base64.b64encode(stream.getvalue()).decode()
+    kind, style = ("png", "exact") if exact else ("jpeg", "")
+    return Markup('<img class="{}" alt="{}" src="data:image/{};base64,{}">').format(style, words, kind, data)
+
+
+def corrupted_pictures(images: Path, groups: Sequence[Group]) -> tuple[list[tuple[str, Markup]], int | None]:
+    """Show the first of some clean images under each corruption of the runs; also their severity, where it is one."""
+    found = open_images(images)
+    if found.corrupted:
+        raise FozoError(f"{images} holds corrupted images; give clean ones, which the page then shows corrupted")
+    domains = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.measures.domains))
+    pairs = [(name, *name.partition("/")[::2]) for name in domains]
+    known = [(name, kind, int(level)) for name, kind, level in pairs if kind in (*KINDS, *EXTRA_KINDS) and level]
+    levels = {level for _, _, level in known}
+    usual = min(levels) if len(levels) == 1 else None
+    clean = prepare(found, found.read(0), (SIDE, SIDE), 3)
+    made = [("Clean", picture(clean, "Clean"))]
+    for name, kind, level in sorted(known, key=lambda one: (one[2], domains.index(one[0]))):
+        pixels = corrupt(np.ascontiguousarray(clean), kind, level, 0, image_id=found.samples[0].path)
+        made.append((full_name(name, usual), picture(pixels, full_name(name, usual))))
+    return made, usual

@@ -19,13 +19,11 @@ from fozo.monitor.quality import STATISTICS
 
 MAX_LINE = 1 << 20  # bytes of a line
 MAX_LINES = 200_000  # lines of a file: at 8 images a batch, more than a million images
-DRAWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blockiness")
-"""Image-quality statistics that are drawn."""
+DRAWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blockiness")  # of image quality
 FORMER_KEYS = {
     "looks": "quality",
     **{f"accuracy_kept{end}": f"relative_accuracy{end}" for end in ("", "_low", "_high")},
-}
-"""Keys that older events files have."""
+}  # Keys that older events files have
 THUMBNAILS = ("camera", "equalised")  # pictures that an event may have: what the camera saw, and what the model read
 
 

@@ -100,8 +100,8 @@ def _recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
         return _recognise(tree.below(folders[0]), own_classes)
     if not any(map(any, inside)):
         expected = "class/image or kind/severity/class/image, kind.npy with labels.npy, or .tar files"
-        found = f"{len(files)} images and the folders {some(folders)}"
-        raise FozoError(f"{root} is not an image set: expected {expected}, but found {found}")
+        found = f"{len(files)} images and {f'the folders {some(folders)}' if folders else 'no folders'}"
+        raise FozoError(f"{root} is not a set of labelled images: expected {expected}, but found {found}")
     return tree, "folder" if own_classes else _name_of_classes(root, folders, inside)
 
 

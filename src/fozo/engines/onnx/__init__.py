@@ -1,5 +1,4 @@
 """Models as ONNX files whose inputs are the knobs and whose outputs are the taps, and the runtimes that run them.
 
-``schema`` is what writer and runner agree on; ``builder``, ``vit`` and ``export`` write; ``engine`` is what all
-runtimes share, ``ort`` and ``openvino`` are two of them.
+``schema`` is what writer and runner agree on; ``vit`` and ``export`` write; ``engine`` is what all ``runtimes`` share.
 """

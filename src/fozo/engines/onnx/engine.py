@@ -23,27 +23,13 @@ from fozo.core.normalisation import check_images
 from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
-from fozo.types import (
-    NO_KNOBS,
-    Affine,
-    Batch,
-    Floats,
-    Images,
-    Knobs,
-    Move,
-    Spec,
-    Tap,
-    Taps,
-    Threads,
-    engine_repr,
-)
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Float32 = npt.NDArray[np.float32]
-Execute: TypeAlias = Callable[[Sequence[str], dict[str, Float32]], list[Float32]]
-"""Runs the graph once: names of outputs, and inputs by name, to those outputs."""
+Execute: TypeAlias = Callable[[Sequence[str], dict[str, Float32]], list[Float32]]  # names of outputs, inputs by name
 WHOLE = slice(None)
 CALL_TOKENS = 800
 """How many tokens go through the blocks in one call: half of what the torch engine takes at a time is as fast, and the

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.engines.onnx.engine import model_path, thread_count
-from fozo.engines.onnx.ort import open_session
+from fozo.engines.onnx.runtimes import open_session
 from fozo.engines.onnx.schema import graph_hash, hash_file
 from fozo.errors import FozoError
 from fozo.io import open_regular
@@ -29,10 +29,7 @@ class ForeignGraph:
     """Calls a file with ONNX Runtime. One output is returned as an array, several as a dictionary by name."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        image_size: tuple[int, int] | None = None,
-        threads: int | None = None,
+        self, path: str | os.PathLike[str], image_size: tuple[int, int] | None = None, threads: int | None = None
     ) -> None:
         """Open a file. ``image_size`` is the user's, which must not contradict the file's own."""
         self.path = model_path(path)

@@ -22,18 +22,15 @@ METADATA = "fozo"  # the key of the model's metadata that holds the JSON
 PRODUCER = "fozo"  # what fozo export calls itself in a file
 
 IMAGES, PROMPTS = "images", "prompts"
-MOVES = ("cls_scale", "cls_shift", "patches_scale", "patches_shift")
-"""All four have one shape [k, b, L, d], with k either K or 1 and b either B or 1."""
+MOVES = ("cls_scale", "cls_shift", "patches_scale", "patches_shift")  # each [k, b, L, d], k either K or 1, b B or 1
 INPUTS = (IMAGES, PROMPTS, *MOVES)
-HEAD_WEIGHT, HEAD_BIAS = "head_weight", "head_bias"
-"""Constants, [h, classes] and [classes]: read once, applied outside of the graph."""
+HEAD_WEIGHT, HEAD_BIAS = "head_weight", "head_bias"  # [h, classes] and [classes]: applied outside of the graph
+# Far beyond any model; what a file says of itself decides how much memory an engine takes.
 MAX_FIELDS = 100_000  # of a file's outermost message, which has a dozen
 LIMITS = {"depth": 1000, "dim": 1 << 16, "classes": 1 << 20, "channels": 64, "head_width": 1 << 17}
-"""Far beyond any model; what a file says of itself decides how much memory an engine takes."""
 MAX_SIDE = 1 << 14
 
-graph_hash = partial(hashlib.blake2b, digest_size=16)
-"""Of a graph's bytes and of those of its data file; 0.4 s for the 346 MB of a ViT-B."""
+graph_hash = partial(hashlib.blake2b, digest_size=16)  # of a graph and its data file; 0.4 s for a ViT-B
 
 
 class ForeignModelError(FozoError):

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fozo.engines.ptq4vit.rounding import after_gelu, after_softmax, levels, uniform
 from fozo.engines.ptq4vit.scales import Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
@@ -25,8 +24,36 @@ from fozo.models.vit import Architecture, Attention, Block, Linear, ViT
 from fozo.types import Engine
 
 Rounding = Callable[[Tensor, Tensor, int], Tensor]
-
 QKV_PARTS = 3  # queries, keys and values have a weight step each
+GELU_DEPTH = 0.16997124254703522  # minus GELU's minimum, as published; its tanh and quick forms have 0.1700 and 0.1636
+
+
+def levels(bits: int) -> int:
+    """Count the levels on one side of zero: 128 for 8 bits, of which the highest is not reached from below."""
+    return 1 << (bits - 1)
+
+
+def uniform(x: Tensor, step: Tensor, side: int) -> Tensor:
+    """Round to multiples of ``step`` from ``-side`` to ``side - 1``."""
+    return (x / step).round_().clamp_(-side, side - 1).mul_(step)
+
+
+def after_gelu(x: Tensor, step: Tensor, side: int) -> Tensor:
+    """Twin ranges for GELU: a fixed fine step below zero, where all values are small, and ``step`` above."""
+    steps = step.where(x >= 0, step.new_tensor(GELU_DEPTH / side))
+    return (x / steps).round_().clamp_(-side, side - 1).mul_(steps)
+
+
+def after_softmax(x: Tensor, split: Tensor, side: int) -> Tensor:
+    """Twin ranges for probabilities: ``side - 1`` steps up to ``split``, and as many up to one.
+
+    As published, the two parts are added: a value above ``split`` gets the full lower range on top, and one below it
+    the rounded ``split``. The search sees that and keeps ``split`` small.
+    """
+    top = side - 1
+    high = x.maximum(split).mul_(top).round_().div_(top)
+    step = split / top
+    return (x.minimum(split) / step).round_().mul_(step).add_(high)
 
 
 def full_precision(engine: Engine) -> TorchEngine:

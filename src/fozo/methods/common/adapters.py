@@ -29,11 +29,9 @@ class Bottleneck(nn.Module):
         super().__init__()
         dim = like.shape[-1]
         shapes = ((dim,), (dim,), (width, dim), (width,), (dim, width), (dim,))
-        self.tensors = [like.new_zeros(shape) for shape in shapes]
-        """LN weight and bias, down weight and bias, up weight and bias: the order in which theta has them."""
+        self.tensors = [like.new_zeros(shape) for shape in shapes]  # as theta has them: LN, down, up
+        # Which hidden values dropout leaves, ``[B, T, w]``, already divided by their share; ``None``: all.
         self.keep: Tensor | None = None
-        """Which hidden values of which image and token dropout leaves, ``[B, T, w]``, already divided by their share;
-        ``None``: all."""
         self.seen = 0  # Images that have passed, of those that ``keep`` is for: the engine brings them in chunks
 
     def forward(self, u: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fozo.core.covariances import Covariances
 from fozo.methods.eata import Fisher, measure_fisher
-from fozo.methods.pea import measure_covariances
+from fozo.methods.pea import Covariances, measure_covariances
 from fozo.types import Engine, Images
 
 

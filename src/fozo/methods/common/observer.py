@@ -35,7 +35,10 @@ class Observation:
 
 
 class Observer(Protocol):
-    """Watches a method: :class:`fozo.Monitor`, or your own. It never changes a prediction."""
+    """Watches a method: :class:`fozo.Monitor`, or your own. It never changes a prediction.
+
+    If it has ``checkpoint()``, which returns a function that undoes, batches of calls that raise are undone.
+    """
 
     @property
     def drift(self) -> DriftReading: ...

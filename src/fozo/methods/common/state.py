@@ -76,7 +76,8 @@ def check_finite(state: State) -> None:
 
 def save_state(path: str | os.PathLike[str], model: str, owner: Mapping[str, object], state: State) -> None:
     """Write an ``.npz`` (no pickle), atomically. ``owner`` says what has to be the same to continue from it."""
-    save_arrays(path, {"kind": "state", "version": VERSION, "model": model, **owner}, state)
+    header = {"kind": "state", "version": VERSION, "model": model, **owner}
+    save_arrays(path, header, state, mode=0o600)  # it tells what a camera saw; a monitor's holds a frame
 
 
 def load_state(

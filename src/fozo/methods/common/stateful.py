@@ -79,6 +79,10 @@ class Stateful(ABC, Generic[C]):
         """Return a function that restores the current state; by all variables unless a method knows a cheaper way."""
         return partial(self.assign, self.variables())
 
+    def checkpoints(self) -> list[Callable[[], None]]:
+        """Return :meth:`checkpoint`, and those of what it works with."""
+        return [self.checkpoint()]
+
     def record(self) -> dict[str, object]:
         """Return what the latest batch changed as a journal entry (JSON): by default all rows of the state that did."""
         return {"arrays": changes(self._recorded, self.variables())}
@@ -104,15 +108,25 @@ class Stateful(ABC, Generic[C]):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Put everything back to where it was if the body raises."""
-        undo = self.checkpoint()
-        before = self._metrics, self.passes_per_image, self._recorded, self._entries
+        undo = self.rollback()
         try:
             yield
         except BaseException:
             undo()
+            raise
+
+    def rollback(self) -> Callable[[], None]:
+        """Return a function that puts everything back to where it is now: state, metrics and journal."""
+        restores = self.checkpoints()
+        before = self._metrics, self.passes_per_image, self._recorded, self._entries
+
+        def undo() -> None:
+            for restore in restores:
+                restore()
             self._metrics, self.passes_per_image, self._recorded, self._entries = before
             self._rewind()
-            raise
+
+        return undo
 
     def _rewind(self) -> None:
         """Let the journal note that the run went back."""

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -71,13 +70,11 @@ class Wrapper(Method[C]):
             inner.show(batch, found)
         return found
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        with self.inner.transaction(), super().transaction():
-            yield
+    def checkpoints(self) -> list[Callable[[], None]]:
+        return [*super().checkpoints(), self.inner.rollback()]
 
     def checkpoint(self) -> Callable[[], None]:
-        """Of its own state: the inner method has a transaction of its own."""
+        """Of its own state: the inner method has a rollback of its own."""
         return partial(super().assign, super().variables())
 
     def variables(self) -> State:

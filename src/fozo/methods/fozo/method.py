@@ -44,11 +44,8 @@ class FOZOConfig:
     features: str = "normed"  # CLS after the norm that reads it next (program); ``cls``: as it leaves a block (paper)
     distance: str = "squares"  # See :class:`fozo.core.objective.Objective`
     level_batches: bool = False  # See :class:`fozo.core.objective.Objective`
-    shift: str = "sum"
-    """Activation shift, inside the entropy: ``sum`` of the two sides' means (program), their ``mean``, or ``none``
-    (paper)."""
-    watch: str = "best"
-    """The loss that Eq. 12 compares: the ``best`` of the 2n (program) or their ``mean`` (paper: "the loss at t")."""
+    shift: str = "sum"  # Activation shift: ``sum`` of the two sides' means (program), their ``mean``, ``none`` (paper)
+    watch: str = "best"  # The loss of Eq. 12: the ``best`` of the 2n (program) or their ``mean`` (paper: "loss at t")
     schedule: Schedule = AUTHORS_SCHEDULE
     window: int = 64  # Images over which the statistics of small batches are taken: the batch and those just before it
     small: int = 2  # Batches with fewer images than this are small

@@ -1,4 +1,9 @@
-"""The OpenVINO engine: the same exported file, on Intel's runtime."""
+"""Engines over ONNX Runtime and OpenVINO: an exported model, without PyTorch.
+
+In ONNX Runtime cores are used by several calls at a time, each on one thread, not by several threads in one call: a
+call's products are too small to cut, and between any two of them all threads would wait for the slowest. The calls
+share one session, so its weights are in memory once. Both ways were measured: results/settled.md.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,45 @@ import importlib
 import os
 import threading
 from collections.abc import Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
+
+import onnxruntime
 
 from fozo.engines.onnx.engine import Float32, GraphEngine, model_path, thread_count, unreadable
 from fozo.engines.onnx.schema import METADATA, read_spec
 from fozo.errors import FozoError
 from fozo.types import Threads
+
+
+def open_session(path: Path, threads: int) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4  # errors are raised anyhow; warnings about the graph do not help its users
+    try:
+        return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions share no class of their own
+        raise unreadable(path, error) from error
+
+
+class OnnxEngine(GraphEngine):
+    """Runs a file of ``fozo export`` on the CPU. The same inputs give the same outputs, bit for bit."""
+
+    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
+        """Open a model.
+
+        Args:
+            path: the ``.onnx`` file.
+            threads: calls that are made at a time, each on one processor; by default as many as this process may use.
+            chunk: how many images (times candidates) go through the blocks together; bounds memory.
+        """
+        file = model_path(path)
+        session = open_session(file, 1)
+        metadata = session.get_modelmeta().custom_metadata_map
+        spec = read_spec(file, metadata, {value.name: value.shape for value in session.get_inputs()})
+        super().__init__(spec, session.run, chunk, Threads(thread_count(threads)))
 
 
 class OpenvinoEngine(GraphEngine):
@@ -23,7 +61,7 @@ class OpenvinoEngine(GraphEngine):
     _process: ClassVar[int | None] = None  # the process that made the first engine
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
-        """Open a model; the arguments are those of :class:`~fozo.engines.onnx.ort.OnnxEngine`."""
+        """Open a model; the arguments are those of :class:`OnnxEngine`."""
         try:
             openvino = importlib.import_module("openvino")
         except ImportError as error:

@@ -1,0 +1,190 @@
+"""A server that is stopped: idle cameras first, busy ones within a deadline, and the exit code tells."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from fozo.serve.app import InferenceServer
+from fozo.serve.pool import TooBusy
+from fozo.serve.protocol import InferRequest
+from fozo.serve.store import CameraInUse, folder_name
+from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running, until
+from tests.serve.test_cameras import close, header, held, logits, send
+from tests.serve.test_server import ask, new_adapter
+
+# `fozo serve` where one camera's requests never end: in the decoder, or in the model.
+HANGING = """
+import sys, time, fozo.serve.pool, fozo.serve.protocol, fozo.serve.run
+from fozo.methods.align import Align
+from fozo.__main__ import main
+fozo.serve.run.PATIENCE, fozo.serve.pool.Pool.close.__defaults__ = 1, (1.0,)
+owner, name = (fozo.serve.protocol.InferRequest, "images") if sys.argv.pop(1) == "decode" else (Align, "step")
+real = getattr(owner, name)
+def hang(self, *given):
+    request = self if name == "images" else given[0].images
+    if (request.tensor[0, 0, 0, 0] == 77) if name == "images" else len(request) == 2:
+        time.sleep(1000)
+    return real(self, *given)
+setattr(owner, name, hang)
+main()
+"""
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Requests of two images are decoded only once the event is set."""
+    go, real = threading.Event(), InferRequest.images
+
+    def images(request: InferRequest, *given: Any) -> Any:
+        assert len(request.tensor) != 2 or go.wait(30)
+        return real(request, *given)
+
+    monkeypatch.setattr(InferRequest, "images", images)
+    yield go
+    go.set()
+
+
+def test_cameras_whose_requests_are_not_decoded_in_time_are_saved(tmp_path: Path, stuck: Any) -> None:
+    """As they were before; the requests are refused, and learn nothing afterwards."""
+    server = InferenceServer(config(tmp_path))
+    server.start()
+    assert server.pool is not None
+    for name in ("idle", "busy"):
+        logits(send(server, frames(3), name))
+    late, queued = (send(server, frames(2), "busy") for _ in range(2))
+    new = send(server, frames(2), "new")
+    assert server.pool.close(0.2) == (3, [])
+    assert [header(tmp_path, name)["images"] for name in ("idle", "busy")] == [3, 3]
+    stuck.set()
+    for future in (late, queued, new):
+        with pytest.raises((CameraInUse, TooBusy), match="stopped"):
+            future.result(30)
+    server.stop()
+    assert header(tmp_path, "busy")["images"] == 3 and not list(tmp_path.glob(f"*/{folder_name('new')}/camera.json"))
+
+
+def test_idle_cameras_are_saved_at_once_and_a_pass_that_does_not_end_is_reported(tmp_path: Path) -> None:
+    with held(state=tmp_path, workers=2) as (_, server, hold, go):
+        assert server.pool is not None
+        go.set()
+        for name in ("idle", "busy"):
+            logits(send(server, frames(3), name))
+        until(lambda: not server.pool.queued)
+        go.clear()
+        begun = hold.begun
+        future = send(server, frames(1), "busy")
+        until(lambda: hold.begun > begun)
+        server.pool.save_idle()
+        assert header(tmp_path, "idle")["images"] == 3 and server.pool.cameras == 2
+        assert server.pool.close(0.1) == (1, ["busy"])
+        go.set()
+        logits(future)
+
+
+@contextmanager
+def process(state: Path, *program: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``fozo serve``, or a program that begins it, as a process of its own."""
+    command = [sys.executable, *(program or ("-m", "fozo")), "serve", str(MODEL), "--stats", str(STATS), "--name", NAME]
+    command += ["--state", str(state), "--port", "0", "--threads", "1", "--save-every", "8"]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        assert started.stdout is not None
+        line = started.stdout.readline()
+        address = re.fullmatch(rf"fozo: serving {NAME} at http://(127\.0\.0\.1:\d+)\n", line)
+        if address is None:
+            started.kill()
+            raise AssertionError(line + started.communicate()[1])
+        yield started, address[1]
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> None:
+    """kill -9 and restart: it goes on exactly as an adapter that saw what was saved; repeated requests teach once."""
+    pixels = foggy(frames(40))
+    with process(tmp_path) as (server, url):
+        answers = [
+            ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits") for i in range(20)
+        ]
+        until(lambda: header(tmp_path, "cam")["images"] >= 16)
+        server.send_signal(signal.SIGKILL)
+        server.wait(20)
+    kept = header(tmp_path, "cam")["images"]
+    assert kept == 16
+    adapter = new_adapter()
+    for i in range(kept):
+        adapter(pixels[i : i + 1])
+    with process(tmp_path) as (server, url):
+        for i in (3, kept - 1):  # known: the same answers, and nothing learnt
+            again = ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits")
+            np.testing.assert_array_equal(again, answers[i])
+        for i in range(kept, 30):  # the client sends again what it cannot know to be kept, and goes on
+            found = ask(url, pixels[i : i + 1], sequence_id="cam", request_id=f"r{i}").as_numpy("logits")
+            close(found, adapter(pixels[i : i + 1]))
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
+    assert header(tmp_path, "cam")["images"] == 30
+    other = new_adapter()
+    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
+    other.restore(path)
+    close(np.asarray(other(pixels[30:])), adapter(pixels[30:]))
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with running(config()) as (url, _):
+        command = [
+            sys.executable,
+            "-m",
+            "fozo",
+            "serve",
+            str(MODEL),
+            "--stats",
+            str(STATS),
+            "--port",
+            url.split(":")[1],
+        ]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and "cannot listen" in ended.stderr and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("where", "images", "code"), [("decode", 3, 0), ("pass", None, 2)])
+def test_it_exits_although_a_request_does_not_end(tmp_path: Path, where: str, images: int | None, code: int) -> None:
+    with process(tmp_path, "-c", HANGING, where) as (server, url):
+        for name in ("idle", "stuck"):
+            ask(url, frames(3), sequence_id=name)
+        data = {"inputs": [{"name": "images", "datatype": "UINT8", "shape": [2, 1, 28, 28], "data": [77] * 1568}]}
+        with pytest.raises(httpx.ReadTimeout):
+            path = f"http://{url}/v2/models/{NAME}/infer"
+            httpx.post(path, json={**data, "parameters": {"sequence_id": "stuck"}}, timeout=1)
+        server.send_signal(signal.SIGTERM)
+        output, errors = server.communicate(timeout=20)
+    assert server.returncode == code, errors
+    assert header(tmp_path, "idle")["images"] == 3
+    saved = list(tmp_path.glob(f"*/{folder_name('stuck')}/camera.json"))
+    assert header(tmp_path, "stuck")["images"] == images if images else not saved
+    assert ("saved 2 cameras" if images else "saved 1 camera ") in errors and output == ""
+    assert images or "1 of the cameras could not be saved ('stuck')" in errors
+
+
+def test_a_disk_that_refuses_makes_another_exit_code(tmp_path: Path) -> None:
+    with process(tmp_path) as (server, url):
+        ask(url, frames(1), sequence_id="cam")
+        (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
+        (path / "camera.json").mkdir()
+        server.send_signal(signal.SIGTERM)
+        errors = server.communicate(timeout=20)[1]
+    assert server.returncode == 2 and "could not be saved ('cam')" in errors and "Traceback" not in errors
