@@ -141,14 +141,14 @@ def describe(images: object, size: int = 224) -> dict[str, Array]:
     """Measure image-quality statistics: a column of one number an image each, named with its unit.
 
     Units are ``stops`` (0 is white), ``%`` of full scale or of the pixels, and ``ratio``; :data:`STATISTICS` says what
-    each means. A DataFrame takes the columns as they are:
+    each means. A DataFrame takes the columns as they are.
 
-    >>> import numpy as np
-    >>> night = np.full((2, 64, 64, 3), 30, dtype=np.uint8)
-    >>> columns = fozo.describe(night, size=64)
-    >>> columns["brightness (stops)"].round(1).tolist()
-    [-6.8, -6.8]
-    >>> table = pandas.DataFrame(columns)  # doctest: +SKIP
+    Examples:
+        >>> night = np.full((2, 64, 64, 3), 30, dtype=np.uint8)
+        >>> columns = fozo.describe(night, size=64)
+        >>> columns["brightness (stops)"].round(1).tolist()
+        [-6.8, -6.8]
+        >>> table = pandas.DataFrame(columns)  # doctest: +SKIP
 
     Args:
         images: anything that :func:`fozo.calibrate` takes: a folder, PIL images, ``uint8 [n, height, width, 3]``, or
