@@ -121,6 +121,8 @@ def test_describe_gives_columns_with_units(tmp_path: Path) -> None:
     ("change", "wanted"),
     [
         ({"brightness": -2.1, "noise": 1.5}, "raise the exposure"),
+        ({"finest detail": -1.4, "contrast": -1.4, "brightness": -4.6}, "raise the exposure"),
+        ({"finest detail": -1.4, "contrast": -1.4, "brightness": -0.5}, "clean the lens, or wait for haze to clear"),
         ({"brightness": 1.5, "burnt highlights": 0.3}, "lower the exposure"),
         ({"noise": 1.5}, "add light, or lower the gain"),
         ({"finest detail": -1.2, "contrast": -0.3}, "check the focus"),

@@ -144,10 +144,7 @@ class CleanImages:
         return math.log(self.length) - sigma2 / 2, math.sqrt(sigma2)
 
     def p_value(self, distance: float, images: float, content: float, others: float | None = None) -> float:
-        """Probability that ``images`` independent clean images are as far as ``distance``, or farther.
-
-        They are so far from the mean of those calibrated on, or of ``others``.
-        """
+        """Probability that independent clean images are as far from those calibrated on, or from ``others``."""
         others = self.images if others is None else others
         beyond = self.length * (distance - content) / (1 / images + 1 / others)
         if beyond <= 0:

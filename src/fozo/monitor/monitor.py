@@ -347,7 +347,7 @@ class Monitor:
         elif before.drift.drift_detected and not drift.drift_detected:
             found.append(("drift over", status.images, "the images look like clean ones"))
         if found:
-            self._stream.reported = (*(status.guess.kinds if status.guess else ()), *map(direction, status.changes))
+            self._stream.reported = (*(status.guess.names if status.guess else ()), *map(direction, status.changes))
         if status.guarding and not before.guarding:
             found.append(("guard", status.images, "adaptation hurts: the plain model predicts"))
         elif before.guarding and not status.guarding:
@@ -359,10 +359,10 @@ class Monitor:
         guess, reported, signatures = self.status.guess, self._stream.reported or (), self.reference.signatures
         if turned and not {*map(direction, self.status.changes[:1])} <= {*reported}:
             return True
-        if guess is None or signatures is None or guess.kind in ("clean", *reported):
+        if guess is None or signatures is None or guess.names[0] in ("clean", *reported):
             return False
         features = self._stream.features[-RECENT:]
-        return turned or (len(features) == RECENT and guess.kind in signatures.guess(features[RECENT // 2 :]).kinds)
+        return turned or (len(features) == RECENT and guess.names[0] in signatures.guess(features[RECENT // 2 :]).names)
 
     def _raise(self, event: Event, observation: Observation) -> None:
         if self.thumbnails:

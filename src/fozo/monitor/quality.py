@@ -60,16 +60,15 @@ STATISTICS = tuple(  # in the order of the columns of `QualityStatistics`
 )
 NAMES = tuple(each.name for each in STATISTICS)
 EXPLAINED = 0.7  # of a loss of detail, in logarithms: from here on haze explains it, not a blur
-HAZE, MOTION, COLOURS = "clean the lens, or wait for haze to clear", "keep the camera still", "set the white balance"
 ADVICE = {  # what a person can do, by the statistic and the direction in which it changed
-    "brightness -": "raise the exposure", "brightness +": "lower the exposure",
-    "blocked shadows +": "raise the exposure", "burnt highlights +": "lower the exposure",
-    "contrast -": HAZE, "saturation -": HAZE,
-    "noise x": "add light, or lower the gain", "blockiness +": "compress less",
+    **dict.fromkeys(("brightness -", "blocked shadows +"), "raise the exposure"),
+    **dict.fromkeys(("brightness +", "burnt highlights +"), "lower the exposure"),
+    **dict.fromkeys(("contrast -", "saturation -"), "clean the lens, or wait for haze to clear"),
     **dict.fromkeys((f"{name} -" for name in OCTAVES), "check the focus"),
-    **dict.fromkeys(("sideways detail -", "sideways detail +"), MOTION),
-    **dict.fromkeys(("warmth -", "warmth +", "green -", "green +"), COLOURS),
-}  # fmt: skip
+    **dict.fromkeys(("sideways detail -", "sideways detail +"), "keep the camera still"),
+    **dict.fromkeys(("warmth -", "warmth +", "green -", "green +"), "set the white balance"),
+    **{"noise x": "add light, or lower the gain", "blockiness +": "compress less"},
+}
 
 
 class QualityStatistics:
@@ -142,14 +141,14 @@ def describe(images: object, size: int = 224) -> dict[str, Array]:
     """Measure image-quality statistics: a column of one number an image each, named with its unit.
 
     Units are ``stops`` (0 is white), ``%`` of full scale or of the pixels, and ``ratio``; :data:`STATISTICS` says what
-    each means. A DataFrame takes the columns as they are:
+    each means. A DataFrame takes the columns as they are.
 
-    >>> import numpy as np
-    >>> night = np.full((2, 64, 64, 3), 30, dtype=np.uint8)
-    >>> columns = fozo.describe(night, size=64)
-    >>> columns["brightness (stops)"].round(1).tolist()
-    [-6.8, -6.8]
-    >>> table = pandas.DataFrame(columns)  # doctest: +SKIP
+    Examples:
+        >>> night = np.full((2, 64, 64, 3), 30, dtype=np.uint8)
+        >>> columns = fozo.describe(night, size=64)
+        >>> columns["brightness (stops)"].round(1).tolist()
+        [-6.8, -6.8]
+        >>> table = pandas.DataFrame(columns)  # doctest: +SKIP
 
     Args:
         images: anything that :func:`fozo.calibrate` takes: a folder, PIL images, ``uint8 [n, height, width, 3]``, or
@@ -208,10 +207,12 @@ def direction(words: str) -> str:
 def advice(words: Sequence[str], quality: Mapping[str, float]) -> list[str]:
     """What a person can do about the clearest of the changes in words, if anything.
 
-    Motion explains a loss of detail, and so does one of contrast that is nearly as large.
+    Motion explains a loss of detail, and so does one of contrast that is nearly as large; darkness explains both.
     """
-    found = []
+    contrast, brightness, found = quality.get("contrast", 0.0), quality.get("brightness", 0.0), list[str]()
+    dark = brightness < EXPLAINED * GAMMA / np.log(2) * contrast < 0  # as where pixels are multiplied by a factor
     for each in sorted(map(direction, words), key=lambda each: not each.startswith("sideways")):
-        hazy = each[:-2] in OCTAVES and quality["contrast"] < EXPLAINED * quality[each[:-2]] < 0
-        found += [HAZE] if hazy else [ADVICE[each]] if each in ADVICE else []
+        hazy = each[:-2] in OCTAVES and contrast < EXPLAINED * quality[each[:-2]] < 0
+        each = "contrast -" if hazy else each
+        found += [ADVICE["brightness -" if dark and each == "contrast -" else each]] if each in ADVICE else []
     return found[:1]

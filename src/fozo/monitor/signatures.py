@@ -41,6 +41,10 @@ class Guess:
     def kinds(self) -> tuple[str, ...]:
         return (self.kind, *self.ambiguous_with)
 
+    @property
+    def names(self) -> tuple[str, ...]:  # what it is called
+        return self.kinds if self.known else ("unknown",)
+
     def __str__(self) -> str:
         names = " or ".join(name.replace("_", " ") for name in self.kinds)
         return f"like {names}" if self.known else f"unlike all that was seen at calibration, nearest to {names}"

@@ -78,8 +78,7 @@ class Metrics:
 
     def forget(self, model: str, camera: str) -> None:
         """Drop the gauges of an evicted camera; its counts stay."""
-        drift = self.ratio, self.score, self.threshold, self.drifted
-        for gauge in (*drift, self.accuracy, self.memories, self.quality):
+        for gauge in (self.ratio, self.score, self.threshold, self.drifted, self.accuracy, self.memories, self.quality):
             gauge.remove_by_labels({"model": model, "stream": camera})
 
     def text(self) -> bytes:

@@ -90,8 +90,7 @@ class ImageSet:
 
     def __repr__(self) -> str:
         size = "" if self.size is None else f", {self.size[0]}x{self.size[1]} px"
-        domains = f", {len(self.domains)} domains" if len(self.domains) > 1 else ""
-        return f"<ImageSet {self.name}: {len(self):,} images, {len(self.classes):,} classes{domains}{size}>"
+        return f"<ImageSet {self.name}: {len(self):,} images, {len(self.classes):,} classes{size}>"
 
     @property
     def corrupted(self) -> bool:
