@@ -12,8 +12,6 @@ Intervals are 95 %, over images: what is hard for one is hard for the other, so 
 for the mean over corruptions, an image's differences are averaged first.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

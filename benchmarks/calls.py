@@ -6,8 +6,6 @@ Functions are code objects below src/fozo, without comprehensions, generator exp
 and methods that ``dataclass`` writes. Each resumption of a coroutine is a call. ``--list`` prints each function.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import threading

@@ -3,8 +3,6 @@
 *Significantly* means that the 95 % interval of the paired difference excludes zero.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean

@@ -10,8 +10,6 @@ Every method runs in a process of its own over the identical stream. Time is pro
 machine disturbs it less, and memory the process's peak; both are given relative to the plain model in the same run.
 """
 
-from __future__ import annotations
-
 import os
 
 # Before NumPy and torch start their threads: one core, the same for all.

@@ -6,8 +6,6 @@ Everything is of images that the reference was not made from; see :mod:`benchmar
 been run with the same folder first. No model runs here: it takes about a minute.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator

@@ -5,8 +5,6 @@
 :mod:`benchmarks.monitor_material` has to have been run with the same folder first. No model runs here.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ forward pass. A model takes 11,432 passes plain and as many adapted (6872 with `
 test images).
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from functools import cached_property

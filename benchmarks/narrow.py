@@ -9,8 +9,6 @@ Prints Markdown, of all finished runs of these recipes below a folder. Differenc
 it lost more than half a point, and a group as significantly below when the interval of its difference excludes zero.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -16,8 +16,6 @@ Peak memory is that of processes of their own, each after two batches of the lar
 and the full memory are read from files, as in production.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import tempfile

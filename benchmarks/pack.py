@@ -8,8 +8,6 @@ unfinished runs stay behind, and so do the names of folders: recorded commands k
 same runs give the same bytes. Unpacked as ``--out``, the archive is where ``fozo bench`` goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import tarfile

@@ -1,7 +1,5 @@
 """Pictures of docs/results.md: SVG by hand, in the colours of the reader's light or dark screen, no library needed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

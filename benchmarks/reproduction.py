@@ -4,8 +4,6 @@ Absolute numbers of a ViT-Tiny beside those of a ViT-B say nothing. A gain says 
 than the effect that the paper reports; what was not run large enough for that gets one line and a command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.cells import Cell, Gain

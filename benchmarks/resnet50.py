@@ -4,8 +4,6 @@ The batch norms are folded into the convolutions, so that each has a weight and 
 network as an ONNX file like those of other programs: images in, logits out, and no metadata.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

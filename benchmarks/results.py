@@ -9,8 +9,6 @@ stream has all its rows and more (``benchmarks.cells.standing``). Pictures go to
 Sentences are made in ``benchmarks.conclusions``, pictures in ``benchmarks.pictures``.
 """
 
-from __future__ import annotations
-
 import argparse
 import tarfile
 import textwrap

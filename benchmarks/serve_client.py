@@ -7,8 +7,6 @@ frame is sent once the last is answered; with one, frames are sent at fixed time
 together, and latency counts from the time at which a frame was due. What was measured is printed as JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -7,8 +7,6 @@ which scikit-image bundles. The frost row shows the published photographs if ``i
 installed, else the drawn textures; the label says which.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont

@@ -9,8 +9,6 @@ Needs ``pip install 'fozo[bench]' scikit-image``. Descriptors, clean and of each
 photographs that scikit-image bundles; the one shown is NASA's portrait of Eileen Collins (public domain).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -6,8 +6,6 @@ Needs ``fozo[serve,bench]``, httpx, and Chromium with its driver (``apt-get inst
 ``docs/page.png``; with ``--all DIR`` also how it looks on a phone, in the dark, and printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -3,8 +3,6 @@
 ``make docs`` loads it (mkdocs.yml); nobody else does.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -11,8 +11,6 @@ However the loop ends, by Ctrl-C too, what was adapted is saved (LIVE_FRAMES.sta
 it. One adapter for each camera: two cameras that share one would adapt to each other's weather.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from itertools import islice

@@ -8,8 +8,6 @@ graph's inputs, outputs and metadata will do. That is the path that works. What 
 docs/quantised.md: modules of torch.ao and torchao, and INT8 files of Optimum, have no input for prompts.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from itertools import islice

@@ -6,8 +6,6 @@ CLEAN holds a few dozen images from when all was well, LIVE those to predict, bo
 weights the first time. Mean, std and size come from timm; the DataLoader is the one that you have already.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

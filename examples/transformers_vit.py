@@ -6,8 +6,6 @@ The first is a folder that ``save_pretrained`` wrote, or a name that transformer
 images from when all was well, LIVE those to predict.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from itertools import islice

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E402 - numeric libraries read the number of threads when they are imported
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

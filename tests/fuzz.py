@@ -13,8 +13,6 @@ It prints a line a reader; a file that breaks a promise is saved, and hypothesis
 
 # ruff: noqa: E402 - numeric libraries read the number of threads when they are imported
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import json

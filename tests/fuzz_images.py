@@ -1,7 +1,5 @@
 """The readers of images and of image sets that ``python -m tests.fuzz`` tries."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zipfile

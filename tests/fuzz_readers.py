@@ -1,7 +1,5 @@
 """The readers that ``python -m tests.fuzz`` tries, and whole files for each to begin with."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

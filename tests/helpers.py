@@ -1,7 +1,5 @@
 """What tests share: the developers' material where present, a small random model, the authors' traces."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Mapping

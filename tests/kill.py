@@ -10,8 +10,6 @@ does not leave, other than temporary files younger than an hour, and processes l
 these are zero. Commands run in children of one process that has imported everything once.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

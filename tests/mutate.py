@@ -8,8 +8,6 @@ are tried in random order until the minutes are over; modules of ``PAPER``, whic
 first, and a survivor there is a failure. CONTRIBUTING.md says why it is not mutmut or cosmic-ray.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

@@ -3,8 +3,6 @@
 They share one cluster: starting and stopping it takes longer than most of them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Calibration: what an engine shows on clean images, gathered in one pass."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The README runs as pasted, the site builds without a warning, and nothing in it comes from elsewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

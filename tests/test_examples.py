@@ -1,7 +1,5 @@
 """The examples do what their first lines promise."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """Writing models: the command, INT8, and what is refused before anything is written."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """First contact: clean images and batches of every kind that is taken, and what is said to all others."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Callable

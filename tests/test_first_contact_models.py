@@ -1,7 +1,5 @@
 """First contact: every kind of model that is taken, and what is said to all others."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Every reader on a few damaged files, each time the same; ``python -m tests.fuzz --inputs 10000`` tries more."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A kill of every command of kill.py; ``python tests/kill.py --kills 1000`` does more."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

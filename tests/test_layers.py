@@ -1,7 +1,5 @@
 """What the import linter cannot see: private names across packages, and names that STYLE retired."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The public face: names, import cost, registry, layers, the walk of one batch."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

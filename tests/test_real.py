@@ -1,7 +1,5 @@
 """The real ViT-Tiny on real ImageNet images. Skipped where the developers' shared folder is absent; CI has it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

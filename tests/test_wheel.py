@@ -4,8 +4,6 @@ The environment is made without a download: a fresh venv sees links to those of 
 the wheel's own metadata asks for, and to what these ask for in turn. A dependency that is not declared is not there.
 """
 
-from __future__ import annotations
-
 import importlib.metadata as metadata
 import os
 import re

@@ -8,8 +8,6 @@ on all 10,000 test images. The monitor's reference is of 512 test images that ar
 on images that it was trained on, a model is right more often than it will ever be again.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

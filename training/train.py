@@ -14,8 +14,6 @@ Training goes on from its checkpoint (``vit_fashion.checkpoint.safetensors``) wh
 numbers of an epoch depend on the seed and the epoch alone, so it ends with the same weights either way.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import math

@@ -1,7 +1,5 @@
 """The functions that a README shows: ``fozo.adapter``, ``fozo.calibrate`` and ``fozo.export``."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import time

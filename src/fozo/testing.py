@@ -9,8 +9,6 @@ Each raises an ``AssertionError`` that says which promise of :class:`fozo.Method
 They need no test framework, use small random images, and take a few dozen forward passes.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import warnings

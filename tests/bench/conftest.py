@@ -1,7 +1,5 @@
 """A tiny model in a file and a few images on disk: what the benchmark runs on in seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders as ``fozo bench`` leaves them, with invented numbers: the report can be tested without running a model."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

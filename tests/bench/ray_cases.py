@@ -3,8 +3,6 @@
 tests/serve/test_ray.py runs this file, and gives it the cluster.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is said of the machine, and that no machine is too strange to say it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

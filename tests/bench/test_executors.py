@@ -1,7 +1,5 @@
 """Several processes give the same bytes as one, and outlive a killed one; ray_cases.py is the same on a cluster."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

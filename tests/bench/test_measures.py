@@ -1,7 +1,5 @@
 """Records and measures against their definitions, written out over single images."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Streams of narrow content: which images they have, what is calibrated on, and the tables of their recipes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Experiments and recipes: their content, their hash, and the paper's numbers in them."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess

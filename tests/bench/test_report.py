@@ -1,7 +1,5 @@
 """The report: the structure of the page, the numbers in the tables, and how a browser shows it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

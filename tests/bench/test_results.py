@@ -1,7 +1,5 @@
 """The results page: its figures and sentences against records counted by hand, and what it refuses."""
 
-from __future__ import annotations
-
 import tarfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace

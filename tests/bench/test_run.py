@@ -1,7 +1,5 @@
 """Running: what is recorded, resuming to the byte, and refusing what would spoil a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The store: which runs belong together, which are stale, and that nothing is joined by its label."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

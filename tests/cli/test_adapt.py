@@ -1,7 +1,5 @@
 """``fozo calibrate`` and ``fozo adapt``: the engineer's path."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``fozo bench`` and ``fozo report``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """What all commands share: exit codes, options, progress; and the small commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The demo and the files that it runs on."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How commands end: signals, outputs that cannot be written, kills, faults; a documented code, never a traceback."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

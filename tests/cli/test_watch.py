@@ -1,7 +1,5 @@
 """``fozo watch``: a camera's day, from files to sentences."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Whatever is given to a command, it ends with code 0 or 2 and at most a few sentences: no fault, no traceback."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Content: what it explains is found, what it does not explain is left alone, and nothing depends on the batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Descriptors: finite for any image, blind to content, sharp for corruptions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.fft import dctn

@@ -1,7 +1,5 @@
 """Which mean and std images were normalised with: grids, ranges, and what is left open."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

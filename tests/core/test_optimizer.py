@@ -1,7 +1,5 @@
 """One contract for every optimizer: ask, tell, and a state that goes on bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The optimizer against the paper's theory: unbiased, bias of order eps^2, variance of order r/n."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Source statistics: as a file whole or refused, for one model only, and blended with those of one camera."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from pathlib import Path
 

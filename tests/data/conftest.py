@@ -1,7 +1,5 @@
 """Small image trees, made on the spot, and specs of small models."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tarfile

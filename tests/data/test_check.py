@@ -1,7 +1,5 @@
 """``fozo data check``: what it says, and its exit code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Class folders meet a model's outputs by name, or are refused with what differs; groups of ImageNet's classes."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from dataclasses import replace

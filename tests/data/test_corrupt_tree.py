@@ -1,7 +1,5 @@
 """Corrupting a folder: shape of the tree, resuming, interruption, bad files."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Corruptions: the interface, the distribution of noise, and frost."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -3,8 +3,6 @@
 A reference draws from a generator in the same state, so that random kinds too are compared pixel by pixel.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """Images and sets made to do harm: small files that would be huge, special files, names in no encoding."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

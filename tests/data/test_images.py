@@ -1,7 +1,5 @@
 """Every odd image file has one defined answer."""
 
-from __future__ import annotations
-
 import io
 import struct
 from pathlib import Path

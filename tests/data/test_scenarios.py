@@ -1,7 +1,5 @@
 """The order of a stream: domains by scenario, images by seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

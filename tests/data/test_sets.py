@@ -1,7 +1,5 @@
 """Labels are right in every layout, and wrong layouts are refused in words."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

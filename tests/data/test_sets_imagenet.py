@@ -1,7 +1,5 @@
 """ImageNet and its natural shifts: labels are right in every layout."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 from pathlib import Path

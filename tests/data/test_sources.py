@@ -1,7 +1,5 @@
 """The pixels that streams give: prepared, corrupted on the fly or stored, normalised."""
 
-from __future__ import annotations
-
 import io
 from itertools import product
 from pathlib import Path

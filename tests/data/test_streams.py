@@ -1,7 +1,5 @@
 """Streams: every image once, the same batches for every reader, resumable, and never a silent failure."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Exported models that all tests of engines share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Any model at all as an engine: modules, functions, files of other programs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A torch batch stays on its device: what comes back to the CPU is counted, on a device that there is not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

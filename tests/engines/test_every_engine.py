@@ -1,7 +1,5 @@
 """One contract for every engine, on every shape of model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

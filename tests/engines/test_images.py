@@ -1,7 +1,5 @@
 """What engines refuse to read, and what they warn of: limits, sentences, and that nothing has changed."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``load_engine``: what it takes, and what it refuses instead of ignoring."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine's shortcuts and its walk from block to block against the plain pass, and its manners."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

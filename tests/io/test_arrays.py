@@ -1,7 +1,5 @@
 """Array files that lie about themselves: every lie is found before anything is allocated for it."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tracemalloc

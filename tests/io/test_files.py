@@ -1,7 +1,5 @@
 """Files as an operator's disk has them: FIFOs and folders for files, links, kills, names in no encoding."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

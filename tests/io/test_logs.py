@@ -1,7 +1,5 @@
 """Logs, locks and JSON files of the benchmark, at the moments when things go wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

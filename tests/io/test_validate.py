@@ -1,7 +1,5 @@
 """Plain values become a dataclass only if every one of them is what its field says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Workers end with the process that started them, and the same command then goes on at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Prints ``hung``, ``died`` or how far the child's logits are from the parent's, which goes on from the same state.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

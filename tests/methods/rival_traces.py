@@ -1,7 +1,5 @@
 """Replays methods over the traces of the authors' own programs on a tiny ViT: ``tests/golden`` and its README."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

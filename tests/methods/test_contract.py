@@ -1,7 +1,5 @@
 """What the base class promises beside predictions: observers, freezing, journals, and arguments as users have them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -1,7 +1,5 @@
 """Equalise: the half of Align that needs no model, on models of which nothing is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

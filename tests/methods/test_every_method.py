@@ -1,7 +1,5 @@
 """One contract for every registered method: a new one is tested by these without more code."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A fork after a call: FINDINGS A3, where the child hung for ever."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """GAIN has no public program, so no trace: its equations, written a second time one number at a time, judge it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

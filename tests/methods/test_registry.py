@@ -1,7 +1,5 @@
 """Methods by name: presets, options, and sentences that say what went wrong."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass

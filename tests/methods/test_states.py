@@ -3,8 +3,6 @@
 What every method has to refuse (names, shapes, precisions, NaN) :func:`fozo.testing.check_method` checks.
 """
 
-from __future__ import annotations
-
 import tracemalloc
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """One adapter from many threads, many adapters on one engine (FINDINGS A2), and the threads that engines work on."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Methods around other methods: what composes keeps every promise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

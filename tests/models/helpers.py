@@ -1,7 +1,5 @@
 """Small models of timm's with random weights, and their comparison with an engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models of timm become fozo's ViT with equal logits, or are refused with a reason."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Every claim about a published model, held against timm's own list; nothing is downloaded."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

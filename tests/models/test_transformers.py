@@ -1,7 +1,5 @@
 """Models of transformers become fozo's ViT with equal logits, or are refused with a reason."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

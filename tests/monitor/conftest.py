@@ -1,7 +1,5 @@
 """A monitored adapter on the bundled model, whose images are small and real."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

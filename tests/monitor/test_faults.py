@@ -1,7 +1,5 @@
 """Camera faults on made sequences: a fixed camera's scene with sensor noise, to which something happens."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The comparison with the plain model, and the method that falls back to it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

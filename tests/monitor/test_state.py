@@ -1,7 +1,5 @@
 """A monitor that is restarted goes on as if it never stopped."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

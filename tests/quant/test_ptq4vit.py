@@ -1,7 +1,5 @@
 """Quantised models: every architecture, every knob, files, and the authors' own runs replayed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

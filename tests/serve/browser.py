@@ -1,7 +1,5 @@
 """A headless Chromium, driven over WebDriver (https://www.w3.org/TR/webdriver2) with the standard library alone."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """A server on the loopback, of the bundled model."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

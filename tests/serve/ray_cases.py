@@ -3,8 +3,6 @@
 test_ray.py runs this file, and gives it the cluster.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import time

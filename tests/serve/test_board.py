@@ -1,7 +1,5 @@
 """The board without a browser: what is kept, what a viewer is sent, and a stream that blocks no other."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

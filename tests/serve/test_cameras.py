@@ -1,7 +1,5 @@
 """Cameras come and go, servers too: memories stay, in order, and separate."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Settings, by file and command: settings take effect, and unknown ones are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What docs/serving.md shows runs as pasted, against a server."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

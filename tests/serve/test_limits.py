@@ -1,7 +1,5 @@
 """A server that strangers cannot stop: limits of bytes, pixels, scans, connections and time."""
 
-from __future__ import annotations
-
 import io
 import logging
 import socket

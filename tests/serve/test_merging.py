@@ -1,7 +1,5 @@
 """The merging engine: for each caller as if it were alone, however many call."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The page in a real browser: it is live, it is safe, it can be used by everybody."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

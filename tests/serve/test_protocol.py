@@ -1,7 +1,5 @@
 """Bodies to images and back: valid requests are read, and others refused in a sentence."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

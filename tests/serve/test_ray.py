@@ -1,7 +1,5 @@
 """Everything on a Ray cluster, serving and benchmarks, in a process of its own; and serving that needs none."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import Counter

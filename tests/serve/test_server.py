@@ -1,7 +1,5 @@
 """The server over the loopback: the protocol by its own client, pictures by plain HTTP, cameras, limits, errors."""
 
-from __future__ import annotations
-
 import io
 import re
 from contextlib import suppress

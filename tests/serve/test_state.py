@@ -1,7 +1,5 @@
 """The files of a camera: what cannot be read now is kept, what is wrong is set aside, and no place is taken in vain."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

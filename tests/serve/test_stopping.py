@@ -1,7 +1,5 @@
 """A server that is stopped: idle cameras first, busy ones within a deadline, and the exit code tells."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """What a number was measured on: package versions, processor, threads; and how much memory was used."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from contextlib import suppress

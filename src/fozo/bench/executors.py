@@ -3,8 +3,6 @@
 A worker that dies (out of memory, killed) takes nothing with it: its experiment goes on in a new process.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

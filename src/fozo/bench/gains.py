@@ -4,8 +4,6 @@ What is hard for one method is hard for the other and cancels: paired difference
 accuracies.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Resources keep what they have opened, so that the experiments of a recipe share one model and one set of statistics.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ records are synced; a rerun restores the latest state, cuts the records back to 
 state and the stream are all exact, the records that follow are the ones that an unbroken run would have written.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

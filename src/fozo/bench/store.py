@@ -15,8 +15,6 @@ report shows the finished runs of exactly these, one table a setting. A folder w
 was changed since, or its row is gone. So runs that differ in anything but the seed are never averaged.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The ``fozo`` command. However it ends, it says so in one sentence and by its exit code."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

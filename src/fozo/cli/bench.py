@@ -1,7 +1,5 @@
 """``fozo bench``: the paper's tables and figures, and users' own recipes."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``fozo corrupt``, an ImageNet-C of your images; and ``fozo data check``, which inspects an image set."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import closing
 from functools import partial

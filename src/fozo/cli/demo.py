@@ -1,7 +1,5 @@
 """``fozo demo``: a camera goes bad, the bundled model is adapted, and every method is compared."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated

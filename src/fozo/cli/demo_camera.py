@@ -3,8 +3,6 @@
 The plain model and Align see the same images; the monitor watches Align. Labels are used for the accuracies alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

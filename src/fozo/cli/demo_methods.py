@@ -3,8 +3,6 @@
 It is ``fozo bench`` on a recipe of its own, with the statistics that come with the sample. No PyTorch, no network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders of images as the commands read them, and the monitor's reference that is made from one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import closing

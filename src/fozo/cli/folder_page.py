@@ -1,7 +1,5 @@
 """The page of a folder run: how ``fozo adapt`` went, from its log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

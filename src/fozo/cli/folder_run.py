@@ -6,8 +6,6 @@ seconds the method's state is saved (``.predictions.csv.state-000012.npz``), aft
 continues from the latest state, and its rows are those of an unbroken run.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Frames of a folder, one that grows, a video file, or a camera: for ``fozo watch``, and to calibrate on a video."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """``fozo calibrate``, ``quantise`` and ``export``: what is made of a model once; and ``methods``, which lists them."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from functools import partial
 from pathlib import Path

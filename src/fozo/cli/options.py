@@ -1,7 +1,5 @@
 """Options that commands share: how a model is loaded, and how text becomes a value."""
 
-from __future__ import annotations
-
 import inspect
 import shlex
 import sys

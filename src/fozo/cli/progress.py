@@ -1,7 +1,5 @@
 """What commands print on: how far they are, and tables."""
 
-from __future__ import annotations
-
 import sys
 import time
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """``fozo report``: what ``fozo bench`` measured, as a page and as tables; or how ``fozo adapt`` or ``watch`` went."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

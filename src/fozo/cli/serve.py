@@ -1,7 +1,5 @@
 """``fozo serve``: the model server."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any

@@ -6,8 +6,6 @@ length limit of points that were not drawn from the gaussian, and the mirror ima
 below six (Auger, Brockhoff & Hansen, "Mirrored sampling in evolution strategies with weighted recombination", 2011).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

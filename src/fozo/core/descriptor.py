@@ -9,8 +9,6 @@ border, so the border is not an edge. Colours are first turned into brightness a
 natural images have little fine detail in the latter and noise has as much as anywhere.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -4,8 +4,6 @@ A counter-based generator (Philox) is opened again for each (seed, purpose, step
 step can be drawn again on its own, and nothing global is touched.
 """
 
-from __future__ import annotations
-
 import math
 from enum import IntEnum
 from typing import Protocol

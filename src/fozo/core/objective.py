@@ -1,7 +1,5 @@
 """What FOZO minimises without labels (Eq. 13-15): the distance of feature statistics from the source's, and entropy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

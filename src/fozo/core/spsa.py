@@ -10,8 +10,6 @@ As for CMA-ES, ``ask()`` gives the same points ``[K, *point.shape]`` until ``tel
 losses that are not finite change nothing. ``state()`` and ``load_state()`` hold everything that changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

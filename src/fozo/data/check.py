@@ -1,7 +1,5 @@
 """Check an image set: what it is, and which files are broken."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

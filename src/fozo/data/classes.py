@@ -17,8 +17,6 @@ A class that is not among the labels is refused, with the labels that no class w
 takes the order of the set.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence

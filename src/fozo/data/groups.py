@@ -5,8 +5,6 @@ outputs. No class is in two groups; a quarter of ImageNet's classes is in none. 
 from drift were tuned on the groups of :data:`TUNING`; docs/method.md says what was known of the others when.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.resources import files
 

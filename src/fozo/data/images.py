@@ -25,8 +25,6 @@ Alpha, orientation and colour profiles are treated as torchvision's ``ImageFolde
 published accuracies were measured on images that were read that way.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A scenario is a sequence of *segments*, each a domain (or several mixed together
 once, and a rule for the order of the images inside a segment. It knows nothing of pixels or batches.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

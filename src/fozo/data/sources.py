@@ -3,8 +3,6 @@
 Images are either stored corrupted (ImageNet-C), or stored clean and corrupted as they are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod

@@ -7,8 +7,6 @@
 Batch i is a function of the image list, the scenario and the seed alone, in every process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Some images on their way through a torch ViT, under every candidate: moves, prompts and taps, block by block."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Passes that stop between blocks, for methods that move all tokens on the way (PEA)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable

@@ -6,8 +6,6 @@ its own files uncompressed, so what they hold is never longer than they are; a c
 as much as real images shrink, but not by the thousandfold of deflated zeros.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -7,8 +7,6 @@ Devices, FIFOs, sockets and folders are refused by name, for reading as for writ
 device node would be replaced by a file.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """JSON and TOML files, and logs that survive a kill."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

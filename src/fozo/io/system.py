@@ -1,7 +1,5 @@
 """Properties of this installation and this machine."""
 
-from __future__ import annotations
-
 import os
 from importlib import metadata
 

@@ -1,7 +1,5 @@
 """Values of a JSON or TOML file as a dataclass: every field is checked against its type."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

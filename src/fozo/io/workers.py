@@ -5,8 +5,6 @@ each watches a pipe whose other end only the parent has: the system closes it wi
 also asked to kill a worker with its parent, which works even while the worker is busy in C code.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

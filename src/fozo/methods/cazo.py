@@ -13,8 +13,6 @@ already. What differs: the program's ``reset`` keeps the adapter's LayerNorm and
 batch of one has no standard deviation and borrows the features of the images before it, as in FOZO.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

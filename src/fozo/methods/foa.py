@@ -9,8 +9,6 @@ new population, so that 28 passes are 27 samples and one incumbent; candidates a
 A batch of one has no standard deviation and borrows the features of the images before it, as in FOZO.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -13,8 +13,6 @@ raw features may be a hundred times as long as its weight rows; then the first c
 behind at the origin and take every later image. So ``unit_length`` is the default; the preset ``raw`` goes without.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -9,8 +9,6 @@ neighbours, made symmetric as in FOA's program; the preset ``official`` is the a
 A batch of one has no neighbours and keeps the model's prediction.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

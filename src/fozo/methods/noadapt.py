@@ -1,7 +1,5 @@
 """No adaptation: the frozen model as it is, the line that every method has to beat."""
 
-from __future__ import annotations
-
 from fozo.methods.base import Method
 from fozo.methods.common.options import NoOptions
 from fozo.methods.registry import register

@@ -7,8 +7,6 @@ whole list::
     mine = "my_package.mine"  # the module (or module:Class) whose class is decorated with @register("mine", ...)
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import warnings

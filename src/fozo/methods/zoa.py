@@ -10,8 +10,6 @@ What differs from the authors' program: three slips of it that the preset ``offi
 and borrows the features of the images before it, as in FOZO.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ result is compared with the original on a probe image, so that a model which onl
 adapted wrongly.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence

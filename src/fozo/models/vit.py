@@ -5,8 +5,6 @@ the module has no options that change its arithmetic: layer scale goes into the 
 biases become zeros, and a position embedding without rows for CLS and registers gets zero rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Events that an operator should know of, and thumbnails that are small enough for a line of JSON."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Mapping

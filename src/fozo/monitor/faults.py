@@ -4,8 +4,6 @@ Each is read from pixels alone, without a model or calibration, and counts once 
 needs the constant scene of a fixed camera: in a stream of unrelated images it is never reported.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fozo.methods.common.state import read_attributes, write_attributes

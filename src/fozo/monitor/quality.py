@@ -5,8 +5,6 @@ clean images is what users read, in the unit that :data:`STATISTICS` gives it. T
 model's mean and std have to be known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

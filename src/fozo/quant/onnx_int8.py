@@ -8,8 +8,6 @@ Weights are symmetric, one scale for each output, and use 7 of the 8 bits (``red
 add pairs of products in 16 bits, which 8-bit weights overflow, silently and only there. One file serves all.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Sequence

@@ -17,8 +17,6 @@ whose gradient is zero but for rounding errors, so that their "Hessian" weighs o
 prediction at half its logits, which gives every output the gradient that its share in the prediction deserves.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 ``/frames`` the last frame of a camera where thumbnails are on. Both of these need the server's token, if it has one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import suppress

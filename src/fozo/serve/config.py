@@ -12,8 +12,6 @@
 Paths in a file are relative to its folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path

@@ -4,8 +4,6 @@ Every open page has a :class:`Viewer`, which remembers what was sent to it; :met
 So there is no queue per viewer: one that reads slowly is sent the newest state when it comes back.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """What all requests share: pixels that are decoded at a time, and the log. And what a picture costs to decode."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -1,7 +1,5 @@
 """Metrics for Prometheus. Clients name the cameras, so the number of labels is limited."""
 
-from __future__ import annotations
-
 from collections.abc import Sized
 from functools import partial
 

@@ -5,8 +5,6 @@ side, so that their images can share passes (:mod:`fozo.serve.merging`). Queues 
 than the model works is refused at once. An idle camera is saved and leaves the memory; it is restored when it returns.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import math

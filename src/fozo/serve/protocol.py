@@ -16,8 +16,6 @@ Bodies are not trusted: sizes are multiplied and compared with the body's length
 bounded in bytes and in lists, and pictures are checked by their headers and markers before a pixel is decoded.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

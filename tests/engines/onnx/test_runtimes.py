@@ -1,7 +1,5 @@
 """Exported models against the naive pass and the torch engine, on every runtime; and their manners."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

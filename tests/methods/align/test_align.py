@@ -1,7 +1,5 @@
 """Align as a user meets it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Align's journal: replayed exactly, undone to any batch, and refused where it is not what it seems."""
 
-from __future__ import annotations
-
 import base64
 import os
 import zlib

@@ -1,7 +1,5 @@
 """What Align costs, in what can be counted: calls of the model, bytes, and threads that wake. No times."""
 
-from __future__ import annotations
-
 import copy
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The equaliser: weak bands are raised towards clean ones, strong ones and uncertain ones are left alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Align and garbage: nothing implausible is remembered, and what breaks predictions is forgotten."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

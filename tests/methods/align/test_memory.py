@@ -1,7 +1,5 @@
 """Memory: images of one domain find each other, whatever comes between them and however they are batched."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 

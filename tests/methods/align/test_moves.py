@@ -1,7 +1,5 @@
 """Moves: what they promise for mean and variance, on numbers and on a real pass through a model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Targets: deviations are believed as far as they are beyond chance and content."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

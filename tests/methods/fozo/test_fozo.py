@@ -1,7 +1,5 @@
 """FOZO as a user meets it."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The authors' own runs of FOZO, replayed through the public classes with their noise injected."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The journal under power cuts, damage, rewinds and mistaken identity."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

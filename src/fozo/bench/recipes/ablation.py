@@ -7,8 +7,6 @@ extra corruptions beside four that hardly show in an image's descriptor. Expecte
 ``python -m benchmarks.narrow RUNS``. It takes an hour on a core.
 """
 
-from __future__ import annotations
-
 from fozo.bench.plan import AVERAGE, Methods, Recipe, StreamPlan, grid
 from fozo.bench.recipes.comparison import PLAIN_AND_ALIGN, TWO_PASSES
 from fozo.data.corruptions import EXTRA_KINDS, KINDS

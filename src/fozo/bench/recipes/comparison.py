@@ -5,8 +5,6 @@
 Times are of one core with a ViT-Tiny. CAZO makes more than half of the passes; ``--methods`` can leave it out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ Table 4 needs ``--imagenet-r``, ``--imagenet-sketch`` and ``--imagenet-v2`` inst
 is in the data. Hours are of the paper's RTX 4090; ``--images 2000`` shows the shape of the figures.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan

@@ -4,8 +4,6 @@ Curves are stretched to whatever width there is, with strokes that keep theirs; 
 page, placed in percent. No library and no script is needed, and colours follow the page, light or dark.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

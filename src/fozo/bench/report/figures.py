@@ -1,7 +1,5 @@
 """What a table of ``fozo bench`` says, in charts and in sentences: intervals decide what is significant."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias

@@ -3,8 +3,6 @@
 Every value is escaped, unless it is ``Markup``: charts and pictures.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

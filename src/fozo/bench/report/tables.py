@@ -1,7 +1,5 @@
 """The tables of a report as values, and as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

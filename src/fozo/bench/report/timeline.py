@@ -1,7 +1,5 @@
 """A camera's day as a page: what ``fozo watch --events`` wrote, drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

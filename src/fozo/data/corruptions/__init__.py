@@ -14,8 +14,6 @@ is fozo's own. What differs from the published program, and why:
   gray; the other kinds see it as three equal channels, and what they return is converted back to gray.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What several corruptions share: quantising, Gaussian smoothing, bilinear zoom, line blur, plasma."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

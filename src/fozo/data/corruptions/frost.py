@@ -7,8 +7,6 @@ colours. Accuracies on them are not comparable with published ones, so every cor
 :func:`frost_source`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from functools import lru_cache
 from pathlib import Path

@@ -4,8 +4,6 @@ A function takes an image (``uint8 [height, width, 3]``; noise takes any number 
 generator and the constants of a severity.
 """
 
-from __future__ import annotations
-
 import io
 from functools import lru_cache
 

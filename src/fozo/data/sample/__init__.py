@@ -7,8 +7,6 @@ of the ten classes, gray, 28 x 28 pixels. The model was trained by ``training/tr
 all files here were written by ``training/pack.py``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fozo.core.statistics import SourceStatistics

@@ -3,8 +3,6 @@
 ``open_images(path)`` looks at the folder and says what it is; name the ``layout`` to be sure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import signature

@@ -5,8 +5,6 @@ folder, so a subset of ImageNet is labelled like the whole. The sets that are al
 Sketch) must have all their classes: a missing one would silently change the score.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Sequence

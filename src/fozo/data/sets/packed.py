@@ -4,8 +4,6 @@ The arrays of an ``.npz`` file are ``images`` (``uint8 [N, height, width]``, or 
 (``[N]``) and ``classes`` (names, ``[C]``). Tars have ``key.jpg`` beside ``key.cls``, and are read without unpacking.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import tarfile

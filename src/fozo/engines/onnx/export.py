@@ -5,8 +5,6 @@ outputs, and the spec is in its metadata. It is written node by node from the we
 depend on an exporter's version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -4,8 +4,6 @@ The one input is images, ``[B, channels, height, width]``, or with the channels 
 whose batch is fixed (to one image, often) is called as often as it takes.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -5,8 +5,6 @@ call's products are too small to cut, and between any two of them all threads wo
 share one session, so its weights are in memory once. Both ways were measured: results/settled.md.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

@@ -3,8 +3,6 @@
 No ONNX library is needed here: engines get the metadata from their own runtime.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -18,8 +18,6 @@ weights, and prompts stand after the patches instead of after CLS, which makes n
 Shapes: K candidates (k: K or 1), B images (b: B or 1), p prompts, T tokens of an image, L = depth, d = width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@ This is a *simulation*: values are rounded to the grid but multiplied in floatin
 to accuracy and costs more time than the plain model. For speed export with ``--int8``, see docs/quantised.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

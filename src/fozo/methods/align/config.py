@@ -1,7 +1,5 @@
 """What can be chosen about Align."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

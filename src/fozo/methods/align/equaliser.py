@@ -14,8 +14,6 @@ A domain estimate is uncertain, the more so the fewer images it rests on. Of a d
 1 - 1/d^2 is believed (James and Stein's estimate), and nothing of less than one.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -19,8 +19,6 @@ learnt from (``skipped``). Should adaptation ever break predictions all the same
 and the memory starts again (``fallbacks``).
 """
 
-from __future__ import annotations
-
 import copy
 import zlib
 from collections.abc import Callable

@@ -19,8 +19,6 @@ else has to hold back the first moves of a domain; clean images of narrow conten
 Statistics are arrays ``[n, layers, d]`` as in :mod:`~fozo.methods.align.moves`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

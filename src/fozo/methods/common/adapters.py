@@ -3,8 +3,6 @@
 Imports torch: to be imported only once a torch engine is at hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

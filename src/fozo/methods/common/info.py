@@ -1,7 +1,5 @@
 """What is known about a method before it is made: its paper, its passes, and what it needs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fozo.core.statistics import SourceStatistics

@@ -5,8 +5,6 @@ with what it changed. A ``rewind`` line says that the run went back to an earlie
 that undid stays in the file. One process writes it at a time; others may read it meanwhile.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import re

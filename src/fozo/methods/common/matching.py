@@ -1,7 +1,5 @@
 """What FOA, ZOA and FOZO share: statistics of a batch's features against the source's, and the activation shift."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping

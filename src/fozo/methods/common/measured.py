@@ -1,7 +1,5 @@
 """What some methods need measured on clean images, beside the source statistics: how, and how to read it again."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

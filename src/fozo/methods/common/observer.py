@@ -1,7 +1,5 @@
 """What a method shows to an observer of its batches, and how an observer that fails is contained."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -1,7 +1,5 @@
 """States: attributes that a class declares, and the checks that a state or its file has to pass."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias

@@ -3,8 +3,6 @@
 Each line has a step's projected gradients, eps, rate and loss, and the CRC-32 of the point that the step led to.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import zlib

@@ -12,8 +12,6 @@ What neither says: a batch of one has no standard deviation. It borrows the feat
 ``window``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

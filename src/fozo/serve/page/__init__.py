@@ -1,7 +1,5 @@
 """The page as one document: its style and its script are inside, and nothing else may run or be fetched."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from functools import cache
