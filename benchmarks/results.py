@@ -60,7 +60,7 @@ CHECK = (
 CONTENT = (
     "Streams of one group of classes each (dogs, food, ...), clean and under five corruptions, every domain begun "
     "afresh; intervals draw batches, and are somewhat too narrow, as the same photographs come under several "
-    "corruptions. By group: [method.md](method.md). `fozo bench narrow`."
+    "corruptions. By group: [ablation.md](ablation.md). `fozo bench narrow`."
 )
 STREAMS = {
     "mixed": "corruptions mixed in every batch",
