@@ -30,6 +30,7 @@ from benchmarks.common import in_a_process, mebibytes, random_engine, timed
 from fozo.core.descriptor import spectra
 from fozo.data import sample
 from fozo.io.system import usable_cpus
+from fozo.methods.align.memory import REPLAN
 from fozo.testing import random_images
 from fozo.types import Engine, Floats, Knobs, Move, Tap
 
@@ -92,10 +93,10 @@ def adapted(engine: Engine, stream: Floats) -> fozo.Align:
     method = fozo.Align(engine, fozo.calibrate(engine, [pictures(engine, 16, seed=1)]))
     for start in range(0, FIRST, GROUP):
         method(stream[start : start + GROUP])
-    state, capacity = method.state(), method.config.retrieval.capacity
+    state, capacity = method.state(), method.config.retrieval.capacity + REPLAN
     for name in method.variable_length():
         state[name] = np.resize(state[name], (capacity, *state[name].shape[1:]))
-    state["next"] = np.zeros_like(state["next"])
+    state["seen"] = np.array(capacity)
     method.load_state(state)
     return method
 
