@@ -60,7 +60,7 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
         if not is_array(array):
             array = _stacked(array, spec)
     if str(array.dtype) in BYTES:
-        return _from_pixels(array, _normalising(spec, clean))
+        return _from_pixels(array, spec if spec.normalisation else _normalising(spec, clean))
     return cast("Images", array[None] if array.ndim == 3 else array)
 
 

@@ -182,7 +182,8 @@ class Method(Stateful[C]):
                     self._recorded, self._entries = self.variables(), index + 1
                 if isinstance(logits, Answer):
                     return cast("Images", logits.value)  # of a black box: the methods for those say Any
-                self.show(batch, logits)
+                if self._observed is not None:
+                    self.show(batch, logits)
                 return to_type_of(given, logits)
             except BaseException:
                 undo()
@@ -194,7 +195,7 @@ class Method(Stateful[C]):
             self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
 
     def checkpoints(self) -> list[Callable[[], None]]:
-        found = getattr(self.observer, "checkpoint", None)
+        found = None if self._observed is None else getattr(self._observed.observer, "checkpoint", None)
         return super().checkpoints() + ([] if found is None else [found()])
 
     def names(self, logits: Images) -> list[str]:

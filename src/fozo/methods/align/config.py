@@ -55,9 +55,7 @@ class AlignConfig:
         positive("align", group_size=self.group_size)
 
     def spend(self, images: int, samples: float, credit: float) -> tuple[int, float]:
-        """Say how many passes the next images get, and what is left in the token bucket of ``auto``."""
-        if isinstance(self.passes, int):
-            return self.passes, credit
+        """With ``auto``, say how many passes the next images get, and what is left in its token bucket."""
         credit = min(credit + (self.budget - 1) * images, BUCKET)
         if samples >= ESS_THRESHOLD or credit < images:
             return 1, credit

@@ -112,7 +112,7 @@ class Align(Method[AlignConfig]):
         self.passes_per_image /= len(batch)
         self.batches += 1
         shift = self.equaliser.shift(self.descriptors[np.concatenate(pictures)])
-        self.report(shift=shift, effective_sample_size=self.samples, **self.counts)
+        self._metrics = {"shift": shift, "effective_sample_size": self.samples, **self.counts}
         return np.concatenate(logits)
 
     def _adapt(self, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
@@ -179,7 +179,9 @@ class Align(Method[AlignConfig]):
         if correction.log_gains.any():
             batch = plain.with_images(self.equaliser.equalise(coefficients, correction.log_gains, correction.gains))
             self.last_input = batch.images[-1]
-        passes, self.credit = self.config.spend(len(batch), self.samples, self.credit)
+        passes = self.config.passes
+        if not isinstance(passes, int):
+            passes, self.credit = self.config.spend(len(batch), self.samples, self.credit)
         for left in reversed(range(passes)):
             self.passes_per_image += len(batch)  # divided by the images of the whole batch in the end
             taps = self.engine.run(batch, knobs, TAPS)
