@@ -21,7 +21,7 @@ import pytest
 import fozo
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ServeConfig
-from fozo.serve.pool import TooBusy
+from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest
 from fozo.serve.store import CameraFolder, CameraInUse, folder_name
 from tests.serve.conftest import NAME, Counting, config, foggy, frames, running, until
@@ -188,7 +188,7 @@ def test_the_number_of_cameras_is_limited(tmp_path: Path) -> None:
     with pool(config(tmp_path, max_known=2)) as submit:
         for name in ("a", "b", "a"):
             logits(submit(frames(1), name))
-        with pytest.raises(TooBusy, match="knows 2 cameras"):
+        with pytest.raises(Refused, match="knows 2 cameras"):
             submit(frames(1), "c").result(30)
 
 

@@ -16,7 +16,7 @@ import pytest
 import fozo
 from fozo.io import load_arrays, save_arrays
 from fozo.serve.app import InferenceServer
-from fozo.serve.pool import TooBusy
+from fozo.serve.limits import Refused
 from fozo.serve.store import CameraInUse, folder_name
 from tests.serve.conftest import config, foggy, frames, running, until
 from tests.serve.test_cameras import close, header, logits, pool, post
@@ -62,7 +62,7 @@ def test_what_cannot_be_read_now_is_not_damaged(
             patch.setattr(Path, "glob", lambda *_: iter(()))
             for name in SHORTAGES:
                 shortage = getattr(errno, name)
-                with pytest.raises(TooBusy) as caught:
+                with pytest.raises(Refused) as caught:
                     logits(submit(frames(1, 5)))
                 assert caught.value.code == 503 and caught.value.retry, name
         assert contents(folder(tmp_path)) == before and not list(tmp_path.rglob("*.refused"))
@@ -171,13 +171,13 @@ def test_refused_requests_take_no_place(tmp_path: Path, monkeypatch: pytest.Monk
             logits(submit(frames(1), name, end=name == "a"))
         with pytest.raises(fozo.FozoError, match="shape"):
             submit(GARBAGE, "b").result(30)
-        with pytest.raises(TooBusy, match="knows 2 cameras") as full:
+        with pytest.raises(Refused, match="knows 2 cameras") as full:
             submit(frames(1), "c").result(30)
         assert not full.value.retry
         shutil.rmtree(folder(tmp_path, "a"))  # as the sentence advises
         monkeypatch.setattr("fozo.serve.store.RECOUNT", 0.0)
         logits(submit(frames(1), "c"))
-        with pytest.raises(TooBusy, match="knows 2 cameras"):
+        with pytest.raises(Refused, match="knows 2 cameras"):
             submit(frames(1), "d").result(30)
     with running(config(tmp_path, max_known=2)) as (url, _):
         refused = post(url, "e")
@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_be_locked_is_not_with_another_server(
             InferenceServer(config(tmp_path))
         return
     with pool(config(tmp_path, shared=True)) as submit:
-        with pytest.raises(TooBusy, match="Read-only file system") as caught:
+        with pytest.raises(Refused, match="Read-only file system") as caught:
             submit(frames(1)).result(30)
         assert not isinstance(caught.value.__cause__, CameraInUse)
 

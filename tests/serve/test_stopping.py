@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fozo.serve.app import InferenceServer
-from fozo.serve.pool import TooBusy
+from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest
 from fozo.serve.store import CameraInUse, folder_name
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running, until
@@ -68,7 +68,7 @@ def test_cameras_whose_requests_are_not_decoded_in_time_are_saved(tmp_path: Path
     assert [header(tmp_path, name)["images"] for name in ("idle", "busy")] == [3, 3]
     stuck.set()
     for future in (late, queued, new):
-        with pytest.raises((CameraInUse, TooBusy), match="stopped"):
+        with pytest.raises((CameraInUse, Refused), match="stopped"):
             future.result(30)
     server.stop()
     assert header(tmp_path, "busy")["images"] == 3 and not list(tmp_path.glob(f"*/{folder_name('new')}/camera.json"))

@@ -33,7 +33,7 @@ from fozo.serve import protocol
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.limits import MAX_SCANS, Refused
 from fozo.serve.metrics import Metrics
-from fozo.serve.pool import Body, Pool, TooBusy
+from fozo.serve.pool import Body, Pool
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
 from fozo.serve.security import CLOSE, AccessPolicy
 from fozo.serve.store import CameraInUse, hold
@@ -179,7 +179,7 @@ class InferenceServer:
     async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         """Queue a request and wait; drop one that was not begun if the client hangs up or time is up."""
         if self.pool is None:
-            raise TooBusy("the server is being stopped; try again in a while", 503)
+            raise Refused("the server is being stopped; try again in a while", 503)
         job = self.pool.submit(model, request)
         future: asyncio.Future[Body] = asyncio.wrap_future(job)
         tasks: list[asyncio.Future[Any]] = [future]
@@ -268,8 +268,8 @@ def refusal(error: FozoError | MemoryError) -> HTTPException:
     """The response to a request that failed."""
     if isinstance(error, MemoryError):
         return HTTPException(503, "the server is short of memory; try again in a while, or send fewer images", RETRY)
-    if isinstance(error, (TooBusy, Refused)):
-        return HTTPException(error.code, str(error), RETRY if getattr(error, "retry", True) else None)
+    if isinstance(error, Refused):
+        return HTTPException(error.code, str(error), RETRY if error.retry else None)
     return HTTPException(503, str(error), IN_USE) if isinstance(error, CameraInUse) else HTTPException(400, str(error))
 
 

@@ -16,11 +16,11 @@ LOG_LINES, LOG_SECONDS = 10, 60.0  # warnings and errors of one kind that are lo
 
 
 class Refused(FozoError):
-    """A request that the server's limits refuse, with the HTTP status: 413 if it never fits, 503 if it may later."""
+    """A request that the server does not take now, with the HTTP status; ``retry``: whether waiting helps."""
 
-    def __init__(self, sentence: str, code: int) -> None:
+    def __init__(self, sentence: str, code: int, *, retry: bool = True) -> None:
         super().__init__(sentence)
-        self.code, self.retry = code, code != 413
+        self.code, self.retry = code, retry and code != 413
 
 
 class PixelBudget:

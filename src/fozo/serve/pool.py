@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fozo.errors import FozoError
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
-from fozo.serve.limits import PixelBudget
+from fozo.serve.limits import PixelBudget, Refused
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse, TooManyCameras
 
@@ -27,14 +27,6 @@ LOG = logging.getLogger("fozo.serve")
 STOPPED = "the server is being stopped; try again in a while"
 PATIENCE = 8.0  # seconds that requests under way may take when the server is stopped
 Body = tuple[bytes, int | None]  # A response as it is sent, and the length of its JSON if tensors follow it
-
-
-class TooBusy(FozoError):
-    """The client should try again: in a while, or once an operator has acted if ``retry`` is false."""
-
-    def __init__(self, sentence: str, code: int, *, retry: bool = True) -> None:
-        super().__init__(sentence)
-        self.code, self.retry = code, retry
 
 
 @dataclass
@@ -88,18 +80,18 @@ class Pool:
             return sum(slot.camera is not None for slot in self._slots.values())
 
     def submit(self, model: ServedModel, request: InferRequest) -> Future[Body]:
-        """Queue a request; raises :class:`TooBusy` if a queue is full."""
+        """Queue a request; raises :class:`Refused` if a queue is full."""
         future: Future[Body] = Future()
         stateless = not request.camera and self.config.anonymous == "stateless"
         with self._changed:
             if self._closing:
-                raise TooBusy(STOPPED, 503)
+                raise Refused(STOPPED, 503)
             if self.queued >= self.config.max_queue:
-                raise TooBusy(f"{self.queued} requests are waiting already; try again in a while", 503)
+                raise Refused(f"{self.queued} requests are waiting already; try again in a while", 503)
             key = (model.name, request.camera)
             slot = _Slot(model, "", stateless) if stateless else self._slots.get(key) or _Slot(model, request.camera)
             if len(slot.jobs) >= self.config.max_camera_queue:
-                raise TooBusy(
+                raise Refused(
                     f"{len(slot.jobs)} requests of the camera {request.camera!r} are waiting already; send more slowly",
                     429,
                 )
@@ -150,7 +142,7 @@ class Pool:
                 slot.camera = self._open(slot)
                 self._limit_cameras()
             if slot.camera is None or self._ended:  # again: a camera that close() did not see learns nothing
-                raise TooBusy(STOPPED, 503)
+                raise Refused(STOPPED, 503)
             camera = slot.camera
             response, new = camera.answer(request, self.limits, slot.model.engine.caller)
             body = write_response(response, request, slot.model.spec, slot.model.name)
@@ -184,7 +176,7 @@ class Pool:
         except CameraInUse:
             raise
         except FozoError as error:  # the disk is full or cannot be read now, or there are too many cameras
-            raise TooBusy(str(error), 503, retry=not isinstance(error, TooManyCameras)) from error
+            raise Refused(str(error), 503, retry=not isinstance(error, TooManyCameras)) from error
 
     def _save(self, camera: Camera, patience: float = -1, *, close: bool = False) -> bool:
         try:

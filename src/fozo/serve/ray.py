@@ -28,7 +28,8 @@ from starlette.responses import Response
 from fozo.errors import FozoError
 from fozo.serve.app import RETRY, InferenceServer, refusal
 from fozo.serve.config import read_config
-from fozo.serve.pool import Body, TooBusy
+from fozo.serve.limits import Refused
+from fozo.serve.pool import Body
 from fozo.serve.store import CameraInUse
 
 try:
@@ -110,7 +111,7 @@ class Replica(InferenceServer):
     async def _forward(self, camera: str, model: ServedModel, request: InferRequest) -> Body:
         """Hand a parsed request on to the camera's replica; if that dies, a request with an id is repeated."""
         if self._forwarded >= self.config.max_queue:
-            raise TooBusy(f"{self._forwarded} requests are waiting already; try again in a while", 503)
+            raise Refused(f"{self._forwarded} requests are waiting already; try again in a while", 503)
         self._forwarded += 1
         try:
             while True:
