@@ -269,17 +269,6 @@ def test_prefetch_is_bounded() -> None:
     batches.close()
 
 
-def test_waiting_is_measured() -> None:
-    slow = Stream(Numbered(8, seconds=0.01), spec_for(), Continual(kinds=("fog",)), batch_size=4, workers=1)
-    list(slow.batches())
-    assert slow.waited >= 8 * 0.01 * 0.9
-    fast = Stream(Numbered(24, seconds=0.001), spec_for(), Continual(kinds=("fog",)), batch_size=4, workers=2)
-    began = time.perf_counter()
-    for _ in fast.batches():
-        time.sleep(0.03)  # a model that takes longer than its data
-    assert 0 < fast.waited < 0.25 * (time.perf_counter() - began)
-
-
 def test_readers_of_one_stream_do_not_disturb_each_other() -> None:
     stream = Stream(Numbered(10), spec_for(), Mixed(kinds=TWO), batch_size=3, workers=2)
     pairs = list(zip(stream.batches(), stream.batches(), strict=True))

@@ -9,7 +9,6 @@ Batch i is a function of the image list, the scenario and the seed alone, in eve
 
 import hashlib
 import json
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -105,8 +104,6 @@ class Stream:
         self.source, self.spec, self.scenario = source, spec, scenario
         self.batch_size, self.seed, self.workers, self.ahead = batch_size, seed, workers, ahead
         self.leave_out = leave_out
-        self.waited = 0.0
-        """Seconds that the reader of the latest :meth:`batches` has waited for data so far."""
         self._table = normalisation_table(spec)
         self.segments = scenario.segments()
         self._used = tuple(dict.fromkeys(domain for segment in self.segments for domain in segment.domains))
@@ -183,7 +180,6 @@ class Stream:
         """
         if not 0 <= start <= len(self):
             raise FozoError(f"the stream has {len(self)} batches; start={start} is not from 0 to {len(self)}")
-        self.waited = 0.0
         return self._prefetched(start)
 
     def _prefetched(self, start: int) -> Generator[LabelledBatch, None, None]:
@@ -192,7 +188,6 @@ class Stream:
         plans = self._plans(start)
         try:
             while True:
-                began = time.perf_counter()
                 while len(pending) <= self.ahead and (plan := next(plans, None)) is not None:
                     batch, places = plan
                     jobs = [pool.submit(self._fill, batch.images, slot, *place) for slot, place in enumerate(places)]
@@ -205,7 +200,6 @@ class Stream:
                     if self.leave_out is None:
                         raise error
                     self.leave_out(error)
-                self.waited += time.perf_counter() - began
                 if lost:
                     kept = [slot for slot in range(len(jobs)) if slot not in lost]
                     some = {name: getattr(batch, name)[kept] for name in ("images", "labels", "samples")}
