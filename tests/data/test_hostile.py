@@ -4,7 +4,6 @@ import io
 import os
 import struct
 import sys
-import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from fozo.data.corrupt_tree import corrupt_tree
 from fozo.data.images import MAX_PIXELS, header_size, read_image, resize_crop
 from fozo.data.sets import open_images
 from fozo.errors import FozoError
-from tests.data.conftest import Plant, encoded, png, write_tar
+from tests.data.conftest import Plant, encoded, png
 from tests.refusals import refuses
 
 
@@ -103,28 +102,6 @@ def test_names_in_no_encoding_are_names(tmp_path: Path) -> None:
     assert len(images) == 2 and images.read(0).shape == (16, 16, 3) and len(images.fingerprint) == 16
     assert corrupt_tree(tmp_path / "set", tmp_path / "out", kinds=["contrast"], size=32, workers=1).written == 2
     assert (tmp_path / "out" / "contrast" / "5" / folder.name / os.fsdecode(b"\xff.JPEG")).is_file()
-
-
-@pytest.mark.usefixtures("little_memory")
-def test_a_label_does_not_decide_how_much_memory_is_taken(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"9999999999"})
-    refuses(r"label 9999999999, above the limit of 100000; name classes with classes=", open_images, path)
-
-
-@pytest.mark.usefixtures("little_memory")
-def test_a_tar_header_does_not_either(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", {"a.png": encoded(1), "a.cls": b"1"})
-    entry = tarfile.TarInfo("pax")
-    entry.type, entry.size = tarfile.XHDTYPE, 7 << 30
-    path.write_bytes(entry.tobuf() + path.read_bytes())
-    with path.open("r+b") as file:
-        file.truncate(8 << 30)  # a hole, so that the length is true
-    refuses("not a readable uncompressed tar", open_images, path)
-    fifo = tmp_path / "b.tar"
-    os.mkfifo(fifo)
-    for root in (fifo, tmp_path):
-        with pytest.raises(FozoError):
-            open_images(root, "webdataset")
 
 
 @pytest.mark.usefixtures("little_memory")

@@ -12,19 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fozo.data.sets import CLEAN, Domain, ImageSet, imagenet_wnids, open_images
+from fozo.data.sets import Domain, ImageSet, imagenet_wnids, open_images
 from fozo.errors import FozoError
-from tests.data.conftest import Plant, encoded, write_tar
+from tests.data.conftest import Plant, encoded
 from tests.refusals import refuses
 
 
 def labels_by_path(images: ImageSet) -> dict[str, int]:
     return dict(images.samples)
-
-
-def shade(images: ImageSet, path: str, domain: Domain = CLEAN) -> int:
-    index = [sample.path for sample in images.samples].index(path)
-    return int(images.read(index, domain)[0, 0, 0])
 
 
 def c_tree(kinds: Mapping[str, str], severities: tuple[int, ...] = (1, 5)) -> list[str]:
@@ -151,7 +146,7 @@ def test_every_folder_is_listed_once_without_a_call_per_file(
     finally:
         sys.setprofile(None)
     assert len(listed) == len(set(listed)) == 1 + sum(path.is_dir() for path in root.rglob("*"))
-    assert len([name for name in calls if name not in ("measure", "locate")]) < 40
+    assert len([name for name in calls if name != "measure"]) < 40
     assert len(images) * len(images.domains) == len(paths)
 
 
@@ -176,51 +171,6 @@ def test_what_is_not_an_image_set(plant: Plant, tmp_path: Path) -> None:
         ("set", {"layout": "folder", "kinds": ["fog"]}, r"kinds= means nothing for the layout folder"),
     ):
         refuses(words, open_images, tmp_path / path, **options)
-
-
-def test_tars_are_read_in_place(tmp_path: Path) -> None:
-    first = {
-        "a/0.png": encoded(10, (9, 7)),
-        "a/0.cls": b"4",
-        "./a/1.png": encoded(11),
-        "./a/1.cls": b"2\n",
-        "a/1.json": b"{}",
-    }
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    write_tar(shards / "000.tar", first)
-    write_tar(shards / "001.tar", {"0.cls": b"7", "0.seg.png": encoded(12)})
-    images = open_images(shards)
-    assert images.name == "webdataset" and len(images.classes) == 8
-    assert labels_by_path(images) == {"a/0.png": 4, "a/1.png": 2, "0.seg.png": 7}
-    assert [shade(images, path) for path in ("0.seg.png", "a/1.png", "a/0.png")] == [12, 11, 10]
-    assert open_images(shards / "000.tar", classes=list("abcde")).labels.tolist() == [4, 2]
-    refuses("labels from 2 to 4 for 3 classes", open_images, shards / "000.tar", classes=list("abc"))
-    assert images.store.measure("a/0.png", CLEAN) == (7, 9)
-
-
-@pytest.mark.parametrize(
-    ("members", "words"),
-    [
-        ({"0.png": b"x"}, "of 1 images 1 have none"),
-        ({"0.png": b"x", "0.cls": b"cat"}, "should hold a class number, but holds 'cat'"),
-        ({"0.png": b"x", "0.jpg": b"x", "0.cls": b"1"}, "'0' has a second image"),
-        ({"readme": b"x"}, "of 0 images"),
-    ],
-)
-def test_tars_that_are_no_sets(tmp_path: Path, members: dict[str, bytes], words: str) -> None:
-    write_tar(tmp_path / "x.tar", members)
-    refuses(words, open_images, tmp_path / "x.tar")
-
-
-def test_compressed_and_damaged_tars(tmp_path: Path) -> None:
-    write_tar(tmp_path / "x.tar", {"0.png": encoded(1), "0.cls": b"1"}, "w:gz")
-    refuses("not a readable uncompressed tar", open_images, tmp_path / "x.tar")
-    write_tar(tmp_path / "y.tar", {"0.cls": b"1", "0.png": encoded(1) * 40})
-    whole = (tmp_path / "y.tar").read_bytes()
-    (tmp_path / "y.tar").write_bytes(whole[:1600])
-    with pytest.raises(FozoError, match=r"y\.tar"):
-        open_images(tmp_path / "y.tar").read(0)
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 6), (3, 6, 6, 3)])
@@ -309,7 +259,6 @@ def write_folder(root: Path, shade: int) -> None:
 
 LAYOUTS: dict[str, Callable[[Path, int], object]] = {
     "folder": write_folder,
-    "webdataset": lambda root, shade: write_tar(root, {"0.png": encoded(shade, (16, 16 + shade)), "0.cls": b"0"}),
     "arrays": lambda root, shade: np.savez(
         root, images=np.full((2, 8, 8), shade, np.uint8), labels=[0, 1], classes=["a", "b"]
     ),
@@ -319,7 +268,7 @@ LAYOUTS: dict[str, Callable[[Path, int], object]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fingerprints_notice_other_pixels_under_the_same_names(tmp_path: Path, layout: str) -> None:
-    root = tmp_path / {"webdataset": "x.tar", "arrays": "x.npz"}.get(layout, "set")
+    root = tmp_path / ("x.npz" if layout == "arrays" else "set")
     LAYOUTS[layout](root, 0)
     images = open_images(root)
     assert images.name == layout and images.fingerprint == open_images(root).fingerprint

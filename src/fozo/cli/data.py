@@ -36,9 +36,8 @@ def corrupt(
 
 
 def check(
-    path: Annotated[Path, "A folder of images, or a WebDataset-like tar."],
+    path: Annotated[Path, "A folder of images, or an .npz of them."],
     layout: Annotated[str, "What it is, where that cannot be seen from the folders."] = "auto",
-    labels: Annotated[Path | None, "File of labels, for flat ImageNet validation files."] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Decode every image: the only way to find every truncated file.")
     ] = False,
@@ -52,7 +51,7 @@ def check(
     from fozo.data.check import check_image_set
 
     with closing(Progress()) as progress:
-        report = check_image_set(path, layout, labels=labels, full=full, progress=partial(progress, "checking"))
+        report = check_image_set(path, layout, full=full, progress=partial(progress, "checking"))
     console = Console()
     if console.is_terminal:
         table = Table(show_header=False)

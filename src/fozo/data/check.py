@@ -70,21 +70,20 @@ def check_image_set(
     path: str | Path,
     layout: str = "auto",
     *,
-    labels: str | Path | None = None,
     full: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Read the header of every image, and decode a sample of them.
 
     Args:
-        path: what :func:`~fozo.data.sets.open_images` opens, with ``layout`` and ``labels``, or a folder of images.
+        path: what :func:`~fozo.data.sets.open_images` opens, with ``layout``, or a folder of images.
         full: decode every image: the only way to find all truncated files.
         progress: called with the images done so far and their number.
     """
     try:
-        images = open_images(path, layout, labels=labels)
+        images = open_images(path, layout)
     except FozoError:
-        if layout != "auto" or labels is not None or not Path(path).is_dir() or not Tree(Path(path)).listing().images:
+        if layout != "auto" or not Path(path).is_dir() or not Tree(Path(path)).listing().images:
             raise
         images = open_unlabelled(Path(path))
     total = len(images) * len(images.domains)
