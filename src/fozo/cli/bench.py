@@ -29,7 +29,6 @@ def bench(
     pixels: Annotated[str | None, "Folder to keep corrupted images in, for all rows."] = None,
     images: Annotated[int | None, "Images of each domain, instead of the recipe's."] = None,
     severity: Annotated[int | None, "1 to 5, instead of the recipe's."] = None,
-    passes: Annotated[int | None, "Forward passes of rows that name them."] = None,
     calibration: Annotated[int | None, "Clean images for source statistics."] = None,
     seeds: Annotated[str, "Seeds joined by commas."] = "0",
     methods: Annotated[str | None, "Only these methods, joined by commas."] = None,
@@ -51,8 +50,6 @@ def bench(
     from fozo.methods.registry import method_class
 
     recipe = load_recipe(name)
-    if passes is not None:
-        recipe = recipe.at_passes(passes)
     if model is None:
         raise FozoError(f"which model? Give --model with a weights file or timm:NAME (see: fozo bench {name} --help)")
     if load.threads is not None and load.threads < 1:

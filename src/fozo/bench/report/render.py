@@ -29,7 +29,7 @@ COLOURS: Mapping[str, Colour] = {
 # For rows that are no method as published, before these take colours of methods that a page does not show.
 SPARE: tuple[Colour, ...] = (("#000000", "#ffffff"), ("#8d6e63", "#bcaaa4"), ("#c0a000", "#ffe082"))
 PALETTE: tuple[Colour, ...] = (*COLOURS.values(), *SPARE)
-PASSES = re.compile(r"(, \d+ passes| at \d+ passes| \(FP=\d+\))$")
+PASSES = re.compile(r"(, \d+ passes| \(FP=\d+\))$")
 
 
 @lru_cache(maxsize=1)
