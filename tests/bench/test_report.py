@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from benchmarks.narrow import by_batch
 from fozo.bench.gains import Gain, Gains, by_image, gains, over_base
@@ -92,7 +91,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(page: Path) -> None:
     assert checker.outside == [] and "script" not in checker.count and "@import" not in text and "url(" not in text
     assert {link.removeprefix("#") for link in checker.links} <= checker.ids
     assert checker.count["section"] == checker.count["table"] == 5 and "img" not in checker.count
-    assert checker.count["svg"] == 3 + 2 + 1 + 1  # table1, figure1 (no NoAdapt), figureE1 (one domain), tableD1
+    assert checker.count["svg"] == 3  # table1, figure1, tableD1; figureE1 has too few images for a curve
     assert text.count('class="forest"') == 1 + 3  # of table1, and of each column of table4
     assert text.count('class="conclusion"') == 1 + 1 + 1 + 3 + 1
     assert "prefers-color-scheme: dark" in text and "@media print" in text and 'name="viewport"' in text
@@ -168,7 +167,7 @@ def test_rows_may_have_other_domains_than_their_neighbours(tmp_path: Path) -> No
     assert [[cell is None for cell in cells[:3]] for _, cells in table.rows] == [
         [False, False, True], [True, False, False],
     ]  # fmt: skip
-    assert "under each corruption" not in write_report(tmp_path, tmp_path / "report.html")[0][0].read_text()
+    assert write_report(tmp_path, tmp_path / "report.html")[0][0].is_file()
 
 
 def test_ticks_and_flat_curves() -> None:
@@ -314,13 +313,13 @@ def test_a_chart_that_would_be_empty_is_none(tmp_path: Path) -> None:
     recipe = Recipe("mine", "Mine", (Experiment("NoAdapt", "noadapt"), Experiment("FOZO", "fozo")))
     invent(tmp_path, recipe, batches=1)  # a domain is one batch
     text = write_report(tmp_path, tmp_path / "report.html")[0][0].read_text()
-    assert "How fast" not in text and text.count("<svg") == 2 and "NaN" not in text
+    assert text.count("<svg") == 1 and "NaN" not in text
 
 
 def test_all_rows_that_share_the_highest_number_are_bold() -> None:
     rows = tuple((name, (Cell(value, digits=1),)) for name, value in {"a": 50.04, "b": 50.02, "c": 49.0}.items())
     chapter = Chapter("id", Group(load_recipe("quick"), "", ()), {}, Table("t", "T", "", ("Avg",), rows), {})
-    page = render("report.html", title="", chapters=[chapter], pictures=(), stale=())
+    page = render("report.html", title="", chapters=[chapter], stale=())
     assert chapter.best == ["50.0"] and page.count("ours best") == 2
 
 
@@ -362,15 +361,4 @@ def test_tuned_rows_stand_behind_the_published_ones_in_their_colour(tmp_path: Pa
     write_report(tmp_path, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "the mean over corruptions and clean images" in text and "square: tuned" in text
-    assert f'curve c{indices["NEO"]} dashed"' in text and "How fast a corruption is learnt" in text
-
-
-def test_pictures_are_shown_only_where_images_are_given(runs: Path, tmp_path: Path) -> None:
-    images = tmp_path / "images" / "class"
-    images.mkdir(parents=True)
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(images / "a.png")
-    recipe = Recipe("mine", "Mine", (Experiment("a", "noadapt", {}, StreamPlan(kinds=("fog", "contrast"))),))
-    invent(tmp_path / "runs", recipe, batches=2)
-    text = write_report(tmp_path / "runs", tmp_path / "report.html", tmp_path / "images")[0][0].read_text()
-    assert text.count("data:image/jpeg;base64,") == 3 and "Corrupted images, at severity 5" in text
-    assert 'alt="Contrast"' in text
+    assert f'curve c{indices["NEO"]} dashed"' in text

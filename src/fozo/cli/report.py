@@ -10,9 +10,6 @@ from fozo.errors import FozoError
 def report(
     runs: Annotated[Path, "Folder of fozo bench, .log of fozo adapt, or .jsonl of fozo watch --events."],
     out: Annotated[Path, "The page; tables are written beside it."] = Path("report.html"),
-    images: Annotated[
-        Path | None, "Clean images of fozo bench: the page shows the first under each corruption."
-    ] = None,
 ) -> None:
     """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
     from fozo.bench.report.page import write_report
@@ -30,7 +27,7 @@ def report(
         return
     if not runs.is_dir():
         raise FozoError(f"{runs} is not a folder; give fozo bench's --out, or the log of fozo adapt")
-    written, stale = write_report(runs, out, images)
+    written, stale = write_report(runs, out)
     for path in stale:
         print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)
     print(", ".join(map(str, written)))

@@ -30,7 +30,7 @@ class Series:
     dashed: bool = False
     faint: bool = False  # drawn behind the others
     low: Sequence[float] = ()
-    high: Sequence[float] = ()  # ends of the intervals, where it has some: a band, or whiskers where points are marked
+    high: Sequence[float] = ()  # ends of the intervals, where it has some: a band
 
     @property
     def style(self) -> str:
@@ -83,30 +83,20 @@ def _thin(values: Sequence[float]) -> list[float]:
     return thinned if not values or (len(values) - 1) % step == 0 else [*thinned, values[-1]]
 
 
-def _decades(low: float, high: float) -> list[float]:
-    found = [
-        m * 10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for m in (1, 2, 5)
-    ]
-    inside = [value for value in found if low <= value <= high]
-    return inside if len(inside) <= 6 else [value for value in inside if f"{value:e}"[0] == "1"]
-
-
 def line_chart(
     title: str,
     series: Sequence[Series],
     x_label: str,
     y_label: str,
     *,
-    log: bool = False,
     dots: bool = False,
-    lines: bool = True,
     spans: Sequence[Span] = (),
     events: Sequence[tuple[float, str]] = (),
 ) -> Markup:
     """Draw curves in their order; those without points are left out, and with none there is no chart.
 
-    ``log`` makes the x axis logarithmic, ``dots`` marks points, ``lines`` joins them. ``spans`` are names on the x axis
-    instead of numbers, ``events`` positions on it with the short words to mark them with.
+    ``dots`` marks points. ``spans`` are names on the x axis instead of numbers, ``events`` positions on it with the
+    short words to mark them with.
     """
     series = [s for s in series if s.x]
     xs = [float(x) for s in series for x in s.x]
@@ -114,11 +104,11 @@ def line_chart(
         return Markup()
     low, high = _range([float(y) for s in series for each in (s.y, s.low, s.high) for y in each])
     xs += [end for span in spans for end in (span.left, span.right)]
-    left, right = (math.log10(min(xs)), math.log10(max(xs))) if log else (min(xs), max(xs))
+    left, right = min(xs), max(xs)
     width = right - left or 1.0
 
     def across(x: float) -> float:
-        return ((math.log10(x) if log else x) - left) / width
+        return (x - left) / width
 
     def down(y: float) -> float:
         return 1 - (y - low) / (high - low)
@@ -127,10 +117,9 @@ def line_chart(
         return " ".join(f"{SIDE * across(x):.0f},{SIDE * down(y):.0f}" for x, y in points)
 
     fits = " few" if len(spans) <= FEW_NAMES else " some" if len(spans) <= SOME_NAMES else " many"
-    marks = _decades(min(xs), max(xs)) if log else ticks(left, right, 6)
     return draw(
         "lines.html", title=title, x_label=x_label, y_label=y_label, side=SIDE, fits=fits if spans else "", spans=spans,
-        rows=ticks(low, high, 5), columns=() if spans else marks, events=events, lines=lines, dots=dots,
+        rows=ticks(low, high, 5), columns=() if spans else ticks(left, right, 6), events=events, dots=dots,
         series=[replace(s, x=_thin(s.x), y=_thin(s.y), low=_thin(s.low), high=_thin(s.high)) for s in series],
         across=across, down=down, path=path, short=_short, zip=zip,
     )  # fmt: skip

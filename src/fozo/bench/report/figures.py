@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fozo.bench.gains import BASE, Gain, Gained, Gains, by_method, gains, signed
-from fozo.bench.measures import BatchRecord, Interval, within_domains
+from fozo.bench.measures import BatchRecord, Interval
 from fozo.bench.plan import AVERAGE, TUNED
 from fozo.bench.report.charts import Row, Series, Span, forest, line_chart
 from fozo.bench.report.tables import Table, full_name
@@ -21,7 +21,6 @@ WINDOWS = 4  # points of a domain, at most
 MAX_NAMES = 5  # rows that a sentence names of those on one side
 SIDES = {1: "significantly above", 0: "not significantly different", -1: "significantly below"}
 UNKNOWN = "without an interval"
-FEWEST_BATCHES = 4  # batches of a domain without which there is no curve to be seen in it
 Points: TypeAlias = tuple[Sequence[float], Sequence[float]]  # of a curve: x, y
 
 
@@ -42,10 +41,7 @@ def charts(group: Group, table: Table, gained: Gained, colours: Mapping[str, int
         own = gained.get(side, {})
         clean = any("clean" in each.values for each in own.values())
         mean = f"the mean over corruptions{' and clean images' if clean else ''}"
-        drawn = [gain_chart(own, colours, mean), over_stream(runs, colours, severity)]
-        drawn.append(domain_chart(own, colours, severity))
-        if len(sides) == 1:
-            drawn.append(passes_chart(runs, colours))
+        drawn = (gain_chart(own, colours, mean), over_stream(runs, colours, severity))
         found[side] = [chart for chart in drawn if chart]
     return found
 
@@ -126,45 +122,10 @@ def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: i
     return line_chart("Accuracy along the stream", series, "" if spans else "images", "accuracy (%)", spans=spans)
 
 
-def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severity: int) -> Markup:
-    best = sorted(gained, key=lambda label: -gained[label].mean.value)[: STRONG - 1]
-    labels = [label for label in gained if label in best]
-    if not labels or len(gained[labels[0]].values) < 2:
-        return Markup()
-    names = list(gained[labels[0]].values)
-    series = []
-    for index, label in enumerate(labels):
-        found = [gained[label].of(name) for name in names]
-        x = [i + (index + 1) / (len(labels) + 1) for i in range(len(names))]
-        values = [each.value for each in found]
-        low, high = _band([each.within for each in found])
-        series.append(Series(label, x, values, colours[label], label.endswith(TUNED), low=low, high=high))
-    which = "" if len(labels) == len(gained) else f", the {len(labels)} best rows of {len(gained)}"
-    title = f"Gain over {BASE} under each corruption{which}"
-    spans = [Span(i, i + 1, full_name(name, severity)) for i, name in enumerate(names)]
-    unit = "points, with 95 % intervals" if series[0].low else "points"
-    return line_chart(title, series, "", unit, dots=True, lines=False, spans=spans)
-
-
 def _band(within: Sequence[Interval | None]) -> tuple[list[float], list[float]]:
     """The lower and the upper ends of intervals; none, unless every point has one."""
     whole = [each for each in within if each is not None]
     return ([each.low for each in whole], [each.high for each in whole]) if len(whole) == len(within) else ([], [])
-
-
-def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> Markup:
-    """Draw how fast a domain is learnt, against what it costs; nothing where domains are of a batch or two."""
-    points: dict[str, Points] = {}
-    for label, run in runs.items():
-        _, spent, reached = zip(*within_domains(run.records(), run.costs()), strict=True)
-        length = min(map(len, spent))
-        x, y = (np.mean([curve[:length] for curve in curves], axis=0).tolist() for curves in (spent, reached))
-        points[label] = x, y
-    if min(len(spent) for spent, _ in points.values()) < FEWEST_BATCHES:
-        return Markup()
-    title = "How fast a corruption is learnt: accuracy of its images so far, mean over corruptions"
-    x_label = "forward passes spent on it, logarithmic"
-    return line_chart(title, _curves(runs, colours, points), x_label, "accuracy (%)", log=True)
 
 
 def _sweep(group: Group, table: Table, axis: str) -> Markup:
