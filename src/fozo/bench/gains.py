@@ -13,7 +13,6 @@ from typing import TypeAlias
 import numpy as np
 
 from fozo.bench.measures import RESAMPLES, BatchRecord, Interval, interval
-from fozo.bench.plan import TUNED, published
 from fozo.bench.store import Group, Run
 from fozo.types import Array
 
@@ -25,14 +24,6 @@ def signed(points: float) -> str:
     """Write a difference; what rounds to nothing has no sign."""
     text = f"{points:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text
-
-
-def by_method(values: Mapping[str, float]) -> list[str]:
-    """Order rows by their values: the best method first, its tuned row right behind the published one."""
-    best: dict[str, float] = {}
-    for label, value in values.items():
-        best[published(label)] = max(value, best.get(published(label), value))
-    return sorted(values, key=lambda label: (-best[published(label)], published(label), label.endswith(TUNED)))
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from fozo.bench.gains import Gain, signed
 from fozo.bench.report.render import draw
 
 SIDE = 1000  # both sides of a drawing, in its own units
 POINTS = 240  # a curve is thinned to this many points: more cannot be seen
-LONG = 12  # rows above which a forest stands beside two other charts
 FEW_NAMES, SOME_NAMES = 4, 8  # that fit side by side below a chart on a phone, and on a wide screen
 
 
@@ -44,17 +42,6 @@ class Span:
     left: float
     right: float
     name: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of :func:`forest`: a difference, and what it is the mean of."""
-
-    label: str
-    gain: Gain
-    marks: Sequence[float]
-    colour: int
-    square: bool = False  # whether its point is a square: the second of two rows of one colour
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
@@ -122,28 +109,4 @@ def line_chart(
         rows=ticks(low, high, 5), columns=() if spans else ticks(left, right, 6), events=events, dots=dots,
         series=[replace(s, x=_thin(s.x), y=_thin(s.y), low=_thin(s.low), high=_thin(s.high)) for s in series],
         across=across, down=down, path=path, short=_short, zip=zip,
-    )  # fmt: skip
-
-
-def forest(title: str, rows: Sequence[Row], note: str) -> Markup:
-    """Draw differences with their intervals, one row each, with zero where nothing is gained; numbers beside them.
-
-    A significant difference (its interval excludes zero) is filled, another hollow and marked ``n.s.``. The axis holds
-    all intervals and most of the marks; those beyond it are drawn at its ends.
-    """
-    if not rows:
-        return Markup()
-    values = [x for row in rows for x in (row.gain.value, *row.gain.ends)]
-    marks = sorted(x for row in rows for x in row.marks)
-    most = marks[len(marks) // 20 : len(marks) - len(marks) // 20]
-    low, high = _range([0.0, *values, *most])
-    if marks and (marks[0] < low or marks[-1] > high):
-        note += "; marks at the ends of the axis: there or beyond"
-
-    def across(x: float) -> str:
-        return f"{100 * (min(max(x, low), high) - low) / (high - low):.2f}%"
-
-    return draw(
-        "forest.html", title=title, rows=rows, note=note, long=len(rows) > LONG, columns=ticks(low, high, 5),
-        across=across, width=high - low, signed=signed,
     )  # fmt: skip

@@ -7,14 +7,14 @@ from typing import TypeAlias
 import numpy as np
 from markupsafe import Markup
 
-from fozo.bench.gains import BASE, Gain, Gained, Gains, by_method, gains, signed
+from fozo.bench.gains import BASE, Gain, Gained, Gains, gains, signed
 from fozo.bench.measures import BatchRecord, Interval
 from fozo.bench.plan import AVERAGE, TUNED
-from fozo.bench.report.charts import Row, Series, Span, forest, line_chart
+from fozo.bench.report.charts import Series, Span, line_chart
 from fozo.bench.report.tables import Table, full_name
 from fozo.bench.store import Group, Run
 
-MAX_COLUMNS = 8  # columns of a table that have charts of their own; of more, the mean over columns is drawn
+MAX_COLUMNS = 8  # columns of a table that have charts and conclusions of their own
 STRONG = 6  # curves that a reader can follow: the best ones and the base; others are drawn behind them
 WINDOW = 128  # fewest images that a point of an accuracy over time is of, in whole batches
 WINDOWS = 4  # points of a domain, at most
@@ -24,25 +24,16 @@ UNKNOWN = "without an interval"
 Points: TypeAlias = tuple[Sequence[float], Sequence[float]]  # of a curve: x, y
 
 
-def charts(group: Group, table: Table, gained: Gained, colours: Mapping[str, int]) -> dict[str, list[Markup]]:
+def charts(group: Group, table: Table, colours: Mapping[str, int]) -> dict[str, list[Markup]]:
     """Draw what there is to be seen of a group, by column of its table; charts that would be empty are left out."""
     sweeps = list(dict.fromkeys(run.experiment.axis for run in group.runs if run.experiment.x is not None))
     if sweeps:
         return {AVERAGE: [_sweep(group, table, axis) for axis in sweeps]}
-    sides = group.columns
-    if len(sides) > MAX_COLUMNS:
-        return {
-            AVERAGE: [gain_chart(over_columns(gained), colours, f"the mean over {len(sides)} columns", len(gained))]
-        }
     found = {}
-    for side in sides:
+    for side in group.columns if len(group.columns) <= MAX_COLUMNS else ():
         runs = {label: group.of(label, side)[0] for label in group.labels if group.of(label, side)}
-        severity = next(iter(runs.values())).experiment.stream.severity
-        own = gained.get(side, {})
-        clean = any("clean" in each.values for each in own.values())
-        mean = f"the mean over corruptions{' and clean images' if clean else ''}"
-        drawn = (gain_chart(own, colours, mean), over_stream(runs, colours, severity))
-        found[side] = [chart for chart in drawn if chart]
+        drawn = over_stream(runs, colours, next(iter(runs.values())).experiment.stream.severity)
+        found[side] = [drawn] if drawn else []
     return found
 
 
@@ -53,25 +44,6 @@ def over_columns(gained: Gained) -> dict[str, Gains]:
         own = {column: rows[label] for column, rows in gained.items() if label in rows}
         found[label] = Gains({c: g.mean.value for c, g in own.items()}, {c: g.drawn for c, g in own.items()})
     return found
-
-
-def gain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], mean: str, columns: int = 0) -> Markup:
-    """Draw what each row gained: the best method first, tuned rows behind the published ones.
-
-    A row that lacks some of the ``columns`` says how many it has.
-    """
-    rows = []
-    for label in by_method({label: each.mean.value for label, each in gained.items()}):
-        parts = list(gained[label].values.values())
-        name = f"{label} ({len(parts)} columns)" if len(parts) < columns else label
-        marks = parts if len(parts) > 1 else []
-        rows.append(Row(name, gained[label].mean, marks, colours[label], label.endswith(TUNED)))
-    note = "points of accuracy; bar: 95 % interval; n.s. and hollow: not significant (it includes zero)"
-    if any(row.marks for row in rows):
-        note += f"; dot: {mean}, thin marks: each of them"
-    if any(row.square for row in rows):
-        note += "; square: tuned"
-    return forest(f"Gain over {BASE}", rows, note)
 
 
 def _curves(runs: Mapping[str, Run], colours: Mapping[str, int], points: Mapping[str, Points]) -> list[Series]:

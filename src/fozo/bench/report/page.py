@@ -59,7 +59,7 @@ class Chapter:
     @property
     def parts(self) -> list[tuple[str, str, Sequence[Markup]]]:
         """Heading, conclusion and charts of each column."""
-        drawn = charts(self.group, self.table, self.gained, self.colours)
+        drawn = charts(self.group, self.table, self.colours)
         said = conclusions(self.group, self.gained)
         return [
             ("" if side == AVERAGE else side[:1].upper() + side[1:], said.get(side, ""), drawn.get(side, ()))
