@@ -26,8 +26,6 @@ from fozo.bench.report.page import Chapter, write_report
 from fozo.bench.report.render import COLOURS, PALETTE, assign_colours, render
 from fozo.bench.report.tables import Cell, Table, table_of
 from fozo.bench.store import Group, collect
-from fozo.cli.folder_page import folder_page
-from fozo.cli.folder_run import BatchLine, FolderRun
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
 from tests.bench.invented import invent
@@ -145,11 +143,9 @@ def test_names_cannot_inject_markup(tmp_path: Path) -> None:
         {"type": "reading", "image": 1, "time": 1.0, "sentence": hostile, "expected_accuracy": 0.5},
         {"type": "event", "image": 1, "time": 1.0, "name": hostile, "text": hostile},
     ]
-    run = FolderRun(Path(hostile), {hostile: hostile}, [BatchLine(0, 4, 90, 0.5, 0.6, 1.0)], True)
     pages = {
         "report": write_report(tmp_path, tmp_path / "report.html")[0][0].read_text(),
         "timeline": timeline.page(hostile, lines),
-        "folder": folder_page(run),
     }
     for name, text in pages.items():
         checker = Checker()
@@ -226,7 +222,7 @@ def test_a_method_has_one_colour_everywhere() -> None:
         assert list(COLOURS).index("Align") == indices["Align"] and set(indices) == set(some)
     assert assign_colours(["FOA (FP=28)", "Align"])["FOA (FP=28)"] == assign_colours(["FOA"])["FOA"]
     assert len(set(assign_colours(["FOA, 2 passes", "FOA, 4 passes", "one", "two", "NoAdapt"]).values())) == 5
-    page = render("folder.html", title="", run=FolderRun(Path("x"), {}, [], True), charts=[])
+    page = render("report.html", title="", chapters=[], stale=())
     assert all(f".c{index} {{ --c: {c}; }}" in page for index, colour in enumerate(PALETTE) for c in colour)
 
 

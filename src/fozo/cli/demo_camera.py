@@ -21,7 +21,6 @@ from fozo.bench.report.page import chapters
 from fozo.bench.report.render import COLOURS, render
 from fozo.bench.report.tables import full_name
 from fozo.bench.store import Group
-from fozo.cli.folder_page import latest
 from fozo.cli.progress import print_sentence
 from fozo.data import sample
 from fozo.data.scenarios import Continual
@@ -114,10 +113,10 @@ class CameraRun:
         return [(step.images, event) for step in self.steps for event in step.events]
 
     def running_accuracy(self, model: str) -> list[float]:
-        """Accuracy of ``plain`` or ``adapted`` over the latest images, after each batch, in percent."""
+        """Accuracy of ``plain`` or ``adapted`` over the latest batches, after each batch, in percent."""
         records: list[BatchRecord] = [getattr(step, model) for step in self.steps]
-        windows = [records[window] for window in latest([record.images for record in records], LATEST)]
-        return [100 * sum(r.correct for r in part) / sum(r.images for r in part) for part in windows]
+        parts = [records[max(0, end - LATEST // BATCH) : end] for end in range(1, len(records) + 1)]
+        return [100 * sum(r.correct for r in part) / sum(r.images for r in part) for part in parts]
 
     @property
     def gain(self) -> Gain:
