@@ -43,23 +43,11 @@ def check(
     ] = False,
 ) -> None:
     """Say what an image set is, and which of its files are broken (then the exit code is 2)."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from fozo.cli.progress import Progress
     from fozo.data.check import check_image_set
 
     with closing(Progress()) as progress:
         report = check_image_set(path, layout, full=full, progress=partial(progress, "checking"))
-    console = Console()
-    if console.is_terminal:
-        table = Table(show_header=False)
-        for name, value in report.rows():
-            table.add_row(Text(name), Text(value))  # a file name may hold brackets, which are not markup
-        console.print(table)
-    else:
-        for name, value in report.rows():
-            print(f"{name}: {value}")
+    print("\n".join(report.lines))
     if report.broken:
         raise typer.Exit(2)
