@@ -34,10 +34,6 @@ class Gain:
     within: Interval | None
 
     @property
-    def ends(self) -> tuple[float, ...]:
-        return () if self.within is None else (self.within.low, self.within.high)
-
-    @property
     def side(self) -> int:
         """1 or -1 where it is significant (its 95 % interval excludes zero), else 0."""
         if self.within is None:
@@ -45,8 +41,8 @@ class Gain:
         return 1 if self.within.low > 0 else -1 if self.within.high < 0 else 0
 
     def __str__(self) -> str:
-        ends = " to ".join(map(signed, self.ends))
-        return f"{signed(self.value)} ({ends})" if ends else signed(self.value)
+        ends = "" if self.within is None else f" ({signed(self.within.low)} to {signed(self.within.high)})"
+        return signed(self.value) + ends
 
 
 @dataclass(frozen=True)
@@ -61,15 +57,11 @@ class Gains:
         return Gain(self.values[part], None if draws is None else interval(draws))
 
     @property
-    def drawn(self) -> Array | None:
-        """The mean over the parts, as resampled."""
-        found = [draws for draws in self.draws.values() if draws is not None]
-        return np.asarray(np.mean(found, axis=0)) if len(found) == len(self.values) else None
-
-    @property
     def mean(self) -> Gain:
-        drawn = self.drawn
-        return Gain(float(np.mean(list(self.values.values()))), None if drawn is None else interval(drawn))
+        """The mean over the parts."""
+        drawn = [draws for draws in self.draws.values() if draws is not None]
+        within = interval(np.asarray(np.mean(drawn, axis=0))) if len(drawn) == len(self.values) else None
+        return Gain(float(np.mean(list(self.values.values()))), within)
 
 
 Gained: TypeAlias = Mapping[str, Mapping[str, Gains]]  # by column of a table, then by label of a row

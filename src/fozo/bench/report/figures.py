@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fozo.bench.gains import BASE, Gain, Gained, Gains, gains, signed
-from fozo.bench.measures import BatchRecord, Interval
+from fozo.bench.measures import BatchRecord
 from fozo.bench.plan import AVERAGE, TUNED
 from fozo.bench.report.charts import Series, Span, line_chart
 from fozo.bench.report.tables import Table, full_name
@@ -35,26 +35,6 @@ def charts(group: Group, table: Table, colours: Mapping[str, int]) -> dict[str, 
         drawn = over_stream(runs, colours, next(iter(runs.values())).experiment.stream.severity)
         found[side] = [drawn] if drawn else []
     return found
-
-
-def over_columns(gained: Gained) -> dict[str, Gains]:
-    """Take a table's columns as the parts of one gain a row."""
-    found = {}
-    for label in dict.fromkeys(label for rows in gained.values() for label in rows):
-        own = {column: rows[label] for column, rows in gained.items() if label in rows}
-        found[label] = Gains({c: g.mean.value for c, g in own.items()}, {c: g.drawn for c, g in own.items()})
-    return found
-
-
-def _curves(runs: Mapping[str, Run], colours: Mapping[str, int], points: Mapping[str, Points]) -> list[Series]:
-    """A curve for each row: the best rows and the base in front, the others faint behind them."""
-    ranked = sorted(runs, key=lambda label: -runs[label].measures.average)
-    front = {BASE, *[label for label in ranked if label != BASE][: STRONG - 1]}
-    order = sorted(runs, key=lambda label: label in front)
-    return [
-        Series(label, *points[label], colours[label], label.endswith(TUNED), faint=label not in front)
-        for label in order
-    ]
 
 
 def windows(records: Sequence[BatchRecord]) -> Points:
@@ -86,26 +66,26 @@ def domain_spans(records: Sequence[BatchRecord], severity: int) -> list[Span]:
 
 
 def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: int) -> Markup:
-    read = {label: run.records() for label, run in runs.items()}
-    series = _curves(runs, colours, {label: windows(records) for label, records in read.items()})
-    spans = domain_spans(next(iter(read.values())), severity)
+    """Draw a curve for each row: the best rows and the base in front, the others faint behind them."""
+    ranked = sorted(runs, key=lambda label: -runs[label].measures.average)
+    front = {BASE, *[label for label in ranked if label != BASE][: STRONG - 1]}
+    series = [
+        Series(label, *windows(runs[label].records()), colours[label], label.endswith(TUNED), faint=label not in front)
+        for label in sorted(runs, key=lambda label: label in front)
+    ]
+    spans = domain_spans(next(iter(runs.values())).records(), severity)
     if len(spans) > 40:  # a stream that comes back again and again: names would not be read
         spans = []
     return line_chart("Accuracy along the stream", series, "" if spans else "images", "accuracy (%)", spans=spans)
-
-
-def _band(within: Sequence[Interval | None]) -> tuple[list[float], list[float]]:
-    """The lower and the upper ends of intervals; none, unless every point has one."""
-    whole = [each for each in within if each is not None]
-    return ([each.low for each in whole], [each.high for each in whole]) if len(whole) == len(within) else ([], [])
 
 
 def _sweep(group: Group, table: Table, axis: str) -> Markup:
     places = {run.experiment.label: run.experiment.x for run in group.runs if run.experiment.axis == axis}
     cells = {label: row[table.columns.index(AVERAGE)] for label, row in table.rows}
     points = [(x, cell) for label, x in places.items() if x is not None and (cell := cells[label]) is not None]
-    x, low, high = [x for x, _ in points], *_band([cell.within for _, cell in points])
-    series = [Series("ours, with 95 % interval", x, [cell.ours for _, cell in points], 1, low=low, high=high)]
+    x, ours, within = [x for x, _ in points], [c.ours for _, c in points], [c.within for _, c in points if c.within]
+    low, high = [each.low for each in within], [each.high for each in within]
+    series = [Series("ours, with 95 % interval", x, ours, 1, low=low, high=high)]
     paper = [(x, cell.paper) for x, cell in points if cell.paper is not None]
     if paper:
         series.append(Series("paper", [x for x, _ in paper], [y for _, y in paper], 2, dashed=True))
@@ -113,12 +93,9 @@ def _sweep(group: Group, table: Table, axis: str) -> Markup:
 
 
 def conclusions(group: Group, gained: Gained) -> dict[str, str]:
-    """Conclude for every column of a table, or for the mean over them where there are many."""
-    if len(group.columns) > MAX_COLUMNS:
-        whole = {label: each for label, each in over_columns(gained).items() if len(each.values) == len(gained)}
-        return {AVERAGE: f"On average over {len(group.columns)} columns: {_against_base(whole)}"} if whole else {}
+    """Conclude for every column of a table, where they are not too many."""
     found = {}
-    for side in group.columns:
+    for side in group.columns if len(group.columns) <= MAX_COLUMNS else ():
         best, rows = _best_row(group, side), gained.get(side, {})
         both = [best, _against_base(rows)] if len(rows) > 1 else [best]  # with one row the first sentence says it all
         if text := " ".join(filter(None, both)):

@@ -66,20 +66,17 @@ def assign_colours(labels: Iterable[str]) -> dict[str, int]:
     """Give every label of a page an index into :data:`PALETTE`; its curves have the class ``c{index}``.
 
     A method has its own, also where its constants are tuned; so has a method at some number of passes, where no other
-    label of the page is its. Others take what is free, in the order in which they come, and share colours only where
-    there are more labels than colours.
+    label of the page is its. Others take what is free, the spare ones first, in the order in which they come, and share
+    colours only where there are more labels than colours.
     """
-    every = list(dict.fromkeys(labels))
-    listed = list(dict.fromkeys(map(published, every)))
-    known = list(COLOURS)
-    indices = {label: known.index(label) for label in listed if label in COLOURS}
+    every, known = list(dict.fromkeys(labels)), list(COLOURS)
+    listed = sorted(dict.fromkeys(map(published, every)), key=lambda label: label not in COLOURS)
+    indices: dict[str, int] = {}
     for label in listed:
         method = PASSES.sub("", label)
         if method in COLOURS and known.index(method) not in indices.values():
             indices[label] = known.index(method)
-    ours = known.index("Align")  # the last to be taken for something else
-    order = [*range(len(COLOURS), len(PALETTE)), *range(ours + 1, len(COLOURS)), ours]
-    free = [index for index in order if index not in indices.values()] or order
+    free = [index for index in reversed(range(len(PALETTE))) if index not in indices.values()] or [0]
     others = [label for label in listed if label not in indices]
     indices |= {label: free[i % len(free)] for i, label in enumerate(others)}
     return {label: indices[published(label)] for label in every}
