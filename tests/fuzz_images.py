@@ -37,21 +37,6 @@ def arrays(folder: Path) -> Reader:
     return Reader(use, [gray, members(path)], build, "set.npz")
 
 
-@reader
-def cifar(folder: Path) -> Reader:
-    root = folder / "cifar"
-    root.mkdir()
-    np.save(root / "labels.npy", np.tile(np.arange(3), 5))
-    np.save(root / "fog.npy", np.zeros((15, 8, 8, 3), np.uint8))
-    good = (root / "fog.npy").read_bytes()
-
-    def read(path: Path) -> None:
-        (root / "fog.npy").write_bytes(path.read_bytes())
-        use(root)
-
-    return Reader(read, [[good[:10], good[10:128], good[128:]]], joined, "fog")
-
-
 def png_chunks(data: bytes) -> Parts:
     parts, place = [data[:8]], 8
     while place < len(data):

@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from fozo.data.sets import Domain, ImageSet, imagenet_wnids, open_images
@@ -74,45 +73,6 @@ def test_one_corruption_is_not_a_set(plant: Plant) -> None:
     refuses("severities of one corruption; give the folder above", open_images, root / "fog")
     assert open_images(root / "fog" / "5").labels.tolist() == [3, 8]
     refuses("should hold folders kind/severity/class", open_images, root / "fog" / "5", "imagenet-c")
-
-
-def cifar(root: Path, images: int = 4, labels: npt.NDArray[np.generic] | None = None) -> npt.NDArray[np.uint8]:
-    root.mkdir(exist_ok=True)
-    rows = np.arange(5 * images, dtype=np.uint8)[:, None, None, None]
-    pixels: npt.NDArray[np.uint8] = np.broadcast_to(rows, (5 * images, 32, 32, 3)).copy()
-    np.save(root / "fog.npy", pixels)
-    np.save(root / "gaussian_noise.npy", 255 - pixels)
-    np.save(root / "labels.npy", np.tile(np.array([3, 9, 0, 3]), 5) if labels is None else labels)
-    return pixels
-
-
-def test_cifar_c_severities_are_blocks_of_rows(tmp_path: Path) -> None:
-    pixels = cifar(tmp_path / "c")
-    images = open_images(tmp_path / "c")
-    assert (images.name, len(images), len(images.classes), images.size) == ("cifar-c", 4, 10, (32, 32))
-    assert images.domains[0] == Domain("gaussian_noise", 1) and len(images.domains) == 10
-    assert images.labels.tolist() == [3, 9, 0, 3]
-    for severity in range(1, 6):
-        for index in range(4):
-            row = (severity - 1) * 4 + index
-            np.testing.assert_array_equal(images.read(index, Domain("fog", severity)), pixels[row])
-    assert images.select(["00002"]).read(0, Domain("gaussian_noise", 5))[0, 0, 0] == 255 - 18
-
-
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        (np.arange(20), "same N whole numbers five times"),
-        (np.zeros(19, int), "same N whole numbers five times"),
-        (np.zeros(20), "float64"),
-        (np.zeros(25, int), r"shape \[25, height, width, 3\].*uint8 of shape \[20, 32"),
-        (np.full(20, -1), "labels from -1 to -1"),
-        (np.array([{}] * 20), r"labels\.npy is not a readable"),  # a pickle, which is never loaded
-    ],
-)
-def test_wrong_cifar_labels(tmp_path: Path, labels: npt.NDArray[np.generic], words: str) -> None:
-    cifar(tmp_path / "c", labels=labels)
-    refuses(words, open_images, tmp_path / "c")
 
 
 def test_any_folder_of_classes(plant: Plant) -> None:
@@ -262,7 +222,6 @@ LAYOUTS: dict[str, Callable[[Path, int], object]] = {
     "arrays": lambda root, shade: np.savez(
         root, images=np.full((2, 8, 8), shade, np.uint8), labels=[0, 1], classes=["a", "b"]
     ),
-    "cifar-c": lambda root, shade: np.save(root / "fog.npy", cifar(root) + np.uint8(shade)),
 }
 
 

@@ -92,7 +92,7 @@ class Resources:
         if key not in self._sets:
             if chosen and root.exists():  # a missing one is refused when it is opened
                 root, layout = recognise(root)
-                if layout not in ("imagenet-c", "cifar-c"):
+                if layout != "imagenet-c":
                     advice = "give it as --imagenet to corrupt them on the fly"
                     raise FozoError(f"{path} holds clean images ({layout}); {advice}")
             self._sets[key] = open_images(root, layout, **chosen)

@@ -12,7 +12,7 @@ from fozo.data.sets import imagenet
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
 from fozo.data.sets.folder import Listing, Tree, open_folder, open_unlabelled, some
 from fozo.data.sets.imagenet import SEVERITIES, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
-from fozo.data.sets.packed import open_arrays, open_cifar_c
+from fozo.data.sets.packed import open_arrays
 from fozo.errors import FozoError
 
 __all__ = [
@@ -26,7 +26,6 @@ LAYOUTS: dict[str, Callable[..., ImageSet]] = {
     "imagenet-r": imagenet.open_imagenet_r,
     "imagenet-v2": imagenet.open_imagenet_v2,
     "imagenet-sketch": imagenet.open_imagenet_sketch,
-    "cifar-c": open_cifar_c,
     "folder": open_folder,
     "arrays": open_arrays,
 }
@@ -82,15 +81,13 @@ def _recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
             raise FozoError(f"{root} is not an .npz file; give a folder of images, or an .npz of them")
         return tree, "arrays"
     folders, files, _ = tree.listing()
-    if (root / "labels.npy").is_file():
-        return tree, "cifar-c"
     if imagenet.kind_folders(tree):
         return tree, "imagenet-c"
     inside = tree.listings(folders)
     if len(folders) == 1 and not files and inside[0].folders and not inside[0].images:
         return _recognise(tree.below(folders[0]), own_classes)
     if not any(map(any, inside)):
-        expected = "class/image, kind/severity/class/image, or kind.npy with labels.npy"
+        expected = "class/image or kind/severity/class/image"
         found = f"{len(files)} images and {f'the folders {some(folders)}' if folders else 'no folders'}"
         raise FozoError(f"{root} is not a set of labelled images: expected {expected}, but found {found}")
     return tree, "folder" if own_classes else _name_of_classes(root, folders, inside)
