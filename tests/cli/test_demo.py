@@ -86,11 +86,9 @@ def test_every_row_is_printed_for_both_engines(printed: tuple[str, str]) -> None
     for engine in sample.MODELS:
         rows = [line for line in lines if line.strip().startswith(f"{engine} ") and ":" not in line]
         for label, row in zip(METHODS, rows, strict=True):
-            # the domains, their mean, passes, images/s, MiB
-            numbers = re.findall(r"[\d.]+", row.split(label)[1])
-            assert len(numbers) == len(STREAM.kinds) + 1 + 3
-            accuracies = [float(number) for number in numbers[:-4]]
-            assert float(numbers[-4]) == pytest.approx(np.mean(accuracies), abs=0.11)
+            *accuracies, mean, passes = map(float, re.findall(r"[\d.]+", row.split(label)[1]))
+            assert len(accuracies) == len(STREAM.kinds) and passes >= 1
+            assert mean == pytest.approx(np.mean(accuracies), abs=0.11)
     assert len({len(line.rstrip()) for line in lines[1 : 2 + 2 * len(METHODS)]}) == 1  # aligned
 
 
@@ -111,7 +109,7 @@ def test_the_table_fits_a_terminal_of_80_characters(tmp_path: Path) -> None:
     groups = {engine: Group(recipe, "", (run,)) for engine in sample.MODELS}
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, height=24, no_color=True)
-    console.print(methods_table(groups, wide=False))
+    console.print(methods_table(groups))
     row = next(line for line in stream.getvalue().splitlines() if "float32" in line)
     assert row.count("88.9") == len(domains) + 1 and "…" not in stream.getvalue()
 

@@ -28,8 +28,7 @@ class Setup:
 
     out: str  # the folder of the recipe
     paths: Paths
-    load: LoadOptions = field(default_factory=LoadOptions)
-    threads: int = 1
+    load: LoadOptions = field(default_factory=lambda: LoadOptions(threads=1))
     command: str = ""
 
 
@@ -40,8 +39,8 @@ def run_one(experiment: Experiment, setup: Setup, show: Show = quiet) -> Run:
     if setup not in _resources:
         _resources.clear()
         _resources[setup] = Resources(setup.paths, setup.load, Path(setup.out).parent / CACHE)
-    resources, store = _resources[setup], Store(Path(setup.out))
-    return run_experiment(experiment, resources, store, threads=setup.threads, command=setup.command, show=show)
+    resources, store, threads = _resources[setup], Store(Path(setup.out)), setup.load.threads or 1
+    return run_experiment(experiment, resources, store, threads=threads, command=setup.command, show=show)
 
 
 def run_local(

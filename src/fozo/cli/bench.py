@@ -81,7 +81,7 @@ def bench(
     if not experiments:
         raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
     folder = out / recipe.name
-    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, command_line())
+    setup = Setup(str(folder), paths, replace(load, threads=threads), command_line())
 
     def finished(run: Run) -> None:
         measures, within = run.measures, run.measures.average_interval
