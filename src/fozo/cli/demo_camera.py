@@ -169,9 +169,8 @@ def run_camera(images: int, seed: int) -> Iterator[Step]:
 
 
 def print_scenes(camera: CameraRun, console: Console) -> None:
-    table = Table(title=f"Scene by scene, accuracy (%), corruptions of severity {SEVERITY}", title_justify="left")
-    if not console.is_terminal:
-        table.box = None
+    title = f"Scene by scene, accuracy (%), corruptions of severity {SEVERITY}"
+    table = Table(title=title, title_justify="left", box=None)
     table.add_column("scene", no_wrap=True)
     for column in HEADINGS:
         table.add_column(column, justify="right", no_wrap=True)

@@ -32,7 +32,6 @@ from fozo.types import Array, Floats, Spec
 
 KIND, VERSION, LOG = "fozo adapt", 1, ".log"
 TOP = 5
-Z = 1.959964  # of the 95 % interval
 
 
 @dataclass(frozen=True)
@@ -81,21 +80,16 @@ class FolderRun:
         if lost := sum(line.left_out for line in self.batches):
             parts.append(f"{lost} {'images' if lost > 1 else 'image'} left out that cannot be read")
         if self.correct is not None and self.images:
-            low, high = wilson(self.correct, self.images)
-            share = 100 * self.correct / self.images
-            parts.append(f"{share:.1f} % right by the folders' names (95 % interval {low:.1f} to {high:.1f})")
+            from scipy.stats import binomtest  # imported here: it takes as long as the rest of the command
+
+            # Wilson's interval is valid for few images, and near 0 and 100 %.
+            low, high = binomtest(self.correct, self.images).proportion_ci(method="wilson")
+            share = f"{100 * self.correct / self.images:.1f} % right by the folders' names"
+            parts.append(f"{share} (95 % interval {100 * low:.1f} to {100 * high:.1f})")
         shifts = [line.metrics["shift"] for line in self.batches if "shift" in line.metrics]
         if shifts:
             parts.append(f"shift {shifts[0]:.2f} in the first batch, {shifts[-1]:.2f} in the last")
         return "; ".join(parts)
-
-
-def wilson(hits: int, count: int) -> tuple[float, float]:
-    """Give Wilson's 95 % score interval of a proportion, in percent: valid for few images and near 0 and 100."""
-    share, z2 = hits / count, Z * Z / count
-    centre = share + z2 / 2
-    half = Z * ((share * (1 - share) + z2 / 4) / count) ** 0.5
-    return 100 * (centre - half) / (1 + z2), 100 * (centre + half) / (1 + z2)
 
 
 def read_folder_run(path: Path) -> FolderRun:

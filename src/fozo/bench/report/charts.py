@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from fozo.bench.report.render import draw
+from fozo.bench.report.render import render
 
 SIDE = 1000  # both sides of a drawing, in its own units
 POINTS = 240  # a curve is thinned to this many points: more cannot be seen
@@ -104,9 +104,10 @@ def line_chart(
         return " ".join(f"{SIDE * across(x):.0f},{SIDE * down(y):.0f}" for x, y in points)
 
     fits = " few" if len(spans) <= FEW_NAMES else " some" if len(spans) <= SOME_NAMES else " many"
-    return draw(
+    html = render(
         "lines.html", title=title, x_label=x_label, y_label=y_label, side=SIDE, fits=fits if spans else "", spans=spans,
         rows=ticks(low, high, 5), columns=() if spans else ticks(left, right, 6), events=events, dots=dots,
         series=[replace(s, x=_thin(s.x), y=_thin(s.y), low=_thin(s.low), high=_thin(s.high)) for s in series],
         across=across, down=down, path=path, short=_short, zip=zip,
     )  # fmt: skip
+    return Markup(html.strip())

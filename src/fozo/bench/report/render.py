@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from fozo.bench.plan import published
 from fozo.bench.report.tables import full_name, number, tex
@@ -50,10 +49,6 @@ def _environment() -> Environment:
 def render(template: str, **values: object) -> str:
     """Fill ``templates/TEMPLATE.j2``: a page that needs no network and no script, or tables as text."""
     return _environment().get_template(f"{template}.j2").render(values)
-
-
-def draw(template: str, **values: object) -> Markup:
-    return Markup(render(template, **values).strip())
 
 
 def write_page(out: Path, text: str) -> None:
