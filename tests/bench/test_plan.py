@@ -107,7 +107,7 @@ def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
         replace(recipe.rows[0], quantise="int8")
 
 
-@pytest.mark.parametrize("name", ["rivals", "streams", "passes", "batches", "narrow"])
+@pytest.mark.parametrize("name", ["rivals", "streams", "batches", "narrow"])
 def test_every_method_has_a_row(name: str) -> None:
     """But equalise, which is what Align does where there are no tokens."""
     assert {row.method for row in load_recipe(name).rows} == set(list_methods()) - {"equalise"}
@@ -168,59 +168,3 @@ def test_importing_fozo_and_its_command_imports_neither_torch_nor_pillow() -> No
     code = "import fozo, fozo.cli, sys; print([m for m in ('torch', 'PIL', 'onnx') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]"
-
-
-# --- --passes ---------------------------------------------------------------------------------------------------------
-
-
-def labels(recipe: Recipe) -> list[str]:
-    return list(dict.fromkeys(row.label for row in recipe.rows))
-
-
-def test_other_passes_are_another_recipe_that_says_so() -> None:
-    whole, small = load_recipe("figure1"), load_recipe("figure1").at_passes(4)
-    assert small.name == "figure1-4passes" and "at 4 passes" in small.title
-    assert small.note.startswith("Run at 4 passes instead of 26 or 28, so compare shapes, not numbers. The paper's")
-    assert {row.options["passes"] for row in small.rows} == {4}
-    assert labels(small) == [f"{row.label} at 4 passes" for row in whole.rows]
-    assert [row.paper for row in small.rows] == [row.paper for row in whole.rows]
-    five = load_recipe("table5").at_passes(4)
-    assert five.rows[0] == load_recipe("table5").rows[0]  # NoAdapt has no passes to change
-    assert load_recipe("table1").at_passes(2) is load_recipe("table1")
-    with pytest.raises(FozoError, match="nothing for --passes to change"):
-        replace(whole, rows=(Experiment("plain", "noadapt"), Experiment("a", "align", {"passes": "auto"}))).at_passes(2)
-
-
-def test_passes_8_of_the_recipe_of_passes() -> None:
-    """Every method once, at its place on its axis: FOA's rows at 2, 4, 8 and 28 passes become the one that has 8."""
-    recipe = load_recipe("passes").at_passes(8)
-    assert labels(recipe) == [
-        "NoAdapt", "LAME", "T3A", "FOA, 8 passes", "ZOA, 8 passes", "FOZO, 8 passes", "Align, 8 passes",
-        "TENT", "EATA", "SAR", "DeYO", "NEO", "GAIN", "PEA, 8 passes", "CAZO, 8 passes",
-    ]  # fmt: skip
-    assert [row.x for row in recipe.rows if row.x is not None] == [8] * 6
-    assert "instead of 1 or 2 or 3 or 4 or 9 or 28 or 41." in recipe.note
-    three = load_recipe("passes").at_passes(3)
-    assert labels(three)[3:7] == ["FOA, 3 passes", "ZOA, 3 passes", "FOZO, 3 passes", "Align at 3 passes"]
-
-
-def test_passes_4_of_table2_runs_fozo_once_and_puts_no_numbers_of_two_rows_beside_it() -> None:
-    recipe = load_recipe("table2").at_passes(4)
-    assert labels(recipe)[-3:] == ["FOA (FP=4)", "ZOA (FP=4)", "FOZO (FP=4)"] and len(recipe.rows) == 8
-    assert recipe.rows[-2].paper == load_recipe("table2").rows[-3].paper
-    assert AVERAGE not in recipe.rows[-1].paper and recipe.rows[-1].paper["parameters"] == 2304  # in which both agree
-    assert len({row.hash for row in recipe.rows}) == len(recipe.rows)
-
-
-@pytest.mark.parametrize("name", names())
-def test_any_recipe_at_any_passes_has_every_experiment_once(name: str) -> None:
-    for passes in (1, 2, 3, 4, 8, 26, 28):
-        try:
-            recipe = load_recipe(name).at_passes(passes)
-        except FozoError as error:
-            assert "nothing for --passes to change" in str(error)
-            continue
-        assert len({(row.hash, row.column) for row in recipe.rows}) == len(recipe.rows)
-        for row in recipe.rows:
-            number = row.options.get("passes")
-            assert number in (None, "auto", passes) and row.label.count("pass") <= 1
