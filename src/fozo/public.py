@@ -4,27 +4,31 @@ import importlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, overload
 
 import numpy as np
+from PIL import Image
 
 from fozo.core.content import ContentBasis, ContentMoments, contents
 from fozo.core.descriptor import describe
 from fozo.core.moments import Moments, log_variance
 from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import SourceStatistics
-from fozo.data.inputs import batches
-from fozo.data.sets import CLEAN, open_images
+from fozo.data.images import picture_pixels
+from fozo.data.inputs import batches, leave_out
+from fozo.data.sets import CLEAN, ImageSet, open_images, open_unlabelled
 from fozo.data.sources import StoredImages
+from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
 from fozo.methods.align import Align
 from fozo.methods.equalise import Equalise
+from fozo.methods.frames import MAX_SIZES, FrameAdapter, Frames, Size, checked
 from fozo.types import LOG, Array, Batch, Engine, Floats, Spec, Tap
 
 LOG_SECONDS = 5.0  # between two lines of the log
@@ -34,7 +38,11 @@ CALIBRATION_IMAGES = 128
 CALIBRATION_BATCH = 8
 
 
-def adapter(model: Model, source: object, **options: object) -> Align | Equalise:
+@overload
+def adapter(model: Model, source: object, *, channels: str, **options: object) -> FrameAdapter: ...  # type: ignore[overload-overlap]
+@overload
+def adapter(model: Model, source: object, **options: object) -> Align | Equalise: ...
+def adapter(model: Model, source: object, **options: object) -> Align | Equalise | FrameAdapter:
     """Make the recommended method for a model: ``adapter(images)`` adapts to a batch and predicts it.
 
     Examples:
@@ -49,16 +57,81 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
             folder, a list of PIL images), or what it gave, or the ``.npz`` file that keeps that.
         options: fields of :class:`fozo.LoadOptions` (``mean=0.5``) and of :class:`fozo.methods.align.AlignConfig`
             (``passes=2``), and ``journal=``; for models that show no tokens of
-            :class:`fozo.methods.equalise.EqualiseConfig`.
+            :class:`fozo.methods.equalise.EqualiseConfig`. With ``channels="bgr"`` (or ``"rgb"``) images are frames as
+            OpenCV gives them, ``uint8 [height, width, 3]`` of several sizes, and so is what the model gets
+            (:class:`fozo.methods.frames.FrameAdapter`).
     """
     load: dict[str, Any] = {
         field.name: options.pop(field.name) for field in fields(LoadOptions) if field.name in options
     }
+    channels = load.pop("channels", None)
+    if channels is not None:
+        return _frame_adapter(model, source, channels, load, options)
     engine = load_engine(model, **load)
     statistics = _statistics(engine, source)
     if "tokens" not in engine.abilities:
         return Equalise(engine, statistics, **options)  # type: ignore[arg-type]
     return Align(engine, statistics, **options)  # type: ignore[arg-type]
+
+
+def _frame_adapter(
+    model: Model, source: object, channels: str, load: dict[str, Any], options: dict[str, object]
+) -> FrameAdapter:
+    """Make one of a function of frames, or of a file that reads normalised images of one size."""
+    size = load.get("image_size")
+    if isinstance(model, (str, os.PathLike)):
+        engine = load_engine(model, **load)
+        if not isinstance(engine, BlackBoxEngine):
+            raise FozoError(f"{engine.spec.name} is a ViT, which reads RGB images and not frames; leave channels= out")
+        made = FrameAdapter(partial(_run_file, engine), channels, engine.spec.fingerprint)
+    elif callable(model):
+        made = FrameAdapter(model, channels, load.pop("architecture", None))
+        if unused := [name for name in load if name != "image_size"]:
+            raise FozoError(f"{unused[0]}= is not for a function of frames, which prepares them itself; leave it out")
+    else:
+        raise FozoError(f"channels= is for a function of frames or a file, not for a {type(model).__name__}")
+    if isinstance(source, SourceStatistics) or Path(str(source)).suffix == ".npz":
+        if size is None:
+            raise FozoError("statistics do not tell the size of frames; give image_size=(height, width)")
+        gathered = {(size, size) if isinstance(size, int) else tuple(size): _statistics(model, source)}
+    else:
+        gathered = _calibrate_frames(made, source)
+    made.adapters |= {size: Equalise(made.engine(size), found, **options) for size, found in gathered.items()}  # type: ignore[arg-type]
+    return made
+
+
+def _run_file(engine: BlackBoxEngine, frames: Frames) -> object:
+    return engine.answer(engine.check(engine.spec.normalise(checked(frames))))
+
+
+def _calibrate_frames(frames: FrameAdapter, source: object) -> dict[Size, SourceStatistics]:
+    """Describe clean frames, each size apart: of a folder, a list of PIL images, or arrays as the camera gives them."""
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        source = open_unlabelled(path) if path.is_dir() else open_images(path)
+    gathered: dict[Size, SourceStatistics] = {}
+    for item in _read_all(source) if isinstance(source, ImageSet) else cast("Iterable[object]", source):
+        picture = picture_pixels(item, "a clean frame") if isinstance(item, Image.Image) else None
+        for frame in checked(item if picture is None else frames.ordered(picture)):
+            size = frame.shape[:2]
+            engine = frames.engine(size)
+            part = _describe_images(engine, engine.check(frames.images(frame[None])))
+            gathered[size] = gathered[size].merge(part) if size in gathered else part
+            if len(gathered) > MAX_SIZES:
+                raise FozoError(f"the clean frames have more than {MAX_SIZES} sizes; resize them to a few first")
+    few = [size for size, found in gathered.items() if found.images < 2]
+    if few or not gathered:
+        what = f"one clean frame of {few[0][1]}x{few[0][0]} px" if few else "no clean frame"
+        raise FozoError(f"there is {what}; give at least two of each size, better a few dozen")
+    return gathered
+
+
+def _read_all(images: ImageSet) -> Iterator[Image.Image]:
+    for index in range(len(images)):
+        try:
+            yield Image.fromarray(images.read(index))
+        except FozoError as error:
+            leave_out(error)
 
 
 def _statistics(engine: Model, source: object) -> SourceStatistics:
