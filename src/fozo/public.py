@@ -4,31 +4,28 @@ import importlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast, overload
 
 import numpy as np
-from PIL import Image
 
 from fozo.core.content import ContentBasis, ContentMoments, contents
 from fozo.core.descriptor import describe
 from fozo.core.moments import Moments, log_variance
 from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import SourceStatistics
-from fozo.data.images import picture_pixels
-from fozo.data.inputs import batches, leave_out
-from fozo.data.sets import CLEAN, ImageSet, open_images, open_unlabelled
+from fozo.data.inputs import batches
+from fozo.data.sets import CLEAN, open_images, open_unlabelled
 from fozo.data.sources import StoredImages
-from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
 from fozo.methods.align import Align
 from fozo.methods.equalise import Equalise
-from fozo.methods.frames import MAX_SIZES, FrameAdapter, Frames, Size, checked
+from fozo.methods.frames import MAX_SIZES, FrameAdapter, as_stack
 from fozo.types import LOG, Array, Batch, Engine, Floats, Spec, Tap
 
 LOG_SECONDS = 5.0  # between two lines of the log
@@ -75,63 +72,33 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
 
 
 def _frame_adapter(
-    model: Model, source: object, channels: str, load: dict[str, Any], options: dict[str, object]
+    model: object, source: object, channels: str, load: Mapping[str, object], options: dict[str, Any]
 ) -> FrameAdapter:
-    """Make one of a function of frames, or of a file that reads normalised images of one size."""
-    size = load.get("image_size")
-    if isinstance(model, (str, os.PathLike)):
-        engine = load_engine(model, **load)
-        if not isinstance(engine, BlackBoxEngine):
-            raise FozoError(f"{engine.spec.name} is a ViT, which reads RGB images and not frames; leave channels= out")
-        made = FrameAdapter(partial(_run_file, engine), channels, engine.spec.fingerprint)
-    elif callable(model):
-        made = FrameAdapter(model, channels, load.pop("architecture", None))
-        if unused := [name for name in load if name != "image_size"]:
-            raise FozoError(f"{unused[0]}= is not for a function of frames, which prepares them itself; leave it out")
-    else:
-        raise FozoError(f"channels= is for a function of frames or a file, not for a {type(model).__name__}")
-    if isinstance(source, SourceStatistics) or Path(str(source)).suffix == ".npz":
-        if size is None:
-            raise FozoError("statistics do not tell the size of frames; give image_size=(height, width)")
-        gathered = {(size, size) if isinstance(size, int) else tuple(size): _statistics(model, source)}
-    else:
-        gathered = _calibrate_frames(made, source)
-    made.adapters |= {size: Equalise(made.engine(size), found, **options) for size, found in gathered.items()}  # type: ignore[arg-type]
-    return made
-
-
-def _run_file(engine: BlackBoxEngine, frames: Frames) -> object:
-    return engine.answer(engine.check(engine.spec.normalise(checked(frames))))
-
-
-def _calibrate_frames(frames: FrameAdapter, source: object) -> dict[Size, SourceStatistics]:
     """Describe clean frames, each size apart: of a folder, a list of PIL images, or arrays as the camera gives them."""
+    unused = sorted({*load} - {"architecture"})
+    if not callable(model) or isinstance(model, Engine) or unused:
+        what = f"takes no {unused[0]}=" if unused else "is for a function of frames"
+        raise FozoError(
+            f"fozo.adapter with channels= {what}; prepare frames for the model in a function, and give that"
+        )
+    made = FrameAdapter(model, channels, cast("str | None", load.get("architecture")))
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        source = open_unlabelled(path) if path.is_dir() else open_images(path)
-    gathered: dict[Size, SourceStatistics] = {}
-    for item in _read_all(source) if isinstance(source, ImageSet) else cast("Iterable[object]", source):
-        picture = picture_pixels(item, "a clean frame") if isinstance(item, Image.Image) else None
-        for frame in checked(item if picture is None else frames.ordered(picture)):
-            size = frame.shape[:2]
-            engine = frames.engine(size)
-            part = _describe_images(engine, engine.check(frames.images(frame[None])))
+        files = open_unlabelled(Path(source))
+        source = (made.ordered(files.read(index)) for index in range(len(files)))
+    gathered: dict[tuple[int, int], SourceStatistics] = {}
+    for item in cast("Iterable[Any]", source):
+        for frame in as_stack(made.ordered(np.asarray(item.convert("RGB"))) if hasattr(item, "convert") else item):
+            engine, size = made.engine(frame.shape[:2]), frame.shape[:2]
+            part = _describe_images(engine, engine.check(made.images(frame[None])))
             gathered[size] = gathered[size].merge(part) if size in gathered else part
             if len(gathered) > MAX_SIZES:
                 raise FozoError(f"the clean frames have more than {MAX_SIZES} sizes; resize them to a few first")
-    few = [size for size, found in gathered.items() if found.images < 2]
+    few = [f"{width}x{height} px" for (height, width), found in gathered.items() if found.images < 2]
     if few or not gathered:
-        what = f"one clean frame of {few[0][1]}x{few[0][0]} px" if few else "no clean frame"
+        what = f"one clean frame of {few[0]}" if few else "no clean frame"
         raise FozoError(f"there is {what}; give at least two of each size, better a few dozen")
-    return gathered
-
-
-def _read_all(images: ImageSet) -> Iterator[Image.Image]:
-    for index in range(len(images)):
-        try:
-            yield Image.fromarray(images.read(index))
-        except FozoError as error:
-            leave_out(error)
+    made.adapters |= {size: Equalise(made.engine(size), found, **options) for size, found in gathered.items()}
+    return made
 
 
 def _statistics(engine: Model, source: object) -> SourceStatistics:

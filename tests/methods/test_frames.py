@@ -56,7 +56,7 @@ def test_clear_frames_are_left_alone_and_a_hazy_one_gets_its_contrast_back() -> 
         assert boxes.dtype == np.float16 and boxes.tolist() == [[1, 2, 3, 4, len(detector.seen)]]
     clear = scenes(32, seed=1)
     adapter(clear)
-    assert detector.seen[-1] is clear
+    assert np.shares_memory(detector.seen[-1], clear)  # the very frames
     faint = hazy(scenes(24, seed=2))
     for frame in faint:
         adapter(frame)
@@ -140,9 +140,6 @@ def test_clean_frames_may_be_files(tmp_path: Path) -> None:
     files = fozo.adapter(Detector(), tmp_path, channels="bgr").adapters[48, 64]
     arrays = fozo.adapter(Detector(), frames, channels="bgr").adapters[48, 64]
     np.testing.assert_allclose(files.source.descriptor.mean, arrays.source.descriptor.mean, atol=1e-6)
-    files.source.save(tmp_path / "clean.npz")
-    again = fozo.adapter(Detector(), tmp_path / "clean.npz", channels="bgr", image_size=(48, 64))
-    assert again.adapters[48, 64].source.images == 16
 
 
 def test_a_detector_that_fails_leaves_the_memory_as_it_was() -> None:
@@ -160,15 +157,14 @@ def test_a_detector_that_fails_leaves_the_memory_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("clean", "frame", "options", "words"),
     [
-        (scenes(4), scenes(1, 32, 32)[0], {}, "a frame has 32x32 px, but the clean frames have 64x48 px"),
-        (scenes(4), scenes(1)[0] / 255, {}, "a frame is uint8 .*not a ndarray float64"),
-        (scenes(4), "frame.png", {}, "a frame is uint8 .*not a str"),
+        (scenes(4), scenes(1, 32, 32)[0], {}, "a frame has 32x32 px, which no clean frame of .* of 64x48 px> has"),
+        (scenes(4), scenes(1)[0] / 255, {}, "a frame is uint8 .*not float64"),
+        (scenes(4), "frame.png", {}, "a frame is uint8 .*not str of shape"),
         ([scenes(1, 8 + i, 16)[0] for i in range(9)] * 2, None, {}, "more than 8 sizes"),
         (scenes(1), None, {}, "one clean frame of 64x48 px; give at least two"),
         ([], None, {}, "there is no clean frame"),
         (scenes(4), None, {"channels": "grb"}, "channels is 'grb'; give 'bgr'"),
-        (scenes(4), None, {"mean": 0.5}, "mean= is not for a function of frames"),
-        ("clean.npz", None, {}, "give image_size="),
+        (scenes(4), None, {"mean": 0.5}, "takes no mean="),
     ],
 )
 def test_refusals(clean: Any, frame: Any, options: dict[str, Any], words: str) -> None:
@@ -177,7 +173,7 @@ def test_refusals(clean: Any, frame: Any, options: dict[str, Any], words: str) -
 
 
 def test_a_file_that_reads_blue_first(tmp_path: Path) -> None:
-    """The same colours reach it from frames, and from RGB images as commands give them."""
+    """Commands give it RGB images."""
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     node = helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=1)
@@ -187,9 +183,8 @@ def test_a_file_that_reads_blue_first(tmp_path: Path) -> None:
     graph = helper.make_graph([node], "means", ends[:1], ends[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
     frames = scenes(8)
-    adapter = fozo.adapter(tmp_path / "m.onnx", frames, channels="bgr", mean=0, std=1 / 255)
-    blue_first = np.asarray(adapter(frames[0])).ravel()
-    np.testing.assert_allclose(blue_first, frames[0].mean((0, 1)), rtol=1e-4)
+    with pytest.raises(fozo.FozoError, match="is for a function of frames"):
+        fozo.adapter(tmp_path / "m.onnx", frames, channels="bgr")
     engine: Any = fozo.load_engine(tmp_path / "m.onnx", channels="bgr", mean=0, std=1 / 255)
     rgb = engine.spec.normalise(np.ascontiguousarray(frames[:1, ..., ::-1]))
-    np.testing.assert_allclose(np.asarray(engine.answer(engine.check(rgb))).ravel(), blue_first, rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(engine.answer(engine.check(rgb))).ravel(), frames[0].mean((0, 1)), rtol=1e-4)
