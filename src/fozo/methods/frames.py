@@ -38,7 +38,7 @@ class FrameAdapter:
         self.adapters: dict[tuple[int, int], Equalise] = {}
         """By (height, width): what can be saved, restored, frozen and watched by a monitor."""
         self._lock = threading.RLock()
-        self._frames, self._images, self._single = np.zeros((0, 0, 0, 3), np.uint8), np.zeros(0, np.float32), False
+        self._given: tuple[Frames, Floats, bool] | None = None  # of the call under way: frames, images, one frame alone
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{width}x{height}" for height, width in self.adapters)
@@ -71,8 +71,12 @@ class FrameAdapter:
             what = f"a frame has {stack.shape[2]}x{stack.shape[1]} px, which no clean frame of {self!r} has"
             raise FozoError(f"{what}; resize it, or calibrate on clean frames of that size too")
         with self._lock:
-            self._frames, self._images, self._single = stack, self.images(stack), frames.ndim == 3
-            return adapter(self._images)[0]
+            images = self.images(stack)
+            self._given = stack, images, frames.ndim == 3
+            try:
+                return adapter(images)[0]
+            finally:
+                self._given = None
 
     def reset(self) -> None:
         """Forget everything adapted, for all sizes."""
@@ -81,14 +85,16 @@ class FrameAdapter:
 
     def _detect(self, images: Floats) -> tuple[Any]:
         """Call the detector with frames again; in a tuple, one box is not mistaken for the logits of one image."""
-        frames = self._frames
-        if images is not self._images:  # else nothing was changed: the very frames go on
+        frames, before, single = self._given or (None, None, False)  # a monitor that calibrates has images alone
+        if frames is None or images is not before:  # else nothing was changed: the very frames go on
             pixels = np.rint(images.transpose(0, 2, 3, 1) * 255).clip(0, 255).astype(np.uint8)
-            frames = np.array(frames, order="C")
-            for frame, changed in zip(frames, self.ordered(pixels), strict=True):
-                where = picture(frame)
-                frame[where] = changed[where]
-        return (self.detector(frames[0] if self._single else frames),)
+            changed = np.ascontiguousarray(self.ordered(pixels))
+            for target, frame in zip(changed, changed if frames is None else frames, strict=True):
+                border = np.ones(frame.shape[:2], dtype=bool)
+                border[picture(frame)] = False
+                target[border] = frame[border]
+            frames = changed
+        return (self.detector(frames[0] if single else frames),)
 
 
 def as_stack(frames: object) -> Frames:
