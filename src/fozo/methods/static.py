@@ -13,26 +13,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fozo.core.contrast import LEVELS, clahe, luminance
 from fozo.errors import FozoError
-from fozo.methods.base import Method
-from fozo.methods.common.options import NoOptions, below_one, positive
+from fozo.methods.common.options import NoOptions, positive
 from fozo.methods.common.stateful import C
 from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
 from fozo.types import Answer, Batch, Floats
 
+CUT = 0.01  # part of a channel's pixels that automatic levels make black, and part that they make white
+
 
 class StaticFrontEnd(Wrapper[C]):
-    """Enhances images before the plain model, or before ``inner``: ``Clahe.before(fozo.FOZO(model, source))``."""
-
-    @classmethod
-    def before(cls, method: Method[Any], **options: object) -> StaticFrontEnd[C]:
-        return cls.around(method, **options)
+    """Enhances images before the plain model, or before ``inner``: ``Clahe.around(fozo.FOZO(model, source))``."""
 
     @abstractmethod
     def enhance(self, pixels: Floats) -> Floats:
@@ -60,9 +57,9 @@ class ClaheConfig:
     """Everything about CLAHE that can be chosen."""
 
     clip: float = 2.0
-    """Clip limit of a tile's histogram, in multiples of its mean."""
+    """At which multiple of its mean a tile's histogram is cut."""
     tiles: int = 8
-    """Tiles down, and tiles across."""
+    """Down, and across."""
 
     def __post_init__(self) -> None:
         positive("clahe", clip=self.clip, tiles=self.tiles)
@@ -83,40 +80,25 @@ class HistogramEqualisation(StaticFrontEnd[NoOptions]):
     """Histogram equalisation of the luminance of every image."""
 
     def enhance(self, pixels: Floats) -> Floats:
-        def equalise(luma: Floats) -> Floats:
-            levels, counts = _histograms(luma[:, None])
-            total = counts.cumsum(-1)
-            first = np.take_along_axis(counts, (counts > 0).argmax(-1)[..., None], -1)  # the darkest level becomes 0
-            tables = (total - first) / np.maximum(total[..., -1:] - first, 1)
-            return np.take_along_axis(tables[:, 0], levels.reshape(len(luma), -1), -1).reshape(luma.shape)
+        return _with_luminance(pixels, lambda luma: np.stack([self._equalise(plane) for plane in luma]))
 
-        return _with_luminance(pixels, equalise)
-
-
-@dataclass(frozen=True)
-class AutoLevelsConfig:
-    """Everything about automatic levels that can be chosen."""
-
-    cut: float = 0.01
-    """Part of a channel's pixels that become black, and part that become white."""
-
-    def __post_init__(self) -> None:
-        below_one("autolevels", cut=2 * self.cut)
+    def _equalise(self, plane: Floats) -> Floats:
+        levels = np.rint(plane * (LEVELS - 1)).astype(np.intp)
+        total = np.bincount(levels.ravel(), minlength=LEVELS).cumsum()
+        first = total[levels.min()]  # the darkest level becomes 0
+        equalised: Floats = ((total - first) / max(levels.size - first, 1))[levels]
+        return equalised
 
 
 @register("autolevels", passes="1", adapts="nothing", paper="-")
-class AutoLevels(StaticFrontEnd[AutoLevelsConfig]):
-    """Every channel of every image stretched from black to white."""
-
-    PRESETS: ClassVar = {"default": AutoLevelsConfig()}
+class AutoLevels(StaticFrontEnd[NoOptions]):
+    """Every channel of every image stretched, so that its darkest and its brightest percent are black and white."""
 
     def enhance(self, pixels: Floats) -> Floats:
-        parts = _histograms(pixels)[1].cumsum(-1) / (pixels.shape[2] * pixels.shape[3])
-        low = (parts > self.config.cut).argmax(-1)
-        high = (parts >= 1 - self.config.cut).argmax(-1)
-        low, high = ((level / (LEVELS - 1)).astype(np.float32)[..., None, None] for level in (low, high))
-        stretched: Floats = (pixels - low) / np.where(high > low, high - low, 1)
-        return np.where(high > low, stretched, pixels)  # a channel of one value has no contrast to stretch
+        low, high = np.quantile(pixels, (CUT, 1 - CUT), axis=(2, 3), keepdims=True).astype(np.float32)
+        flat = high <= low  # a channel of one value has no contrast to stretch
+        stretched: Floats = np.where(flat, pixels, (pixels - low) / np.where(flat, 1, high - low))
+        return stretched
 
 
 @register("greyworld", passes="1", adapts="nothing", paper="Buchsbaum, J. Franklin Institute 310, 1980")
@@ -133,11 +115,3 @@ def _with_luminance(pixels: Floats, change: Callable[[Floats], Floats]) -> Float
     luma = luminance(pixels)
     changed: Floats = pixels + (change(luma) - luma).astype(pixels.dtype)[:, None]
     return changed
-
-
-def _histograms(pixels: Floats) -> tuple[np.ndarray[Any, np.dtype[np.intp]], np.ndarray[Any, np.dtype[np.intp]]]:
-    """Levels 0..255 of pixels ``[B, C, H, W]``, and how often each channel of each image has each: ``[B, C, 256]``."""
-    levels = np.rint(pixels * (LEVELS - 1)).astype(np.intp)
-    flat = levels.reshape(levels.shape[0] * levels.shape[1], -1)
-    counts = np.stack([np.bincount(plane, minlength=LEVELS) for plane in flat])
-    return levels, counts.reshape(*levels.shape[:2], LEVELS)
