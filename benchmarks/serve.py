@@ -1,7 +1,6 @@
-"""``fozo serve`` under load: throughput against a loop, latency, memory per camera, a soak.
+"""``fozo serve`` under load: throughput against a loop, latency, memory per camera (benchmarks.soak: over an hour).
 
     python -m benchmarks.serve [--weights WEIGHTS] [--only throughput latency memory] [--rounds 5] [--seconds 4]
-    python -m benchmarks.serve --soak 10
 
 A server in a process of its own, on the loopback, and cameras in another (benchmarks.serve_client): one connection a
 camera, one frame of uint8 a request, as a binary tensor. The bundled model; or, with ``--weights``, that ViT exported
@@ -16,7 +15,6 @@ work. The engine has one thread, in the server and in the loops, and nothing abo
 * memory: resident memory of a server with 64 cameras less that with 16, by 48; and less that with one, by 63, which
   counts what each of its threads needs for itself too. All have full memories: they are opened from states that one
   adapter was saved to, its memory filled with 32 images again and again.
-* soak: memory and latency of one server over minutes.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -103,10 +101,11 @@ def exported(weights: Path, folder: Path) -> Subject:
 class Server:
     """``fozo serve`` in a process of its own."""
 
-    def __init__(self, subject: Subject, *options: str) -> None:
+    def __init__(self, subject: Subject, *options: str, log: Path | None = None) -> None:
         command = [sys.executable, "-m", "fozo", "serve", str(subject.model), "--stats", str(subject.stats)]
         command += ["--name", NAME, "--port", "0", "--threads", "1", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with nullcontext() if log is None else log.open("wb") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self.process.stdout is not None
         found = re.search(r"http://[^:]+:(\d+)", self.process.stdout.readline())
         assert found, "the server did not start"
@@ -231,23 +230,6 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
         yield [subject.title, str(capacity), *(f"{mb:.0f}" for mb in residents), *each, f"{arrays / 1e6:.2f}"]
 
 
-def soak(subject: Subject, minutes: float, cameras: int = 8) -> Iterator[list[str]]:
-    """A line a minute."""
-    with (
-        tempfile.TemporaryDirectory() as state,
-        Server(subject, "--state", state) as server,
-        frames_file(subject) as path,
-    ):
-        began, sent = time.monotonic(), 0.0
-        while time.monotonic() < began + 60 * minutes - 1:
-            found = measured(server, path, cameras, "--seconds", min(60, 60 * minutes), "--rate", subject.rate)
-            sent += found["images"]
-            times = [f"{1000 * found[p]:.1f}" for p in ("p50", "p99")]
-            cost = f"{1000 * found['processor'] / found['images']:.2f}"
-            minute = (time.monotonic() - began) / 60
-            yield [f"{minute:.1f}", f"{sent:.0f}", *times, cost, f"{server.resident():.1f}"]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, help="of a ViT; by default the bundled model is served")
@@ -255,7 +237,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--soak", type=float, help="minutes; nothing else is done")
     a = parser.parse_args()
     load = os.getloadavg()[0]
     print(
@@ -264,12 +245,6 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         subject = bundled() if a.weights is None else exported(a.weights, Path(folder))
-        if a.soak:
-            names = ["minute", "frames", "p50 (ms)", "p99 (ms)", "processor (ms a frame)", "memory (MB)"]
-            print(markdown(names, []))
-            for row in soak(subject, a.soak):
-                print(f"| {' | '.join(row)} |", flush=True)
-            return
         if "throughput" in a.only:
             loops = ["plain", "adapter", "plain by 8"]
             names = ["model", "what", "images/s", "processor (ms an image)"]

@@ -1,9 +1,11 @@
-"""What all requests share: pixels that are decoded at a time, and the log. And what a picture costs to decode."""
+"""What all requests share: pixels that are decoded at a time, the pace, and the log. And what a picture costs."""
 
 import logging
+import math
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fozo.errors import FozoError
@@ -12,7 +14,8 @@ MAX_SCANS = 16  # scans of a JPEG that has as many pixels as a request may have;
 MAX_SEGMENTS = 4096  # segments of a JPEG before its pixels and between its scans
 SMALL_PICTURE = 1 << 21  # pixels, 1080p: a picture up to this size never waits for larger ones
 SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # its marker: not pixels, restarts or fill bytes
-LOG_LINES, LOG_SECONDS = 10, 60.0  # warnings and errors of one kind that are logged in a time
+LOG_LINES, ACCESS_LINES, LOG_SECONDS = 10, 600, 60.0  # warnings of one kind, and requests of one status, in a time
+PACE_REQUESTS, MAX_RETRY = 16, 60  # requests that the pace is a mean of, about; seconds of Retry-After
 
 
 class Refused(FozoError):
@@ -56,6 +59,27 @@ class PixelBudget:
                 self._changed.notify_all()
 
 
+class Pace:
+    """How fast requests are finished: an exponential mean of the seconds between two of them, while any are there."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._since, self._seconds = clock, 0.0, 0.0
+
+    def begin(self) -> None:
+        """Note a request that comes while there is no other."""
+        self._since = self._clock()
+
+    def finish(self) -> None:
+        now = self._clock()
+        self._seconds += (now - self._since - self._seconds) / PACE_REQUESTS
+        self._since = now
+
+    def wait(self, requests: int) -> int:
+        """Whole seconds until n requests are finished, at least as many as none was: 1 to :data:`MAX_RETRY`."""
+        seconds = max(requests * self._seconds, self._clock() - self._since) if requests else 0.0
+        return math.ceil(min(max(seconds, 1), MAX_RETRY))
+
+
 def count_scans(picture: bytes) -> int:
     """Count the scans of a JPEG by its markers (ITU-T T.81, B.1): each is a pass over all pixels. Others have one."""
     scans, start = 0, 2
@@ -71,18 +95,19 @@ def count_scans(picture: bytes) -> int:
 
 
 class LogLimit(logging.Filter):
-    """Lets through a few warnings of a kind in a minute, and says how many it left out."""
+    """Lets through ``lines`` of a kind in a minute, and says how many it left out; below ``level`` all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: int = LOG_LINES, level: int = logging.WARNING) -> None:
         super().__init__()
-        self._counts: dict[tuple[str, int], tuple[float, int]] = {}  # by the line that logs
+        self.lines, self.level = lines, level
+        self._counts: dict[object, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        kind = record.pathname, record.lineno
+        kind = getattr(record, "kind", (record.pathname, record.lineno))  # by default the line that logs
         start, count = self._counts.get(kind, (record.created, 0))
         if record.created - start > LOG_SECONDS:
-            if count > LOG_LINES:
-                record.msg = f"{record.msg} ({count - LOG_LINES} more of these were not logged)"
+            if count > self.lines:
+                record.msg = f"{record.msg} ({count - self.lines} more of these were not logged)"
             start, count = record.created, 0
         self._counts[kind] = start, count + 1
-        return count < LOG_LINES or record.levelno < logging.WARNING
+        return count < self.lines or record.levelno < self.level

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fozo.errors import FozoError
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
-from fozo.serve.limits import PixelBudget, Refused
+from fozo.serve.limits import Pace, PixelBudget, Refused
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse, TooManyCameras
 
@@ -64,7 +64,7 @@ class Pool:
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
         self._changed, self._idle = threading.Condition(lock), threading.Condition(lock)
-        self.queued = 0  # requests that wait or are worked on
+        self.queued, self._pace = 0, Pace()  # requests that wait or are worked on, and how fast they are answered
         self._closing, self._ended, self._stop = False, False, threading.Event()
         self._evicted = False  # whether a camera has left the memory since it was trimmed
         self._threads = [
@@ -78,6 +78,11 @@ class Pool:
     def cameras(self) -> int:  # in memory
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
+
+    def retry_after(self) -> int:
+        """Seconds in which what waits now is answered, at the pace of late."""
+        with self._changed:
+            return self._pace.wait(self.queued)
 
     def submit(self, model: ServedModel, request: InferRequest) -> Future[Body]:
         """Queue a request; raises :class:`Refused` if a queue is full."""
@@ -98,6 +103,8 @@ class Pool:
             if not stateless:
                 self._slots[key] = slot
             slot.jobs.append((request, future))
+            if not self.queued:
+                self._pace.begin()
             self.queued += 1
             if not slot.busy:
                 slot.busy = True
@@ -120,6 +127,7 @@ class Pool:
             finally:
                 with self._changed:
                     self.queued -= 1
+                    self._pace.finish()
                 self._release(slot)
 
     def _release(self, slot: _Slot) -> None:
@@ -163,10 +171,14 @@ class Pool:
         camera.adapter.release()
         try:  # before the response, too: fewer images than `save_every` are answered and not saved
             if request.end and not slot.stateless:
-                self._evict(slot)
+                if not self._evict(slot):
+                    sentence = "has learnt from the request but could not be saved, and stays in memory"
+                    raise Refused(f"the camera {slot.name!r} {sentence}; send it again with its id", 503)
             elif camera.unsaved >= self.config.save_every and not slot.stateless:
                 self._save(camera)
-        finally:
+        except BaseException as error:
+            future.set_exception(error)
+        else:
             future.set_result(body)
 
     def _open(self, slot: _Slot) -> Camera:

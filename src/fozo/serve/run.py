@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -18,7 +19,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fozo.errors import FozoError
 from fozo.serve.app import create_app
-from fozo.serve.limits import LogLimit
+from fozo.serve.limits import ACCESS_LINES, LogLimit
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send a frame a minute
 PATIENCE = 15  # seconds that connections may take to end at shutdown
 BACKLOG = 128  # connections that wait to be accepted; where descriptors run short, asyncio logs as many errors a second
-LOG_LIMIT = LogLimit()
+LOG_LIMIT, ACCESS_LIMIT = LogLimit(), LogLimit(ACCESS_LINES, logging.INFO)
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -67,10 +68,14 @@ class FrontServer(uvicorn.Server):
         )  # fmt: skip
         for name in ("asyncio", "uvicorn.error", "fozo.serve"):
             logging.getLogger(name).addFilter(LOG_LIMIT)
+        logging.getLogger("fozo.access").addFilter(ACCESS_LIMIT)
         super().__init__(options)
         self.ready, self.board, self.header_timeout = ready, board, config.header_timeout
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop: Any = asyncio.get_running_loop()
+        if self.config.is_ssl:  # uvicorn has no option for it, and asyncio's own limit is 60 s
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=self.header_timeout)
         await super().startup(sockets)
         self._watch = asyncio.create_task(self._give_up_stalled())
         self.ready()
@@ -98,6 +103,7 @@ class FrontServer(uvicorn.Server):
 def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C: then finish what is under way, save all cameras, and return."""
     logging.basicConfig(level=logging.WARNING, format="fozo: %(message)s")  # unless the program has done so
+    logging.getLogger("fozo.access").setLevel(logging.INFO)
     logging.getLogger("fozo.monitor").setLevel(logging.ERROR)  # the pool logs events, with the camera's name
     if config.certificate is not None:
         try:
