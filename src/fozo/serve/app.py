@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, nullcontext
@@ -31,7 +30,7 @@ from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
 from fozo.serve.cameras import Camera, ServedModel
-from fozo.serve.limits import MAX_SCANS, Refused
+from fozo.serve.limits import Refused
 from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
@@ -69,8 +68,6 @@ class InferenceServer:
         self.unsaved: list[str] = []  # cameras that could not be saved when it was stopped
         self._held = 0  # bytes of bodies that have arrived and are not answered
         self._long_json = asyncio.Semaphore(1)  # parsing holds the interpreter: two take more memory, not less time
-        # libtiff's limit for a JPEG in a TIFF, whose scans `count_scans` does not see; its own default is 100.
-        os.environ.setdefault("LIBTIFF_JPEG_MAX_ALLOWED_SCAN_NUMBER", str(MAX_SCANS))
 
     def start(self) -> None:
         self.pool = pool = Pool(self.config, on_response=self._record, on_evict=self._forget)

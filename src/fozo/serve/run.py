@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -66,7 +67,7 @@ class FrontServer(uvicorn.Server):
             timeout_graceful_shutdown=PATIENCE, timeout_keep_alive=KEEP_ALIVE, ssl_certfile=config.certificate,
             ssl_keyfile=config.key, backlog=BACKLOG,
         )  # fmt: skip
-        for name in ("asyncio", "uvicorn.error", "fozo.serve"):
+        for name in ("asyncio", "uvicorn.error", "fozo.serve", "py.warnings"):
             logging.getLogger(name).addFilter(LOG_LIMIT)
         logging.getLogger("fozo.access").addFilter(ACCESS_LIMIT)
         super().__init__(options)
@@ -112,6 +113,8 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
         except OSError as error:
             files = f"the certificate {config.certificate} with the key {config.key}"
             raise FozoError(f"cannot use {files} ({error.strerror or error}); give PEM files of one pair") from error
+    logging.captureWarnings(True)  # Pillow's have clients' numbers in them,
+    warnings.simplefilter("always")  # and Python would remember each
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         ctypes.CDLL(None).mallopt(-3, 4 << 20)  # M_MMAP_THRESHOLD: each thread would keep what a large picture took
     app = create_app(config, board)
