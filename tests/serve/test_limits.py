@@ -190,6 +190,7 @@ JPEG, MANY = encoded(28, "JPEG"), 1 << 17
         JPEG[:2] + (b"\xff\xf0\xff\xff" + b"\xff" * 65533) * 2 + JPEG[2:],  # Pillow does not skip such a segment
         JPEG[:2] + b"\xff\xd9" + b"\xff" * MANY + JPEG[2:],  # nor end here
         b"\xff\xd8" + b"\xff" * MANY,
+        JPEG.replace(b"\xff\xc0", b"\xff\xc9"),  # arithmetic coding
         FRAME[:33] + EMPTY * MANY + FRAME[33:],
         b"",
     ],

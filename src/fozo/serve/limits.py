@@ -13,6 +13,7 @@ from fozo.errors import FozoError
 MAX_SCANS = 16  # scans of a JPEG that has as many pixels as a request may have; a smaller one may have more
 MAX_SEGMENTS = 1 << 14  # segments of a picture, and bytes between those before a JPEG's pixels
 SMALL_PICTURE = 1 << 21  # pixels, 1080p: a picture up to this size never waits for larger ones
+ARITHMETIC = b"\xc9\xca\xcb\xcd\xce\xcf"  # markers of frames in a slower coding, which browsers do not decode either
 SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xd9-\xef\xfe]")  # markers after which Pillow skips; and the end
 LOG_LINES, ACCESS_LINES, LOG_SECONDS = 10, 600, 60.0  # warnings of one kind, and requests of one status, in a time
 PACE_REQUESTS, MAX_RETRY = 16, 60  # requests that the pace is a mean of, about; seconds of Retry-After
@@ -84,7 +85,8 @@ def count_scans(picture: bytes) -> int:
     """Count the scans of a JPEG by its markers (ITU-T T.81, B.1): a pass over all pixels each. PNG and WebP have one.
 
     0 is for what is not decoded: other formats, which Pillow decodes in Python at least in part (a TIFF of 350 kB for
-    0.4 s), and more than :data:`MAX_SEGMENTS` segments or bytes between them, each of which it reads in Python too.
+    0.4 s), arithmetic coding, and more than :data:`MAX_SEGMENTS` segments or bytes between them, which are read in
+    Python too. The longest decoding that is left takes 3 s (``python -m benchmarks.serve --only decoding``).
     """
     scans, start, left = 0, 2, MAX_SEGMENTS
     if picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":
@@ -101,6 +103,8 @@ def count_scans(picture: bytes) -> int:
         if left >= 0 and (found is None or (scans and found[0] == b"\xff\xd9")):
             return max(scans, 1)  # files may continue after the end of the image
         if found is not None:
+            if found[0][1:] in ARITHMETIC:
+                return 0
             scans += found[0] == b"\xff\xda"
             length = int.from_bytes(picture[found.end() : found.end() + 2], "big")
             start = found.end() + (0 if found[0] == b"\xff\xd9" else max(2, length))
