@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("fozo.serve")
 EXTENSIONS = ["sequence", "sequence(string_id)", "binary_tensor_data"]
 MODEL_VERSION = "1"
+TINY_JSON = 2048  # bytes of JSON that the event loop parses, in 0.1 ms at most: waking a thread costs as much
 SHORT_JSON = 99_999  # bytes; longer JSON is parsed one request at a time
 DISCONNECT_AFTER = 0.02  # seconds after which the server watches for a client that hangs up: most are answered by then
 BODIES = 3  # how many bodies of `max_body` bytes may be in memory at a time, of which one is a reserve for small ones
@@ -148,9 +149,12 @@ class InferenceServer:
         if picture:
             request = protocol.picture_request(bytes(body), http.scope["query_string"])
         else:
-            long = len(body) > SHORT_JSON and (length is None or len(length) > 5)
-            async with self._long_json if long else nullcontext():
-                request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
+            size = len(body) if length is None else int(length) if length.isdecimal() and len(length) < 10 else 0
+            if size <= TINY_JSON:
+                request = protocol.read_request(body, length, pool.limits)
+            else:
+                async with self._long_json if size > SHORT_JSON else nullcontext():
+                    request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
         named = http.headers.get(protocol.SEQUENCE_HEADER)
         return request if request.camera or not named else replace(request, camera=protocol.read_sequence_id(named))
 
@@ -240,7 +244,14 @@ class InferenceServer:
 
     def build_app(self) -> Starlette:
         """Build the ASGI application: it starts this server, and stops it at shutdown."""
-        routes = [
+        routes = list[Route]()
+        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):  # first: they are tried in order
+            routes += [
+                Route(f"{path}/infer", self.infer, methods=["POST"]),
+                Route(path, self.model_metadata),
+                Route(f"{path}/ready", self.ready),
+            ]
+        routes += [
             Route("/v2", self.server_metadata),
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
@@ -249,12 +260,6 @@ class InferenceServer:
             Route("/v2/repository/models/{model}/unload", self.load, methods=["POST"]),
             Route("/metrics", self.prometheus),
         ]
-        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            routes += [
-                Route(path, self.model_metadata),
-                Route(f"{path}/ready", self.ready),
-                Route(f"{path}/infer", self.infer, methods=["POST"]),
-            ]
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
