@@ -256,6 +256,18 @@ def test_an_end_that_could_not_be_saved_is_not_answered_with_200(tmp_path: Path)
         assert header(tmp_path, "cam")["images"] == 2
 
 
+def test_scratch_memory_lasts_while_requests_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A correction that the next images share is not made again for each request."""
+    released = list[int]()
+    monkeypatch.setattr(fozo.Align, "release", lambda adapter: released.append(1))
+    with pool(config(tmp_path, idle=0.5)) as submit:
+        for i in range(20):
+            logits(submit(frames(1, i)))
+        assert not released
+        monkeypatch.setattr("fozo.serve.pool.QUIET", 0.0)
+        until(lambda: released)
+
+
 def test_memory_is_given_back_when_cameras_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed = list[int]()
     monkeypatch.setattr("fozo.serve.pool.trim_memory", lambda: trimmed.append(1))

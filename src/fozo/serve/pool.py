@@ -25,6 +25,7 @@ from fozo.serve.store import CameraInUse, TooManyCameras
 
 LOG = logging.getLogger("fozo.serve")
 STOPPED = "the server is being stopped; try again in a while"
+QUIET = 5.0  # seconds without a request after which a camera's scratch memory is freed
 PATIENCE = 8.0  # seconds that requests under way may take when the server is stopped
 Body = tuple[bytes, int | None]  # A response as it is sent, and the length of its JSON if tensors follow it
 
@@ -168,7 +169,6 @@ class Pool:
         except Exception:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
-        camera.adapter.release()
         try:  # before the response, too: fewer images than `save_every` are answered and not saved
             if request.end and not slot.stateless:
                 if not self._evict(slot):
@@ -243,7 +243,13 @@ class Pool:
 
     def _evict_idle(self) -> None:
         while not self._stop.wait(min(self.config.idle / 4, 5.0)):
-            self._evict_all(self._take_idle(time.monotonic() - self.config.idle))
+            now = time.monotonic()
+            self._evict_all(self._take_idle(now - self.config.idle))
+            with self._changed:
+                quiet = [s.camera for s in self._slots.values() if not s.busy and s.used < now - QUIET]
+            for camera in quiet:
+                if camera is not None:
+                    camera.adapter.release()  # not after each request: the next one would make it all again
             if self._evicted:
                 self._evicted = False
                 trim_memory()
