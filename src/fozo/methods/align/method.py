@@ -1,10 +1,10 @@
-"""Align: weak spatial frequencies are restored, and tokens moved towards those of clean images of the same content.
+"""Align: images are restored, and tokens moved towards those of clean images of the same content.
 
 One forward pass an image, no gradient, no prompt, no random number. For each group of images of a batch:
 
 1. **describe** them by their bands of spatial frequency (:mod:`fozo.core.descriptor`);
 2. **estimate** their domains and **retrieve** earlier images of these (:mod:`~fozo.methods.align.memory`);
-3. **equalise**: amplify bands that are weaker than on clean images (:mod:`~fozo.methods.align.equaliser`);
+3. **equalise**: restore contrast, light and detail, and remove noise (:mod:`~fozo.methods.align.equaliser`);
 4. **plan**: blocks are expected to add to these images what they added to those retrieved. How far tokens are then from
    clean ones of that content, as far as it is drift (:mod:`~fozo.methods.align.targets`), decides the moves before
    every block (:mod:`~fozo.methods.align.moves`);
