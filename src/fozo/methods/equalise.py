@@ -34,7 +34,7 @@ class EqualiseConfig:
     """Everything about Equalise that can be chosen."""
 
     strength: float = 0.7
-    """Part of the way that bands of the image's spatial frequencies are moved to their clean energy; with 0 images stay."""
+    """Part of the way that bands of spatial frequency are moved to their clean energy, 0 being none of it."""
     profile: str = "detector"
     """``"detector"`` restores local contrast too, ``"tokens"`` is what Align does before a ViT."""
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
