@@ -107,7 +107,7 @@ def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
         replace(recipe.rows[0], quantise="int8")
 
 
-@pytest.mark.parametrize("name", ["rivals", "streams", "batches", "narrow"])
+@pytest.mark.parametrize("name", ["rivals", "streams", "passes", "batches", "narrow"])
 def test_every_method_has_a_row(name: str) -> None:
     """But equalise, which is what Align does where there are no tokens."""
     assert {row.method for row in load_recipe(name).rows} == set(list_methods()) - {"equalise"}

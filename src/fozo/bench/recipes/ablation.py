@@ -7,11 +7,12 @@ extra corruptions beside four that hardly show in an image's descriptor. Expecte
 ``python -m benchmarks.narrow RUNS``. It takes an hour on a core.
 """
 
-from fozo.bench.plan import AVERAGE, Recipe, StreamPlan, grid
+from fozo.bench.plan import AVERAGE, Methods, Recipe, StreamPlan, grid
 from fozo.bench.recipes.comparison import PLAIN_AND_ALIGN, TWO_PASSES
 from fozo.data.corruptions import EXTRA_KINDS, KINDS
 from fozo.data.groups import TUNING
 
+WITH_TWO_PASSES: Methods = {**PLAIN_AND_ALIGN, **TWO_PASSES}
 HIDDEN = ("elastic_transform", "jpeg_compression", "pixelate", "zoom_blur")  # hardly change an image's descriptor
 MIXED = tuple(kind for pair in zip(EXTRA_KINDS, HIDDEN, strict=True) for kind in pair)
 
@@ -48,13 +49,23 @@ RECIPES = (
             },
         ),
     ),
+    Recipe(  # the last row shows what the equaliser gains where images lack detail or contrast, and elsewhere
+        name="vs_noadapt",
+        title="Align against NoAdapt on clean images and 15 corruptions, continual",
+        cost="20,000 passes",
+        calibration=512,
+        rows=grid(
+            {**WITH_TWO_PASSES, "Align, no equaliser": ("align", {"equaliser_strength": 0.0})},
+            {AVERAGE: StreamPlan(data="clean", kinds=("clean", *KINDS), images=256)},
+        ),
+    ),
     Recipe(  # the 508 classes in all held-out groups, mixed
         name="held_out",
         title="Align against NoAdapt on held-out classes, clean and under 15 corruptions, continual",
         cost="20,000 passes",
         calibration=1000,
         rows=grid(
-            {**PLAIN_AND_ALIGN, **TWO_PASSES},
+            WITH_TWO_PASSES,
             {AVERAGE: StreamPlan("clean", kinds=("clean", *KINDS), images=320, batch_size=32, classes="held_out")},
         ),
     ),
