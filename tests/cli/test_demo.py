@@ -124,7 +124,7 @@ def test_the_page_stands_alone_and_repeats_the_conclusions(printed: tuple[str, s
     assert page.count("<svg") >= 3 and "Motion blur" in page and "nan" not in page
     assert "While the camera was bad" in out and "While the camera was bad" in page
     assert not re.search(r"(src|href)=\"(?!#)", page)
-    assert "4096 images of the training set" in page and "x as fast on this processor" in out
+    assert "4096 images of the training set" in page
 
 
 @pytest.mark.parametrize("images", [0, 2001])

@@ -105,14 +105,11 @@ def bench(
 def _list() -> None:
     from rich.table import Table
 
-    from fozo.bench.plan import AVERAGE, load_recipe, names
+    from fozo.bench.plan import load_recipe, names
     from fozo.cli.progress import open_console
 
-    table = Table("recipe", "what", "rows", "cost at full size", "the paper's FOZO")
+    table = Table("recipe", "what", "rows", "cost at full size")
     for name in names():
         recipe = load_recipe(name)
-        ours = [row for row in recipe.rows if row.method == "fozo" and row.paper]
-        numbers = [row.paper.get(row.column, row.paper.get(AVERAGE, max(row.paper.values()))) for row in ours]
-        best = f"{max(numbers):.1f} %" if numbers else "-"
-        table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost, best)
+        table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost)
     open_console().print(table)

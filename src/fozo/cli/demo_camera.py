@@ -180,7 +180,7 @@ def print_scenes(camera: CameraRun, console: Console) -> None:
     print_sentence(console, camera.summary)
 
 
-def demo_page(camera: CameraRun, groups: Mapping[str, Group], quantised: str) -> str:
+def demo_page(camera: CameraRun, groups: Mapping[str, Group]) -> str:
     return render(
         "demo.html",
         title="fozo: a camera goes bad",
@@ -189,7 +189,6 @@ def demo_page(camera: CameraRun, groups: Mapping[str, Group], quantised: str) ->
         headings=HEADINGS,
         severity=SEVERITY,
         chapters=chapters(groups),
-        quantised=quantised,
     )
 
 

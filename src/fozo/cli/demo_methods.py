@@ -16,7 +16,7 @@ from fozo.bench.recipes.comparison import METHODS as RIVALS
 from fozo.bench.report.figures import conclusions
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
-from fozo.bench.store import Group, Run, Store
+from fozo.bench.store import Group, Store
 from fozo.cli.progress import print_sentence
 from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
@@ -65,18 +65,6 @@ def run_methods(folder: Path, *, images: int, seed: int = 0, command: str = "", 
     return groups
 
 
-def speed(run: Run) -> float:
-    return run.measures.images / max(run.conditions.seconds, 1e-9)
-
-
-def compare_engines(groups: Mapping[str, Group]) -> str:
-    float32, int8 = (group.first(BASE) for group in groups.values())
-    return (
-        f"Without adaptation INT8 is {int8.measures.average - float32.measures.average:+.1f} points from float32 and "
-        f"{speed(int8) / speed(float32):.2f}x as fast on this processor."
-    )
-
-
 def methods_table(groups: Mapping[str, Group]) -> Table:
     """Both engines' rows as one aligned table; the page has their times and memory."""
     domains = list(next(iter(groups.values())).runs[0].measures.domains)
@@ -98,4 +86,3 @@ def print_methods(groups: Mapping[str, Group], console: Console) -> None:
     console.print(methods_table(groups))
     for engine, group in groups.items():
         print_sentence(console, f"{engine}: {conclusions(group, over_base(group))[AVERAGE]}")
-    print_sentence(console, compare_engines(groups))

@@ -7,14 +7,7 @@ against a dataclass. Whatever a file holds, its reader gives a valid object or a
 ``python -m tests.fuzz`` tries that.
 """
 
-from fozo.io.arrays import (
-    ArraySpec,
-    load_arrays,
-    load_statistics,
-    open_npz,
-    refuse_damage,
-    save_arrays,
-)
+from fozo.io.arrays import ArraySpec, load_arrays, load_statistics, open_npz, refuse_damage, save_arrays
 from fozo.io.files import (
     atomic_write,
     check_output,

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TypeAlias
 
 import numpy as np
 from markupsafe import Markup
@@ -21,7 +20,6 @@ WINDOWS = 4  # points of a domain, at most
 MAX_NAMES = 5  # rows that a sentence names of those on one side
 SIDES = {1: "significantly above", 0: "not significantly different", -1: "significantly below"}
 UNKNOWN = "without an interval"
-Points: TypeAlias = tuple[Sequence[float], Sequence[float]]  # of a curve: x, y
 
 
 def charts(group: Group, table: Table, colours: Mapping[str, int]) -> dict[str, list[Markup]]:
@@ -37,7 +35,7 @@ def charts(group: Group, table: Table, colours: Mapping[str, int]) -> dict[str, 
     return found
 
 
-def windows(records: Sequence[BatchRecord]) -> Points:
+def windows(records: Sequence[BatchRecord]) -> tuple[list[float], list[float]]:
     """Accuracy in percent within windows of whole batches, none of which reaches into another domain.
 
     Each is given with the middle of its images in the stream.

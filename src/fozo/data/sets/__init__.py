@@ -56,7 +56,7 @@ def open_images(
         raise FozoError(f"there is no file or folder {root}; check the path")
     tree = Tree(root)
     if layout == "auto":
-        tree, layout = _recognise(tree, own_classes=classes is not None)
+        tree, layout = recognise(tree, own_classes=classes is not None)
     if layout not in LAYOUTS:
         raise FozoError(f"there is no layout {layout!r}; choose from auto, {', '.join(LAYOUTS)}")
     given = {"classes": classes, "kinds": kinds, "severities": severities}
@@ -68,13 +68,8 @@ def open_images(
     return images if crops else replace(images, size=None)
 
 
-def recognise(root: Path) -> tuple[Path, str]:
+def recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
     """Find the layout of a path, and the folder where it begins (an unpacked tar may wrap it in another)."""
-    tree, layout = _recognise(Tree(root))
-    return tree.root, layout
-
-
-def _recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
     root = tree.root
     if root.is_file():
         if root.suffix != ".npz":
@@ -85,7 +80,7 @@ def _recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
         return tree, "imagenet-c"
     inside = tree.listings(folders)
     if len(folders) == 1 and not files and inside[0].folders and not inside[0].images:
-        return _recognise(tree.below(folders[0]), own_classes)
+        return recognise(tree.below(folders[0]), own_classes)
     if not any(map(any, inside)):
         expected = "class/image or kind/severity/class/image"
         found = f"{len(files)} images and {f'the folders {some(folders)}' if folders else 'no folders'}"
