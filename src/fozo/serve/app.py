@@ -279,7 +279,8 @@ class InferenceServer:
 
 async def _error(http: HTTPRequest, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
+        sentence = error.detail.encode(errors="backslashreplace").decode()  # it may have a client's lone surrogates
+        return JSONResponse({"error": sentence}, error.status_code, error.headers)
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
     return JSONResponse({"error": f"a fault of fozo itself ({type(error).__name__}); see the server's log"}, 500)

@@ -78,8 +78,7 @@ class Pool:
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
 
-    def retry_after(self) -> int:
-        """Seconds in which what waits now is answered, at the pace of late."""
+    def retry_after(self) -> int:  # seconds until what waits now is answered, at the latest pace
         with self._changed:
             return self._pace.wait(self.queued)
 
