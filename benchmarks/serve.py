@@ -216,7 +216,7 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
         adapter(subject.frames[:32])
         full, names = adapter.state(), adapter.VARIABLE_LENGTH
         rows = {name: full[name].repeat(capacity // 32, axis=0) for name in names}
-        adapter.load_state({**full, **rows, "next": np.array(0)})
+        adapter.load_state({**full, **rows, "seen": np.array(capacity)})
         arrays = sum(array.nbytes for array in adapter.state().values())
         with tempfile.TemporaryDirectory() as state:
             store = StateFolder(Path(state), NAME)

@@ -1,11 +1,13 @@
 """The files of a camera: what cannot be read now is kept, what is wrong is set aside, and no place is taken in vain."""
 
 import errno
+import gc
 import hashlib
 import io
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,6 +268,29 @@ def test_scratch_memory_lasts_while_requests_come(tmp_path: Path, monkeypatch: p
         assert not released
         monkeypatch.setattr("fozo.serve.pool.QUIET", 0.0)
         until(lambda: released)
+
+
+def test_a_camera_that_leaves_is_freed_at_once(
+    tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when Python happens to look for cycles: a monitor and its adapter refer to each other."""
+    made, real = list[Any](), fozo.Align.sibling
+
+    def sibling(adapter: fozo.Align) -> fozo.Align:
+        made.append(weakref.ref(found := real(adapter)))
+        return found
+
+    monkeypatch.setattr(fozo.Align, "sibling", sibling)
+    with pool(config(tmp_path, reference, anonymous="stateless")) as submit:
+        made.clear()  # of those that were made at the start
+        gc.collect()
+        gc.disable()
+        try:
+            for camera, changes in (("cam", {}), ("cam", {"start": True}), ("cam", {"end": True}), ("", {})):
+                logits(submit(frames(1), camera, **changes))
+            until(lambda: len(made) == 3 and not any(each() for each in made))
+        finally:
+            gc.enable()
 
 
 def test_memory_is_given_back_when_cameras_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

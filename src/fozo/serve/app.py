@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from fozo.serve.limits import Refused
 from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
-from fozo.serve.security import CLOSE, AccessLog, AccessPolicy
+from fozo.serve.security import CLOSE, AccessPolicy
 from fozo.serve.store import CameraInUse, hold
 
 if TYPE_CHECKING:
@@ -150,11 +151,9 @@ class InferenceServer:
             request = protocol.picture_request(bytes(body), http.scope["query_string"])
         else:
             size = len(body) if length is None else int(length) if length.isdecimal() and len(length) < 10 else 0
-            if size <= TINY_JSON:
-                request = protocol.read_request(body, length, pool.limits)
-            else:
-                async with self._long_json if size > SHORT_JSON else nullcontext():
-                    request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
+            read = partial(protocol.read_request, body, length, pool.limits)
+            async with self._long_json if size > SHORT_JSON else nullcontext():
+                request = read() if size <= TINY_JSON else await asyncio.to_thread(read)
         named = http.headers.get(protocol.SEQUENCE_HEADER)
         return request if request.camera or not named else replace(request, camera=protocol.read_sequence_id(named))
 
@@ -210,8 +209,7 @@ class InferenceServer:
     def refusal(self, error: FozoError | MemoryError) -> HTTPException:
         """The response to a request that failed."""
         if isinstance(error, MemoryError):
-            sentence = "the server is short of memory; try again in a while, or send fewer images"
-            return HTTPException(503, sentence, self.retry())
+            error = Refused("the server is short of memory; try again in a while, or send fewer images", 503)
         if isinstance(error, Refused):
             return HTTPException(error.code, str(error), self.retry() if error.retry else None)
         in_use = isinstance(error, CameraInUse)
@@ -272,17 +270,17 @@ class InferenceServer:
         if self.board is not None:
             routes += self.board.routes
         hosts = (self.config.host, *self.config.allowed_hosts)
-        middleware = [Middleware(AccessLog)] * self.config.access_log
-        middleware.append(Middleware(AccessPolicy, token=self.config.token, hosts=hosts))
+        access = Middleware(AccessPolicy, token=self.config.token, hosts=hosts, log=self.config.access_log)
         handlers: Any = dict.fromkeys((HTTPException, ClientDisconnect, Exception), _error)
-        app = Starlette(routes=routes, lifespan=lifespan, middleware=middleware, exception_handlers=handlers)
+        app = Starlette(routes=routes, lifespan=lifespan, middleware=[access], exception_handlers=handlers)
         app.state.server = self
         return app
 
 
 async def _error(http: HTTPRequest, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
+        sentence = error.detail.encode(errors="backslashreplace").decode()  # it may have a client's lone surrogates
+        return JSONResponse({"error": sentence}, error.status_code, error.headers)
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
     return JSONResponse({"error": f"a fault of fozo itself ({type(error).__name__}); see the server's log"}, 500)

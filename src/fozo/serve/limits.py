@@ -66,14 +66,12 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since, self._seconds = clock, 0.0, 0.0
 
-    def begin(self) -> None:
-        """Note a request that comes while there is no other."""
+    def begin(self) -> None:  # a request, while there is no other
         self._since = self._clock()
 
     def finish(self) -> None:
-        now = self._clock()
-        self._seconds += (now - self._since - self._seconds) / PACE_REQUESTS
-        self._since = now
+        before, self._since = self._since, self._clock()
+        self._seconds += (self._since - before - self._seconds) / PACE_REQUESTS
 
     def wait(self, requests: int) -> int:
         """Whole seconds until n requests are finished, at least as many as none was: 1 to :data:`MAX_RETRY`."""
@@ -84,9 +82,8 @@ class Pace:
 def count_scans(picture: bytes) -> int:
     """Count the scans of a JPEG by its markers (ITU-T T.81, B.1): a pass over all pixels each. PNG and WebP have one.
 
-    0 is for what is not decoded: other formats, which Pillow decodes in Python at least in part (a TIFF of 350 kB for
-    0.4 s), arithmetic coding, and more than :data:`MAX_SEGMENTS` segments or bytes between them, which are read in
-    Python too. The longest decoding that is left takes 3 s (``python -m benchmarks.serve --only decoding``).
+    0 is for what is not decoded: formats that Pillow decodes in Python, at least in part; arithmetic coding; more than
+    :data:`MAX_SEGMENTS` segments or bytes between them, which it reads in Python too. What is left takes 3 s at most.
     """
     scans, start, left = 0, 2, MAX_SEGMENTS
     if picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":

@@ -53,11 +53,9 @@ class Pool:
     """
 
     def __init__(
-        self,
-        config: ServeConfig,
-        on_response: Callable[[ServedModel, Camera, int], None],
+        self, config: ServeConfig, on_response: Callable[[ServedModel, Camera, int], None],
         on_evict: Callable[[ServedModel, str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.config, self._on_response, self._on_evict = config, on_response, on_evict
         budget = PixelBudget(config.max_pixels, config.workers)
         self.limits = Limits(config.max_images, json=config.max_json, budget=budget)
@@ -80,8 +78,7 @@ class Pool:
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
 
-    def retry_after(self) -> int:
-        """Seconds in which what waits now is answered, at the pace of late."""
+    def retry_after(self) -> int:  # seconds until what waits now is answered, at the latest pace
         with self._changed:
             return self._pace.wait(self.queued)
 
@@ -97,10 +94,8 @@ class Pool:
             key = (model.name, request.camera)
             slot = _Slot(model, "", stateless) if stateless else self._slots.get(key) or _Slot(model, request.camera)
             if len(slot.jobs) >= self.config.max_camera_queue:
-                raise Refused(
-                    f"{len(slot.jobs)} requests of the camera {request.camera!r} are waiting already; send more slowly",
-                    429,
-                )
+                waiting = f"{len(slot.jobs)} requests of the camera {request.camera!r} are waiting"
+                raise Refused(f"{waiting} already; send more slowly", 429)
             if not stateless:
                 self._slots[key] = slot
             slot.jobs.append((request, future))
@@ -169,11 +164,13 @@ class Pool:
         except Exception:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
+        if slot.stateless:
+            camera.adapter.detach()
         try:  # before the response, too: fewer images than `save_every` are answered and not saved
             if request.end and not slot.stateless:
                 if not self._evict(slot):
-                    sentence = "has learnt from the request but could not be saved, and stays in memory"
-                    raise Refused(f"the camera {slot.name!r} {sentence}; send it again with its id", 503)
+                    kept = f"the camera {slot.name!r} has learnt from this but could not be saved, and stays in memory"
+                    raise Refused(f"{kept}; send it again with its id", 503)
             elif camera.unsaved >= self.config.save_every and not slot.stateless:
                 self._save(camera)
         except BaseException as error:
@@ -246,10 +243,9 @@ class Pool:
             now = time.monotonic()
             self._evict_all(self._take_idle(now - self.config.idle))
             with self._changed:
-                quiet = [s.camera for s in self._slots.values() if not s.busy and s.used < now - QUIET]
+                quiet = [s.camera for s in self._slots.values() if s.camera and not s.busy and s.used < now - QUIET]
             for camera in quiet:
-                if camera is not None:
-                    camera.adapter.release()  # not after each request: the next one would make it all again
+                camera.adapter.release()  # not after each request: the next one would make it all again
             if self._evicted:
                 self._evicted = False
                 trim_memory()

@@ -113,8 +113,8 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
         except OSError as error:
             files = f"the certificate {config.certificate} with the key {config.key}"
             raise FozoError(f"cannot use {files} ({error.strerror or error}); give PEM files of one pair") from error
-    logging.captureWarnings(True)  # Pillow's have clients' numbers in them,
-    warnings.simplefilter("always")  # and Python would remember each
+    logging.captureWarnings(True)
+    warnings.simplefilter("always")  # Pillow's have clients' numbers in them, and Python would remember each
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         ctypes.CDLL(None).mallopt(-3, 4 << 20)  # M_MMAP_THRESHOLD: each thread would keep what a large picture took
     app = create_app(config, board)
@@ -153,7 +153,6 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise FozoError(
-            f"cannot listen on {host} port {port}: {error.strerror}; give another --host or --port"
-        ) from error
+        sentence = f"cannot listen on {host} port {port}: {error.strerror}; give another --host or --port"
+        raise FozoError(sentence) from error
     return listener

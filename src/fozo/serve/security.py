@@ -24,29 +24,6 @@ PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 """Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
 
 
-class AccessLog:
-    """Logs requests: time, client, method, path, status (0: no response), milliseconds. Queries may hold secrets."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began, code = time.time(), 0
-
-        async def note(message: Message) -> None:
-            nonlocal code
-            code = message.get("status", code)
-            await send(message)
-
-        try:
-            await self.app(scope, receive, note)
-        finally:
-            if scope["type"] == "http":
-                what = (scope.get("client") or "-")[0], scope["method"], quote(scope["path"][:200]), code
-                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
-                LOG.info("%s %s %s %s %d %.0f ms", when, *what, 1000 * (time.time() - began), extra={"kind": code})
-
-
 class AccessPolicy:
     """Passes on requests that show the token, where there is one, and that no foreign web page sends.
 
@@ -55,16 +32,31 @@ class AccessPolicy:
     rebinding that site's name resolves to this server, so ``Host`` is checked as well: addresses (which cannot be
     rebound), ``localhost``, and ``hosts`` are allowed; ``*`` allows all. Only HTTP/1.0 may leave it out.
 
-    Clients that know only passwords may send the token as one, with any user name.
+    Clients that know only passwords may send the token as one, with any user name. With ``log`` it logs all requests:
+    time, client, method, path without the query, which may hold secrets, status (0: no response), milliseconds.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] = ()) -> None:
-        self.app, self.token = app, None if token is None else token.encode()
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] = (), *, log: bool = False) -> None:
+        self.app, self.token, self.log = app, None if token is None else token.encode(), log
         self.hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
-        await (self.app if refusal is None else refusal)(scope, receive, send)
+        app, began, code = self.app if refusal is None else refusal, time.time(), 0
+        if not self.log or scope["type"] != "http":
+            return await app(scope, receive, send)
+
+        async def note(message: Message) -> None:
+            nonlocal code
+            code = message.get("status", code)
+            await send(message)
+
+        try:
+            await app(scope, receive, note)
+        finally:
+            what = (scope.get("client") or "-")[0], scope["method"], quote(scope["path"][:200]), code
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+            LOG.info("%s %s %s %s %d %.0f ms", when, *what, 1000 * (time.time() - began), extra={"kind": code})
 
     def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
         host = headers.get("host")
