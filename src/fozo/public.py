@@ -104,7 +104,7 @@ def _frame_adapter(
 def _statistics(engine: Model, source: object) -> SourceStatistics:
     if isinstance(source, SourceStatistics):
         return source
-    if isinstance(source, (str, os.PathLike)) and not Path(source).is_dir() and Path(source).suffix != ".tar":
+    if isinstance(source, (str, os.PathLike)) and not Path(source).is_dir():
         return SourceStatistics.load(source)
     return calibrate(engine, source)
 
@@ -118,7 +118,7 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
     Args:
         model: an engine, or anything that :func:`fozo.load_engine` makes one of.
         source: clean images: a ``DataLoader``, a ``Dataset`` or another iterable of batches or of single images, an
-            array of all of them, a folder, a tar, or what :func:`fozo.open_images` opened. :mod:`fozo.data.inputs`
+            array of all of them, a folder, or what :func:`fozo.open_images` opened. :mod:`fozo.data.inputs`
             lists the forms of a batch.
     """
     engine = load_engine(model)

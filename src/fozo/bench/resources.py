@@ -17,7 +17,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.data.groups import CLASSES, class_indices
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
-from fozo.data.sources import CachedCorrupting, DomainSource
+from fozo.data.sources import Corrupting, DomainSource
 from fozo.data.streams import in_order
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.errors import FozoError
@@ -92,7 +92,7 @@ class Resources:
         if key not in self._sets:
             if chosen and root.exists():  # a missing one is refused when it is opened
                 root, layout = recognise(root)
-                if layout not in ("imagenet-c", "cifar-c"):
+                if layout != "imagenet-c":
                     advice = "give it as --imagenet to corrupt them on the fly"
                     raise FozoError(f"{path} holds clean images ({layout}); {advice}")
             self._sets[key] = open_images(root, layout, **chosen)
@@ -102,7 +102,7 @@ class Resources:
         """Give what a stream reads: the images, or the cache of corrupted ones."""
         if self.paths.pixels is None or images.corrupted:
             return images
-        made = CachedCorrupting(images, spec.image_size, channels=spec.channels)
+        made = Corrupting(images, spec.image_size, channels=spec.channels)
         text = f"{images.fingerprint} {made.describe(made.domains)}"
         return replace(made, folder=Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10])
 

@@ -8,7 +8,7 @@ from fozo.cli.options import command_line
 
 
 def demo(
-    out: Annotated[Path, "The page: timeline, pictures, tables, curves."] = Path("fozo-demo.html"),
+    out: Annotated[Path, "The page: timeline, tables, curves."] = Path("fozo-demo.html"),
     images: Annotated[int, "Images of each domain, up to 2000; the first part has 256."] = 300,
     seed: Annotated[int, "Of the order of the images and of the methods' draws."] = 0,
 ) -> None:
@@ -39,4 +39,4 @@ def demo(
         page = demo_page(camera, groups, compare_engines(groups))
     write_page(out, page)
     print_methods(groups, console)
-    print(f"Timeline, pictures, curves and conditions: {out}")
+    print(f"Timeline, curves and conditions: {out}")

@@ -33,6 +33,7 @@ def serve(
     option: Annotated[list[str] | None, "Of the method: NAME=VALUE; may be given often."] = None,
     guard: Guard = False,
     thumbnails: Annotated[bool, "Show the latest frames on the page: they may show people."] = False,
+    access_log: Annotated[bool, "Log each request: time, client, path, status."] = False,
     token_file: Annotated[Path | None, "File with the token that clients have to show."] = None,
     allowed_host: Annotated[list[str] | None, "Name that clients use for the server; may be given often."] = None,
     ssl_certfile: Annotated[Path | None, "TLS certificate."] = None,
@@ -58,6 +59,7 @@ def serve(
         "idle": idle,
         "anonymous": anonymous,
         "thumbnails": thumbnails or None,
+        "access_log": access_log or None,
         "allowed_hosts": tuple(allowed_host) if allowed_host else None,
         "token": None if token_file is None else read_token(str(token_file)),
     }

@@ -12,7 +12,6 @@ from fozo.io.arrays import (
     load_arrays,
     load_statistics,
     open_npz,
-    read_array_spec,
     refuse_damage,
     save_arrays,
 )
@@ -35,6 +34,6 @@ from fozo.io.validate import as_dataclass
 __all__ = [
     "MAX_LINE", "ArraySpec", "Log", "as_dataclass", "atomic_write", "check_output", "decode", "disk_errors",
     "encode", "load_arrays", "load_statistics", "locked", "open_npz", "open_output", "open_regular",
-    "parse_json", "read_array_spec", "read_bytes", "read_json", "read_log", "read_text", "read_toml",
+    "parse_json", "read_bytes", "read_json", "read_log", "read_text", "read_toml",
     "refuse_damage", "remove_temporary_files", "save_arrays", "temporary_folder", "unreadable", "write_json",
 ]  # fmt: skip

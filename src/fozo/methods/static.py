@@ -37,11 +37,10 @@ class StaticFrontEnd(Wrapper[C]):
 
     def prepare(self) -> None:
         super().prepare()
-        inputs = None if self.statistics is None else self.statistics.inputs
-        known = self.engine.spec.normalisation or (None if inputs is None else inputs.inferred())
+        spec = self.engine.spec
+        known = spec.normalisation if self.statistics is None else self.statistics.normalisation(spec)
         if known is None:
-            name = self.engine.spec.name
-            raise FozoError(f"{self.info.name} needs the range of pixels: give the mean= and std= of {name}")
+            raise FozoError(f"{self.info.name} needs the range of pixels: give the mean= and std= of {spec.name}")
         self.mean, self.std = (np.asarray(value, dtype=np.float32)[:, None, None] for value in known)
 
     def step(self, batch: Batch) -> Floats | Answer:

@@ -80,6 +80,7 @@ class ServeConfig:
     max_batch: int = 32  # images in a pass, beyond which none are added
     max_labels: int = 100  # cameras with their own metrics; the rest are called `other`
     thumbnails: bool = False  # whether the page shows the latest frame of each camera, which may show people
+    access_log: bool = False  # whether each request is logged
     token: str | None = None  # what clients have to send as a bearer token
     allowed_hosts: tuple[str, ...] = ()  # names to answer to beside `host`, `localhost` and addresses; `*` for any
     certificate: str | None = None  # file of the TLS certificate, with its `key`

@@ -9,7 +9,7 @@ datatype   shape                                     read as
 ``FP32``   ``[B, C, H, W]`` or ``[C, H, W]``         normalised images of the model's size
 ``UINT8``  ``[B, H, W, C]``, ``[B, C, H, W]``, or    pixels of any size, as :mod:`fozo.data.inputs` reads them
            one image of these
-``BYTES``  ``[B]``                                   JPEG or PNG files (in JSON: in base64)
+``BYTES``  ``[B]``                                   JPEG, PNG or WebP files (in JSON: in base64)
 =========  ========================================  ===========================================================
 
 Bodies are not trusted: sizes are multiplied and compared with the body's length before anything is allocated, JSON is
@@ -92,12 +92,16 @@ class InferRequest:
                 return np.concatenate([sized_pixels([image], spec) for image in images])
         left, work, largest = limits.pixels, MAX_SCANS * limits.pixels, 0
         for number, picture in enumerate(self.tensor):
+            scans = count_scans(picture)
+            if not scans:
+                fault = "is not a JPEG, PNG or WebP, or has too many segments"
+                raise FozoError(f"picture {number} of the request {fault}; encode it as one of these")
             height, width = header_size(picture, f"picture {number} of the request")
             pixels = height * width
             left, largest = left - pixels, max(largest, pixels)
             if left < 0:
                 raise Refused(f"the request's pictures have more than {limits.pixels} pixels in all; send fewer", 413)
-            work -= pixels * count_scans(picture)
+            work -= pixels * scans
             if work < 0:
                 raise FozoError(f"picture {number} has too many scans for {width}x{height} px; send a baseline JPEG")
         with limits.budget.take(largest):  # one picture is in memory at a time

@@ -1,4 +1,4 @@
-"""Access: the bearer token, the host names the server answers to, and no web page of another site."""
+"""Access: the bearer token, the host names the server answers to, no web page of another site; and a log of it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,45 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import logging
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+LOG = logging.getLogger("fozo.access")
 CLOSE = {"Connection": "close"}  # nothing more is read from a client that was refused
 PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 """Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
+
+
+class AccessLog:
+    """Logs requests: time, client, method, path, status (0: no response), milliseconds. Queries may hold secrets."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, code = time.time(), 0
+
+        async def note(message: Message) -> None:
+            nonlocal code
+            code = message.get("status", code)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, note)
+        finally:
+            if scope["type"] == "http":
+                what = (scope.get("client") or "-")[0], scope["method"], quote(scope["path"][:200]), code
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+                LOG.info("%s %s %s %s %d %.0f ms", when, *what, 1000 * (time.time() - began), extra={"kind": code})
 
 
 class AccessPolicy:
