@@ -28,14 +28,14 @@ from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
 from fozo.methods.base import Method
 from fozo.monitor.drift import CleanImages
 from fozo.monitor.quality import NAMES, QualityStatistics
-from fozo.monitor.regression import Evidence, Regression
+from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
 from fozo.monitor.signatures import SEVERITIES, Signatures
 from fozo.types import Array, Floats, Tap
 
-SAMPLE = 64  # images that are corrupted for each kind and severity by default
+SAMPLE = 24  # images that are degraded for each kind and severity by default: 5 minutes for a ViT-Tiny on two cores
 BATCH = 20
 PARTS = ("clean", "signatures", "adapted", "plain")  # of a file; the last three are absent without corruptions
-ADVICE = "collect it again"
+ADVICE = "make it again with fozo calibrate --monitor, or MonitorReference.collect"
 Progress = Callable[[str, int, int], None]
 Labels = npt.NDArray[np.integer]
 
@@ -66,7 +66,7 @@ class MonitorReference:
     unlabelled: bool  # whether there were no labels: then accuracy is expected as a fraction of that on clean images
 
     KIND = "monitor reference"
-    VERSION = 2
+    VERSION = 3  # 2 had no entropies of clean images
 
     @classmethod
     def collect(
@@ -122,7 +122,7 @@ class MonitorReference:
     def of(cls, adapter: Method[Any], measurements: list[Measurement], labels: Labels | None) -> MonitorReference:
         """Fit it to what :func:`measure` returned, the clean images first."""
         first, *corrupted = measurements
-        spec, clean = adapter.engine.spec, CleanImages.of(first.features)
+        spec, clean = adapter.engine.spec, CleanImages.of(first.features, prediction_features(first.adapted)[:, 2])
         made = cls(spec.fingerprint, spec.name, adapter.info.name, clean, None, None, None, labels is None)
         if not corrupted:
             return made
@@ -135,7 +135,7 @@ class MonitorReference:
                 predicted = logits.argmax(axis=1)
                 correct = None if labels is None else (predicted == labels[one.indices]).astype(np.float64)
                 soft_labels = clean_probabilities[one.indices, predicted]
-                evidence.append(Evidence(logits, signatures.coordinates(one.features), soft_labels, correct))
+                evidence.append(Evidence(one.kind, logits, signatures.coordinates(one.features), soft_labels, correct))
             return Regression.of(evidence)
 
         adapted, plain = ([getattr(one, name) for one in measurements] for name in ("adapted", "plain"))
@@ -150,6 +150,13 @@ class MonitorReference:
     def expects_accuracy(self) -> bool:
         """Whether it gives an accuracy, not only one relative to clean images."""
         return self.adapted is not None and not self.unlabelled
+
+    def expect(self, predictions: Array, features: Array, *, outside: bool = False) -> Estimate | None:
+        """Expected accuracy of predictions, by :func:`prediction_features`, of images with these features."""
+        if self.adapted is None or self.signatures is None:
+            return None
+        coordinates = self.signatures.coordinates(features)
+        return self.adapted.estimate(predictions, coordinates, outside=outside, relative=self.unlabelled)
 
     def check(self, adapter: Method[Any]) -> None:
         """Refuse another model or method than the one it was collected with."""
@@ -208,7 +215,7 @@ def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
     """Shapes of the arrays in a file; with corruptions, all parts are there."""
     (width,) = specs["clean.mean"].shape
     shapes: dict[str, tuple[int, ...]] = {f"clean.{name}": (width,) for name in ("mean", "std", "centre")}
-    shapes |= {"clean.matrix": (width, width), "clean.scales": (3,)}
+    shapes |= {"clean.matrix": (width, width), "clean.scales": (5,)}
     if len(specs) > len(shapes):
         kinds = specs["signatures.points"].shape[0]
         shapes |= {"signatures.mean": (width,), "signatures.std": (width,), "signatures.matrix": (width, width)}
@@ -217,6 +224,33 @@ def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
             (groups,) = specs[f"{part}.offsets"].shape
             shapes |= {f"{part}.{name}": shape for name, shape in Regression.shapes(groups, width).items()}
     return shapes
+
+
+# Beside the corruptions of ImageNet-C, what cameras meet most, by severity: the light that haze lets through; the
+# exponent of gamma; stops less light.
+PHYSICAL = {
+    "haze": (0.8, 0.65, 0.5, 0.38, 0.28),
+    "gamma": (1.3, 1.7, 2.2, 2.8, 3.5),
+    "low_light": (1.0, 2.0, 3.0, 4.0, 5.0),
+}
+AIRLIGHT = 0.85  # brightness of haze, as a fraction of full scale
+PHOTONS = 1000.0  # that a white pixel counts in good light
+GAMMA = 2.2
+
+
+def degrade(image: Pixels, kind: str, severity: int, name: str) -> Pixels:
+    """Corrupt an image by a kind of ImageNet-C's or by one of :data:`PHYSICAL`, always in the same way."""
+    if kind not in PHYSICAL:
+        return corrupt(image, kind, severity, 0, image_id=name)
+    amount, x = PHYSICAL[kind][severity - 1], image / 255
+    if kind == "haze":  # Koschmieder's law at one depth
+        x = amount * x + (1 - amount) * AIRLIGHT
+    elif kind == "gamma":
+        x = x**amount
+    else:  # fewer photons in linear light, which vary as Poisson's
+        rng = np.random.default_rng([severity, *name.encode()])
+        x = (rng.poisson(PHOTONS * 2**-amount * x**GAMMA) / PHOTONS) ** (1 / GAMMA)
+    return np.asarray(255 * np.clip(x, 0, 1) + 0.5).astype(np.uint8)
 
 
 def turns(count: int, kinds: tuple[str, ...], sample: int = SAMPLE) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
@@ -230,7 +264,7 @@ def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progres
     """Measure clean images, then ``sample`` corrupted ones of each kind and severity."""
     engine, fresh = adapter.engine, adapter.clone()
     quality = QualityStatistics(engine.spec)
-    plan = [("clean", 0, np.arange(len(pixels))), *(turns(len(pixels), KINDS, sample) if sample else ())]
+    plan = [("clean", 0, np.arange(len(pixels))), *(turns(len(pixels), (*KINDS, *PHYSICAL), sample) if sample else ())]
     total, done = sum(len(indices) for _, _, indices in plan), 0
     for kind, severity, indices in plan:
         fresh.reset()
@@ -240,7 +274,7 @@ def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progres
             pictures = pixels[some]
             if severity:
                 pairs = zip(pictures, map(str, some), strict=True)
-                pictures = np.stack([corrupt(one, kind, severity, 0, image_id=name) for one, name in pairs])
+                pictures = np.stack([degrade(one, kind, severity, name) for one, name in pairs])
             batch = engine.check(engine.spec.normalise(pictures))
             features.append(quality(batch.images))
             plain.append(engine.run(batch)[Tap.LOGITS][0])
