@@ -81,7 +81,7 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
             lambda header, arrays: header.update(version=2),
             "of version 2, .* version 3; make it again with fozo",
         ),
-        (lambda header, arrays: header.update(looks=["size"]), "of another version"),
+        (lambda header, arrays: header.update(statistics=["size"]), "of another version"),
         (lambda header, arrays: header.update(kind="state"), "where 'monitor reference' is needed"),
         (lambda header, arrays: header.pop("fingerprint"), "damaged monitor reference"),
         (lambda header, arrays: header.update(images="many"), "damaged monitor reference"),
@@ -91,9 +91,12 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
         (lambda header, arrays: arrays.update({"clean.std": 0 * arrays["clean.std"]}), "scales are not positive"),
         (lambda header, arrays: arrays.update({"clean.mean": np.nan * arrays["clean.mean"]}), "not finite"),
         (lambda header, arrays: arrays.update({"plain.weights": np.zeros(3)}), "plain.weights is float64 of shape"),
-        (lambda header, arrays: arrays.update({"plain.spread": np.zeros((2, 2))}), "plain.spread is float64 of shape"),
-        (lambda header, arrays: arrays.update({"plain.numbers": np.zeros(8)}), "not positive"),
-        (lambda header, arrays: arrays.pop("adapted.offsets"), "damaged monitor reference"),
+        (
+            lambda header, arrays: arrays.update({"plain.covariance": np.zeros((2, 2))}),
+            "plain.covariance is float64",
+        ),
+        (lambda header, arrays: arrays.update({"plain.group": np.zeros(())}), "not positive"),
+        (lambda header, arrays: arrays.pop("adapted.dual"), "damaged monitor reference"),
     ],
 )
 def test_damaged_files_are_refused(material: Material, tmp_path: Path, damage: Any, message: str) -> None:

@@ -142,7 +142,7 @@ def reading(status: Status, time: float) -> dict[str, object]:
 
 
 def view(monitor: Monitor, source: str) -> Table:
-    """Table for the terminal: drift, image quality, accuracy, events."""
+    """Table for the terminal: drift, what the monitor says now, events."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -151,16 +151,9 @@ def view(monitor: Monitor, source: str) -> Table:
     drift = status.drift
     word = "[red]drift" if drift.drift_detected else "[yellow]warning" if drift.warning_detected else "[green]none"
     table.add_row("drift", f"{word}[/] {drift.ratio:.2f} of the threshold")
-    table.add_row("quality", ", ".join(status.changes) or "as calibrated")
-    if status.guess is not None:
-        table.add_row("guess", str(status.guess))
-    for expected in (status.accuracy, status.relative_accuracy):
-        if expected is not None:
-            table.add_row("predictions", str(expected))
+    table.add_row("now", escape(status.sentence))
     if status.shadow is not None and status.shadow.gain is not None:
         table.add_row("adaptation", f"expected gain {100 * status.shadow.gain:+.1f} points")
-    for name in status.faults:
-        table.add_row("[red]camera[/]", name)
     for event in list(monitor.events)[-5:]:
         table.add_row(f"image {event.image:,}", f"{event.name}: {event.text}")
     return table

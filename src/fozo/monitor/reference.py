@@ -172,12 +172,11 @@ class MonitorReference:
                 f"{width}; collect it again"
             )
 
-    # The names in the header and of the arrays are those of version 2 files.
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` (no pickle), atomically."""
         header: dict[str, object] = {
             "kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model,
-            "method": self.method, "images": self.clean.images, "looks": NAMES, "unlabelled": self.unlabelled,
+            "method": self.method, "images": self.clean.images, "statistics": NAMES, "unlabelled": self.unlabelled,
         }  # fmt: skip
         if self.signatures is not None:
             header |= {"kinds": self.signatures.kinds, "sample": self.signatures.images}
@@ -189,9 +188,9 @@ class MonitorReference:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MonitorReference:
         """Read what :meth:`save` wrote; values that no images can have given are refused."""
-        found, arrays = load_statistics(path, cls.KIND, (cls.VERSION,), _shapes, ADVICE)
-        header: dict[str, Any] = dict(found)
-        if header.get("looks") != list(NAMES):
+        read, arrays = load_statistics(path, cls.KIND, (cls.VERSION,), _shapes, ADVICE)
+        header: dict[str, Any] = dict(read)
+        if header.get("statistics") != list(NAMES):
             raise FozoError(f"{os.fspath(path)} has the image-quality statistics of another version; {ADVICE}")
         clean, signatures, adapted, plain = (
             {key.removeprefix(f"{part}."): array for key, array in arrays.items() if key.startswith(f"{part}.")}
@@ -199,16 +198,11 @@ class MonitorReference:
         )
         with refuse_damage(path, cls.KIND, ADVICE):
             kinds, sample = tuple(map(str, header.get("kinds", ()))), int(header.get("sample", 0))
-            return cls(
-                fingerprint=str(header["fingerprint"]),
-                model=str(header["model"]),
-                method=str(header["method"]),
-                clean=CleanImages.from_arrays(clean, int(header["images"])),
-                signatures=Signatures.from_arrays(signatures, kinds, sample) if signatures else None,
-                adapted=Regression.from_arrays(adapted) if adapted else None,
-                plain=Regression.from_arrays(plain) if plain else None,
-                unlabelled=bool(header["unlabelled"]),
-            )
+            fingerprint, model, method = (str(header[name]) for name in ("fingerprint", "model", "method"))
+            found = CleanImages.from_arrays(clean, int(header["images"]))
+            known = Signatures.from_arrays(signatures, kinds, sample) if signatures else None
+            first, second = (Regression.from_arrays(part) if part else None for part in (adapted, plain))
+            return cls(fingerprint, model, method, found, known, first, second, bool(header["unlabelled"]))
 
 
 def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
@@ -218,10 +212,10 @@ def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
     shapes |= {"clean.matrix": (width, width), "clean.scales": (5,)}
     if len(specs) > len(shapes):
         kinds = specs["signatures.points"].shape[0]
-        shapes |= {"signatures.mean": (width,), "signatures.std": (width,), "signatures.matrix": (width, width)}
+        shapes |= {f"signatures.{name}": shapes[f"clean.{name}"] for name in ("mean", "std", "matrix")}
         shapes |= {"signatures.points": (kinds, len(SEVERITIES), width)}
         for part in ("adapted", "plain"):
-            (groups,) = specs[f"{part}.offsets"].shape
+            (groups,) = specs[f"{part}.dual"].shape
             shapes |= {f"{part}.{name}": shape for name, shape in Regression.shapes(groups, width).items()}
     return shapes
 
@@ -229,10 +223,8 @@ def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
 # Beside the corruptions of ImageNet-C, what cameras meet most, by severity: the light that haze lets through; the
 # exponent of gamma; stops less light.
 PHYSICAL = {
-    "haze": (0.8, 0.65, 0.5, 0.38, 0.28),
-    "gamma": (1.3, 1.7, 2.2, 2.8, 3.5),
-    "low_light": (1.0, 2.0, 3.0, 4.0, 5.0),
-}
+    "haze": (0.8, 0.65, 0.5, 0.38, 0.28), "gamma": (1.3, 1.7, 2.2, 2.8, 3.5), "low_light": (1.0, 2.0, 3.0, 4.0, 5.0),
+}  # fmt: skip
 AIRLIGHT = 0.85  # brightness of haze, as a fraction of full scale
 PHOTONS = 1000.0  # that a white pixel counts in good light
 GAMMA = 2.2

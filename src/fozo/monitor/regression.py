@@ -25,8 +25,9 @@ leave-one-kind-out cross-validation (section 5.4.2), they gave the same errors a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,6 @@ SIGNAL_STD, LENGTHSCALE = 1.0, 32.0  # near together only their ratio s^2 / l ma
 JITTER = 1e-6
 STEPS = 40
 T95 = 2.14  # standard errors to each side: Student's t with 14 degrees of freedom, as there are 15 kinds
-FILE_NAMES = "columns", "weights", "places", "offsets", "spread", "numbers"  # names of the arrays in a file
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,11 @@ class Regression:
     coordinates: Array  # `[groups, f]`: of the groups that it was fitted to
     dual: Array  # K^-1 u: the process at a point is `dual @ k`, with its covariances `k` to the groups (R&W eq. 3.21)
     covariance: Array  # `[weights + groups] * 2`: g^T covariance g is the variance of a mean less that of the process
-    signal_std: float
-    lengthscale: float
     intercept: float
     slope: float  # by these two the score becomes the logit of being right
     clean: float  # mean soft label of the clean images
-    images: int  # how many clean images there were
-    group: int  # images of the smallest group
+    images: float  # how many clean images there were
+    group: float  # images of the smallest group
     widening: float  # standard error of the score for each unit of distance from the nearest group
 
     @classmethod
@@ -108,7 +106,7 @@ class Regression:
         member = np.repeat(np.eye(len(groups)), [len(i) for _, i in groups], axis=0)
         design = np.column_stack([np.ones(len(columns)), (columns - centre) / scale, member])
         coordinates = np.array([each.coordinates[i].mean(axis=0) for each, i in groups])
-        number, inverse = len(RIDGE), np.linalg.inv(_kernel(coordinates, SIGNAL_STD, LENGTHSCALE))
+        number, inverse = len(RIDGE), np.linalg.inv(_kernel(coordinates))
         prior = np.zeros(number + len(groups)), block_diag(RIDGE, inverse)  # mean and precision
         # Mode of (w, u) in one vector, and the curvature there (R&W algorithm 3.1, with the weights included). Soft
         # labels vary less than p (1 - p), so each counts for several binary outcomes: a first fit says how many.
@@ -130,37 +128,29 @@ class Regression:
             intercept, slope = line.tolist()
         fitted = found[:number], coordinates, inverse @ found[number:], covariance
         clean, group = evidence[0].soft_labels, min(len(i) for _, i in groups)
-        numbers = SIGNAL_STD, LENGTHSCALE, intercept, slope, float(clean.mean())
         kinds = np.array([each.kind for each, _ in groups])
         nearness = _beyond_chance(cdist(coordinates, coordinates), 2 / group, coordinates.shape[1])
         widening = _widening(design, soft_labels, found, curvature, weight, kinds, nearness)
-        return cls(centre, scale, *fitted, *numbers, len(clean), group, widening)
+        return cls(centre, scale, *fitted, intercept, slope, float(clean.mean()), len(clean), group, widening)
 
     def arrays(self) -> dict[str, Array]:
-        numbers = (
-            self.signal_std, self.lengthscale, self.intercept, self.slope, self.clean, self.images, self.group,
-            self.widening,
-        )  # fmt: skip
-        columns = np.stack([self.centre, self.scale])
-        arrays = columns, self.weights, self.coordinates, self.dual, self.covariance, np.array(numbers)
-        return dict(zip(FILE_NAMES, arrays, strict=True))
+        return {each.name: np.asarray(getattr(self, each.name), dtype=np.float64) for each in fields(self)}
 
-    @staticmethod
-    def shapes(groups: int, width: int) -> dict[str, tuple[int, ...]]:
+    @classmethod
+    def shapes(cls, groups: int, width: int) -> dict[str, tuple[int, ...]]:
         """Shapes of :meth:`arrays`, for images of ``width`` features."""
         size = COLUMNS + 1 + groups
-        shapes = (2, COLUMNS), (COLUMNS + 1,), (groups, width), (groups,), (size, size), (8,)
-        return dict(zip(FILE_NAMES, shapes, strict=True))
+        shapes = {"centre": (COLUMNS,), "scale": (COLUMNS,), "weights": (COLUMNS + 1,), "coordinates": (groups, width)}
+        return {each.name: () for each in fields(cls)} | shapes | {"dual": (groups,), "covariance": (size, size)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Regression:
         """Read what :meth:`arrays` returned; raises a ``ValueError`` if damaged."""
-        columns, weights, coordinates, dual, covariance, numbers = (arrays[name] for name in FILE_NAMES)
-        signal_std, lengthscale, intercept, slope, clean, images, group, widening = numbers.tolist()
-        if min(signal_std, lengthscale, clean, columns[1].min()) <= 0 or min(images, group) < 1 or widening < 0:
+        values: dict[str, Any] = {name: array if array.ndim else float(array) for name, array in arrays.items()}
+        found = cls(**values)
+        if min(found.clean, found.scale.min()) <= 0 or min(found.images, found.group) < 1 or found.widening < 0:
             raise ValueError("a regression has scales that are not positive")
-        fitted = columns[0], columns[1], weights, coordinates, dual, covariance
-        return cls(*fitted, signal_std, lengthscale, intercept, slope, clean, int(images), int(group), widening)
+        return found
 
     def predict(self, features: Array, coordinates: Array) -> tuple[Array, float]:
         """Probability of being right for each of some predictions ``[n, 3]`` of images ``[m, f]`` of one domain.
@@ -171,13 +161,12 @@ class Regression:
         x = np.column_stack([np.ones(len(columns)), (columns - self.centre) / self.scale])
         distances = cdist(coordinates.mean(axis=0)[None], self.coordinates)[0]
         count, width = len(coordinates), self.coordinates.shape[1]
-        k = _beyond_chance(distances, max(1 / count - 1 / self.group, 0.0), width)
-        k = _covariances(k, self.signal_std, self.lengthscale)
+        k = _covariances(_beyond_chance(distances, max(1 / count - 1 / self.group, 0.0), width))
         unseen = self.widening * _beyond_chance(distances, 1 / count + 1 / self.group, width).min()
         p = np.asarray(expit(self.intercept + self.slope * (x @ self.weights + self.dual @ k)))
         slopes = self.slope * p * (1 - p)
         gradient = np.concatenate([(slopes[:, None] * x).mean(axis=0), slopes.mean() * k])
-        variance = slopes.mean() ** 2 * (self.signal_std**2 + unseen**2) + gradient @ self.covariance @ gradient
+        variance = slopes.mean() ** 2 * (SIGNAL_STD**2 + unseen**2) + gradient @ self.covariance @ gradient
         return p, float(np.sqrt(max(variance, 0.0)))
 
     def estimate(
@@ -205,7 +194,7 @@ class Regression:
 
     @cached_property
     def _process(self) -> Array:  # at the groups
-        return np.asarray(self.slope * _kernel(self.coordinates, self.signal_std, self.lengthscale) @ self.dual)
+        return np.asarray(self.slope * _kernel(self.coordinates) @ self.dual)
 
 
 def prediction_features(logits: Floats) -> Array:
@@ -227,14 +216,13 @@ def _beyond_chance(distances: Array, variance: float, width: int) -> Array:
     return np.sqrt(np.maximum(np.square(distances) - variance * width, 0.0))
 
 
-def _covariances(distances: Array, signal_std: float, lengthscale: float) -> Array:
-    return np.asarray(signal_std**2 * np.exp(-distances / lengthscale))
+def _covariances(distances: Array) -> Array:
+    return np.asarray(SIGNAL_STD**2 * np.exp(-distances / LENGTHSCALE))
 
 
-def _kernel(coordinates: Array, signal_std: float, lengthscale: float) -> Array:
+def _kernel(coordinates: Array) -> Array:
     """K: covariances of the groups with one another."""
-    distances = cdist(coordinates, coordinates)
-    return _covariances(distances, signal_std, lengthscale) + JITTER * np.eye(len(distances))
+    return _covariances(cdist(coordinates, coordinates)) + JITTER * np.eye(len(coordinates))
 
 
 def _newton(design: Array, target: Array, mean: Array, precision: Array, weight: float = 1.0) -> tuple[Array, Array]:
