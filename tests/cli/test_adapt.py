@@ -250,6 +250,7 @@ def test_folders_called_like_classes_give_the_accuracy(
     assert call("report", tmp_path / "predictions.csv.log", "-o", page) == (0, f"{page}\n", "")
     text = page.read_text()
     assert f"{100 * right / 60:.1f} % right" in text and text.count("<svg") == 3 and "http" not in text
+    assert "Shift is the squared distance" in text and "expected accuracy" in text  # it was not explained
     assert call("report", out, "-o", page)[0] == 2 and page.read_text() == text
     for other in ("monday", "class7", "3"):
         moved = Path(shutil.copytree(photos, tmp_path / other))

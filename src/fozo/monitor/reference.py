@@ -1,6 +1,6 @@
 """The monitor's reference: statistics of clean images, of corruptions, and of a method's predictions on both.
 
-:meth:`MonitorReference.collect` makes it from clean images: their features, signatures of 15 corruptions, made by
+:meth:`MonitorReference.collect` makes it from clean images: their features, signatures of 18 corruptions, made by
 corrupting some of them, and how often predictions are right on all of these. Its file holds no image and no label.
 """
 
@@ -81,7 +81,7 @@ class MonitorReference:
     ) -> MonitorReference:
         """Measure clean images, and some of them corrupted, with a fresh copy of an adapter.
 
-        About 2 x (images + 75 x sample) forward passes; half of them for ``NoAdapt``.
+        About 2 x (images + 90 x sample) forward passes; half of them for ``NoAdapt``.
 
         Args:
             adapter: what is going to be watched.

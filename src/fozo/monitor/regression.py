@@ -47,7 +47,7 @@ RIDGE = np.diag([1e-6, *(1.0,) * COLUMNS])  # precision of the weights; the firs
 SIGNAL_STD, LENGTHSCALE = 1.0, 32.0  # near together only their ratio s^2 / l matters
 JITTER = 1e-6
 STEPS = 40
-T95 = 2.14  # standard errors to each side: Student's t with 14 degrees of freedom, as there are 15 kinds
+T95 = 2.14  # standard errors to each side: Student's t with 14 degrees of freedom, for some 15 kinds
 
 
 @dataclass(frozen=True)
