@@ -26,6 +26,7 @@ CLASSES = (
 PER_CLASS = 200
 CALIBRATION = 4096
 MONITORED = 512
+SAMPLE = 64  # images of each corruption and severity
 BATCH = 256
 
 
@@ -48,7 +49,9 @@ def main() -> None:
     others = np.setdiff1d(np.arange(len(labels)), chosen)[:MONITORED]
     model = sample.MODELS["float32"]
     adapter = fozo.Align(fozo.load_engine(model), sample.source(model))
-    reference = fozo.MonitorReference.collect(adapter, images[others][..., None], labels[others].astype(np.int64))
+    reference = fozo.MonitorReference.collect(
+        adapter, images[others][..., None], labels[others].astype(np.int64), sample=SAMPLE
+    )
     reference.save(sample.MONITOR)
     print(f"{sample.MONITOR.name}: {sample.MONITOR.stat().st_size} bytes")
 

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -244,3 +245,55 @@ def test_the_table_shows_the_status(camera: Path) -> None:
     console.print(view(monitor, "[red]door"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[red]door: 8 images" in text and "drift" in text and "the picture is black" in text
+
+
+def test_folders_are_ranked_by_their_distance_from_clean_images(call: Call, camera: Path, tmp_path: Path) -> None:
+    for number, frame in enumerate(sorted((camera / "live").iterdir())):  # 24 clean ones, then 24 of low contrast
+        folder = tmp_path / ("flat" if number >= 24 else "fine")
+        folder.mkdir(exist_ok=True)
+        shutil.copy2(frame, folder)
+    folders = (tmp_path / "flat", tmp_path / "fine")
+    code, said, error = call("rank", *folders, "--clean", camera / "clean")
+    best, worst = said.splitlines()
+    assert code == 0 and re.fullmatch(r"0\.[0-2]\d .*fine \(24 images\): like clean images", best), said + error
+    assert re.fullmatch(r"[1-9]\.\d+ .*flat \(24 images\): .*contrast -\d+ %.*; clean the lens.*", worst), worst
+    reference, stats = tmp_path / "monitor.npz", ("--stats", camera / "stats.npz")
+    made = ("--reference", reference, "--clean", camera / "clean")
+    code, _, error = call("watch", MODEL, camera / "live", *stats, *made)
+    assert code == 0, error
+    given = ("--model", MODEL, *stats, "--reference", reference)
+    code, said, error = call("rank", *folders, *given, "--images", 20)
+    best, worst = said.splitlines()
+    assert code == 0 and "fine (20 images)" in best, error
+    assert re.search(r"; expected accuracy \d+% \(\d+% to \d+%\); clean the lens", worst)
+    for wrong, message in (
+        ((*folders,), "give either --clean"),
+        ((*folders, "--clean", camera / "clean", *given), "give either --clean"),
+        ((tmp_path / "nowhere", *given), "is not a folder"),
+        ((*folders, *given, "--images", 0), "cannot take 0 of 24 images"),
+    ):
+        code, _, error = call("rank", *wrong)
+        assert code == 2 and message in error
+
+
+def test_an_h264_video_is_calibrated_on_and_watched_by_one_command(call: Call, camera: Path, tmp_path: Path) -> None:
+    """24 clean frames in 12 seconds, then 24 of low contrast, as a camera serves them."""
+    pytest.importorskip("cv2")
+    if not shutil.which("ffmpeg"):
+        pytest.skip("ffmpeg is not installed: it makes the video")
+    video, stats, monitor = (tmp_path / name for name in ("camera.mp4", "stats.npz", "monitor.npz"))
+    frames_of = ("-framerate", "2", "-pattern_type", "glob", "-i", str(camera / "live" / "*.png"))
+    encoded = ("-vf", "scale=112:112:flags=bicubic,format=yuv420p", "-c:v", "libx264", "-loglevel", "error")
+    made = subprocess.run(["ffmpeg", *frames_of, *encoded, str(video)], capture_output=True, text=True)
+    if "Unknown encoder" in made.stderr:
+        pytest.skip("this ffmpeg cannot write H.264")
+    assert made.returncode == 0, made.stderr
+    given = ("watch", MODEL, video, "--stats", stats, "--reference", monitor)
+    code, _, error = call(*given)
+    assert code == 2 and "there is no file of statistics" in error and "--clean" in error
+    code, said, error = call(*given, "--clean", video, "--first", "12s")
+    assert code == 0 and "over 24 images" in said and "made from 24 clean images" in error, error
+    assert re.search(r"image 25: drift: .*contrast -.* since image 25 \(00:00:12\)", said), said
+    monitor.unlink()
+    code, _, error = call(*given, "--clean", video, "--first", "10s")
+    assert code == 0 and "made from 20 clean images" in error, error

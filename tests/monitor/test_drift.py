@@ -150,6 +150,29 @@ def test_single_images_add_up(clean: CleanImages) -> None:
     assert found[-1] and 0 < found.index(True) < 20  # not by the first alone
 
 
+def test_predictions_that_become_uncertain_are_drift_where_images_look_clean() -> None:
+    """Elastic transform at severity 5 was not noticed: its features hardly differ, its entropies rise by 1.3 std."""
+    rng = np.random.default_rng(1)
+    clean = CleanImages.of(invented(400, 0), rng.gamma(1.0, 0.9, 400))
+    detector, images = DriftDetector(clean), invented(1000, 5)
+    detected = []
+    for start in range(0, 960, 16):
+        rise = 1.2 if 640 <= start < 800 else 0.0
+        some = slice(start, start + 16)
+        detected.append(detector.update(images[some], entropies=rng.gamma(1.0, 0.9, 16) + rise).drift_detected)
+        if start == 784:
+            assert abs((detector.drift.since or 0) - 641) < 16 and detector.drift.ratio > 1
+    assert not any(detected[:40]) and detected[49] and detected.index(True) <= 44 and not detected[-1]
+    for rise, size, content in product((0.3, 1.0), (16, 64), (0.0, 0.25)):
+        p, distance, threshold = clean.entropy_test(rise, 1e-4, size, content)
+        assert (p < 1e-4) == (distance > threshold) and distance == pytest.approx(rise**2)
+        at = clean.entropy_test(float(np.sqrt(threshold)), 1e-4, size, content)[0]
+        assert at == pytest.approx(1e-4)
+    draws = rng.gamma(1.0, 0.9, (20_000, 16)).mean(axis=1)
+    rises = (draws - clean.entropy[0]) / clean.entropy[1] if clean.entropy else draws
+    assert np.mean([clean.entropy_test(rise, 0.01, 16, 0.0)[0] < 0.01 for rise in rises[:4000]]) < 0.02
+
+
 def test_frames_of_one_scene_are_not_independent(clean: CleanImages) -> None:
     scene = invented(40, 7)[np.argmax(np.square(clean.whitening(invented(40, 7))).sum(axis=1) > clean.length)]
     frames = scene + 0.01 * invented(64, 8)

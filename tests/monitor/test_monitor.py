@@ -86,7 +86,7 @@ def test_a_camera_that_goes_black_is_an_event(material: Material) -> None:
 def test_reprs_are_one_line(material: Material) -> None:
     _, monitor = watched(material)
     assert repr(material.reference) == (
-        "<MonitorReference of align on vit-fashion: 300 clean images with labels, 15 corruptions>"
+        "<MonitorReference of align on vit-fashion: 300 clean images with labels, 18 corruptions>"
     )
     assert repr(monitor) == "<Monitor of <Align on vit-fashion>, 0 images: no drift>"
     monitor.unwatch()

@@ -7,7 +7,7 @@ import pytest
 import fozo
 from fozo.errors import FozoError
 from fozo.io import load_arrays, save_arrays
-from fozo.monitor.reference import turns
+from fozo.monitor.reference import PHYSICAL, degrade, turns
 from tests.monitor.conftest import Material
 
 
@@ -44,8 +44,24 @@ def test_without_labels_a_part_of_the_clean_accuracy_is_told_and_without_corrupt
 
 
 def test_every_image_gets_its_turn() -> None:
-    seen = np.concatenate([indices for _, _, indices in turns(500, ("a", "b", "c", "d"))])
+    seen = np.concatenate([indices for _, _, indices in turns(500, ("a", "b", "c", "d"), 64)])
     assert set(seen) == set(range(500)) and len(seen) == 4 * 5 * 64
+
+
+def test_physical_degradations_do_what_they_are_called_after() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (24, 24, 3)).astype(np.uint8)
+    gray = np.full((24, 24, 1), 128, np.uint8)
+    for kind in PHYSICAL:
+        made = [degrade(image, kind, severity, "a") for severity in (1, 3, 5)]
+        np.testing.assert_array_equal(made[2], degrade(image, kind, 5, "a"))
+        means, stds = [one.mean() for one in made], [float(one.std()) for one in made]
+        assert means == sorted(means, reverse=kind != "haze") and (
+            kind == "gamma" or stds == sorted(stds, reverse=True)
+        ), kind
+        assert (degrade(gray, kind, 3, "a").std() > 2) == (kind == "low_light")  # photons vary
+        assert degrade(gray, kind, 3, "a").shape == gray.shape
+    assert not np.array_equal(degrade(gray, "low_light", 3, "a"), degrade(gray, "low_light", 3, "b"))
+    assert degrade(gray, "haze", 1, "a").max() == round(0.8 * 128 + 0.2 * 0.85 * 255)
 
 
 def test_labels_that_are_none_are_refused(material: Material) -> None:
@@ -61,7 +77,11 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
     ("damage", "message"),
     [
         (lambda header, arrays: header.update(version=99), "of version 99"),
-        (lambda header, arrays: header.update(looks=["size"]), "of another version"),
+        (
+            lambda header, arrays: header.update(version=2),
+            "of version 2, .* version 3; make it again with fozo",
+        ),
+        (lambda header, arrays: header.update(statistics=["size"]), "of another version"),
         (lambda header, arrays: header.update(kind="state"), "where 'monitor reference' is needed"),
         (lambda header, arrays: header.pop("fingerprint"), "damaged monitor reference"),
         (lambda header, arrays: header.update(images="many"), "damaged monitor reference"),
@@ -71,9 +91,12 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
         (lambda header, arrays: arrays.update({"clean.std": 0 * arrays["clean.std"]}), "scales are not positive"),
         (lambda header, arrays: arrays.update({"clean.mean": np.nan * arrays["clean.mean"]}), "not finite"),
         (lambda header, arrays: arrays.update({"plain.weights": np.zeros(3)}), "plain.weights is float64 of shape"),
-        (lambda header, arrays: arrays.update({"plain.spread": np.zeros((2, 2))}), "plain.spread is float64 of shape"),
-        (lambda header, arrays: arrays.update({"plain.numbers": np.zeros(6)}), "not positive"),
-        (lambda header, arrays: arrays.pop("adapted.offsets"), "damaged monitor reference"),
+        (
+            lambda header, arrays: arrays.update({"plain.covariance": np.zeros((2, 2))}),
+            "plain.covariance is float64",
+        ),
+        (lambda header, arrays: arrays.update({"plain.group": np.zeros(())}), "not positive"),
+        (lambda header, arrays: arrays.pop("adapted.dual"), "damaged monitor reference"),
     ],
 )
 def test_damaged_files_are_refused(material: Material, tmp_path: Path, damage: Any, message: str) -> None:

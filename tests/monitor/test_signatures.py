@@ -8,7 +8,7 @@ from tests.monitor.conftest import Material
 
 def test_corruptions_of_other_images_are_recognised(material: Material) -> None:
     signatures, quality = material.reference.signatures, QualityStatistics(material.adapter.engine.spec)
-    assert signatures is not None and len(signatures.kinds) == 15
+    assert signatures is not None and len(signatures.kinds) == 18
     for kind in ("gaussian_noise", "defocus_blur", "fog", "brightness", "contrast"):
         guess = signatures.guess(quality(material.images(slice(500, 564), kind, 3)))
         assert kind in guess.kinds, f"{kind} was taken for {guess}"

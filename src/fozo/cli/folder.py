@@ -24,6 +24,8 @@ from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
 from fozo.types import Engine, Spec
 
+CLEAN = 512  # images, at most, that a monitor's reference is made from: more take time and change little
+
 
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     """Label the images by the folders that they lie in, where all of these are classes of the model; else ``None``.
@@ -66,6 +68,8 @@ def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample:
         images = clean if isinstance(clean, np.ndarray) else open_images(clean)
     except FozoError:  # no set of classes: then a folder of images
         images = open_unlabelled(cast("Path", clean))
+    if isinstance(images, ImageSet) and len(images) > CLEAN:
+        images = images.take(CLEAN)
     given: dict[str, Any] = {} if sample is None else {"sample": sample}
     with closing(Progress()) as progress:
         made = MonitorReference.collect(adapter, images, progress=progress, **given)

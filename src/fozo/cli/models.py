@@ -12,7 +12,7 @@ from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
 VIDEO = "Folder of clean images, with or without sub-folders; or a video."
-SAMPLE = "Images that --monitor corrupts for each of 75 corruptions, two passes each: 64 by default, fewer are faster."
+SAMPLE = "Images that --monitor degrades in each of 90 ways, two passes each: 24 by default; more narrow the intervals."
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 

@@ -10,31 +10,31 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fozo.cli.options import STATISTICS, BatchSize, Guard, Model, load_model
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
 SAVED = 60.0  # seconds after which ``--state`` is written again
 REFERENCE = "What fozo calibrate --monitor wrote; made from --clean if it is not there."
-CLEAN = "Clean images to make --reference from; with class folders, also for accuracy."
+CLEAN = "Clean images, or a video, to make --stats and --reference from; with class folders, also for accuracy."
+FIRST = "Of a video as --clean, the part that is clean: 60s, 5min; all by default."
 STATE = "File to go on from if it is there, written every minute and at the end; holds a frame."
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from fozo.cli.frames import Frame
-    from fozo.monitor import Event, Monitor
+    from fozo.monitor import Event, Monitor, Status
 
 
 def watch(
     model: Model,
     source: Annotated[str, "Folder of images, video file, or number of a camera."],
     load: LoadOptions,
-    stats: Annotated[Path, typer.Option(help=STATISTICS)],
+    stats: Annotated[Path, STATISTICS + " Made from --clean if it is not there."] = Path("stats.npz"),
     reference: Annotated[Path, REFERENCE] = Path("monitor.npz"),
     clean: Annotated[Path | None, CLEAN] = None,
+    first: Annotated[str | None, FIRST] = None,
     events: Annotated[Path | None, "File for events and readings, as JSON lines."] = None,
     state: Annotated[Path | None, STATE] = None,
     follow: Annotated[bool, "Wait for more images in the folder."] = False,
@@ -45,11 +45,13 @@ def watch(
     batch_size: BatchSize = 8,
 ) -> None:
     """Adapt to a camera; report what drifted, since when, and the expected accuracy."""
+    import numpy as np
     from rich.console import Console
     from rich.live import Live
 
     from fozo.cli.folder import make_reference
-    from fozo.cli.frames import frames
+    from fozo.cli.frames import clean_frames, frames
+    from fozo.cli.models import calibrate
     from fozo.data.inputs import sized_pixels
     from fozo.io import check_output, disk_errors, open_output
     from fozo.monitor import Guarded, Monitor, MonitorReference
@@ -64,19 +66,24 @@ def watch(
     for path in filter(None, (events, *states)):
         check_output(path)
     pictures = frames(source, follow=follow)
-    adapter = make_adapter(load_model(model, load), stats)
-    if not reference.exists():
-        if clean is None:
-            raise FozoError(
-                f"there is no monitor reference {reference}; give a folder of clean images as --clean to make it, or "
-                f"make it with fozo calibrate --monitor"
-            )
-        make_reference(adapter, clean, reference)
-    now = [0.0]
+    missing = [path for path in (stats, reference) if not path.exists()]
+    if missing and clean is None:
+        what = "monitor reference" if missing[0] == reference else "file of statistics"
+        raise FozoError(
+            f"there is no {what} {missing[0]}; give clean images or a video as --clean to make it, or make it with "
+            f"fozo calibrate --monitor"
+        )
+    if stats in missing and clean is not None:
+        calibrate(model, clean, load, out=stats, monitor=reference if reference in missing else None, first=first)
+    engine = load_model(model, load)
+    adapter = make_adapter(engine, stats)
+    if missing == [reference] and clean is not None:
+        make_reference(adapter, clean_frames(clean, first, engine.spec) if clean.is_file() else clean, reference)
+    now = np.zeros(1)  # times of the images of a batch
     raised: list[Event] = []
     monitor = Monitor(
         MonitorReference.load(reference), false_alarms=false_alarms, shadow=shadow, thumbnails=thumbnails,
-        on_event=raised.append, clock=lambda: now[0],
+        on_event=raised.append, clock=lambda: now,
     ).watch(adapter)  # fmt: skip
     predictor = Guarded(adapter, monitor) if guard else adapter
     if state is not None and state.exists():
@@ -88,13 +95,13 @@ def watch(
             each.save(path)
         return time.monotonic()
 
-    saved, spec = time.monotonic(), adapter.engine.spec
+    saved, spec = time.monotonic(), engine.spec
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     with open_output(events) if events is not None else nullcontext() as file, live or nullcontext():
         try:
             for batch in batches(pictures, batch_size):
-                now[0] = batch[-1].time
+                now = np.array([frame.time for frame in batch])
                 # Cropped to the model's size, unless they have it already; in gray for one channel.
                 predictor(spec.normalise(sized_pixels([frame.pixels for frame in batch], spec)))
                 lines = [{"type": "event", **asdict(event)} for event in raised]
@@ -102,7 +109,7 @@ def watch(
                     print(f"image {event.image:,}: {event.name}: {event.text}", flush=True)
                 raised.clear()
                 if file is not None:
-                    lines.append(reading(monitor))
+                    lines.append(reading(monitor.status, batch[-1].time))
                     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
                     with disk_errors(Path(str(events))):
                         file.write(text.encode())
@@ -128,15 +135,14 @@ def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]
         yield batch
 
 
-def reading(monitor: Monitor) -> dict[str, object]:
+def reading(status: Status, time: float) -> dict[str, object]:
     """The status after a batch, for the events file."""
-    status, now = monitor.status, monitor.clock()
-    line = {"type": "reading", "image": status.images, "time": now, "sentence": status.sentence}
+    line = {"type": "reading", "image": status.images, "time": time, "sentence": status.sentence}
     return {**line, "quality": status.quality, **status.metrics()}
 
 
 def view(monitor: Monitor, source: str) -> Table:
-    """Table for the terminal: drift, image quality, accuracy, events."""
+    """Table for the terminal: drift, what the monitor says now, events."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -145,16 +151,9 @@ def view(monitor: Monitor, source: str) -> Table:
     drift = status.drift
     word = "[red]drift" if drift.drift_detected else "[yellow]warning" if drift.warning_detected else "[green]none"
     table.add_row("drift", f"{word}[/] {drift.ratio:.2f} of the threshold")
-    table.add_row("quality", ", ".join(status.changes) or "as calibrated")
-    if status.guess is not None:
-        table.add_row("guess", str(status.guess))
-    for expected in (status.accuracy, status.relative_accuracy):
-        if expected is not None:
-            table.add_row("predictions", str(expected))
+    table.add_row("now", escape(status.sentence))
     if status.shadow is not None and status.shadow.gain is not None:
         table.add_row("adaptation", f"expected gain {100 * status.shadow.gain:+.1f} points")
-    for name in status.faults:
-        table.add_row("[red]camera[/]", name)
     for event in list(monitor.events)[-5:]:
         table.add_row(f"image {event.image:,}", f"{event.name}: {event.text}")
     return table

@@ -11,6 +11,10 @@ with the mean and variance that follow from those of one image:
 with S the squared Frobenius norm of the whitened covariance and V the variance of the squared length. So thresholds
 hold for every n, and every rate, from the clean images alone; ``benchmarks/monitor.py`` counts how well.
 
+**Entropy.** Some drifts hardly change these features, but the predictions. So the rise of the mean entropy of n
+predictions, by h standard deviations of a clean one, is tested too. The mean is taken as gamma-distributed, and h^2 is
+the distance.
+
 **What is not drift.** The mean of narrow content differs from that of all clean images, so a squared shift of
 ``content`` (0.25) is allowed for. And frames of one scene are not independent: where their variance v, in units of T,
 is below 1/2, their mean counts as that of 1 / (1/n + 1 - 2v) images.
@@ -23,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import gammaincc, gammainccinv, ndtr, ndtri
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
@@ -31,6 +35,7 @@ from fozo.types import Array, State
 
 MAX_DEVIATION = 3.0  # standard deviations at which a feature is clipped
 SHRINKAGE = 0.2  # added to the variances of standardised features before whitening
+MIN_ENTROPY = 1e-3  # nats: least mean and standard deviation of clean entropies
 FOLDS = 4
 MIN_IMAGES = 16  # clean images that are needed to estimate how clean images vary
 WINDOWS = (4, 16, 64)  # images that are tested together, where batches are smaller
@@ -103,10 +108,11 @@ class CleanImages:
     length: float  # T: mean squared length of a whitened clean image
     variance: float  # V: variance of that squared length
     norm: float  # S: squared Frobenius norm of the covariance
+    entropy: tuple[float, float] | None = None  # mean and standard deviation of the predictions' entropies, in nats
 
     @classmethod
-    def of(cls, features: Array) -> CleanImages:
-        """Estimate it from the features ``[n, width]`` of clean images, by cross-validation."""
+    def of(cls, features: Array, entropies: Array | None = None) -> CleanImages:
+        """Estimate it from features ``[n, width]`` of clean images, by cross-validation, and entropies ``[n]``."""
         count = len(features)
         if count < MIN_IMAGES:
             raise FozoError(f"a monitor needs at least {MIN_IMAGES} clean images, not {count}; give more of them")
@@ -118,24 +124,27 @@ class CleanImages:
         covariance = np.cov(unseen.T)
         # The squared norm of an estimated covariance is too large by about T^2 / n; none is below T^2 / f.
         norm = max(float(np.square(covariance).sum()) - length**2 / count, length**2 / features.shape[1])
-        return cls(count, Whitening.of(features), length, float(squared.var()), norm)
+        entropy = None
+        if entropies is not None:
+            entropy = max(float(entropies.mean()), MIN_ENTROPY), max(float(entropies.std()), MIN_ENTROPY)
+        return cls(count, Whitening.of(features), length, float(squared.var()), norm, entropy)
 
     @property
     def width(self) -> int:
         return len(self.whitening.mean)
 
     def arrays(self) -> dict[str, Array]:
-        white, scales = self.whitening, np.array([self.length, self.variance, self.norm])
+        white, scales = self.whitening, np.array([self.length, self.variance, self.norm, *(self.entropy or ())])
         return {"mean": white.mean, "std": white.std, "centre": white.centre, "matrix": white.matrix, "scales": scales}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], images: int) -> CleanImages:
         """Read what :meth:`arrays` returned; raises a ``ValueError`` for scales that no images have."""
         white = Whitening(arrays["mean"], arrays["std"], arrays["centre"], arrays["matrix"])
-        length, variance, norm = arrays["scales"].tolist()
-        if min(length, variance, norm, float(white.std.min())) <= 0 or images < 1:
+        length, variance, norm, *entropy = arrays["scales"].tolist()
+        if min(length, variance, norm, *entropy, float(white.std.min())) <= 0 or images < 1:
             raise ValueError("its scales are not positive")
-        return cls(images, white, length, variance, norm)
+        return cls(images, white, length, variance, norm, (entropy[0], entropy[1]))
 
     def _log_normal(self, images: float) -> tuple[float, float]:
         """Mean and standard deviation of log Q for a number of independent images."""
@@ -162,6 +171,21 @@ class CleanImages:
         """Squared length of the mean of whitened images ``[n, f]``, in units of a clean image's."""
         return float(np.square(rows.mean(axis=0)).sum()) / self.length
 
+    def beyond_chance(self, features: Array) -> float:
+        """Distance of images ``[n, features]`` without what so few clean images have on average."""
+        rows = self.whitening(features)
+        return max(self.distance(rows) - 1 / self.independent(rows) - 1 / self.images, 0.0)
+
+    def entropy_test(self, rise: float, rate: float, images: float, content: float) -> tuple[float, float, float]:
+        """P-value, distance and threshold of a mean entropy that rose by ``rise`` clean standard deviations."""
+        assert self.entropy is not None
+        (mean, std), allowed = self.entropy, math.sqrt(content)
+        variance = std**2 * (1 / images + 1 / self.images)
+        shape, scale = mean**2 / variance, variance / mean  # of the gamma distribution with this mean and variance
+        p_value = float(gammaincc(shape, max(mean + std * (rise - allowed), 0.0) / scale))
+        threshold = allowed + (scale * float(gammainccinv(shape, rate)) - mean) / std
+        return p_value, max(rise, 0.0) ** 2, threshold**2
+
     def independent(self, rows: Array) -> float:
         """How many independent images ``rows`` count as: fewer where they are nearly the same picture."""
         count = len(rows)
@@ -187,7 +211,7 @@ class DriftDetector:
         if not content >= 0:
             raise FozoError(f"content is {content}; give a squared shift from 0 up")
         self.clean, self.rate, self.content = clean, rate, content
-        self.rows: Array = np.zeros((0, clean.width))
+        self.rows: Array = np.zeros((0, clean.width + 1))  # whitened features, and standardised entropies
         self.times: Array = np.zeros(0)
         self.seen = 0
         self.drift = Drift()
@@ -214,15 +238,19 @@ class DriftDetector:
             raise ValueError("it has seen fewer images than it remembers")
         self.drift = Drift(bool(dates), warning > 0, distance, threshold, p_value, *dates)
 
-    def update(self, features: Array, time: float = math.nan) -> Drift:
-        """Test a batch ``[n, features]`` seen at ``time``."""
+    def update(self, features: Array, time: float | Array = math.nan, entropies: Array | None = None) -> Drift:
+        """Test a batch ``[n, features]``, seen at a ``time`` (or one each), whose predictions have ``entropies``."""
         if not len(features):
             return self.drift
-        batch = self.clean.whitening(features)
+        rises = np.zeros(len(features))
+        if entropies is not None and self.clean.entropy is not None:
+            mean, std = self.clean.entropy
+            rises = np.clip((entropies - mean) / std, -MAX_DEVIATION, MAX_DEVIATION)
+        batch = np.column_stack([self.clean.whitening(features), rises])
         self.seen += len(batch)
         keep = WINDOWS[-1] + len(batch)  # so that a change is seen at the edge of a batch too
         self.rows = np.concatenate([self.rows, batch])[-keep:]
-        self.times = np.concatenate([self.times, np.full(len(batch), time)])[-keep:]
+        self.times = np.concatenate([self.times, np.broadcast_to(time, len(batch))])[-keep:]
         sizes = [len(batch), *(size for size in WINDOWS if len(batch) < size)]
         tests = [self._test(self.rows[-size:], len(sizes)) for size in sizes if size <= len(self.rows)]
         p_value, distance, threshold = min(tests)
@@ -248,8 +276,8 @@ class DriftDetector:
         length = 1 + int((_gains(rows - rows.mean(axis=0))[:-1] * count / (count - after)).argmax()) if count > 1 else 0
         if self.drift.drift_detected and PART <= length <= count - PART:
             old, new = rows[:-length], rows[-length:]
-            distance = self.clean.distance(new.mean(axis=0)[None] - old.mean(axis=0))
-            independent = self.clean.independent(new), content, self.clean.independent(old)
+            distance = self.clean.distance((new.mean(axis=0) - old.mean(axis=0))[None, :-1])
+            independent = self.clean.independent(new[:, :-1]), content, self.clean.independent(old[:, :-1])
             if count * self.clean.p_value(distance, *independent) < rate and self._test(new, 1)[0] < self.rate:
                 number, time = self._date(length)
                 self.drift = replace(self.drift, changed=number, changed_time=time)
@@ -272,9 +300,15 @@ class DriftDetector:
 
     def _test(self, rows: Array, shares: int) -> tuple[float, float, float]:
         """P-value, distance and threshold of some images, by one of ``shares`` tests that share the rate."""
-        distance, images = self.clean.distance(rows), self.clean.independent(rows)
-        p_value = min(1.0, shares * self.clean.p_value(distance, images, self.content))
-        return p_value, distance, self.clean.threshold(self.rate / shares, images, self.content)
+        features, rise, clean, content = rows[:, :-1], float(rows[:, -1].mean()), self.clean, self.content
+        distance, images = clean.distance(features), clean.independent(features)
+        shares *= 1 if clean.entropy is None else 2
+        rate, tests = self.rate / shares, list[tuple[float, float, float]]()
+        tests.append((clean.p_value(distance, images, content), distance, clean.threshold(rate, images, content)))
+        if clean.entropy is not None:
+            tests.append(clean.entropy_test(rise, rate, images, content))
+        p_value, distance, threshold = min(tests)
+        return min(1.0, shares * p_value), distance, threshold
 
     def _date(self, length: int) -> tuple[int, float | None]:
         """Number and time of the first of the ``length`` latest images."""

@@ -33,13 +33,13 @@ from fozo.methods.common.state import AnyArray, check_arrays, check_finite, load
 from fozo.monitor.drift import RECENT, Drift, DriftDetector
 from fozo.monitor.event import Event, thumbnail
 from fozo.monitor.faults import SENTENCES, FaultDetector
-from fozo.monitor.quality import QualityStatistics, advice, changes, direction
+from fozo.monitor.quality import MIN_DEVIATIONS, QualityStatistics, advice, changes, direction
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.regression import Estimate, prediction_features
 from fozo.monitor.shadow import MIN_PAIRS, PAIRS, Comparison, paired
 from fozo.monitor.signatures import Guess
 from fozo.monitor.state import StreamState
-from fozo.types import Floats, State, Tap
+from fozo.types import Array, Floats, State, Tap
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,6 +63,7 @@ class Status:
     faults: tuple[str, ...] = ()
     shadow: Comparison | None = None
     guarding: bool = False  # whether `Guarded` returns the plain model's predictions for now
+    entropy_rise: float = 0.0  # of the predictions' mean entropy, in standard deviations of a clean prediction's
 
     @property
     def sentence(self) -> str:
@@ -71,7 +72,10 @@ class Status:
         if drift.since is None:
             parts.append("no drift")
         else:
-            words = ", ".join(self.changes) or "the images changed"
+            uncertain = self.entropy_rise >= MIN_DEVIATIONS
+            words = (
+                ", ".join(self.changes) or f"the {'predictions are less certain' if uncertain else 'images changed'}"
+            )
             date = f"since image {drift.since:,}{_clock(drift.since_time)}"
             turned = "" if drift.changed is None else f", changed at {drift.changed:,}{_clock(drift.changed_time)}: "
             kind = "" if guess is None or guess.kind == "clean" else f": {guess}"
@@ -89,6 +93,7 @@ class Status:
             "drift": float(drift.drift_detected), "drift_warning": float(drift.warning_detected),
             "drift_ratio": drift.ratio, "drift_distance": drift.distance, "drift_threshold": drift.threshold,
             "drift_p_value": drift.p_value, "camera_faults": float(len(self.faults)),
+            "entropy_rise": self.entropy_rise,
         }  # fmt: skip
         for name, expected in (("expected_accuracy", self.accuracy), ("relative_accuracy", self.relative_accuracy)):
             if expected is not None:
@@ -113,7 +118,7 @@ class Monitor:
         thumbnails: whether events keep a small picture of what the camera saw and of what the model read. They may show
             people, so they are off by default.
         on_event: is called with every :class:`Event`; it should be quick.
-        clock: returns the time of a batch, in seconds since 1970.
+        clock: returns the time of a batch, or of each of its images, in seconds since 1970.
     """
 
     passes_per_image: float = 0.0  # of the plain model for the latest batch, beside the adapter's own
@@ -129,7 +134,7 @@ class Monitor:
         shadow: float = 0.02,
         thumbnails: bool = False,
         on_event: Callable[[Event], None] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float | Array] = time.time,
     ) -> None:
         if not 0 <= shadow <= 1:
             raise FozoError(f"shadow is {shadow}; give a fraction of the images from 0 to 1")
@@ -273,13 +278,14 @@ class Monitor:
         """Update the status by a batch that was predicted."""
         with self._lock:
             self.plain, self.passes_per_image = None, 0.0
-            stream, before, now = self._stream, self.status, self.clock()
-            images = observation.batch.images
+            stream, before, images = self._stream, self.status, observation.batch.images
+            times = np.broadcast_to(np.asarray(self.clock(), dtype=np.float64), len(images))
+            now = float(times[-1])
             features = self.quality(images, observation.descriptors)
-            finite = np.isfinite(features).all(axis=1)
+            finite = np.isfinite(features).all(axis=1) & np.isfinite(observation.logits).all(axis=1)
             features, predictions = features[finite], prediction_features(observation.logits[finite])
             detector, signatures = stream.detector, self.reference.signatures
-            first, drift = detector.drift.first, detector.update(features, now)
+            first, drift = detector.drift.first, detector.update(features, times[finite], predictions[:, 2])
             recent = max(WINDOW, len(features))
             stream.images += len(images)
             stream.features = np.concatenate([stream.features, features])[-recent:]
@@ -318,15 +324,17 @@ class Monitor:
         stream, reference = self._stream, self.reference
         drift, white, signatures = stream.detector.drift, reference.clean.whitening, reference.signatures
         guess, where, expected, comparison = None, None, None, None
-        quality, words = dict[str, float](), tuple[str, ...]()
+        quality, words, rise = dict[str, float](), tuple[str, ...](), 0.0
         if len(stream.features):
             quality, words = changes(stream.features, white.mean, white.std)
+            if reference.clean.entropy is not None:
+                mean, std = reference.clean.entropy
+                rise = (float(stream.predictions[:, 2].mean()) - mean) / std
             if signatures is not None:
                 where = signatures.coordinates(stream.features)
                 guess = signatures.guess(stream.features) if drift.drift_detected else None
-        if reference.adapted is not None and where is not None:
-            outside, relative = guess is not None and not guess.known, reference.unlabelled
-            expected = reference.adapted.estimate(stream.predictions, where, outside=outside, relative=relative)
+            outside = guess is not None and not guess.known
+            expected = reference.expect(stream.predictions, stream.features, outside=outside)
         if len(stream.pairs) >= MIN_PAIRS:
             comparison = Comparison.of(stream.pairs, reference.plain, reference.adapted, where)
         hurts = comparison is not None and (comparison.may_hurt if stream.guarding else comparison.hurts)
@@ -334,7 +342,7 @@ class Monitor:
         accuracy, relative_accuracy = (None, expected) if reference.unlabelled else (expected, None)
         self.status = Status(
             stream.images, drift, quality, words, guess, accuracy, relative_accuracy, stream.faults.faults, comparison,
-            stream.guarding,
+            stream.guarding, rise,
         )  # fmt: skip
 
     def _events(self, before: Status, now: float) -> list[Event]:

@@ -135,6 +135,11 @@ def _measure(image: Floats) -> list[float]:
     ]
 
 
+def pixel_spec(size: int = 224) -> Spec:
+    """Of a model that reads RGB pixels in [0, 1]: to measure images without a model."""
+    return Spec("fozo.describe", 0, 0, 0, 3, (size, size), (size, size), 0, "", (0.0,) * 3, (1.0,) * 3)
+
+
 def describe(images: object, size: int = 224) -> dict[str, Array]:
     """Measure image-quality statistics: a column of one number an image each, named with its unit.
 
@@ -153,7 +158,7 @@ def describe(images: object, size: int = 224) -> dict[str, Array]:
             floats ``[n, 3, height, width]`` in [0, 1].
         size: pixels of a side that all but floats are resized and cropped to, because detail depends on it.
     """
-    spec = Spec("fozo.describe", 0, 0, 0, 3, (size, size), (size, size), 0, "", (0.0,) * 3, (1.0,) * 3)
+    spec = pixel_spec(size)
     found = [np.zeros((0, len(NAMES)))]
     for batch in batches(images, spec):
         pixels = np.asarray(batch, dtype=np.float32)

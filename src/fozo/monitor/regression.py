@@ -12,6 +12,11 @@ uncorrupted. They need no label and vary much less by chance than right or wrong
 their value on clean images, even for a badly calibrated model. With labels, slope and intercept of the logit are then
 fitted to right or wrong over all images (Platt, 1999), which gives an accuracy.
 
+**Unseen kinds.** The process knows how offsets vary among kinds that were seen. A kind that is far from all of them may
+do worse, so the standard error of the score has another part, ``widening`` times the distance to the nearest group.
+Leave-kinds-out cross-validation estimates it by moments, so that squared errors are as large as expected: each kind is
+predicted without it, without its nearest kind too, and without its two nearest.
+
 **Fit.** ``w`` and ``u`` together by Laplace's approximation (Rasmussen & Williams, Gaussian Processes for Machine
 Learning, section 3.4). Signal std ``s`` and lengthscale ``l`` are constants: chosen for each model from a grid, by
 leave-one-kind-out cross-validation (section 5.4.2), they gave the same errors and intervals (docs/monitoring.md).
@@ -20,24 +25,29 @@ leave-one-kind-out cross-validation (section 5.4.2), they gave the same errors a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import block_diag
 from scipy.spatial.distance import cdist
-from scipy.special import entr, expit, softmax
+from scipy.special import entr, expit, logit, softmax
 
 from fozo.types import Array, Floats
 
-CHUNK = 64  # predictions in a group of the calibration: as many as a monitor considers together
+Texts = npt.NDArray[np.str_]
+
+CHUNK = 64  # predictions in a group of the calibration, at most: as many as a monitor considers together
+LEFT_OUT = 2  # kinds, at most, that cross-validation leaves out beside the one that it judges: its nearest
+NEAR = 1.0  # distance up to which a group of another kind is as good as one of the same
 COLUMNS = 6  # features of a prediction, and their means over its group
 RIDGE = np.diag([1e-6, *(1.0,) * COLUMNS])  # precision of the weights; the first is the intercept
 SIGNAL_STD, LENGTHSCALE = 1.0, 32.0  # near together only their ratio s^2 / l matters
 JITTER = 1e-6
 STEPS = 40
-T95 = 2.14  # standard errors to each side: Student's t with 14 degrees of freedom, as there are 15 kinds
-FILE_NAMES = "columns", "weights", "places", "offsets", "spread", "numbers"  # names of the arrays in a file
+T95 = 2.14  # standard errors to each side: Student's t with 14 degrees of freedom, for some 15 kinds
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Estimate:
 class Evidence:
     """Predictions of some images of one domain, and how probably they were right."""
 
+    kind: str  # of corruption
     logits: Floats
     coordinates: Array  # of each image among the signatures
     soft_labels: Array  # probability that the plain model gave to the same class for the same image uncorrupted
@@ -76,12 +87,12 @@ class Regression:
     coordinates: Array  # `[groups, f]`: of the groups that it was fitted to
     dual: Array  # K^-1 u: the process at a point is `dual @ k`, with its covariances `k` to the groups (R&W eq. 3.21)
     covariance: Array  # `[weights + groups] * 2`: g^T covariance g is the variance of a mean less that of the process
-    signal_std: float
-    lengthscale: float
     intercept: float
     slope: float  # by these two the score becomes the logit of being right
     clean: float  # mean soft label of the clean images
-    images: int  # how many clean images there were
+    images: float  # how many clean images there were
+    group: float  # images of the smallest group
+    widening: float  # standard error of the score for each unit of distance from the nearest group
 
     @classmethod
     def of(cls, evidence: Sequence[Evidence]) -> Regression:
@@ -95,7 +106,7 @@ class Regression:
         member = np.repeat(np.eye(len(groups)), [len(i) for _, i in groups], axis=0)
         design = np.column_stack([np.ones(len(columns)), (columns - centre) / scale, member])
         coordinates = np.array([each.coordinates[i].mean(axis=0) for each, i in groups])
-        number, inverse = len(RIDGE), np.linalg.inv(_kernel(coordinates, SIGNAL_STD, LENGTHSCALE))
+        number, inverse = len(RIDGE), np.linalg.inv(_kernel(coordinates))
         prior = np.zeros(number + len(groups)), block_diag(RIDGE, inverse)  # mean and precision
         # Mode of (w, u) in one vector, and the curvature there (R&W algorithm 3.1, with the weights included). Soft
         # labels vary less than p (1 - p), so each counts for several binary outcomes: a first fit says how many.
@@ -116,32 +127,30 @@ class Regression:
             line, _ = _newton(scores, np.concatenate(correct), np.array([0.0, 1.0]), np.eye(2))
             intercept, slope = line.tolist()
         fitted = found[:number], coordinates, inverse @ found[number:], covariance
-        clean = evidence[0].soft_labels
-        numbers = SIGNAL_STD, LENGTHSCALE, intercept, slope, float(clean.mean())
-        return cls(centre, scale, *fitted, *numbers, len(clean))
+        clean, group = evidence[0].soft_labels, min(len(i) for _, i in groups)
+        kinds = np.array([each.kind for each, _ in groups])
+        nearness = _beyond_chance(cdist(coordinates, coordinates), 2 / group, coordinates.shape[1])
+        widening = _widening(design, soft_labels, found, curvature, weight, kinds, nearness)
+        return cls(centre, scale, *fitted, intercept, slope, float(clean.mean()), len(clean), group, widening)
 
     def arrays(self) -> dict[str, Array]:
-        numbers = self.signal_std, self.lengthscale, self.intercept, self.slope, self.clean, self.images
-        columns = np.stack([self.centre, self.scale])
-        arrays = columns, self.weights, self.coordinates, self.dual, self.covariance, np.array(numbers)
-        return dict(zip(FILE_NAMES, arrays, strict=True))
+        return {each.name: np.asarray(getattr(self, each.name), dtype=np.float64) for each in fields(self)}
 
-    @staticmethod
-    def shapes(groups: int, width: int) -> dict[str, tuple[int, ...]]:
+    @classmethod
+    def shapes(cls, groups: int, width: int) -> dict[str, tuple[int, ...]]:
         """Shapes of :meth:`arrays`, for images of ``width`` features."""
         size = COLUMNS + 1 + groups
-        shapes = (2, COLUMNS), (COLUMNS + 1,), (groups, width), (groups,), (size, size), (6,)
-        return dict(zip(FILE_NAMES, shapes, strict=True))
+        shapes = {"centre": (COLUMNS,), "scale": (COLUMNS,), "weights": (COLUMNS + 1,), "coordinates": (groups, width)}
+        return {each.name: () for each in fields(cls)} | shapes | {"dual": (groups,), "covariance": (size, size)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Regression:
         """Read what :meth:`arrays` returned; raises a ``ValueError`` if damaged."""
-        columns, weights, coordinates, dual, covariance, numbers = (arrays[name] for name in FILE_NAMES)
-        signal_std, lengthscale, intercept, slope, clean, images = numbers.tolist()
-        if min(signal_std, lengthscale, clean, columns[1].min()) <= 0 or images < 1:
+        values: dict[str, Any] = {name: array if array.ndim else float(array) for name, array in arrays.items()}
+        found = cls(**values)
+        if min(found.clean, found.scale.min()) <= 0 or min(found.images, found.group) < 1 or found.widening < 0:
             raise ValueError("a regression has scales that are not positive")
-        fitted = columns[0], columns[1], weights, coordinates, dual, covariance
-        return cls(*fitted, signal_std, lengthscale, intercept, slope, clean, int(images))
+        return found
 
     def predict(self, features: Array, coordinates: Array) -> tuple[Array, float]:
         """Probability of being right for each of some predictions ``[n, 3]`` of images ``[m, f]`` of one domain.
@@ -150,14 +159,14 @@ class Regression:
         """
         columns = _columns(features)
         x = np.column_stack([np.ones(len(columns)), (columns - self.centre) / self.scale])
-        squared = np.square(self.coordinates - coordinates.mean(axis=0)).sum(axis=1)
-        # Means of few images are far from everything by chance alone.
-        chance = max(1 / len(coordinates) - 1 / CHUNK, 0.0) * self.coordinates.shape[1]
-        k = _covariances(np.sqrt(np.maximum(squared - chance, 0.0)), self.signal_std, self.lengthscale)
+        distances = cdist(coordinates.mean(axis=0)[None], self.coordinates)[0]
+        count, width = len(coordinates), self.coordinates.shape[1]
+        k = _covariances(_beyond_chance(distances, max(1 / count - 1 / self.group, 0.0), width))
+        unseen = self.widening * _beyond_chance(distances, 1 / count + 1 / self.group, width).min()
         p = np.asarray(expit(self.intercept + self.slope * (x @ self.weights + self.dual @ k)))
         slopes = self.slope * p * (1 - p)
         gradient = np.concatenate([(slopes[:, None] * x).mean(axis=0), slopes.mean() * k])
-        variance = (slopes.mean() * self.signal_std) ** 2 + gradient @ self.covariance @ gradient
+        variance = slopes.mean() ** 2 * (SIGNAL_STD**2 + unseen**2) + gradient @ self.covariance @ gradient
         return p, float(np.sqrt(max(variance, 0.0)))
 
     def estimate(
@@ -170,10 +179,13 @@ class Regression:
         """
         p, error = self.predict(features, coordinates)
         value, unit = float(p.mean()), self.clean if relative else 1.0
-        chance = (p * (1 - p)).sum() / len(p) ** 2 + value * (1 - value) / self.images
-        value, half = value / unit, T95 * (float(np.sqrt(error**2 + chance)) / unit)
-        high = value + half if relative else min(1.0, value + half)  # an accuracy is at most 1
-        return Estimate(value, max(0.0, value - half), high, outside, relative)
+        chance = T95**2 * ((p * (1 - p)).sum() / len(p) ** 2 + value * (1 - value) / self.images)
+        # As an error of the logits, of which bounds are within 0 and 1 and far from 0 also where a value is near it.
+        logits, step = logit(np.clip(p, 1e-9, 1 - 1e-9)), T95 * error / max(float((p * (1 - p)).mean()), 1e-9)
+        below, above = (abs(value - float(expit(logits + sign * step).mean())) for sign in (-1, 1))
+        low, high = value - np.hypot(below, np.sqrt(chance)), value + np.hypot(above, np.sqrt(chance))
+        high = high if relative else min(1.0, high)  # an accuracy is at most 1
+        return Estimate(value / unit, max(0.0, float(low)) / unit, float(high) / unit, outside, relative)
 
     def correlation(self, other: Regression) -> float:
         """Correlation of two processes over the groups, fitted to the same images: how far their errors are shared."""
@@ -182,7 +194,7 @@ class Regression:
 
     @cached_property
     def _process(self) -> Array:  # at the groups
-        return np.asarray(self.slope * _kernel(self.coordinates, self.signal_std, self.lengthscale) @ self.dual)
+        return np.asarray(self.slope * _kernel(self.coordinates) @ self.dual)
 
 
 def prediction_features(logits: Floats) -> Array:
@@ -201,14 +213,18 @@ def _columns(features: Array) -> Array:
     return np.concatenate([features, np.broadcast_to(features.mean(axis=0), features.shape)], axis=1)
 
 
-def _covariances(distances: Array, signal_std: float, lengthscale: float) -> Array:
-    return np.asarray(signal_std**2 * np.exp(-distances / lengthscale))
+def _beyond_chance(distances: Array, variance: float, width: int) -> Array:
+    """Distances without what chance adds to those of means of few images: ``variance`` in each of ``width`` columns."""
+    return np.sqrt(np.maximum(np.square(distances) - variance * width, 0.0))
 
 
-def _kernel(coordinates: Array, signal_std: float, lengthscale: float) -> Array:
+def _covariances(distances: Array) -> Array:
+    return np.asarray(SIGNAL_STD**2 * np.exp(-distances / LENGTHSCALE))
+
+
+def _kernel(coordinates: Array) -> Array:
     """K: covariances of the groups with one another."""
-    distances = cdist(coordinates, coordinates)
-    return _covariances(distances, signal_std, lengthscale) + JITTER * np.eye(len(distances))
+    return _covariances(cdist(coordinates, coordinates)) + JITTER * np.eye(len(coordinates))
 
 
 def _newton(design: Array, target: Array, mean: Array, precision: Array, weight: float = 1.0) -> tuple[Array, Array]:
@@ -222,3 +238,34 @@ def _newton(design: Array, target: Array, mean: Array, precision: Array, weight:
         if np.abs(step).max() < 1e-6:
             break
     return found, curvature
+
+
+def _widening(
+    design: Array, target: Array, found: Array, curvature: Array, weight: float, kinds: Texts, distances: Array
+) -> float:
+    """Standard error of the score for each unit of distance, beyond the regression's own, for kinds left out.
+
+    Without some data the mode and curvature (m, H) of the fit become H' = H - X^T W X and m' = m - H'^-1 X^T (y - p):
+    their likelihood is taken as quadratic (R&W section 5.4.2, for several data at once).
+    """
+    group = design[:, len(RIDGE) :].argmax(axis=1)
+    p = expit(design @ found)
+    residuals, curvatures = weight * (target - p), weight * p * (1 - p)
+    excess, unit = 0.0, 1e-9  # of squared errors, and what a widening of 1 would add to them
+    for kind in {*kinds} - {kinds[0]}:  # the first is clean
+        nearest = {other: distances[np.ix_(kinds == kind, kinds == other)].min() for other in kinds[kinds != kinds[0]]}
+        order = sorted(nearest, key=lambda other: (other != kind, nearest[other]))
+        for count in range(1, LEFT_OUT + 2):
+            out = np.isin(kinds, order[:count])
+            rows = out[group]
+            covariance = np.linalg.inv(curvature - (design[rows].T * curvatures[rows]) @ design[rows])
+            mode = found - covariance @ (design[rows].T @ residuals[rows])
+            for one in np.flatnonzero((kinds == kind) & (distances[:, ~out].min(axis=1) > NEAR)):
+                x, y = design[group == one], target[group == one]
+                q = expit(x @ mode)
+                slopes = q * (1 - q)
+                gradient = slopes @ x / len(x)
+                expected = gradient @ covariance @ gradient + slopes.mean() / weight / len(x)
+                excess += (y - q).mean() ** 2 - expected
+                unit += (slopes.mean() * distances[one, ~out].min()) ** 2
+    return float(np.sqrt(max(excess / unit, 0.0)))
