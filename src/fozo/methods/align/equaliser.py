@@ -37,14 +37,15 @@ from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig, Retrieved
 from fozo.types import Array, Engine, Floats
 
-PROFILES = ("tokens", "detector")
 MAX_LOG_GAIN = np.log(4.0)
 """No band is amplified more than fourfold: beyond it, the rounding to 8 bits would show."""
 STRONG = 2.0
 """Deviation in log energy from which on bands are those of noise, or of blur; all is done from 1 more. Noise of
 severity 3 has an excess of 4, and snow of 1.5; defocus a tilt of 5, and real fog, rain, sand and snow of 1 to 2."""
-LEVELS_VARIANCE = 4.0
-"""Squared lack of coarse energy, in clean variances, up to which levels are left alone: those of a hazy landscape."""
+LEVELS_VARIANCE = {"tokens": 16.0, "detector": 4.0}
+"""Squared lack of coarse energy, in clean variances, up to which levels are left alone. A hazy landscape lacks as much,
+and a ViT has more of fog's bands amplified than of its levels stretched."""
+PROFILES = tuple(LEVELS_VARIANCE)
 MOST_BRIGHTENING = 0.6
 SMALLEST = 64  # side in pixels from which on a picture has local contrast
 LOW, HIGH, CUT = 0.05, 0.92, 0.01
@@ -93,6 +94,7 @@ class Equaliser:
         self.strength, self.retrieval = strength, retrieval
         known = source.normalisation(engine.spec)
         self.normalisation = None if known is None else np.array(known, dtype=np.float32)[..., None, None]
+        self.levels_variance = LEVELS_VARIANCE[profile]
         self.detector = profile == "detector" and known is not None  # of unknown pixels only bands can be restored
         half = self.spectra.bands // 2
         self._fine, self._coarse = slice(0, half), slice(half, max(self.spectra.bands - 2, half + 1))
@@ -137,7 +139,7 @@ class Equaliser:
                 for part in (posterior.mean, posterior.variance)
             )
             lack = np.maximum(-means, 0)
-            stretch = drifted * believed(lack, variances + LEVELS_VARIANCE) * common[:, bright, 0].mean(axis=1) / 2
+            stretch = drifted * believed(lack, variances + self.levels_variance) * common[:, bright, 0].mean(axis=1) / 2
             brightening = drifted * self._brightening(posterior)
             if self.detector and min(self.spectra.height, self.spectra.width) >= SMALLEST:
                 local = drifted * believed(lack, variances + CONTENT_VARIANCE)
