@@ -6,7 +6,7 @@ so an image's mean difference over the corruptions is one observation, not fifte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from scipy.stats import t as student
 
 from fozo.bench.gains import BASE, signed
 from fozo.bench.measures import BINS
+from fozo.bench.plan import TUNED, published
 from fozo.bench.store import Group, Run
 from fozo.errors import FozoError
 from fozo.types import Array
@@ -27,6 +28,14 @@ SEVERAL = 2
 TOKENS = {"vit_tiny": "ViT-Tiny", "deit_tiny": "DeiT-Tiny"}
 BACKWARD = {"tent": 2, "eata": 2, "deyo": 2, "sar": 4}
 """Backward passes of these methods, each counted as two forward ones."""
+
+
+def by_method(values: Mapping[str, float]) -> list[str]:
+    """Order rows by their values: the best method first, its tuned row right behind the published one."""
+    best: dict[str, float] = {}
+    for label, value in values.items():
+        best[published(label)] = max(value, best.get(published(label), value))
+    return sorted(values, key=lambda label: (-best[published(label)], published(label), label.endswith(TUNED)))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from benchmarks.cells import Cell, Gain
-from fozo.bench.gains import BASE, by_method, signed
+from benchmarks.cells import Cell, Gain, by_method
+from fozo.bench.gains import BASE, signed
 from fozo.bench.plan import TUNED, published
 
 OURS = "Align"

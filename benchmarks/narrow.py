@@ -19,17 +19,43 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks.common import markdown, refusals
-from fozo.bench.gains import BASE, Gain, by_batch
-from fozo.bench.measures import BatchRecord, Interval
+from fozo.bench.gains import BASE, Gain, Gains
+from fozo.bench.measures import RESAMPLES, BatchRecord, Interval
 from fozo.bench.report.tables import SHORT
 from fozo.bench.store import Group, Run, collect
 from fozo.data.groups import TUNING
 from fozo.errors import FozoError
+from fozo.types import Array
 
 BELOW = -0.5
 """Points that count as a loss."""
 Pairs: TypeAlias = Sequence[tuple[Run, Run]]
 """Runs of a method, each beside NoAdapt's over the same batches."""
+
+
+def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int = 0) -> Gains:
+    """Pair two runs batch by batch, for records that keep counts alone.
+
+    From each domain's n batches n - 1 are drawn with replacement, which gives the variance without bias even where n is
+    2 (Rao and Wu, 1988); a domain with a single batch has no interval.
+    """
+    if batches(ours) != batches(theirs):
+        raise FozoError("only runs over the same batches can be paired; run both with the same seed and batch size")
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
+    values: dict[str, float] = {}
+    draws: dict[str, Array | None] = {}
+    for name in dict.fromkeys(record.domain for record in ours):
+        pairs = [(a.correct - b.correct, a.images) for a, b in zip(ours, theirs, strict=True) if a.domain == name]
+        gain, images = np.array(pairs, dtype=np.float64).T
+        values[name], draws[name] = float(100 * gain.sum() / images.sum()), None
+        if len(pairs) > 1:
+            times = generator.multinomial(len(pairs) - 1, np.full(len(pairs), 1 / len(pairs)), RESAMPLES)
+            draws[name] = 100 * (times @ gain) / (times @ images)
+    return Gains(values, draws)
+
+
+def batches(records: Sequence[BatchRecord]) -> list[tuple[str, int]]:
+    return [(record.domain, record.images) for record in records]
 
 
 def over_seeds(seeds: Sequence[tuple[Sequence[BatchRecord], Sequence[BatchRecord]]]) -> Gain:

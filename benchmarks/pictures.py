@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from statistics import fmean
 
-from benchmarks.cells import Gain
-from fozo.bench.gains import by_method
+from benchmarks.cells import Gain, by_method
 from fozo.bench.plan import TUNED, published
 from fozo.bench.report.charts import ticks
 from fozo.bench.report.render import COLOURS

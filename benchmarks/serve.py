@@ -1,7 +1,7 @@
-"""``fozo serve`` under load: throughput against a loop, latency, memory per camera, a soak.
+"""``fozo serve`` under load: throughput against a loop, latency, memory per camera (benchmarks.soak: over an hour).
 
     python -m benchmarks.serve [--weights WEIGHTS] [--only throughput latency memory] [--rounds 5] [--seconds 4]
-    python -m benchmarks.serve --soak 10
+    python -m benchmarks.serve --only decoding
 
 A server in a process of its own, on the loopback, and cameras in another (benchmarks.serve_client): one connection a
 camera, one frame of uint8 a request, as a binary tensor. The bundled model; or, with ``--weights``, that ViT exported
@@ -12,16 +12,17 @@ work. The engine has one thread, in the server and in the loops, and nothing abo
   through the plain engine (``fozo.NoAdapt``) and through an adapter, and eight at a time through the plain engine.
   Figures are medians over the rounds; ratios are of the loop's processor time, or clock, to that of the row, round by
   round: 1 is as fast as the loop. The client's own processor time is not counted, though it shares the machine.
+* decoding: processor time of the longest requests that are decoded, without a server.
 * latency: frames at a fixed rate, from the time at which each is due.
 * memory: resident memory of a server with 64 cameras less that with 16, by 48; and less that with one, by 63, which
   counts what each of its threads needs for itself too. All have full memories: they are opened from states that one
   adapter was saved to, its memory filled with 32 images again and again.
-* soak: memory and latency of one server over minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import platform
@@ -31,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 import fozo
 from benchmarks.common import in_turn, markdown
@@ -47,6 +49,8 @@ from fozo.io.system import usable_cpus
 from fozo.methods.align.config import AlignConfig
 from fozo.methods.align.memory import RetrievalConfig
 from fozo.serve.cameras import Camera
+from fozo.serve.limits import count_scans
+from fozo.serve.protocol import InferRequest, Limits
 from fozo.serve.store import StateFolder
 
 Frames = npt.NDArray[np.uint8]
@@ -103,10 +107,11 @@ def exported(weights: Path, folder: Path) -> Subject:
 class Server:
     """``fozo serve`` in a process of its own."""
 
-    def __init__(self, subject: Subject, *options: str) -> None:
+    def __init__(self, subject: Subject, *options: str, log: Path | None = None) -> None:
         command = [sys.executable, "-m", "fozo", "serve", str(subject.model), "--stats", str(subject.stats)]
         command += ["--name", NAME, "--port", "0", "--threads", "1", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with nullcontext() if log is None else log.open("wb") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self.process.stdout is not None
         found = re.search(r"http://[^:]+:(\d+)", self.process.stdout.readline())
         assert found, "the server did not start"
@@ -211,7 +216,7 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
         adapter(subject.frames[:32])
         full, names = adapter.state(), adapter.VARIABLE_LENGTH
         rows = {name: full[name].repeat(capacity // 32, axis=0) for name in names}
-        adapter.load_state({**full, **rows, "next": np.array(0)})
+        adapter.load_state({**full, **rows, "seen": np.array(capacity)})
         arrays = sum(array.nbytes for array in adapter.state().values())
         with tempfile.TemporaryDirectory() as state:
             store = StateFolder(Path(state), NAME)
@@ -231,31 +236,37 @@ def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterat
         yield [subject.title, str(capacity), *(f"{mb:.0f}" for mb in residents), *each, f"{arrays / 1e6:.2f}"]
 
 
-def soak(subject: Subject, minutes: float, cameras: int = 8) -> Iterator[list[str]]:
-    """A line a minute."""
-    with (
-        tempfile.TemporaryDirectory() as state,
-        Server(subject, "--state", state) as server,
-        frames_file(subject) as path,
+def decoding(subject: Subject) -> Iterator[list[str]]:
+    """The longest requests that the limits of pixels, scans and bytes let through, of the kinds that were tried."""
+    numbers, spec, most = np.random.default_rng(0), subject.engine().spec, 64 << 20
+    for form, side, count, options in (
+        ("JPEG", 5790, 1, {"progressive": True, "quality": 20}),
+        ("JPEG", 1024, 64, {"progressive": True, "quality": 20}),
+        ("PNG", 5790, 1, {"compress_level": 1}),
+        ("WEBP", 5790, 1, {"lossless": True, "method": 0, "quality": 0}),
     ):
-        began, sent = time.monotonic(), 0.0
-        while time.monotonic() < began + 60 * minutes - 1:
-            found = measured(server, path, cameras, "--seconds", min(60, 60 * minutes), "--rate", subject.rate)
-            sent += found["images"]
-            times = [f"{1000 * found[p]:.1f}" for p in ("p50", "p99")]
-            cost = f"{1000 * found['processor'] / found['images']:.2f}"
-            minute = (time.monotonic() - began) / 60
-            yield [f"{minute:.1f}", f"{sent:.0f}", *times, cost, f"{server.resident():.1f}"]
+        stream, pixels = io.BytesIO(), numbers.integers(0, 256, (side, side, 3), dtype=np.uint8)
+        Image.fromarray(pixels if form == "JPEG" else pixels & 15).save(stream, form, **options)
+        data = stream.getvalue()
+        if form == "JPEG":  # its last scan, which refines all coefficients, as often as may be
+            last = data[data.rindex(b"\xff\xda") : -2]
+            scans = 16 * (1 << 26) // (count * side * side) - count_scans(data)
+            data = data[:-2] + last * min(scans, (most // count - len(data)) // len(last)) + data[-2:]
+        request = InferRequest("", "", False, False, {}, frozenset(), (data,) * count)
+        assert count * len(data) < most
+        began = time.process_time()
+        request.images(spec, Limits())
+        row = [form, f"{count} of {side} px", str(count_scans(data)), f"{count * len(data) / 2**20:.0f}"]
+        yield [*row, f"{time.process_time() - began:.2f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, help="of a ViT; by default the bundled model is served")
     parts = ("throughput", "latency", "memory")
-    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--only", nargs="+", choices=(*parts, "decoding"), default=parts)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--soak", type=float, help="minutes; nothing else is done")
     a = parser.parse_args()
     load = os.getloadavg()[0]
     print(
@@ -264,17 +275,14 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         subject = bundled() if a.weights is None else exported(a.weights, Path(folder))
-        if a.soak:
-            names = ["minute", "frames", "p50 (ms)", "p99 (ms)", "processor (ms a frame)", "memory (MB)"]
-            print(markdown(names, []))
-            for row in soak(subject, a.soak):
-                print(f"| {' | '.join(row)} |", flush=True)
-            return
         if "throughput" in a.only:
             loops = ["plain", "adapter", "plain by 8"]
             names = ["model", "what", "images/s", "processor (ms an image)"]
             names += [f"{each}, processor" for each in loops] + [f"{each}, clock" for each in loops]
             print(markdown(names, throughput(subject, a.rounds, a.seconds)), "", sep="\n", flush=True)
+        if "decoding" in a.only:
+            names = ["format", "pictures", "scans", "request (MiB)", "processor (s)"]
+            print(markdown(names, decoding(subject)), flush=True)
         if "latency" in a.only:
             names = ["model", "cameras", "frames/s", "p50 (ms)", "p99 (ms)"]
             print(markdown(names, latency(subject, 3 * a.seconds)), flush=True)

@@ -1,11 +1,11 @@
 """Damaged and forged files for every reader: each gives a valid object or a FozoError, in bounded memory, and in time.
 
     python -m tests.fuzz --inputs 10000                  # of each reader, which has a process of its own
-    python -m tests.fuzz --inputs 500 --reader tar state
+    python -m tests.fuzz --inputs 500 --reader image state
 
 A whole file is the beginning. Hypothesis chooses what is done to it: bits flipped, pieces cut out, doubled and
 overwritten, numbers replaced by enormous ones, values of JSON by others. That is done either to the file, or to a part
-of it (an array of an archive, a chunk of a PNG, a header of a tar), whose lengths and checksums are then made right
+of it (an array of an archive, a chunk of a PNG), whose lengths and checksums are then made right
 again, so that the damage gets past them to the code behind. What a reader accepts is used once, as its owner would.
 
 It prints a line a reader; a file that breaks a promise is saved, and hypothesis shows the smallest such damage.

@@ -11,7 +11,6 @@ from PIL import Image
 
 from fozo.data.images import read_image, resize_crop
 from fozo.data.sets import open_images
-from tests.data.conftest import encoded, write_tar
 from tests.fuzz import Parts, Reader
 from tests.fuzz_readers import READERS, joined, members, reader, zipped
 
@@ -36,21 +35,6 @@ def arrays(folder: Path) -> Reader:
         return zipped(parts, zipfile.ZIP_DEFLATED)
 
     return Reader(use, [gray, members(path)], build, "set.npz")
-
-
-@reader
-def cifar(folder: Path) -> Reader:
-    root = folder / "cifar"
-    root.mkdir()
-    np.save(root / "labels.npy", np.tile(np.arange(3), 5))
-    np.save(root / "fog.npy", np.zeros((15, 8, 8, 3), np.uint8))
-    good = (root / "fog.npy").read_bytes()
-
-    def read(path: Path) -> None:
-        (root / "fog.npy").write_bytes(path.read_bytes())
-        use(root)
-
-    return Reader(read, [[good[:10], good[10:128], good[128:]]], joined, "fog")
 
 
 def png_chunks(data: bytes) -> Parts:
@@ -91,23 +75,3 @@ def image(folder: Path) -> Reader:
         assert resize_crop(pixels, 64).shape == (64, 64, 3)
 
     return Reader(read, whole, png, "image.png", memory=1200 << 20)
-
-
-def tar_file(parts: Parts) -> bytes:
-    """Give every header its checksum: a block that has ``ustar`` in its place is one."""
-    made = []
-    for part in parts:
-        if part[257:262] == b"ustar" and len(part) == 512:
-            blank = part[:148] + b" " * 8 + part[156:]
-            part = part[:148] + b"%06o\0 " % sum(blank) + part[156:]
-        made.append(part)
-    return joined(made)
-
-
-@reader
-def tar(folder: Path) -> Reader:
-    long = f"{'b' * 120}é"
-    contents = {"a.png": encoded(0), "a.cls": b"3", f"{long}.png": encoded(0), f"{long}.cls": b"1"}
-    data = write_tar(folder / "whole.tar", contents).read_bytes()[:8192]
-    blocks = [data[place : place + 512] for place in range(0, len(data), 512)]
-    return Reader(use, [blocks], tar_file, "set.tar", memory=1200 << 20)

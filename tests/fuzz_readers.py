@@ -22,7 +22,6 @@ from fozo.bench.report.page import write_report
 from fozo.bench.report.timeline import page as timeline_page
 from fozo.bench.report.timeline import read_events
 from fozo.bench.store import Store
-from fozo.cli.folder_page import folder_page
 from fozo.cli.folder_run import BatchLine, read_folder_run
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.onnx.schema import METADATA
@@ -228,7 +227,7 @@ def folder_run_log(folder: Path) -> Reader:
     def read(path: Path) -> None:
         run = read_folder_run(path)
         if run.batches:
-            assert "<svg" in folder_page(run) and run.images > 0
+            assert run.images >= 0 and run.summary is not None
 
     return Reader(read, [texts], lines, "copy.log")
 

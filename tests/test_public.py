@@ -86,7 +86,7 @@ def test_methods_are_classes_of_a_plain_package() -> None:
         "noadapt False"
     )
     assert issubclass(fozo.FOZO, Method) and issubclass(fozo.Align, Method)
-    assert fozo.FOZO.info.paper == "Wang and Wang, CVPR 2026" and list(fozo.FOZO.PRESETS) == ["official", "paper"]
+    assert fozo.FOZO.info.paper == "Wang and Wang, CVPR 2026" and list(fozo.FOZO.PRESETS) == ["official", "paper", "scaled"]
 
 
 def test_create_makes_what_the_class_makes(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:

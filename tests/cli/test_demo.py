@@ -73,13 +73,6 @@ def test_accuracies_are_of_the_same_images(camera: CameraRun) -> None:
     assert running[-1] == 100 * sum(step.plain.correct for step in camera.steps[-4:]) / 64
 
 
-def test_pictures_are_what_was_seen_and_read(camera: CameraRun) -> None:
-    clean, _, contrast = (scene.steps[-1].picture for scene in camera.scenes[:3])
-    assert (clean.clean == clean.camera).all() and clean.camera.shape == (28, 28, 1)
-    assert contrast.camera.std() < 0.8 * contrast.clean.std() < contrast.clean.std()
-    assert contrast.read.std() > 1.1 * contrast.camera.std()  # the equaliser
-
-
 def test_the_summary_follows_the_numbers(camera: CameraRun) -> None:
     assert "points more than the plain one's" in camera.summary and "4 of 4 changes" in camera.summary
     same = CameraRun([replace(step, adapted=step.plain) for step in camera.steps])
@@ -93,11 +86,9 @@ def test_every_row_is_printed_for_both_engines(printed: tuple[str, str]) -> None
     for engine in sample.MODELS:
         rows = [line for line in lines if line.strip().startswith(f"{engine} ") and ":" not in line]
         for label, row in zip(METHODS, rows, strict=True):
-            # the domains, their mean, passes, images/s, MiB
-            numbers = re.findall(r"[\d.]+", row.split(label)[1])
-            assert len(numbers) == len(STREAM.kinds) + 1 + 3
-            accuracies = [float(number) for number in numbers[:-4]]
-            assert float(numbers[-4]) == pytest.approx(np.mean(accuracies), abs=0.11)
+            *accuracies, mean, passes = map(float, re.findall(r"[\d.]+", row.split(label)[1]))
+            assert len(accuracies) == len(STREAM.kinds) and passes >= 1
+            assert mean == pytest.approx(np.mean(accuracies), abs=0.11)
     assert len({len(line.rstrip()) for line in lines[1 : 2 + 2 * len(METHODS)]}) == 1  # aligned
 
 
@@ -118,7 +109,7 @@ def test_the_table_fits_a_terminal_of_80_characters(tmp_path: Path) -> None:
     groups = {engine: Group(recipe, "", (run,)) for engine in sample.MODELS}
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, height=24, no_color=True)
-    console.print(methods_table(groups, wide=False))
+    console.print(methods_table(groups))
     row = next(line for line in stream.getvalue().splitlines() if "float32" in line)
     assert row.count("88.9") == len(domains) + 1 and "…" not in stream.getvalue()
 
@@ -130,11 +121,10 @@ def test_the_page_stands_alone_and_repeats_the_conclusions(printed: tuple[str, s
         assert line.startswith(f"{engine}: ") and escape(line.removeprefix(f"{engine}: ")) in page
     events = out.count(", the monitor: ")
     assert events and page.count('<span class="event"') == events
-    assert page.count("data:image/png;base64,") == 3 * len(SCRIPT)  # of one batch a scene
-    assert page.count("<svg") >= 5 and "Motion blur" in page and "nan" not in page
+    assert page.count("<svg") >= 3 and "Motion blur" in page and "nan" not in page
     assert "While the camera was bad" in out and "While the camera was bad" in page
-    assert not re.search(r"(src|href)=\"(?!#|data:image/png)", page)
-    assert "4096 images of the training set" in page and "x as fast on this processor" in out
+    assert not re.search(r"(src|href)=\"(?!#)", page)
+    assert "4096 images of the training set" in page
 
 
 @pytest.mark.parametrize("images", [0, 2001])

@@ -146,11 +146,11 @@ def test_damaged_events_files_are_refused(call: Call, tmp_path: Path, text: str,
     assert code == 2 and re.search(message, error) and not (tmp_path / "page.html").exists()
 
 
-def test_a_torn_last_line_is_left_out_text_is_escaped_and_former_keys_are_read(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_out_and_text_is_escaped(tmp_path: Path) -> None:
     events = tmp_path / "<b>.jsonl"
     event = {"type": "event", "image": 3, "time": 0, "name": "<i>", "text": "a < b"}
     reading = {"type": "reading", "image": 8, "time": 0, "drift_ratio": 0.5}
-    reading |= {"accuracy_kept": 0.8, "accuracy_kept_low": 0.7, "accuracy_kept_high": 0.9}
+    reading |= {"relative_accuracy": 0.8, "relative_accuracy_low": 0.7, "relative_accuracy_high": 0.9}
     lines = [json.dumps(line) for line in (reading, event, reading | {"image": 16})]
     events.write_text("\n".join([*lines, '{"type": "rea']))
     text = write_timeline(events, tmp_path / "page.html").read_text()

@@ -145,3 +145,27 @@ def test_a_one_sided_state_may_have_grown_and_needs_one_axis() -> None:
     assert spsa.point.tolist() == [1.0, 2.0] and spsa.index == 7
     with pytest.raises(FozoError, match="not one axis"):
         spsa.load_state({"point": np.zeros((2, 2)), "index": np.array(0)})
+
+
+@pytest.mark.parametrize("loss_unit", [1e-3, 1.0, 1e4])
+def test_with_a_radius_steps_do_not_depend_on_the_unit_of_the_loss_and_stay_within_it(loss_unit: float) -> None:
+    runs = []
+    for unit in (1.0, loss_unit):
+        spsa = SPSA(np.zeros(6), Schedule(epsilon=0.1, epsilon_min=0.1, rate=0.3), PhiloxNoise(1), radius=0.5)
+        for _ in range(40):
+            spsa.tell(unit * (1 + np.square(spsa.ask() - 3.0).sum(axis=1)))
+            assert np.sqrt(np.square(spsa.point).mean()) <= 0.5 + 1e-9
+        runs.append(spsa)
+    np.testing.assert_allclose(runs[0].point, runs[1].point, rtol=1e-6)
+    assert runs[0].point.mean() > 0.3  # towards the optimum at 3, as far as it may
+    other = SPSA(np.zeros(6), runs[0].schedule, PhiloxNoise(1), radius=0.5)
+    other.load_state(runs[0].state())
+    for spsa in (runs[0], other):
+        spsa.tell(np.square(spsa.ask()).sum(axis=1))
+    np.testing.assert_array_equal(other.point, runs[0].point)
+
+
+def test_with_a_radius_rounding_is_not_scaled_up_to_steps() -> None:
+    spsa = SPSA(np.zeros(6), Schedule(rate=0.3), PhiloxNoise(1), radius=1.0)
+    spsa.tell([1.0, 1.0 + 1e-15])
+    assert np.abs(spsa.point).max() < 1e-6

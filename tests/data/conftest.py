@@ -2,7 +2,6 @@
 
 import io
 import struct
-import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -25,15 +24,6 @@ def encoded(shade: int, size: tuple[int, int] = (16, 16), format: str = "PNG") -
     stream = io.BytesIO()
     Image.fromarray(np.full((size[1], size[0], 3), shade, np.uint8)).save(stream, format)
     return stream.getvalue()
-
-
-def write_tar(file: Path, members: Mapping[str, bytes], mode: str = "w") -> Path:
-    with tarfile.open(file, mode) as archive:  # type: ignore[call-overload]
-        for name, content in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return file
 
 
 def png(header: bytes, rows: bytes) -> bytes:

@@ -24,14 +24,10 @@ def c_tree(plant: Plant) -> Path:
 
 def test_a_sound_tree_in_words(plant: Plant) -> None:
     root = c_tree(plant)
-    rows = dict(check_image_set(root).rows())
-    assert rows == {
-        "path": str(root), "layout": "imagenet-c", "kinds": "2 (snow, fog) at severity 3, 5",
-        "images": "4 in each of 4 domains", "classes": "4 with images, of 1000", "sizes": "16x16 (16)",
-        "read": "all 16 images decoded", "broken": "0",
-    }  # fmt: skip
-    apart = plant((f"{domain}/{imagenet_wnids()[0]}/0.png" for domain in ("fog/1", "fog/2", "snow/5")), "apart")
-    assert dict(check_image_set(apart).rows())["kinds"] == "1 (snow) at severity 5; 1 (fog) at severity 1, 2"
+    assert check_image_set(root).lines == [
+        f"path: {root}", "layout: imagenet-c", "images: 4 in each of 4 domains: snow, fog at severity 3, 5",
+        "classes: 4 of 1000", "sizes: 16x16 (16)", "read: all 16 images decoded", "broken: 0",
+    ]  # fmt: skip
 
 
 def test_broken_files_are_named(plant: Plant) -> None:
@@ -42,7 +38,7 @@ def test_broken_files_are_named(plant: Plant) -> None:
     plant([f"snow/3/{wnids[0]}/0.png"], size=(12, 12))
     refuses("other images are", check_image_set, root)  # two sizes: not a set that can be opened
     plant([f"snow/3/{wnids[0]}/0.png"])
-    broken = {found.image: found.reason for found in check_image_set(root).broken}
+    broken = check_image_set(root).broken
     assert broken.keys() == {f"fog/3/{wnids[1]}/0.png", f"snow/5/{wnids[2]}/0.png"}
     assert "empty file" in broken[f"fog/3/{wnids[1]}/0.png"]
     assert "not an image" in broken[f"snow/5/{wnids[2]}/0.png"]
@@ -54,19 +50,17 @@ def test_only_a_full_check_finds_every_truncated_file(plant: Plant, monkeypatch:
     (root / "b" / "4.png").write_bytes((root / "b" / "4.png").read_bytes()[:-25])
     (root / "a" / "1.png").write_bytes((root / "a" / "1.png").read_bytes()[:-25])
     quick, full = check_image_set(root), check_image_set(root, full=True)
-    assert [found.image for found in quick.broken] == ["b/4.png"] and quick.decoded == 3
-    assert [found.image for found in full.broken] == ["a/1.png", "b/4.png"] and full.decoded == 10
+    assert list(quick.broken) == ["b/4.png"] and "read: headers of all 10 images, 3 images decoded" in quick.lines
+    assert list(full.broken) == ["a/1.png", "b/4.png"] and "read: all 10 images decoded" in full.lines
 
 
 def test_an_odd_size_among_crops_is_broken_and_among_photographs_is_not(plant: Plant) -> None:
     root = plant(f"a/{number:03d}.png" for number in range(100))
     plant(["a/050.png"], size=(20, 16))  # not among the headers that are read at opening
-    (found,) = check_image_set(root).broken
-    assert found.image == "a/050.png"
+    assert list(check_image_set(root).broken) == ["a/050.png"]
     plant(["a/000.png"], size=(20, 16))
     report = check_image_set(root)
-    assert report.broken == ()
-    assert dict(report.rows())["sizes"] == "16x16 (98), 20x16 (2)"
+    assert not report.broken and "sizes: 16x16 (98), 20x16 (2)" in report.lines
 
 
 def test_progress_counts_every_image(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +70,7 @@ def test_progress_counts_every_image(plant: Plant, monkeypatch: pytest.MonkeyPat
     assert seen == [(4, 10), (8, 10), (10, 10)]
 
 
-def test_the_command_prints_lines_when_piped_and_a_table_on_a_terminal(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_lines(plant: Plant) -> None:
     root = plant(["a/0.png", "a/[bold]1.png", "b/2.png"])
     run = CliRunner().invoke(app, ["data", "check", str(root)])
     assert run.exit_code == 0
@@ -86,9 +78,6 @@ def test_the_command_prints_lines_when_piped_and_a_table_on_a_terminal(
     (root / "a" / "[bold]1.png").write_bytes(b"")
     run = CliRunner().invoke(app, ["data", "check", str(root), "--full"])
     assert run.exit_code == 2 and "broken: 1" in run.stdout and "  a/[bold]1.png: " in run.stdout
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    run = CliRunner().invoke(app, ["data", "check", str(root)])
-    assert run.exit_code == 2 and "│" in run.stdout and "a/[bold]1.png" in run.stdout
 
 
 def test_a_flat_folder_is_checked_too(plant: Plant) -> None:
@@ -103,5 +92,5 @@ def test_long_lists_of_broken_files_are_cut(plant: Plant) -> None:
     root = plant(f"a/{i}.png" for i in range(30))
     for file in (root / "a").iterdir():
         file.write_bytes(b"")
-    rows = check_image_set(root).rows()
-    assert rows[-1] == ("  ...", "and 10 more") and ("broken", "30") in rows
+    lines = check_image_set(root).lines
+    assert lines[-1] == "  and 10 more" and "broken: 30" in lines

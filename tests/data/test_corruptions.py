@@ -73,18 +73,17 @@ def test_the_name_and_the_seed_decide_all_draws_and_the_input_is_untouched(kind:
     height=st.integers(8, 120),
     width=st.integers(8, 120),
     channels=st.sampled_from([(), (1,), (3,)]),
-    scale=st.sampled_from([None, 32, 64, 224]),
     fill=st.sampled_from([None, 0, 255, 100]),
 )
 @settings(max_examples=150, deadline=None)
 def test_any_image_of_8_px_or_more_keeps_its_shape(
-    kind: str, severity: int, height: int, width: int, channels: tuple[int, ...], scale: int | None, fill: int | None
+    kind: str, severity: int, height: int, width: int, channels: tuple[int, ...], fill: int | None
 ) -> None:
     shape = (height, width, *channels)
     noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     image = noise if fill is None else np.full(shape, fill, np.uint8)
     with np.errstate(divide="raise", invalid="raise"):
-        result = corrupt(image, kind, severity, 0, scale=scale)
+        result = corrupt(image, kind, severity, 0)
     assert result.shape == shape and result.dtype == np.uint8
 
 
@@ -95,7 +94,6 @@ def test_any_image_of_8_px_or_more_keeps_its_shape(
         ({"kind": "rain"}, "choose among gaussian_noise"),
         ({"severity": 0}, "severity is 0"),
         ({"severity": 6}, "severity is 6"),
-        ({"scale": 100}, "choose among 32, 64, 224"),
         ({"image": np.zeros((7, 40, 3), np.uint8)}, "40 x 7 px"),
         ({"image": np.zeros((40, 40, 4), np.uint8)}, r"shape \(40, 40, 4\)"),
         ({"image": np.zeros((2, 40, 40, 3), np.uint8)}, "shape"),
@@ -107,12 +105,13 @@ def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(("side", "scale"), [(48, 32), (49, 64), (96, 64), (97, 224)])
-def test_scale_follows_the_shorter_side(side: int, scale: int) -> None:
+def test_constants_follow_the_shorter_side(side: int, scale: int, monkeypatch: pytest.MonkeyPatch) -> None:
     image = np.asarray(photograph(224)[:side, :150])
-    default = corrupt(image, "gaussian_noise", 5, 0)
-    np.testing.assert_array_equal(default, corrupt(image, "gaussian_noise", 5, 0, scale=scale))
-    others = [other for other in (32, 64, 224) if other != scale]
-    assert not any(np.array_equal(default, corrupt(image, "gaussian_noise", 5, 0, scale=o)) for o in others)
+    before = corrupt(image, "gaussian_noise", 5, 0)
+    for other in (32, 64, 224):
+        with monkeypatch.context() as patch:
+            patch.setitem(CONSTANTS["gaussian_noise"], other, ((0.5,),) * 5)
+            assert np.array_equal(before, corrupt(image, "gaussian_noise", 5, 0)) == (other != scale)
 
 
 def test_gray_is_the_gray_of_three_equal_channels() -> None:

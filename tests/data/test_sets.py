@@ -9,22 +9,16 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from fozo.data.sets import CLEAN, Domain, ImageSet, imagenet_wnids, open_images
+from fozo.data.sets import Domain, ImageSet, imagenet_wnids, open_images
 from fozo.errors import FozoError
-from tests.data.conftest import Plant, encoded, write_tar
+from tests.data.conftest import Plant, encoded
 from tests.refusals import refuses
 
 
 def labels_by_path(images: ImageSet) -> dict[str, int]:
     return dict(images.samples)
-
-
-def shade(images: ImageSet, path: str, domain: Domain = CLEAN) -> int:
-    index = [sample.path for sample in images.samples].index(path)
-    return int(images.read(index, domain)[0, 0, 0])
 
 
 def c_tree(kinds: Mapping[str, str], severities: tuple[int, ...] = (1, 5)) -> list[str]:
@@ -81,45 +75,6 @@ def test_one_corruption_is_not_a_set(plant: Plant) -> None:
     refuses("should hold folders kind/severity/class", open_images, root / "fog" / "5", "imagenet-c")
 
 
-def cifar(root: Path, images: int = 4, labels: npt.NDArray[np.generic] | None = None) -> npt.NDArray[np.uint8]:
-    root.mkdir(exist_ok=True)
-    rows = np.arange(5 * images, dtype=np.uint8)[:, None, None, None]
-    pixels: npt.NDArray[np.uint8] = np.broadcast_to(rows, (5 * images, 32, 32, 3)).copy()
-    np.save(root / "fog.npy", pixels)
-    np.save(root / "gaussian_noise.npy", 255 - pixels)
-    np.save(root / "labels.npy", np.tile(np.array([3, 9, 0, 3]), 5) if labels is None else labels)
-    return pixels
-
-
-def test_cifar_c_severities_are_blocks_of_rows(tmp_path: Path) -> None:
-    pixels = cifar(tmp_path / "c")
-    images = open_images(tmp_path / "c")
-    assert (images.name, len(images), len(images.classes), images.size) == ("cifar-c", 4, 10, (32, 32))
-    assert images.domains[0] == Domain("gaussian_noise", 1) and len(images.domains) == 10
-    assert images.labels.tolist() == [3, 9, 0, 3]
-    for severity in range(1, 6):
-        for index in range(4):
-            row = (severity - 1) * 4 + index
-            np.testing.assert_array_equal(images.read(index, Domain("fog", severity)), pixels[row])
-    assert images.select(["00002"]).read(0, Domain("gaussian_noise", 5))[0, 0, 0] == 255 - 18
-
-
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        (np.arange(20), "same N whole numbers five times"),
-        (np.zeros(19, int), "same N whole numbers five times"),
-        (np.zeros(20), "float64"),
-        (np.zeros(25, int), r"shape \[25, height, width, 3\].*uint8 of shape \[20, 32"),
-        (np.full(20, -1), "labels from -1 to -1"),
-        (np.array([{}] * 20), r"labels\.npy is not a readable"),  # a pickle, which is never loaded
-    ],
-)
-def test_wrong_cifar_labels(tmp_path: Path, labels: npt.NDArray[np.generic], words: str) -> None:
-    cifar(tmp_path / "c", labels=labels)
-    refuses(words, open_images, tmp_path / "c")
-
-
 def test_any_folder_of_classes(plant: Plant) -> None:
     root = plant(["zebra/2.png", "ant/deep/1.png", "ant/0.png", "zebra/.hidden.png", "zebra/notes.txt"])
     images = open_images(root)
@@ -151,7 +106,7 @@ def test_every_folder_is_listed_once_without_a_call_per_file(
     finally:
         sys.setprofile(None)
     assert len(listed) == len(set(listed)) == 1 + sum(path.is_dir() for path in root.rglob("*"))
-    assert len([name for name in calls if name not in ("measure", "locate")]) < 40
+    assert len([name for name in calls if name != "measure"]) < 40
     assert len(images) * len(images.domains) == len(paths)
 
 
@@ -176,51 +131,6 @@ def test_what_is_not_an_image_set(plant: Plant, tmp_path: Path) -> None:
         ("set", {"layout": "folder", "kinds": ["fog"]}, r"kinds= means nothing for the layout folder"),
     ):
         refuses(words, open_images, tmp_path / path, **options)
-
-
-def test_tars_are_read_in_place(tmp_path: Path) -> None:
-    first = {
-        "a/0.png": encoded(10, (9, 7)),
-        "a/0.cls": b"4",
-        "./a/1.png": encoded(11),
-        "./a/1.cls": b"2\n",
-        "a/1.json": b"{}",
-    }
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    write_tar(shards / "000.tar", first)
-    write_tar(shards / "001.tar", {"0.cls": b"7", "0.seg.png": encoded(12)})
-    images = open_images(shards)
-    assert images.name == "webdataset" and len(images.classes) == 8
-    assert labels_by_path(images) == {"a/0.png": 4, "a/1.png": 2, "0.seg.png": 7}
-    assert [shade(images, path) for path in ("0.seg.png", "a/1.png", "a/0.png")] == [12, 11, 10]
-    assert open_images(shards / "000.tar", classes=list("abcde")).labels.tolist() == [4, 2]
-    refuses("labels from 2 to 4 for 3 classes", open_images, shards / "000.tar", classes=list("abc"))
-    assert images.store.measure("a/0.png", CLEAN) == (7, 9)
-
-
-@pytest.mark.parametrize(
-    ("members", "words"),
-    [
-        ({"0.png": b"x"}, "of 1 images 1 have none"),
-        ({"0.png": b"x", "0.cls": b"cat"}, "should hold a class number, but holds 'cat'"),
-        ({"0.png": b"x", "0.jpg": b"x", "0.cls": b"1"}, "'0' has a second image"),
-        ({"readme": b"x"}, "of 0 images"),
-    ],
-)
-def test_tars_that_are_no_sets(tmp_path: Path, members: dict[str, bytes], words: str) -> None:
-    write_tar(tmp_path / "x.tar", members)
-    refuses(words, open_images, tmp_path / "x.tar")
-
-
-def test_compressed_and_damaged_tars(tmp_path: Path) -> None:
-    write_tar(tmp_path / "x.tar", {"0.png": encoded(1), "0.cls": b"1"}, "w:gz")
-    refuses("not a readable uncompressed tar", open_images, tmp_path / "x.tar")
-    write_tar(tmp_path / "y.tar", {"0.cls": b"1", "0.png": encoded(1) * 40})
-    whole = (tmp_path / "y.tar").read_bytes()
-    (tmp_path / "y.tar").write_bytes(whole[:1600])
-    with pytest.raises(FozoError, match=r"y\.tar"):
-        open_images(tmp_path / "y.tar").read(0)
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 6), (3, 6, 6, 3)])
@@ -309,17 +219,15 @@ def write_folder(root: Path, shade: int) -> None:
 
 LAYOUTS: dict[str, Callable[[Path, int], object]] = {
     "folder": write_folder,
-    "webdataset": lambda root, shade: write_tar(root, {"0.png": encoded(shade, (16, 16 + shade)), "0.cls": b"0"}),
     "arrays": lambda root, shade: np.savez(
         root, images=np.full((2, 8, 8), shade, np.uint8), labels=[0, 1], classes=["a", "b"]
     ),
-    "cifar-c": lambda root, shade: np.save(root / "fog.npy", cifar(root) + np.uint8(shade)),
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fingerprints_notice_other_pixels_under_the_same_names(tmp_path: Path, layout: str) -> None:
-    root = tmp_path / {"webdataset": "x.tar", "arrays": "x.npz"}.get(layout, "set")
+    root = tmp_path / ("x.npz" if layout == "arrays" else "set")
     LAYOUTS[layout](root, 0)
     images = open_images(root)
     assert images.name == layout and images.fingerprint == open_images(root).fingerprint

@@ -1,17 +1,15 @@
 """ImageNet and its natural shifts: labels are right in every layout."""
 
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.io import savemat
 
 from fozo.data.sets import imagenet_wnids, open_images, robustbench_list
 from fozo.data.sets.imagenet import imagenet_r_wnids
 from tests.data.conftest import Plant
-from tests.data.test_sets import labels_by_path, shade
+from tests.data.test_sets import labels_by_path
 from tests.refusals import refuses
 
 VAL = "ILSVRC2012_val_{:08d}.JPEG"
@@ -44,51 +42,6 @@ def test_an_unknown_wnid_is_refused(plant: Plant) -> None:
     root = plant(["n01440764/a.png", "n99999999/a.png"])
     refuses(r"1 of 2 class folders are not among the 1000 .*n99999999", open_images, root)
     assert open_images(root, "folder").labels.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("form", ["kaggle", "caffe", "wnids", "devkit-mat", "devkit-map"])
-def test_flat_files_are_labelled_like_folders(plant: Plant, tmp_path: Path, form: str) -> None:
-    wnids = imagenet_wnids()
-    truth = [65, 970, 230, 809]
-    foldered = open_images(plant((f"{wnids[y]}/{VAL.format(i + 1)}" for i, y in enumerate(truth)), "foldered"))
-    flat = plant((VAL.format(i + 1) for i in range(4)), "flat")
-    kit = tmp_path / "devkit"
-    kit.mkdir()
-    # The devkit numbers classes in an order of its own; here, backwards.
-    number = {wnid: 1000 - position for position, wnid in enumerate(wnids)}
-    file = kit / "truth.txt"
-    if form == "kaggle":
-        rows = [f"ILSVRC2012_val_{i + 1:08d},{wnids[y]} 1 2 3 4 " for i, y in enumerate(truth)]
-        file.write_text("\n".join(["ImageId,PredictionString", *reversed(rows)]))
-    elif form == "caffe":
-        file.write_text("".join(f"{VAL.format(i + 1)} {y}\n" for i, y in enumerate(truth)))
-    elif form == "wnids":
-        file.write_text("\n".join(wnids[y] for y in truth))
-    else:
-        file.write_text("".join(f"{number[wnids[y]]}\n" for y in truth))
-    if form == "devkit-map":
-        (kit / "map_clsloc.txt").write_text("".join(f"{wnid} {n} name\n" for wnid, n in number.items()))
-    if form == "devkit-mat":
-        leaves = [(number[wnid], wnid) for wnid in wnids]
-        synsets = np.array([*leaves, (1001, "n00000001")], dtype=[("ILSVRC2012_ID", object), ("WNID", object)])
-        savemat(kit / "meta.mat", {"synsets": synsets})
-    images = open_images(flat, labels=file)
-    assert images.samples == foldered.samples
-    assert images.fingerprint == foldered.fingerprint
-    for path in labels_by_path(images):
-        assert shade(images, path) == shade(foldered, path)
-
-
-def test_flat_files_need_labels_that_cover_them(plant: Plant, tmp_path: Path) -> None:
-    flat, labels = plant([VAL.format(1), VAL.format(2)]), tmp_path / "labels.txt"
-    refuses(r"2 flat validation files.*labels=", open_images, flat)
-    for text, words in (
-        ("n01440764", "no label for 1 of 2 files"),
-        ("490", r"neither meta\.mat nor map_clsloc"),
-        ("tench", "first line is 'tench'"),
-    ):
-        labels.write_text(f"{text}\n")
-        refuses(words, open_images, flat, labels=labels)
 
 
 def test_real_crops_are_a_labelled_subset(real_images: Path) -> None:
@@ -144,18 +97,6 @@ def test_the_5k_list_keeps_the_order_of_its_file(plant: Plant, tmp_path: Path) -
     images = open_images(root).select(robustbench_list(file))
     assert [sample.path for sample in images.samples] == listed
     assert images.labels.tolist() == [5, 999, 0, 5]
-
-
-def test_the_installed_5k_list() -> None:
-    package = find_spec("robustbench")
-    if package is None or not package.submodule_search_locations:
-        pytest.skip("robustbench is not installed")
-    listed = robustbench_list()
-    original = Path(package.submodule_search_locations[0], "helper_files", "imagenet_test_image_ids.txt")
-    assert "\n".join(listed) == original.read_text()
-    wnids = {path.split("/")[0] for path in listed}
-    assert len(set(listed)) == 5000 and len(wnids) == 997 and wnids < set(imagenet_wnids())
-    assert "robustbench" not in sys.modules
 
 
 def test_a_wrong_list_is_refused(tmp_path: Path) -> None:

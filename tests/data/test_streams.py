@@ -176,7 +176,7 @@ def test_fingerprints_tell_streams_apart(plant: Plant, make_spec: MakeSpec) -> N
     others = [Stream(**(default | change)) for change in changes]
     assert len({stream.fingerprint for stream in [base, *others]}) == 1 + len(others)
     # Speed does not change what a stream is; neither does the model beyond its preprocessing.
-    again = Stream(**(default | {"spec": make_spec(3, name="other"), "workers": 1, "ahead": 5}))
+    again = Stream(**(default | {"spec": make_spec(3, name="other"), "workers": 1}))
     assert again.fingerprint == base.fingerprint
     assert base.describe()["corruption_seed"] == 0 and "frost" not in base.describe()
     assert Stream(images, make_spec(3), Continual(kinds=("frost",))).describe()["frost"] == frost_source()
@@ -202,7 +202,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scenario": "chaos"}, r"no scenario 'chaos'; choose from continual"),
     ({"batch_size": 0}, "batch_size is 0"),
     ({"workers": 0}, "workers is 0"),
-    ({"ahead": 0}, "ahead is 0"),
     ({"seed": -1}, "seed is -1"),
     ({"seed": 2**64}, "seed is 18446744073709551616"),
     ({"scenario": "continual"}, "needs gaussian_noise/5, which this numbered set lacks; it has clean, fog"),
@@ -233,7 +232,7 @@ def stream_threads() -> list[str]:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_unreadable_image_raises_at_its_own_batch(workers: int) -> None:
     source, in_order = Numbered(12, broken=7), Continual(kinds=TWO, shuffle=False)
-    stream = Stream(source, spec_for(), in_order, batch_size=3, workers=workers, ahead=4)
+    stream = Stream(source, spec_for(), in_order, batch_size=3, workers=workers)
     seen = []
     with pytest.raises(FozoError, match=r"cannot load 7\.png under fog/5 \(the disk is on fire\); leave it out"):
         for batch in stream.batches():
@@ -243,7 +242,7 @@ def test_an_unreadable_image_raises_at_its_own_batch(workers: int) -> None:
 
 def test_closing_stops_the_threads_at_once() -> None:
     source = Numbered(60, seconds=0.02)
-    stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=20, workers=2, ahead=2)
+    stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=20, workers=2)
     batches = stream.batches()
     next(batches)
     assert stream_threads()
@@ -261,11 +260,11 @@ def test_as_many_threads_as_this_process_may_use(monkeypatch: pytest.MonkeyPatch
 
 def test_prefetch_is_bounded() -> None:
     source = Numbered(100)
-    stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=4, workers=2, ahead=3)
+    stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=4, workers=2)
     batches = stream.batches()
     next(batches)
     time.sleep(0.2)
-    assert len(source.loads) == 4 * 4  # the batch in hand and three ahead
+    assert len(source.loads) == 3 * 4  # the batch in hand and two ahead
     batches.close()
 
 

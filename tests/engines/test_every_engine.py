@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.engines.walk import BlockEngine, Visit
 from fozo.quant import ptq4vit
 from fozo.testing import check_engine
 from fozo.types import NO_KNOBS, Batch, Knobs, Tap, Taps
@@ -65,13 +64,3 @@ def test_the_suite_notices_broken_promises() -> None:
 
     with pytest.raises(AssertionError, match=r"has no walk\(\)"):
         check_engine(Walking(lambda taps: taps))
-
-    class Unmoved(Walking):
-        """Ignores the moves of visitors."""
-
-        def walk(self, batch: Batch, visit: Visit) -> Taps:
-            assert isinstance(good, BlockEngine)
-            return good.walk(batch, lambda layer, moments: visit(layer, moments) and None)
-
-    with pytest.raises(AssertionError, match="after the last block does nothing"):
-        check_engine(Unmoved(lambda taps: taps))

@@ -21,6 +21,8 @@ from tests.helpers import random_images, random_vit
 
 METHODS = sorted(fozo.list_methods())
 SUBSET = [5, 1, 3]
+MEAN, STD = (0.5,) * 3, (0.05,) * 3  # of which random images can be normalised pixels
+STATIC = ("autolevels", "clahe", "greyworld", "histeq")
 
 # Options that make a method adapt to every batch of the random model, whose predictions always have a high entropy.
 EAGER: dict[str, dict[str, Any]] = {
@@ -37,7 +39,7 @@ EAGER: dict[str, dict[str, Any]] = {
 @functools.cache
 def engine(dtype: str = "float32", subset: bool = False) -> TorchEngine:
     vit = random_vit().to(getattr(torch, dtype))
-    return TorchEngine(vit, classes=SUBSET if subset else None)
+    return TorchEngine(vit, mean=MEAN, std=STD, classes=SUBSET if subset else None)
 
 
 @functools.cache
@@ -100,7 +102,7 @@ def test_it_adapts_unless_it_says_that_it_does_not(name: str) -> None:
     for images in stream(4):
         method(images)
     assert same(new, method.state()) == (fozo.list_methods()[name].adapts == "nothing")
-    assert (method.parameters > 0) == (name not in ("noadapt", "lame", "t3a", "neo", "gain", "pea"))
+    assert (method.parameters > 0) == (name not in ("noadapt", "lame", "t3a", "neo", "gain", "pea", *STATIC))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -119,7 +121,7 @@ def test_another_models_or_configs_state_is_refused(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", METHODS)
 def test_the_users_model_is_never_touched(name: str) -> None:
     vit = random_vit()
-    own = TorchEngine(vit)
+    own = TorchEngine(vit, mean=MEAN, std=STD)
     state = {key: tensor.clone() for key, tensor in vit.state_dict().items()}
     method = create(name, on=own)
     for images in stream(20):
@@ -131,7 +133,7 @@ def test_the_users_model_is_never_touched(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_model_that_breaks_is_reported_and_changes_nothing(name: str) -> None:
-    own = TorchEngine(random_vit())
+    own = TorchEngine(random_vit(), mean=MEAN, std=STD)
     method, twin = create(name, on=own), create(name)
     for images in stream(2):
         method(images), twin(images)
@@ -189,10 +191,10 @@ def test_noadapt_is_the_plain_model() -> None:
 
 
 def test_the_list_can_be_cut_by_what_is_not_there() -> None:
-    forward_only = {"align", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "t3a"}
+    forward_only = {"align", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "t3a", *STATIC}
     assert set(fozo.list_methods(without={"torch", "blocks"})) == forward_only
     assert "zoa" in fozo.list_methods(without={"gradient"}) and "tent" not in fozo.list_methods(without={"gradient"})
-    assert set(fozo.list_methods(without={"source", "torch", "tokens"})) == {"neo", "noadapt"}
+    assert set(fozo.list_methods(without={"source", "torch", "tokens"})) == {"neo", "noadapt", *STATIC}
     with pytest.raises(fozo.FozoError, match="no method can need 'gpu'"):
         fozo.list_methods(without={"gpu"})
 

@@ -49,7 +49,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Own]]:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(engine: fozo.Engine) -> None:
-    with pytest.raises(FozoError, match=r"^there is no method 'xyzzy'; known are align, cazo, deyo, .*, zoa$"):
+    with pytest.raises(FozoError, match=r"^there is no method 'xyzzy'; known are align, autolevels, cazo, .*, zoa$"):
         create("xyzzy", engine)
     with pytest.raises(FozoError, match=r"^there is no method 'noadap' \(did you mean 'noadapt'\?\); known are align"):
         create("noadap", engine)

@@ -1,4 +1,4 @@
-"""Everything on a Ray cluster, serving and benchmarks, in a process of its own; and serving that needs none."""
+"""Serving on a Ray cluster, in a process of its own; and what needs none."""
 
 import asyncio
 import sys
@@ -26,7 +26,7 @@ def _ray_serve() -> None:
 
 @pytest.mark.ray
 def test_a_cluster(tmp_path: Path) -> None:
-    run_cases([REPO / "tests" / package / "ray_cases.py" for package in ("bench", "serve")], 7, tmp_path)
+    run_cases([REPO / "tests" / "serve" / "ray_cases.py"], 4, tmp_path)
 
 
 def test_each_camera_has_a_replica_and_few_move() -> None:

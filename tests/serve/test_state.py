@@ -1,15 +1,18 @@
 """The files of a camera: what cannot be read now is kept, what is wrong is set aside, and no place is taken in vain."""
 
 import errno
+import gc
 import hashlib
 import io
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -20,6 +23,7 @@ from fozo.serve.limits import Refused
 from fozo.serve.store import CameraInUse, folder_name
 from tests.serve.conftest import config, foggy, frames, running, until
 from tests.serve.test_cameras import close, header, logits, pool, post
+from tests.serve.test_limits import FRAME, PATH, PNG
 from tests.serve.test_server import new_adapter
 
 GARBAGE = np.zeros((1, 7), np.float32)
@@ -234,6 +238,59 @@ def test_what_was_answered_and_is_not_saved_is_less_than_save_every(tmp_path: Pa
             assert sent - saved < 6
         logits(submit(frames(1), end=True))
         assert header(tmp_path, "cam")["images"] == sent + 1
+
+
+def test_an_end_that_could_not_be_saved_is_not_answered_with_200(tmp_path: Path) -> None:
+    """The camera stays in memory; the same request again is not learnt from twice, and saves it."""
+    query = {"sequence_id": "cam", "sequence_end": "true", "id": "last"}
+    picture = {"content": FRAME, "headers": PNG}
+    with running(config(tmp_path)) as (url, server):
+        assert server.pool is not None
+        first = httpx.post(f"http://{url}{PATH}", params={"sequence_id": "cam"}, **picture)  # type: ignore[arg-type]
+        (folder(tmp_path) / "camera.json").mkdir()
+        for _ in range(2):
+            failed = httpx.post(f"http://{url}{PATH}", params=query, **picture)  # type: ignore[arg-type]
+            assert failed.status_code == 503 and "'cam'" in failed.json()["error"] and failed.headers["Retry-After"]
+            assert server.pool.cameras == 1
+        (folder(tmp_path) / "camera.json").rmdir()
+        ended = httpx.post(f"http://{url}{PATH}", params=query, **picture)  # type: ignore[arg-type]
+        assert first.status_code == ended.status_code == 200 and server.pool.cameras == 0
+        assert header(tmp_path, "cam")["images"] == 2
+
+
+def test_scratch_memory_lasts_while_requests_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A correction that the next images share is not made again for each request."""
+    released = list[int]()
+    monkeypatch.setattr(fozo.Align, "release", lambda adapter: released.append(1))
+    with pool(config(tmp_path, idle=0.5)) as submit:
+        for i in range(20):
+            logits(submit(frames(1, i)))
+        assert not released
+        monkeypatch.setattr("fozo.serve.pool.QUIET", 0.0)
+        until(lambda: released)
+
+
+def test_a_camera_that_leaves_is_freed_at_once(
+    tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when Python happens to look for cycles: a monitor and its adapter refer to each other."""
+    made, real = list[Any](), fozo.Align.sibling
+
+    def sibling(adapter: fozo.Align) -> fozo.Align:
+        made.append(weakref.ref(found := real(adapter)))
+        return found
+
+    monkeypatch.setattr(fozo.Align, "sibling", sibling)
+    with pool(config(tmp_path, reference, anonymous="stateless")) as submit:
+        made.clear()  # of those that were made at the start
+        gc.collect()
+        gc.disable()
+        try:
+            for camera, changes in (("cam", {}), ("cam", {"start": True}), ("cam", {"end": True}), ("", {})):
+                logits(submit(frames(1), camera, **changes))
+            until(lambda: len(made) == 3 and not any(each() for each in made))
+        finally:
+            gc.enable()
 
 
 def test_memory_is_given_back_when_cameras_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

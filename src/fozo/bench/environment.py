@@ -39,8 +39,8 @@ def environment(threads: int, device: str) -> Environment:
     lines: list[str] = []
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    processor = named[0] if named else platform.processor()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    processor = next(named, platform.processor())
     return Environment(versions, platform.python_version(), system, processor, usable_cpus(), threads, device)
 
 

@@ -13,9 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fozo.bench.measures import RESAMPLES, BatchRecord, Interval, interval
-from fozo.bench.plan import TUNED, published
 from fozo.bench.store import Group, Run
-from fozo.errors import FozoError
 from fozo.types import Array
 
 BASE = "NoAdapt"  # the row that others are compared with, where a recipe has it
@@ -28,24 +26,12 @@ def signed(points: float) -> str:
     return "0.0" if text in ("+0.0", "-0.0") else text
 
 
-def by_method(values: Mapping[str, float]) -> list[str]:
-    """Order rows by their values: the best method first, its tuned row right behind the published one."""
-    best: dict[str, float] = {}
-    for label, value in values.items():
-        best[published(label)] = max(value, best.get(published(label), value))
-    return sorted(values, key=lambda label: (-best[published(label)], published(label), label.endswith(TUNED)))
-
-
 @dataclass(frozen=True)
 class Gain:
     """A difference in points, and its 95 % interval where it has one."""
 
     value: float
     within: Interval | None
-
-    @property
-    def ends(self) -> tuple[float, ...]:
-        return () if self.within is None else (self.within.low, self.within.high)
 
     @property
     def side(self) -> int:
@@ -55,8 +41,8 @@ class Gain:
         return 1 if self.within.low > 0 else -1 if self.within.high < 0 else 0
 
     def __str__(self) -> str:
-        ends = " to ".join(map(signed, self.ends))
-        return f"{signed(self.value)} ({ends})" if ends else signed(self.value)
+        ends = "" if self.within is None else f" ({signed(self.within.low)} to {signed(self.within.high)})"
+        return signed(self.value) + ends
 
 
 @dataclass(frozen=True)
@@ -71,52 +57,26 @@ class Gains:
         return Gain(self.values[part], None if draws is None else interval(draws))
 
     @property
-    def drawn(self) -> Array | None:
-        """The mean over the parts, as resampled."""
-        found = [draws for draws in self.draws.values() if draws is not None]
-        return np.asarray(np.mean(found, axis=0)) if len(found) == len(self.values) else None
-
-    @property
     def mean(self) -> Gain:
-        drawn = self.drawn
-        return Gain(float(np.mean(list(self.values.values()))), None if drawn is None else interval(drawn))
+        """The mean over the parts."""
+        drawn = [draws for draws in self.draws.values() if draws is not None]
+        within = interval(np.asarray(np.mean(drawn, axis=0))) if len(drawn) == len(self.values) else None
+        return Gain(float(np.mean(list(self.values.values()))), within)
 
 
 Gained: TypeAlias = Mapping[str, Mapping[str, Gains]]  # by column of a table, then by label of a row
 
 
 def gains(ours: Sequence[Run], base: Sequence[Run]) -> Gains | None:
-    """Compare two rows: image by image where the records say which images were recognised, else batch by batch.
+    """Compare two rows over the same images; ``None`` where they cannot be paired.
 
-    Images are drawn again, each with all its domains, and so are seeds where there are several. Pairs of batches need
-    the same seed in both rows, and their interval is that of a seed. ``None`` where nothing can be paired.
+    Images are drawn again, each with all its domains, and so are seeds where there are several.
     """
     mine, theirs = ([run.records() for run in runs] for runs in (ours, base))
-    if not mine or not theirs or _sizes(mine[0]) != _sizes(theirs[0]):
+    named = all(len(record.right) == record.correct for records in (*mine, *theirs) for record in records)
+    if not mine or not theirs or not named or _sizes(mine[0]) != _sizes(theirs[0]):
         return None
-    if all(sum(len(r.right) for r in records) == sum(r.correct for r in records) for records in (*mine, *theirs)):
-        return by_image(mine, theirs)
-    seeds = {run.experiment.seed: records for run, records in zip(base, theirs, strict=True)}
-    pairs = [
-        by_batch(records, seeds[run.experiment.seed])
-        for run, records in zip(ours, mine, strict=True)
-        if _batches(records) == _batches(seeds.get(run.experiment.seed, ()))
-    ]
-    if not pairs:
-        return None
-    names = pairs[0].values
-    # Each draw is of one seed: seeds show the same images, so that their mean has no smaller variance than one.
-    generator = np.random.Generator(np.random.Philox(key=np.array([0, 4], dtype=np.uint64)))
-    chosen = generator.integers(0, len(pairs), RESAMPLES)
-    draws: dict[str, Array | None] = {}
-    for name in names:
-        found = [each for pair in pairs if (each := pair.draws[name]) is not None]
-        draws[name] = np.choose(chosen, found) if len(found) == len(pairs) else None
-    return Gains({name: float(np.mean([pair.values[name] for pair in pairs])) for name in names}, draws)
-
-
-def _batches(records: Sequence[BatchRecord]) -> list[tuple[str, int]]:
-    return [(record.domain, record.images) for record in records]
+    return by_image(mine, theirs)
 
 
 def _sizes(records: Sequence[BatchRecord]) -> dict[str, int]:
@@ -154,27 +114,6 @@ def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[Ba
     means = np.mean(each, axis=0).sum(axis=0)
     draws = {name: drawn[:, i] if count >= FEWEST else None for i, name in enumerate(sizes)}
     return Gains(dict(zip(sizes, means.tolist(), strict=True)), draws)
-
-
-def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: int = 0) -> Gains:
-    """Pair two runs batch by batch, for records that keep counts alone.
-
-    From each domain's n batches n - 1 are drawn with replacement, which gives the variance without bias even where n is
-    2 (Rao and Wu, 1988); a domain with a single batch has no interval.
-    """
-    if _batches(ours) != _batches(theirs):
-        raise FozoError("only runs over the same batches can be paired; run both with the same seed and batch size")
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
-    values: dict[str, float] = {}
-    draws: dict[str, Array | None] = {}
-    for name in dict.fromkeys(record.domain for record in ours):
-        pairs = [(a.correct - b.correct, a.images) for a, b in zip(ours, theirs, strict=True) if a.domain == name]
-        gain, images = np.array(pairs, dtype=np.float64).T
-        values[name], draws[name] = float(100 * gain.sum() / images.sum()), None
-        if len(pairs) > 1:
-            times = generator.multinomial(len(pairs) - 1, np.full(len(pairs), 1 / len(pairs)), RESAMPLES)
-            draws[name] = 100 * (times @ gain) / (times @ images)
-    return Gains(values, draws)
 
 
 def over_base(group: Group, base: str = BASE) -> Gained:

@@ -214,21 +214,21 @@ def _ece(histogram: Array) -> Array:
     return error
 
 
-def within_domains(records: Sequence[BatchRecord], costs: Sequence[Cost]) -> list[tuple[Array, Array, Array]]:
-    """For each domain by itself: seconds so far, passes so far, and accuracy so far in percent (Table C.1)."""
+def within_domains(records: Sequence[BatchRecord], costs: Sequence[Cost]) -> list[tuple[Array, Array]]:
+    """For each domain by itself: seconds so far, and accuracy so far in percent (Table C.1)."""
     found = []
     for name in dict.fromkeys(record.domain for record in records):
         own = [
-            (cost.seconds, record.passes * record.images, record.correct, record.images)
+            (cost.seconds, record.correct, record.images)
             for record, cost in zip(records, costs, strict=True)
             if record.domain == name
         ]
-        seconds, passes, correct, images = np.cumsum(own, axis=0, dtype=np.float64).T
-        found.append((seconds, passes, 100 * correct / images))
+        seconds, correct, images = np.cumsum(own, axis=0, dtype=np.float64).T
+        found.append((seconds, 100 * correct / images))
     return found
 
 
-def at_budget(curves: Sequence[tuple[Array, Array, Array]], seconds: float) -> float:
+def at_budget(curves: Sequence[tuple[Array, Array]], seconds: float) -> float:
     """Average over domains of the accuracy after ``seconds``: of the batches done by then, but at least the first."""
-    reached = [int(np.searchsorted(times, seconds * (1 + 1e-9), "right")) - 1 for times, _, _ in curves]
-    return float(np.mean([accuracy[max(0, i)] for i, (_, _, accuracy) in zip(reached, curves, strict=True)]))
+    reached = [int(np.searchsorted(times, seconds * (1 + 1e-9), "right")) - 1 for times, _ in curves]
+    return float(np.mean([accuracy[max(0, i)] for i, (_, accuracy) in zip(reached, curves, strict=True)]))

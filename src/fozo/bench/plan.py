@@ -111,12 +111,8 @@ class Experiment:
     seed: int = 0  # of the order of the images and of the method's own draws
     calibration: int = 2000  # clean images that source statistics and Fisher information are measured on, at most
 
-    template: str = field(default="", init=False, compare=False, repr=False)  # the label with ``{passes}`` in it
-
     def __post_init__(self) -> None:
-        if "{passes}" in self.label:
-            object.__setattr__(self, "template", self.label)
-            object.__setattr__(self, "label", self.label.replace("{passes}", str(self.options.get("passes"))))
+        object.__setattr__(self, "label", self.label.replace("{passes}", str(self.options.get("passes"))))
         check_seed(self.seed)
         if self.quantise not in QUANTISE:
             raise FozoError(f"quantise is {self.quantise!r}; choose from {', '.join(filter(None, QUANTISE))}")
@@ -214,39 +210,6 @@ class Recipe:
             raise FozoError(f"no row of {self.name} is all of what was asked for; name fewer methods, labels, columns")
         return found
 
-    def at_passes(self, passes: int) -> Recipe:
-        """Make the same recipe with other forward passes, under a name of its own and with labels that say so.
-
-        Rows that name no number of passes, or leave it to the method (``"auto"``), stay as they are; rows that become
-        one experiment become one row.
-        """
-        own = {row.options["passes"] for row in self.rows if isinstance(row.options.get("passes"), int)}
-        if not own:
-            raise FozoError(f"no row of {self.name} names its passes, so there is nothing for --passes to change")
-        if own == {passes}:
-            return self
-        rows: dict[tuple[str, str], Experiment] = {}
-        for row in self.rows:
-            made, before = row, row.options.get("passes")
-            if isinstance(before, int) and before != passes:
-                label = row.template.replace("{passes}", str(passes)) or f"{row.label} at {passes} passes"
-                x = passes if "passes" in row.axis else row.x
-                made = replace(row, label=label, options={**row.options, "passes": passes}, x=x)
-            same = rows.get((made.hash, made.column))
-            if same is not None:  # the label of a row that had these passes wins, and numbers in which both agree
-                agreed = {name: value for name, value in same.paper.items() if made.paper.get(name) == value}
-                made = replace(made if made is row else same, paper=agreed)
-            rows[made.hash, made.column] = made
-        others = " or ".join(map(str, sorted(own - {passes}, key=int)))
-        shapes = ", so compare shapes, not numbers" if any(row.paper for row in self.rows) else ""
-        return replace(
-            self,
-            name=f"{self.name}-{passes}passes",
-            title=f"{self.title}, at {passes} passes",
-            note=f"Run at {passes} passes instead of {others}{shapes}. {self.note}".strip(),
-            rows=tuple(rows.values()),
-        )
-
     def to_dict(self) -> dict[str, object]:
         """Plain values (JSON) that :func:`read_recipe` makes the same recipe of."""
         header = {"title": self.title, "cost": self.cost, "note": self.note, "calibration": self.calibration}
@@ -254,7 +217,7 @@ class Recipe:
         for row in self.rows:
             stream = {name: value for name, value in asdict(row.stream).items() if value not in (None, "")}
             own = {name: value for name, value in asdict(row).items() if value is not None}
-            own = {name: value for name, value in own.items() if name not in ("template", *NOT_IN_FILES)}
+            own = {name: value for name, value in own.items() if name not in NOT_IN_FILES}
             rows.append({**own, "stream": {**stream, "kinds": list(row.stream.kinds)}})
         return {**header, "row": rows}
 

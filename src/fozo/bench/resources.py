@@ -17,9 +17,11 @@ from fozo.core.statistics import SourceStatistics
 from fozo.data.groups import CLASSES, class_indices
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
-from fozo.data.sources import CachedCorrupting, DomainSource
+from fozo.data.sets.folder import Tree
+from fozo.data.sources import Corrupting, DomainSource
 from fozo.data.streams import in_order
 from fozo.engines.load import LoadOptions, load_engine
+from fozo.engines.onnx.schema import hash_file
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked, remove_temporary_files
 from fozo.methods.common.measured import MEASURED, Savable
@@ -91,8 +93,9 @@ class Resources:
         key = (plan.data, *chosen.values())
         if key not in self._sets:
             if chosen and root.exists():  # a missing one is refused when it is opened
-                root, layout = recognise(root)
-                if layout not in ("imagenet-c", "cifar-c"):
+                tree, layout = recognise(Tree(root))
+                root = tree.root
+                if layout != "imagenet-c":
                     advice = "give it as --imagenet to corrupt them on the fly"
                     raise FozoError(f"{path} holds clean images ({layout}); {advice}")
             self._sets[key] = open_images(root, layout, **chosen)
@@ -102,7 +105,7 @@ class Resources:
         """Give what a stream reads: the images, or the cache of corrupted ones."""
         if self.paths.pixels is None or images.corrupted:
             return images
-        made = CachedCorrupting(images, spec.image_size, channels=spec.channels)
+        made = Corrupting(images, spec.image_size, channels=spec.channels)
         text = f"{images.fingerprint} {made.describe(made.domains)}"
         return replace(made, folder=Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10])
 
@@ -135,12 +138,13 @@ class Resources:
     def inputs(self, experiment: Experiment, streamed: ImageSet) -> dict[str, str | None]:
         """Fingerprint what an experiment's hash knows by name only, without loading a model."""
         if experiment.model not in self._digests:
-            digest = hashlib.sha256(repr(replace(self.load, device=None, threads=None, scales=None)).encode())
+            # Without an option that is newer than runs on file: they are found by the digest that they began with.
+            options = repr(replace(self.load, device=None, threads=None, scales=None)).replace("channels=None, ", "")
+            digest = hashlib.sha256(options.encode())
             for path in (experiment.model, self.load.scales):
                 if path is not None and Path(path).is_file():
                     with Path(path).open("rb") as file:
-                        for block in iter(lambda: file.read(1 << 20), b""):
-                            digest.update(block)
+                        hash_file(file, digest.update)
             self._digests[experiment.model] = digest.hexdigest()[:16]
         needed = needs(experiment.method, experiment.options)
         return {

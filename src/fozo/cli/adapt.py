@@ -48,7 +48,7 @@ def adapt(
 ) -> None:
     """Adapt to a folder of images and write their five likeliest classes with probabilities.
 
-    A line is written as soon as its batch is done. OUT.log, beside it, is what fozo report makes a page of.
+    A line is written as soon as its batch is done. OUT.log, beside it, says what each batch gave.
     """
     from fozo.bench.resources import needs
     from fozo.cli.folder import label_by_folder, read_batches

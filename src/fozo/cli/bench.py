@@ -29,7 +29,6 @@ def bench(
     pixels: Annotated[str | None, "Folder to keep corrupted images in, for all rows."] = None,
     images: Annotated[int | None, "Images of each domain, instead of the recipe's."] = None,
     severity: Annotated[int | None, "1 to 5, instead of the recipe's."] = None,
-    passes: Annotated[int | None, "Forward passes of rows that name them."] = None,
     calibration: Annotated[int | None, "Clean images for source statistics."] = None,
     seeds: Annotated[str, "Seeds joined by commas."] = "0",
     methods: Annotated[str | None, "Only these methods, joined by commas."] = None,
@@ -37,14 +36,12 @@ def bench(
     column: Annotated[list[str] | None, "Only the rows of this column; again for more."] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
     workers: Annotated[int, "Processes; --threads are of each."] = 1,
-    executor: Annotated[str, "local, or ray for a cluster, whose nodes share --out."] = "local",
-    address: Annotated[str | None, "Of the Ray cluster."] = None,
 ) -> None:
     """Run a table or figure of the paper by name; `fozo bench list` shows them."""
     if name == "list":
         _list()
         return
-    from fozo.bench.executors import Setup, run_local, run_on_ray
+    from fozo.bench.executors import Setup, run_local
     from fozo.bench.plan import Experiment, Setting, load_recipe
     from fozo.bench.resources import Paths
     from fozo.bench.store import Run, Store
@@ -53,19 +50,11 @@ def bench(
     from fozo.methods.registry import method_class
 
     recipe = load_recipe(name)
-    if passes is not None:
-        recipe = recipe.at_passes(passes)
     if model is None:
         raise FozoError(f"which model? Give --model with a weights file or timm:NAME (see: fozo bench {name} --help)")
-    if executor not in ("local", "ray"):
-        raise FozoError(f"--executor is {executor!r}; give local or ray")
-    if executor == "ray" and workers != 1:
-        raise FozoError(f"--workers is {workers}, but with Ray the cluster decides how many; give --threads for each")
-    if executor == "local" and address is not None:
-        raise FozoError("--address is of a Ray cluster; give --executor ray with it")
     if load.threads is not None and load.threads < 1:
         raise FozoError(f"threads is {load.threads}; give a whole number from 1 up")
-    threads = load.threads or (1 if executor == "ray" else max(1, usable_cpus() // max(1, workers)))
+    threads = load.threads or max(1, usable_cpus() // max(1, workers))
     try:
         numbers = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
     except ValueError as error:
@@ -92,7 +81,7 @@ def bench(
     if not experiments:
         raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
     folder = out / recipe.name
-    setup = Setup(str(folder), paths, replace(load, threads=threads), threads, command_line())
+    setup = Setup(str(folder), paths, replace(load, threads=threads), command_line())
 
     def finished(run: Run) -> None:
         measures, within = run.measures, run.measures.average_interval
@@ -106,10 +95,7 @@ def bench(
     with locked(folder), closing(Progress()) as progress:
         Store(folder).ask(recipe, setting, numbers)
         try:
-            if executor == "ray":
-                run_on_ray(list(experiments.values()), setup, address=address, finished=finished)
-            else:
-                run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)
+            run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)
         except KeyboardInterrupt:
             progress.close()
             print("fozo: the same command goes on where this one stops", file=sys.stderr)
@@ -119,14 +105,11 @@ def bench(
 def _list() -> None:
     from rich.table import Table
 
-    from fozo.bench.plan import AVERAGE, load_recipe, names
+    from fozo.bench.plan import load_recipe, names
     from fozo.cli.progress import open_console
 
-    table = Table("recipe", "what", "rows", "cost at full size", "the paper's FOZO")
+    table = Table("recipe", "what", "rows", "cost at full size")
     for name in names():
         recipe = load_recipe(name)
-        ours = [row for row in recipe.rows if row.method == "fozo" and row.paper]
-        numbers = [row.paper.get(row.column, row.paper.get(AVERAGE, max(row.paper.values()))) for row in ours]
-        best = f"{max(numbers):.1f} %" if numbers else "-"
-        table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost, best)
+        table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost)
     open_console().print(table)

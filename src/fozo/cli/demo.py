@@ -8,14 +8,14 @@ from fozo.cli.options import command_line
 
 
 def demo(
-    out: Annotated[Path, "The page: timeline, pictures, tables, curves."] = Path("fozo-demo.html"),
+    out: Annotated[Path, "The page: timeline, tables, curves."] = Path("fozo-demo.html"),
     images: Annotated[int, "Images of each domain, up to 2000; the first part has 256."] = 300,
     seed: Annotated[int, "Of the order of the images and of the methods' draws."] = 0,
 ) -> None:
     """See a camera go bad and a monitor report it; then all forward-only methods, float32 and INT8."""
     from fozo.bench.report.render import write_page
     from fozo.cli.demo_camera import SCRIPT, CameraRun, demo_page, print_scenes, run_camera
-    from fozo.cli.demo_methods import compare_engines, print_methods, run_methods
+    from fozo.cli.demo_methods import print_methods, run_methods
     from fozo.cli.progress import Progress, open_console
     from fozo.data import sample
     from fozo.data.sets import open_images
@@ -36,7 +36,7 @@ def demo(
     print_scenes(camera, console)
     with closing(Progress()) as progress, temporary_folder(out) as folder:
         groups = run_methods(folder, images=images, seed=seed, command=command_line(), show=progress)
-        page = demo_page(camera, groups, compare_engines(groups))
+        page = demo_page(camera, groups)
     write_page(out, page)
     print_methods(groups, console)
-    print(f"Timeline, pictures, curves and conditions: {out}")
+    print(f"Timeline, curves and conditions: {out}")

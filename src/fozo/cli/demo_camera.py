@@ -17,14 +17,12 @@ from fozo.bench.gains import Gain, by_image, signed
 from fozo.bench.measures import BatchRecord, score
 from fozo.bench.report.charts import Series, line_chart
 from fozo.bench.report.figures import domain_spans
-from fozo.bench.report.page import chapters, picture
+from fozo.bench.report.page import chapters
 from fozo.bench.report.render import COLOURS, render
 from fozo.bench.report.tables import full_name
 from fozo.bench.store import Group
-from fozo.cli.folder_page import latest
 from fozo.cli.progress import print_sentence
 from fozo.data import sample
-from fozo.data.images import Pixels
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images
 from fozo.data.streams import Stream
@@ -34,28 +32,14 @@ from fozo.methods.align import Align
 from fozo.methods.noadapt import NoAdapt
 from fozo.monitor import Estimate, Event, Monitor, MonitorReference, Status
 from fozo.monitor.monitor import clock
-from fozo.types import Floats
 
 SCRIPT = ("clean", "fog", "contrast", "motion_blur", "gaussian_noise", "clean")  # what happens to the camera
 SEVERITY = 3
 IMAGES = 256  # of each scene, at most
 BATCH = 16
 LATEST = 64  # images of a running accuracy: as many as of the monitor's estimate
-PICTURES = 3  # images of each scene: the last of its last batches, whether recognised or not
 PLAIN, ALIGN, EXPECTED = list(COLOURS).index("NoAdapt"), list(COLOURS).index("Align"), len(COLOURS)
 HEADINGS = ("plain", "adapted", "expected", "noticed after", "images")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One image, its true class, and what both models predicted."""
-
-    clean: Pixels
-    camera: Pixels
-    read: Pixels  # after Align's equaliser
-    truth: str
-    plain: str
-    adapted: str
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,6 @@ class Step:
     adapted: BatchRecord
     status: Status
     events: tuple[Event, ...]  # what the monitor reported at this batch
-    picture: Picture  # the last image of the batch
 
 
 @dataclass(frozen=True)
@@ -130,10 +113,10 @@ class CameraRun:
         return [(step.images, event) for step in self.steps for event in step.events]
 
     def running_accuracy(self, model: str) -> list[float]:
-        """Accuracy of ``plain`` or ``adapted`` over the latest images, after each batch, in percent."""
+        """Accuracy of ``plain`` or ``adapted`` over the latest batches, after each batch, in percent."""
         records: list[BatchRecord] = [getattr(step, model) for step in self.steps]
-        windows = [records[window] for window in latest([record.images for record in records], LATEST)]
-        return [100 * sum(r.correct for r in part) / sum(r.images for r in part) for part in windows]
+        parts = [records[max(0, end - LATEST // BATCH) : end] for end in range(1, len(records) + 1)]
+        return [100 * sum(r.correct for r in part) / sum(r.images for r in part) for part in parts]
 
     @property
     def gain(self) -> Gain:
@@ -174,30 +157,20 @@ def run_camera(images: int, seed: int) -> Iterator[Step]:
     chosen = open_images(sample.IMAGES).take(min(images, IMAGES))
     stream = Stream(chosen, engine.spec, Continual(kinds=SCRIPT, severity=SEVERITY), batch_size=BATCH, seed=seed)
 
-    def pixels(image: Floats) -> Pixels:
-        levels = 255 * np.clip(monitor.quality.pixels(image[None])[0], 0, 1) + 0.5
-        return np.asarray(levels.astype(np.uint8).transpose(1, 2, 0))
-
     seen = 0
     for batch in stream.batches():
         ours, theirs = adapter(batch.images), plain(batch.images)
         seen += len(batch.labels)
-        camera = pixels(batch.images[-1])
-        read = camera if adapter.last_input is None else pixels(adapter.last_input)
-        names = [chosen.classes[int(index)] for index in (batch.labels[-1], theirs[-1].argmax(), ours[-1].argmax())]
-        original = chosen.read(int(batch.samples[-1]))[..., :1]
         # A demo has no time of day.
         reported = tuple(replace(event, text=event.text.replace(f" ({clock(0.0)})", "")) for event in events)
         events.clear()
         scored = partial(score, labels=batch.labels, index=batch.index, domain=batch.domain, samples=batch.samples)
-        picture = Picture(original, camera, read, *names)
-        yield Step(seen, scored(theirs), scored(ours), monitor.status, reported, picture)
+        yield Step(seen, scored(theirs), scored(ours), monitor.status, reported)
 
 
 def print_scenes(camera: CameraRun, console: Console) -> None:
-    table = Table(title=f"Scene by scene, accuracy (%), corruptions of severity {SEVERITY}", title_justify="left")
-    if not console.is_terminal:
-        table.box = None
+    title = f"Scene by scene, accuracy (%), corruptions of severity {SEVERITY}"
+    table = Table(title=title, title_justify="left", box=None)
     table.add_column("scene", no_wrap=True)
     for column in HEADINGS:
         table.add_column(column, justify="right", no_wrap=True)
@@ -207,7 +180,7 @@ def print_scenes(camera: CameraRun, console: Console) -> None:
     print_sentence(console, camera.summary)
 
 
-def demo_page(camera: CameraRun, groups: Mapping[str, Group], quantised: str) -> str:
+def demo_page(camera: CameraRun, groups: Mapping[str, Group]) -> str:
     return render(
         "demo.html",
         title="fozo: a camera goes bad",
@@ -215,10 +188,7 @@ def demo_page(camera: CameraRun, groups: Mapping[str, Group], quantised: str) ->
         timeline=_timeline(camera),
         headings=HEADINGS,
         severity=SEVERITY,
-        picture=picture,
-        pictures=PICTURES,
         chapters=chapters(groups),
-        quantised=quantised,
     )
 
 

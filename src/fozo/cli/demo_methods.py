@@ -16,7 +16,7 @@ from fozo.bench.recipes.comparison import METHODS as RIVALS
 from fozo.bench.report.figures import conclusions
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
-from fozo.bench.store import Group, Run, Store
+from fozo.bench.store import Group, Store
 from fozo.cli.progress import print_sentence
 from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
@@ -31,7 +31,6 @@ STREAM = StreamPlan(
     data="clean", kinds=("clean", "gaussian_noise", "motion_blur", "brightness", "fog", "contrast"), severity=3
 )
 """Corruptions that NumPy and Pillow can do alone. Unadapted, they cost from little to a lot, but not all."""
-WIDE = 105  # characters of a line that has room for the costs
 
 
 def recipe(images: int) -> Recipe:
@@ -66,41 +65,24 @@ def run_methods(folder: Path, *, images: int, seed: int = 0, command: str = "", 
     return groups
 
 
-def speed(run: Run) -> float:
-    return run.measures.images / max(run.conditions.seconds, 1e-9)
-
-
-def compare_engines(groups: Mapping[str, Group]) -> str:
-    float32, int8 = (group.first(BASE) for group in groups.values())
-    return (
-        f"Without adaptation INT8 is {int8.measures.average - float32.measures.average:+.1f} points from float32 and "
-        f"{speed(int8) / speed(float32):.2f}x as fast on this processor."
-    )
-
-
-def methods_table(groups: Mapping[str, Group], *, wide: bool) -> Table:
-    """Both engines' rows as one aligned table; a ``wide`` one has the costs."""
+def methods_table(groups: Mapping[str, Group]) -> Table:
+    """Both engines' rows as one aligned table; the page has their times and memory."""
     domains = list(next(iter(groups.values())).runs[0].measures.domains)
     table = Table(title="Top-1 accuracy (%) on one continual stream", title_justify="left", box=None)
     table.add_column("engine", no_wrap=True)
     table.add_column("method", no_wrap=True)
     headings = [domain.partition("/")[0].rpartition("_")[2] for domain in domains]
-    for column in (*headings, "mean", *(("passes", "images/s", "MiB") if wide else ())):
+    for column in (*headings, "mean", "passes"):
         table.add_column(column, justify="right", no_wrap=True)
     for engine, group in groups.items():
         for run in group.runs:
             found = run.measures
             cells = [f"{value:.1f}" for value in (*(found.domains[domain] for domain in domains), found.average)]
-            costs = [found.passes_per_image, round(speed(run)), round(run.conditions.memory / 2**20)]
-            table.add_row(engine, run.experiment.label, *cells, *(map(str, costs) if wide else ()))
+            table.add_row(engine, run.experiment.label, *cells, str(found.passes_per_image))
     return table
 
 
 def print_methods(groups: Mapping[str, Group], console: Console) -> None:
-    wide = console.width >= WIDE
-    console.print(methods_table(groups, wide=wide))
-    if wide:
-        console.print("MiB: peak of the whole process so far, with what the rows before have loaded.", highlight=False)
+    console.print(methods_table(groups))
     for engine, group in groups.items():
         print_sentence(console, f"{engine}: {conclusions(group, over_base(group))[AVERAGE]}")
-    print_sentence(console, compare_engines(groups))

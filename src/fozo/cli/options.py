@@ -30,6 +30,7 @@ LOADING: dict[str, tuple[type, str]] = {
     "image_size": (int, "Run the model at another size."),
     "mean": (str, "Of the pixels, where unknown: 0.5, or 0.485,0.456,0.406."),
     "std": (str, "Standard deviation of the pixels, likewise."),
+    "channels": (str, "Order of colours that a black box reads: rgb, or bgr."),
     "labels": (Path, "Text file with the name of a class in each line, in the order of the model's outputs."),
     "device": (str, "cpu, cuda, ..."),
     "threads": (int, "Processors to work on; all by default."),

@@ -13,13 +13,9 @@ from fozo.errors import FozoError
 
 def serve(
     load: LoadOptions,
-    model: Annotated[
-        str | None, typer.Argument(help="As for other commands; or give --config.", show_default=False)
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help="As elsewhere; or give --config.", show_default=False)] = None,
     stats: Annotated[Path | None, STATISTICS] = None,
-    reference: Annotated[
-        Path | None, "What fozo calibrate --monitor wrote: reports drift and expected accuracy."
-    ] = None,
+    reference: Annotated[Path | None, "What fozo calibrate --monitor wrote: reports drift, expected accuracy."] = None,
     name: Annotated[str | None, "What clients call the model; by default its file's name."] = None,
     config: Annotated[Path | None, "TOML file with models and settings: docs/serving.md."] = None,
     state: Annotated[Path | None, "Folder to keep cameras in."] = None,
@@ -33,6 +29,7 @@ def serve(
     option: Annotated[list[str] | None, "Of the method: NAME=VALUE; may be given often."] = None,
     guard: Guard = False,
     thumbnails: Annotated[bool, "Show the latest frames on the page: they may show people."] = False,
+    access_log: Annotated[bool, "Log each request: time, client, path, status."] = False,
     token_file: Annotated[Path | None, "File with the token that clients have to show."] = None,
     allowed_host: Annotated[list[str] | None, "Name that clients use for the server; may be given often."] = None,
     ssl_certfile: Annotated[Path | None, "TLS certificate."] = None,
@@ -48,20 +45,12 @@ def serve(
     if (model is None) == (config is None):
         raise FozoError("give a model, or a file of settings as --config, and not both")
     of_server: dict[str, object] = {
-        "state": _text(state),
-        "certificate": _text(ssl_certfile),
-        "key": _text(ssl_keyfile),
-        "host": host,
-        "port": port,
-        "workers": workers,
-        "save_every": save_every,
-        "idle": idle,
-        "anonymous": anonymous,
-        "thumbnails": thumbnails or None,
-        "allowed_hosts": tuple(allowed_host) if allowed_host else None,
+        "state": _text(state), "certificate": _text(ssl_certfile), "key": _text(ssl_keyfile), "host": host,
+        "port": port, "workers": workers, "save_every": save_every, "idle": idle, "anonymous": anonymous,
+        "thumbnails": thumbnails or None, "access_log": access_log or None, "allowed_hosts": tuple(allowed_host or ()),
         "token": None if token_file is None else read_token(str(token_file)),
-    }
-    given: dict[str, Any] = {key: value for key, value in of_server.items() if value is not None}
+    }  # fmt: skip
+    given: dict[str, Any] = {key: value for key, value in of_server.items() if value not in (None, ())}
     if config is not None:
         of_model = {"stats": stats, "reference": reference, "name": name, "method": method, "option": option or None}
         for key, value in {**of_model, "guard": guard or None, **vars(load)}.items():

@@ -1,9 +1,11 @@
 """What FOZO minimises without labels (Eq. 13-15): the distance of feature statistics from the source's, and entropy."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import entr, softmax
 
 from fozo.core.moments import Moments
 from fozo.errors import FozoError
@@ -29,20 +31,26 @@ class Objective:
     weight: float = 0.4  # lambda in the paper
     distance: str = "squares"
     """``squares``: sum of squared differences over all layers, times B/64 (authors' program).
-    ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13)."""
+    ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13).
+    ``spread`` (ours): mean squared difference in units of the clean standard deviation; instead of L_ent, its average
+    over images plus the KL divergence of their average prediction from uniform: certain, but not all of one class."""
     level_batches: bool = False
     """The published loss is a sum over the batch, so a short batch looks like an easy one and the next full one
     like a new domain. ``True`` counts every batch as if it had 64 images."""
 
     def __post_init__(self) -> None:
-        if self.distance not in ("squares", "norms"):
-            raise FozoError(f"distance must be 'squares' or 'norms', not {self.distance!r}")
+        if self.distance not in ("squares", "norms", "spread"):
+            raise FozoError(f"distance must be 'squares', 'norms' or 'spread', not {self.distance!r}")
         if self.weight < 0:
             raise FozoError(f"weight must not be negative, not {self.weight}")
 
     def __call__(self, source: Moments, features: Moments, logits: npt.ArrayLike) -> float:
         """Loss of a batch from its feature moments ``[L, d]`` and its logits ``[B, classes]``."""
         entropy = entropies(logits)
+        if self.distance == "spread":
+            average = softmax(np.asarray(logits, dtype=np.float64), axis=-1).mean(axis=0)
+            aligned = self.weight * self.misalignment(source, features) if self.weight else 0.0
+            return float(entropy.mean() + math.log(len(average)) - entr(average).sum() + aligned)
         batch = PUBLISHED_BATCH if self.level_batches else len(entropy)
         total_entropy = entropy.mean() * batch if self.level_batches else entropy.sum()
         scale = batch / PUBLISHED_BATCH if self.distance == "squares" else 1.0
@@ -55,6 +63,9 @@ class Objective:
             differences.append(features.std - source.std)
         if self.distance == "squares":
             return float(sum((difference**2).sum() for difference in differences))
+        if self.distance == "spread":
+            scale = np.maximum(source.std, max(1e-3 * source.std.mean(), 1e-9))
+            return float(sum(np.square(difference / scale).mean() for difference in differences))
         half = len(source.mean) // 2
         return float(
             sum(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fozo.errors import FozoError
 
@@ -42,6 +42,12 @@ class Schedule:
             raise FozoError(f"threshold must exceed 1, not {self.threshold}")
         if not 0 <= self.rate_min <= self.rate_max:
             raise FozoError(f"need 0 <= rate_min <= rate_max, not {self.rate_min} and {self.rate_max}")
+
+    def scaled(self, unit: float) -> Schedule:
+        """The same schedule where perturbations and rates count in ``unit``."""
+        jump = None if self.rate_at_jump is None else unit * self.rate_at_jump
+        names = ("epsilon", "epsilon_min", "rate", "rate_step", "rate_min", "rate_max")
+        return replace(self, rate_at_jump=jump, **{name: unit * getattr(self, name) for name in names})
 
     def start(self) -> Pace:
         return Pace(epsilon=self.epsilon, rate=self.rate, average=None, jumped=False)

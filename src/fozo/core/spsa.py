@@ -10,8 +10,9 @@ As for CMA-ES, ``ask()`` gives the same points ``[K, *point.shape]`` until ``tel
 losses that are not finite change nothing. ``state()`` and ``load_state()`` hold everything that changes.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from fozo.core.noise import Noise
 from fozo.core.schedule import Pace, Schedule
 from fozo.errors import FozoError
 from fozo.types import Array, State
+
+ROUNDING = 1e-6  # projected gradients that are smaller are rounding, and are not scaled up to steps
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,21 @@ class SPSA:
     """n-SPSA: a point, the pace of its schedule, and the number of steps taken."""
 
     def __init__(
-        self, start: npt.ArrayLike, schedule: Schedule, noise: Noise, *, samples: int = 1, watch: str = "best"
-    ) -> None:
-        """Start at ``start``; ``samples`` is n; ``watch`` is what the schedule sees: the best or mean loss."""
+        self, start: npt.ArrayLike, schedule: Schedule, noise: Noise, *, samples: int = 1, watch: str = "best",
+        radius: float | None = None,
+    ) -> None:  # fmt: skip
+        """Start at ``start``; ``samples`` is n; ``watch`` is what the schedule sees: the best or mean loss.
+
+        With a ``radius``, projected gradients count in units of their running RMS, those of a step add up (from n << d
+        directions, n times as much of it is known as from one), and x stays within ``radius`` (RMS) of ``start``.
+        """
         if samples < 1:
             raise FozoError(f"n-SPSA needs at least one sample, not {samples}")
         if watch not in ("best", "mean"):
             raise FozoError(f"watch must be 'best' or 'mean', not {watch!r}")
-        self.schedule, self.noise, self.samples, self.watch = schedule, noise, samples, watch
+        self.schedule, self.noise, self.samples, self.watch, self.radius = schedule, noise, samples, watch, radius
+        self.start: Array = np.array(start, dtype=np.float64)
+        self.power = 0.0  # running mean square of the projected gradients
         self.point: Array = np.array(start, dtype=np.float64)
         self.pace: Pace = schedule.start()
         self.index = 0
@@ -75,29 +85,43 @@ class SPSA:
         gradients = (values[0::2] - values[1::2]) / (2 * self.pace.epsilon)
         watched = float(values.min() if self.watch == "best" else values.mean())
         rate = self.schedule.next(self.pace, watched).rate
-        self.follow(Step(self.index, tuple(gradients.tolist()), self.pace.epsilon, rate, watched))
+        step = Step(self.index, tuple(gradients.tolist()), self.pace.epsilon, rate, watched)
+        self.follow(step if self.radius is None else self._in_units(step, self.radius))
+
+    def _in_units(self, step: Step, radius: float) -> Step:
+        """The same step at a rate that counts gradients in units of their RMS and ends within the radius."""
+        step = replace(step, rate=step.rate * self.samples / max(math.sqrt(self._power(step)), ROUNDING))
+        away, move = self.point - self.start, advance(self.point, step, self.noise) - self.point
+        # The largest part t of the move with |away + t move| <= radius: the upper root of a quadratic.
+        square, half, left = np.vdot(move, move), np.vdot(move, away), radius**2 * away.size - np.vdot(away, away)
+        part = (math.sqrt(max(half**2 + square * left, 0.0)) - half) / max(square, 1e-300)
+        return replace(step, rate=step.rate * float(np.clip(part, 0.0, 1.0)))
+
+    def _power(self, step: Step) -> float:
+        new = float(np.square(step.gradients).mean())
+        return 0.9 * self.power + 0.1 * new if self.power else new
 
     def follow(self, step: Step) -> Array:
         """Take a step that was estimated now, or that a journal recorded; return the new point."""
-        self.pace, self.last = self.schedule.next(self.pace, step.loss), step
+        self.pace, self.last, self.power = self.schedule.next(self.pace, step.loss), step, self._power(step)
         self.point = advance(self.point, step, self.noise)
         self.index += 1
         return self.point
 
     def state(self) -> State:
         pace = self.pace
-        numbers = np.array([self.index, pace.epsilon, pace.rate, pace.jumped], dtype=np.float64)
+        numbers = np.array([self.index, pace.epsilon, pace.rate, pace.jumped, self.power], dtype=np.float64)
         average = np.array([] if pace.average is None else [pace.average], dtype=np.float64)
         return {"point": self.point.copy(), "pace": numbers, "average": average}
 
     def load_state(self, state: State) -> None:
-        point, pace = as_floats(state, "point", self.point.shape), as_floats(state, "pace", (4,))
-        index, epsilon, rate, jumped = pace.tolist()
+        point, pace = as_floats(state, "point", self.point.shape), as_floats(state, "pace", (5,))
+        index, epsilon, rate, jumped, power = pace.tolist()
         if not (epsilon > 0 and index >= 0 and index == int(index)):
             raise FozoError(f"the state is of step {index} with epsilon {epsilon}, which no run has; save it again")
         seen = (1,) if "average" in state and state["average"].size else (0,)
         average = as_floats(state, "average", seen).tolist()
-        self.point = point
+        self.point, self.power = point, power
         self.pace = Pace(epsilon, rate, average[0] if average else None, bool(jumped))
         self.index, self.last = int(index), None
 

@@ -16,7 +16,7 @@ import numpy as np
 from fozo.core.content import ContentBasis, ContentMoments, ContentRegression
 from fozo.core.descriptor import half_octaves
 from fozo.core.moments import Moments
-from fozo.core.normalisation import InputRange, name_of
+from fozo.core.normalisation import InputRange, Normalisation, name_of
 from fozo.errors import FozoError
 from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
 from fozo.types import Array, Spec
@@ -111,6 +111,10 @@ class SourceStatistics:
             parts[name] = replace(mixed, mean=expected + believed * (few.mean - expected))
         inputs = None if self.inputs is None or own.inputs is None else self.inputs.merge(own.inputs)
         return replace(self, content=replace(self.content, mean=own.content.mean), inputs=inputs, **parts)
+
+    def normalisation(self, spec: Spec) -> Normalisation | None:
+        """What a model's images are normalised with: by its own word, or as seen on the clean ones."""
+        return spec.normalisation or (None if self.inputs is None else self.inputs.inferred())
 
     def __repr__(self) -> str:
         normalisation = None if self.inputs is None else self.inputs.inferred()

@@ -75,7 +75,6 @@ def corrupt_tree(
     severities: Sequence[int] = (5,),
     size: int = 224,
     seed: int = 0,
-    crops: bool = True,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
@@ -87,7 +86,6 @@ def corrupt_tree(
     Args:
         out: folder for the result, made if needed. More kinds and severities may be added to it later, but
             not with another size or seed.
-        crops: as in :func:`~fozo.data.sets.open_images`.
         workers: processes; by default one for each processor that this one may use.
         progress: called with the number of images done and their total.
     """
@@ -104,8 +102,7 @@ def corrupt_tree(
         raise FozoError(f"the number of workers is {workers}; give 1 or more")
     if out.resolve().is_relative_to(images.resolve()):
         raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another folder")
-    found = find_images(images)
-    found = with_size(found) if crops else found
+    found = with_size(find_images(images))
     domains = tuple(dict.fromkeys(Domain(kind, severity) for kind in kinds for severity in severities))
     record = _open_record(out, domains, Corrupting(found, size, seed))
     # A source goes to a worker for each image, so it has that image alone.

@@ -20,7 +20,7 @@ Pixels of another size than the model's are resized and cropped as streams do it
 for tensors, on their device, and NumPy for all else.
 
 Clean images (:func:`batches`), given to calibration: a ``DataLoader``, a ``Dataset`` or any other iterable of batches
-or of single images, an array of all, an :class:`~fozo.data.sets.base.ImageSet`, a folder, a tar.
+or of single images, an array of all, an :class:`~fozo.data.sets.base.ImageSet`, a folder.
 """
 
 from __future__ import annotations

@@ -89,18 +89,30 @@ class Corrupting:
     """Clean images, corrupted as they are read: first cropped to the model's size, as ImageNet-C was.
 
     The noise depends on (image name, kind, severity, seed) and nothing else. ``fozo corrupt`` writes the same pixels,
-    in colour and as JPEG.
+    in colour and as JPEG. ``folder`` keeps the pixels, for a benchmark whose rows all see the same images: a file has
+    the bytes of one image, and one of another length is made again. It is for one set of images at one size.
     """
 
     images: ImageSet
     size: Size
     seed: int = 0
     channels: int = 3
+    folder: Path | None = None
     domains: ClassVar = (CLEAN, *(Domain(kind, level) for kind in (*KINDS, *EXTRA_KINDS) for level in range(1, 6)))
 
     def load(self, domain: Domain, index: int) -> Pixels:
-        clean = prepare(self.images, self.images.read(index), self.size, self.channels)
-        return clean if domain == CLEAN else self.corrupt(clean, domain, index)
+        kept = None if self.folder is None else self.folder / domain.name / str(index)
+        if kept is not None and kept.is_file():
+            shape, found = (*sides(self.size), self.channels), kept.read_bytes()
+            if len(found) == prod(shape):
+                return np.frombuffer(found, np.uint8).reshape(shape)
+        pixels = prepare(self.images, self.images.read(index), self.size, self.channels)
+        pixels = pixels if domain == CLEAN else self.corrupt(pixels, domain, index)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(kept) as file:
+                file.write(pixels.tobytes())
+        return pixels
 
     def corrupt(self, clean: Pixels, domain: Domain, index: int) -> Pixels:
         name = corrupted_name(self.images.samples[index].path)
@@ -113,29 +125,6 @@ class Corrupting:
             return {"preparation": preparation, "corruption": "none"}
         frost = {"frost": frost_source()} if "frost" in kinds else {}
         return {"preparation": preparation, "corruption": "on the fly", "corruption_seed": self.seed, **frost}
-
-
-@dataclass(frozen=True)
-class CachedCorrupting(Corrupting):
-    """The same, with the pixels cached in a folder: for a benchmark, whose rows all see the same images.
-
-    A file is the bytes of one image and nothing else; one of another length is made again. The folder is for one set
-    of images at one size.
-    """
-
-    folder: Path = Path()
-
-    def load(self, domain: Domain, index: int) -> Pixels:
-        shape = (*sides(self.size), self.channels)
-        path = self.folder / domain.name / str(index)
-        found = path.read_bytes() if path.is_file() else b""
-        if len(found) == prod(shape):
-            return np.frombuffer(found, np.uint8).reshape(shape)
-        pixels = super().load(domain, index)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(pixels.tobytes())
-        return pixels
 
 
 def corrupted_name(path: str) -> str:

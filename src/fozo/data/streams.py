@@ -27,6 +27,8 @@ from fozo.io import unreadable
 from fozo.io.system import usable_cpus
 from fozo.types import Spec
 
+AHEAD = 2  # batches kept ready or in the making while the model works
+
 
 @dataclass(frozen=True)
 class LabelledBatch:
@@ -68,7 +70,6 @@ class Stream:
         batch_size: images in a batch; the last one of a segment may have fewer.
         seed: decides the order of the images.
         workers: threads that decode; by default as many as the processors that this process may use.
-        ahead: batches kept ready or in the making while the model works.
         leave_out: called with the reason for each image that cannot be read, which its batch, then smaller or even
             empty, goes without; by default such an image is an error.
     """
@@ -82,7 +83,6 @@ class Stream:
         batch_size: int = 64,
         seed: int = 0,
         workers: int | None = None,
-        ahead: int = 2,
         leave_out: Callable[[FozoError], None] | None = None,
     ) -> None:
         if isinstance(scenario, str):
@@ -90,7 +90,7 @@ class Stream:
                 raise FozoError(f"there is no scenario {scenario!r}; choose from {', '.join(SCENARIOS)}")
             scenario = SCENARIOS[scenario]()
         workers = usable_cpus() if workers is None else workers
-        for name, value in (("batch_size", batch_size), ("workers", workers), ("ahead", ahead)):
+        for name, value in (("batch_size", batch_size), ("workers", workers)):
             if value < 1:
                 raise FozoError(f"{name} is {value}; give a whole number from 1 up")
         check_seed(seed)
@@ -102,7 +102,7 @@ class Stream:
         if isinstance(source, (StoredImages, Corrupting)):
             source = replace(source, images=match_classes(source.images, spec))
         self.source, self.spec, self.scenario = source, spec, scenario
-        self.batch_size, self.seed, self.workers, self.ahead = batch_size, seed, workers, ahead
+        self.batch_size, self.seed, self.workers = batch_size, seed, workers
         self.leave_out = leave_out
         self._table = normalisation_table(spec)
         self.segments = scenario.segments()
@@ -188,7 +188,7 @@ class Stream:
         plans = self._plans(start)
         try:
             while True:
-                while len(pending) <= self.ahead and (plan := next(plans, None)) is not None:
+                while len(pending) <= AHEAD and (plan := next(plans, None)) is not None:
                     batch, places = plan
                     jobs = [pool.submit(self._fill, batch.images, slot, *place) for slot, place in enumerate(places)]
                     pending.append((batch, jobs))

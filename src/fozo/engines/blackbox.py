@@ -152,7 +152,7 @@ def black_box(
     *,
     name: str | None = None,
     image_size: int | tuple[int, int] | None = None,
-    channels: int = 3,
+    channels: int | str = 3,
     mean: tuple[float, ...] | float | None = None,
     std: tuple[float, ...] | float | None = None,
     labels: Sequence[str] | None = None,
@@ -167,7 +167,8 @@ def black_box(
         name: identifies a function's states and statistics: give another one when the model behind it changes. Modules
             and files are identified by their weights.
         image_size: one number or (height, width), where the model has none; by default that of the first batch.
-        channels: of an image; a file states them itself.
+        channels: how many an image has; a file states them itself. ``"bgr"`` is for a model that reads blue first:
+            images are RGB in fozo, and are reversed before the model gets them.
         mean: per-channel mean that pixels in [0, 1] are normalised with before they come here; 0 where they are not.
         std: the same; 1 where they are not.
         labels: names of the classes, in the order of the logits.
@@ -176,6 +177,9 @@ def black_box(
     """
     if takes not in (None, "torch", "numpy"):
         raise FozoError(f"takes must be 'torch' or 'numpy', not {takes!r}")
+    if channels not in (*range(1, 65), "bgr", "rgb"):
+        raise FozoError(f"channels is {channels!r}; give a number of them, 'rgb' or 'bgr'")
+    reverse, channels = channels == "bgr", channels if isinstance(channels, int) else 3
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
@@ -205,6 +209,8 @@ def black_box(
         raise FozoError(
             f"{type(model).__name__} cannot be called; give a function, a torch module or an .onnx file of any program"
         )
+    if reverse:
+        model = _reversed(model)
     mean, std = (per_channel(value, channels) for value in (mean, std))
     names = None if labels is None else tuple(labels)
     classes, size = classes or len(names or ()), size or (0, 0)
@@ -244,6 +250,11 @@ def _module_fingerprint(model: torch.nn.Module) -> str:
         digest.update(key.encode())
         add(value)
     return "torch-" + digest.hexdigest()
+
+
+def _reversed(model: CallableModel) -> CallableModel:
+    """Call a model with the channels of images the other way round."""
+    return lambda images: model(images[:, [2, 1, 0]])
 
 
 def _on_its_device(model: torch.nn.Module, device: str, dtype: torch.dtype | None) -> CallableModel:

@@ -42,6 +42,8 @@ class LoadOptions:
     """Per-channel mean of the training pixels, where the model does not state it."""
     std: tuple[float, ...] | float | None = None
     """Per-channel standard deviation, likewise."""
+    channels: str | None = None
+    """``"bgr"`` for a black box that reads blue first, as many detectors do; ``"rgb"`` by default."""
     labels: Sequence[str] | None = None
     """Names of the classes in the order of the outputs, where the model has none, or others."""
     classes: Sequence[int] | None = None
@@ -131,7 +133,8 @@ def _load_black_box(model: CallableModel | str | os.PathLike[str], options: Load
             f"runtime={options.runtime!r} cannot run a black box; ONNX files of other programs run on onnxruntime"
         )
     same = ("image_size", "mean", "std", "labels", "threads")
-    return black_box(model, name=options.architecture, **{name: getattr(options, name) for name in same})
+    kwargs = {name: getattr(options, name) for name in same}
+    return black_box(model, name=options.architecture, channels=options.channels or 3, **kwargs)
 
 
 def _from_timm(name: str) -> torch.nn.Module:
@@ -181,7 +184,7 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {options.runtime!r}")
     engine: GraphEngine = known[options.runtime](path, threads=options.threads, chunk=options.chunk)
     # After opening: a file of another program has been refused above, and takes image_size.
-    fixed = ("architecture", "heads", "image_size", "device", "dtype", "scales")
+    fixed = ("architecture", "heads", "image_size", "channels", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
     mean, std = (per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
     return engine.adjust(mean, std, options.labels, options.classes)
@@ -209,6 +212,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         convert = None if isinstance(model, torch.jit.ScriptModule) else converter(model)
         if convert is None:
             return _load_black_box(model, options)
+        options.refuse(("channels",), "a ViT reads RGB")
         _refuse_quantised(model)
         vit, hints = convert(model, hints)
     widths = widths_from_name(options.architecture or "")

@@ -7,15 +7,7 @@ against a dataclass. Whatever a file holds, its reader gives a valid object or a
 ``python -m tests.fuzz`` tries that.
 """
 
-from fozo.io.arrays import (
-    ArraySpec,
-    load_arrays,
-    load_statistics,
-    open_npz,
-    read_array_spec,
-    refuse_damage,
-    save_arrays,
-)
+from fozo.io.arrays import ArraySpec, load_arrays, load_statistics, open_npz, refuse_damage, save_arrays
 from fozo.io.files import (
     atomic_write,
     check_output,
@@ -35,6 +27,6 @@ from fozo.io.validate import as_dataclass
 __all__ = [
     "MAX_LINE", "ArraySpec", "Log", "as_dataclass", "atomic_write", "check_output", "decode", "disk_errors",
     "encode", "load_arrays", "load_statistics", "locked", "open_npz", "open_output", "open_regular",
-    "parse_json", "read_array_spec", "read_bytes", "read_json", "read_log", "read_text", "read_toml",
+    "parse_json", "read_bytes", "read_json", "read_log", "read_text", "read_toml",
     "refuse_damage", "remove_temporary_files", "save_arrays", "temporary_folder", "unreadable", "write_json",
 ]  # fmt: skip

@@ -33,7 +33,6 @@ class ArraySpec(NamedTuple):
 
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
-    fortran: bool
     bytes: int  # how much memory the array takes
 
 
@@ -124,7 +123,7 @@ def open_npz(
         specs = {}
         for name, info in members.items():
             with archive.open(info) as stream:
-                spec = specs[name] = read_array_spec(stream, kinds)
+                spec = specs[name] = _read_spec(stream, kinds)
                 if stream.tell() + spec.bytes != info.file_size:
                     raise ValueError(f"{name} is not as long as its header says")
 
@@ -137,14 +136,14 @@ def open_npz(
         yield specs, read
 
 
-def read_array_spec(stream: IO[bytes], kinds: str = KINDS) -> ArraySpec:
+def _read_spec(stream: IO[bytes], kinds: str = KINDS) -> ArraySpec:
     """Read the header of an ``.npy`` stream, which then stands at the first number; raises nearly anything."""
     if np.lib.format.read_magic(stream) != (1, 0):  # other versions have headers of up to 4 GB
         raise ValueError("its header is of an unknown version")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     # A text's length is in its type; class names have at most a thousand letters.
     if dtype.kind not in kinds or not dtype.isnative or dtype.itemsize > (4096 if dtype.kind == "U" else 8):
         raise ValueError(f"it holds {dtype}")
     if not all(type(side) is int and side >= 0 for side in shape) or len(shape) > 8:
         raise ValueError(f"its shape is {shape}")
-    return ArraySpec(dtype, shape, fortran, math.prod(shape) * dtype.itemsize)
+    return ArraySpec(dtype, shape, math.prod(shape) * dtype.itemsize)

@@ -51,7 +51,7 @@ def _refuse_special(mode: int, doing: str, path: object) -> None:
 class Bounded(io.FileIO):
     """A file for parsers of containers: a single read longer than ``MAX_READ`` is an error.
 
-    Zip and tar headers say how long the next header is. A parser that believed a forged length would allocate it.
+    A zip's headers say how long the next header is. A parser that believed a forged length would allocate it.
     """
 
     def read(self, size: int | None = -1, /) -> bytes:

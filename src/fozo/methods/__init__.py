@@ -14,6 +14,7 @@ from fozo.methods import (  # noqa: F401 - which registers them
     noadapt,
     pea,
     sar,
+    static,
     t3a,
     tent,
     zoa,

@@ -180,18 +180,18 @@ class Method(Stateful[C]):
                 if self.journal is not None and not self._frozen:
                     self.journal.append(index, self.record())
                     self._recorded, self._entries = self.variables(), index + 1
+                self.show(batch, logits)
                 if isinstance(logits, Answer):
                     return cast("Images", logits.value)  # of a black box: the methods for those say Any
-                if self._observed is not None:
-                    self.show(batch, logits)
                 return to_type_of(given, logits)
             except BaseException:
                 undo()
                 raise
 
-    def show(self, batch: Batch, logits: Floats) -> None:
+    def show(self, batch: Batch, found: Floats | Answer) -> None:
         """Show a predicted batch to the observer."""
         if self._observed is not None:
+            logits = np.zeros((len(batch), 0), np.float32) if isinstance(found, Answer) else found
             self._observed.observe(Observation(batch, logits, self.descriptors, self.last_input))
 
     def checkpoints(self) -> list[Callable[[], None]]:

@@ -1,9 +1,9 @@
 """Equalise: what fozo does for a black-box model, on the images alone.
 
 The half of :mod:`Align <fozo.methods.align>` that needs no model: every image is described by its bands of spatial
-frequency, earlier images of the same domain are found, and where that domain is weaker in a band than clean images are,
-:mod:`~fozo.methods.align.equaliser` amplifies it before the model sees it. Images of domains that look clean are passed
-on nearly unchanged.
+frequency, earlier images of the same domain are found, and what that domain lacks of clean images (contrast, light,
+detail) or has too much (noise) :mod:`~fozo.methods.align.equaliser` restores before the model sees it. Images of
+domains that look clean are passed on unchanged.
 
 The model is called once a batch, on all of it, whatever it returns. Nothing is learnt from its answers: a detector's
 boxes are as good as logits.
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.align.equaliser import Equaliser
+from fozo.methods.align.equaliser import PROFILES, Equaliser
 from fozo.methods.align.memory import RetrievalConfig, Rows
 from fozo.methods.base import Method
+from fozo.methods.common.options import one_of
 from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
 from fozo.types import Answer, Batch, Floats
@@ -33,10 +34,13 @@ class EqualiseConfig:
     """Everything about Equalise that can be chosen."""
 
     strength: float = 0.7
-    """Part of the way that weak bands of the image's spatial frequencies are amplified to their clean energy."""
+    """Part of the way that bands of spatial frequency are moved to their clean energy, 0 being none of it."""
+    profile: str = "detector"
+    """``"detector"`` restores local contrast too, ``"tokens"`` is what Align does before a ViT."""
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
 
     def __post_init__(self) -> None:
+        one_of("equalise", PROFILES, profile=self.profile)
         if not 0 <= self.strength <= 1:
             raise FozoError(f"equalise: strength is {self.strength}; give a part from 0 (none) to 1 (all the way)")
 
@@ -64,7 +68,8 @@ class Equalise(Wrapper[EqualiseConfig]):
 
     def prepare(self) -> None:
         super().prepare()
-        self.equaliser = Equaliser(self.source, self.engine, self.config.strength, self.config.retrieval)
+        config = self.config
+        self.equaliser = Equaliser(self.source, self.engine, config.strength, config.retrieval, config.profile)
         spectra = self.equaliser.spectra
         self.parameters += spectra.channels * spectra.bands  # a gain for each band of each channel
 
@@ -79,10 +84,10 @@ class Equalise(Wrapper[EqualiseConfig]):
             domains = self.equaliser.domains(descriptors[sound], self.memory)
             own = domains.same_domain()
             retrieved = self.memory.retrieve(own)
-            samples, gains = float(retrieved.samples.mean()), self.equaliser.log_gains(own, retrieved)
-            if gains.any():
+            samples, plan = float(retrieved.samples.mean()), self.equaliser.plan(own, retrieved)
+            if plan:
                 images = np.array(batch.images)
-                images[sound] = self._in_range(self.equaliser.equalise(coefficients[sound], gains))
+                images[sound] = self._in_range(self.equaliser.restore(batch.images[sound], coefficients[sound], plan))
                 batch, last = batch.with_images(images), images[-1]
             none = np.zeros((int(sound.sum()), 0), dtype=np.float32)
             self.memory.add(Rows.pack(domains, none[:, None], none))
@@ -96,12 +101,10 @@ class Equalise(Wrapper[EqualiseConfig]):
 
     def _in_range(self, images: Floats) -> Floats:
         """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
-        inputs = self.source.inputs
-        normalisation = self.engine.spec.normalisation or (None if inputs is None else inputs.inferred())
-        if normalisation is None:
+        if self.equaliser.normalisation is None:
             return images
-        mean, std = (np.asarray(value, dtype=images.dtype)[:, None, None] for value in normalisation)
-        return np.clip(images, (0 - mean) / std, (1 - mean) / std)
+        mean, std = self.equaliser.normalisation
+        return np.clip(images, -mean / std, (1 - mean) / std)
 
     def checkpoint(self) -> Callable[[], None]:
         return partial(setattr, self, "memory", copy.copy(self.memory))

@@ -11,8 +11,9 @@ views of each image. What it does that summaries of the paper do not say, and ``
 jumps is started again (``gamma``; with the published constants the second batch always counts as a jump), and after a
 spike of the entropy the *next* batch begins the statistics, not this one (``restart``). Each group of views is an
 update of its own. Distances are of CLS tokens to the source's mean over *all* tokens, in program and presets.
-Source statistics are exact here, where the program's are a few percent off; ``as_published`` of
-:func:`measure_covariances` has those.
+Source statistics are exact here. The program's are a few percent off and depend on the order of the images: it mistakes
+the mean before a batch, so its variance counts differences between batches too often, and its covariance, taken about
+each batch's own mean, leaves them out.
 
 One image is fewer tokens than a covariance has dimensions: what lies outside them is stretched by 1/sqrt(1e-5), in the
 authors' program as here. Batches of one image do badly, and may be refused because their logits are not finite.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -44,14 +45,23 @@ STILL = 1e-6  # A smoothed drift below this has not begun yet
 CROP = 0.9  # Of each side, which the cropped views show
 
 
-def measure_covariances(engine: Engine, batches: Iterable[Images], *, as_published: bool = False) -> Covariances:
+def measure_covariances(engine: Engine, batches: Iterable[Images]) -> Covariances:
     """Measure what PEA aligns to on clean, normalised batches: one pass an image, no labels; the paper takes 10,000."""
     if "blocks" not in engine.abilities or not isinstance(engine, BlockEngine):
         raise FozoError(f"token covariances need {NEEDS['blocks']}")
-    gathering = Gathering(engine.spec, as_published=as_published)
+    spec = engine.spec
+    found = [TokenMoments(0, np.zeros(spec.dim), np.zeros((spec.dim, spec.dim)))] * spec.depth
+
+    def gather(layer: int, moments: TokenMoments) -> None:
+        found[layer] = found[layer].merge(moments)
+
     for images in batches:
-        engine.walk(engine.check(images), gathering)
-    return gathering.covariances()
+        engine.walk(engine.check(images), gather)
+    if min(moments.count for moments in found) < 2:
+        raise FozoError("token covariances need at least one batch of clean images; give some")
+    mean, covariance = (np.stack([getattr(moments, name) for moments in found]) for name in ("mean", "covariance"))
+    variance = covariance.diagonal(axis1=1, axis2=2).copy()
+    return Covariances(spec.fingerprint, mean, variance, covariance + RIDGE * np.eye(spec.dim), spec.name)
 
 
 @dataclass(frozen=True)
@@ -278,39 +288,3 @@ class Covariances:
 def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
     layers, width = specs["mean"].shape
     return {"mean": (layers, width), "variance": (layers, width), "covariance": (layers, width, width)}
-
-
-class Gathering:
-    """Puts the moments of batches together, for each block: exactly, or as the authors' program does it.
-
-    There the mean before a batch is mistaken (it is right in the first batch only), so that the variance counts
-    differences between batches too often, and the covariance, taken about each batch's own mean, leaves them out. Both
-    are off by a few percent, and depend on the order of the images.
-    """
-
-    def __init__(self, spec: Spec, *, as_published: bool = False) -> None:
-        self.spec, self.as_published = spec, as_published
-        nothing = TokenMoments(0, np.zeros(spec.dim), np.zeros((spec.dim, spec.dim)))
-        self.moments = [nothing] * spec.depth
-        self.squares = np.zeros((spec.depth, spec.dim))  # sums behind the variances, as published
-
-    def __call__(self, layer: int, batch: TokenMoments) -> None:
-        """Take in the tokens of a batch as they leave a block; it can be an engine's visitor."""
-        before = self.moments[layer]
-        after = before.merge(batch)
-        if self.as_published:
-            mistaken = after.mean - (batch.mean - before.mean)
-            between = batch.count * (batch.mean - mistaken) * (batch.mean - after.mean)
-            self.squares[layer] += batch.scatter.diagonal() + between
-            after = replace(after, scatter=before.scatter + batch.scatter)
-        self.moments[layer] = after
-
-    def covariances(self) -> Covariances:
-        if min(moments.count for moments in self.moments) < 2:
-            raise FozoError("token covariances need at least one batch of clean images; give some")
-        mean, covariance = (np.stack([getattr(m, name) for m in self.moments]) for name in ("mean", "covariance"))
-        variance = covariance.diagonal(axis1=1, axis2=2).copy()
-        if self.as_published:
-            variance = self.squares / np.array([[moments.count - 1] for moments in self.moments])
-        ridge = RIDGE * np.eye(self.spec.dim)
-        return Covariances(self.spec.fingerprint, mean, variance, covariance + ridge, self.spec.name)

@@ -307,7 +307,7 @@ class Monitor:
         stream, count = self._stream, len(observation.logits)
         chosen = np.arange(count)
         if not stream.guarding:  # evenly spaced: where the sum of the rate passes a whole number
-            rate = 0.0 if self.adapter.info.name == "noadapt" else self.shadow
+            rate = 0.0 if self.adapter.info.name == "noadapt" or not observation.logits.size else self.shadow
             chosen = np.flatnonzero(np.diff(np.floor(stream.due + rate * np.arange(count + 1))) > 0)
             stream.due = (stream.due + rate * count) % 1.0
         if not len(chosen):

@@ -30,7 +30,7 @@ from fozo.monitor.drift import CleanImages
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
 from fozo.monitor.signatures import SEVERITIES, Signatures
-from fozo.types import Array, Floats, Tap
+from fozo.types import Answer, Array, Floats
 
 SAMPLE = 24  # images that are degraded for each kind and severity by default: 5 minutes for a ViT-Tiny on two cores
 BATCH = 20
@@ -127,6 +127,8 @@ class MonitorReference:
         if not corrupted:
             return made
         signatures = Signatures.of(first.features, {(one.kind, one.severity): one.features for one in corrupted})
+        if not first.plain.shape[1]:  # a detector, say: no logits, so no accuracy is expected
+            return replace(made, signatures=signatures)
         clean_probabilities = softmax(first.plain.astype(np.float64), axis=1)
 
         def regression(outputs: list[Floats]) -> Regression:
@@ -214,7 +216,7 @@ def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
         kinds = specs["signatures.points"].shape[0]
         shapes |= {f"signatures.{name}": shapes[f"clean.{name}"] for name in ("mean", "std", "matrix")}
         shapes |= {"signatures.points": (kinds, len(SEVERITIES), width)}
-        for part in ("adapted", "plain"):
+        for part in ("adapted", "plain") if "adapted.dual" in specs else ():
             (groups,) = specs[f"{part}.dual"].shape
             shapes |= {f"{part}.{name}": shape for name, shape in Regression.shapes(groups, width).items()}
     return shapes
@@ -269,8 +271,10 @@ def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progres
                 pictures = np.stack([degrade(one, kind, severity, name) for one, name in pairs])
             batch = engine.check(engine.spec.normalise(pictures))
             features.append(quality(batch.images))
-            plain.append(engine.run(batch)[Tap.LOGITS][0])
-            adapted.append(plain[-1] if fresh.info.name == "noadapt" else fresh(batch.images))
+            found = fresh.plain(batch)
+            plain.append(np.zeros((len(some), 0)) if isinstance(found, Answer) else found)
+            same = isinstance(found, Answer) or fresh.info.name == "noadapt"
+            adapted.append(plain[-1] if same else fresh(batch.images))
             done += len(some)
             progress("collecting the monitor's reference", done, total)
         logits = np.concatenate(plain), np.concatenate(adapted)

@@ -199,8 +199,10 @@ class Regression:
 
 
 def prediction_features(logits: Floats) -> Array:
-    """Features of single predictions: log-odds of the confidence, margin, entropy: ``[n, 3]``."""
+    """Features of single predictions: log-odds of the confidence, margin, entropy: ``[n, 3]``; 0 without logits."""
     x = np.asarray(logits, dtype=np.float64)
+    if not x.shape[1]:
+        return np.zeros((len(x), 3))
     p = softmax(x, axis=1)
     first = np.clip(p.max(axis=1), 1e-4, 1 - 1e-4)
     ordered = np.sort(x, axis=1)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
 from fozo.serve.cameras import Camera, ServedModel
-from fozo.serve.limits import MAX_SCANS, Refused
+from fozo.serve.limits import Refused
 from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("fozo.serve")
 EXTENSIONS = ["sequence", "sequence(string_id)", "binary_tensor_data"]
 MODEL_VERSION = "1"
+TINY_JSON = 2048  # bytes of JSON that the event loop parses, in 0.1 ms at most: waking a thread costs as much
 SHORT_JSON = 99_999  # bytes; longer JSON is parsed one request at a time
 DISCONNECT_AFTER = 0.02  # seconds after which the server watches for a client that hangs up: most are answered by then
 BODIES = 3  # how many bodies of `max_body` bytes may be in memory at a time, of which one is a reserve for small ones
 SMALL_BODY = 1 << 20  # bytes of a body that may come from the reserve
-RETRY = {"Retry-After": "1"}
-IN_USE = {**RETRY, "Fozo-Camera": "elsewhere"}  # for a camera that another server holds: a proxy may try the next one
+IN_USE = {"Fozo-Camera": "elsewhere"}  # for a camera that another server holds: a proxy may try the next one
 UNKNOWN_MODEL = "unknown"  # label of the metrics of requests for a model that does not exist
 
 
@@ -70,8 +70,6 @@ class InferenceServer:
         self.unsaved: list[str] = []  # cameras that could not be saved when it was stopped
         self._held = 0  # bytes of bodies that have arrived and are not answered
         self._long_json = asyncio.Semaphore(1)  # parsing holds the interpreter: two take more memory, not less time
-        # libtiff's limit for a JPEG in a TIFF, whose scans `count_scans` does not see; its own default is 100.
-        os.environ.setdefault("LIBTIFF_JPEG_MAX_ALLOWED_SCAN_NUMBER", str(MAX_SCANS))
 
     def start(self) -> None:
         self.pool = pool = Pool(self.config, on_response=self._record, on_evict=self._forget)
@@ -128,14 +126,14 @@ class InferenceServer:
 
     async def _infer(self, http: HTTPRequest, model: ServedModel) -> Body:
         if self.pool is None:
-            raise HTTPException(503, "the server is not ready yet; try again in a while", RETRY)
+            raise HTTPException(503, "the server is not ready yet; try again in a while", self.retry())
         body = bytearray()
         try:
             request = await self._read(http, self.pool, body)
             protocol.check_monitored(request, model.monitored, model.name)
             return await self.predict(http, model, request)
         except (FozoError, MemoryError) as error:
-            raise refusal(error) from error
+            raise self.refusal(error) from error
         finally:
             self._held -= len(body)
 
@@ -152,9 +150,10 @@ class InferenceServer:
         if picture:
             request = protocol.picture_request(bytes(body), http.scope["query_string"])
         else:
-            long = len(body) > SHORT_JSON and (length is None or len(length) > 5)
-            async with self._long_json if long else nullcontext():
-                request = await asyncio.to_thread(protocol.read_request, body, length, pool.limits)
+            size = len(body) if length is None else int(length) if length.isdecimal() and len(length) < 10 else 0
+            read = partial(protocol.read_request, body, length, pool.limits)
+            async with self._long_json if size > SHORT_JSON else nullcontext():
+                request = read() if size <= TINY_JSON else await asyncio.to_thread(read)
         named = http.headers.get(protocol.SEQUENCE_HEADER)
         return request if request.camera or not named else replace(request, camera=protocol.read_sequence_id(named))
 
@@ -172,7 +171,7 @@ class InferenceServer:
             reserve = 0 if len(body) + len(part) <= SMALL_BODY else self.config.max_body
             if self._held + len(part) > total - reserve:
                 sentence = "too many large requests are being read; try again in a while"
-                raise HTTPException(503, sentence, {**RETRY, **CLOSE})
+                raise HTTPException(503, sentence, self.retry(CLOSE))
             body += part
             self._held += len(part)
 
@@ -196,12 +195,25 @@ class InferenceServer:
                 if not job.cancel():
                     await asyncio.wait([future], timeout=timeout)  # until then its images are in memory
                 raise HTTPException(499, "the client has disconnected")
-            raise HTTPException(504, f"there was no response within {timeout:g} s; send it again", RETRY)
+            raise HTTPException(504, f"there was no response within {timeout:g} s; send it again", self.retry())
         finally:
             if job.cancel():
                 request.drop()
             for task in tasks:
                 task.cancel()
+
+    def retry(self, headers: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Headers that also say when to send again: when what waits now is answered, if requests go on as they do."""
+        return {**(headers or {}), "Retry-After": str(1 if self.pool is None else self.pool.retry_after())}
+
+    def refusal(self, error: FozoError | MemoryError) -> HTTPException:
+        """The response to a request that failed."""
+        if isinstance(error, MemoryError):
+            error = Refused("the server is short of memory; try again in a while, or send fewer images", 503)
+        if isinstance(error, Refused):
+            return HTTPException(error.code, str(error), self.retry() if error.retry else None)
+        in_use = isinstance(error, CameraInUse)
+        return HTTPException(503 if in_use else 400, str(error), self.retry(IN_USE) if in_use else None)
 
     async def live(self, http: HTTPRequest) -> Response:
         return Response()
@@ -230,7 +242,14 @@ class InferenceServer:
 
     def build_app(self) -> Starlette:
         """Build the ASGI application: it starts this server, and stops it at shutdown."""
-        routes = [
+        routes = list[Route]()
+        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):  # first: they are tried in order
+            routes += [
+                Route(f"{path}/infer", self.infer, methods=["POST"]),
+                Route(path, self.model_metadata),
+                Route(f"{path}/ready", self.ready),
+            ]
+        routes += [
             Route("/v2", self.server_metadata),
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
@@ -239,12 +258,6 @@ class InferenceServer:
             Route("/v2/repository/models/{model}/unload", self.load, methods=["POST"]),
             Route("/metrics", self.prometheus),
         ]
-        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            routes += [
-                Route(path, self.model_metadata),
-                Route(f"{path}/ready", self.ready),
-                Route(f"{path}/infer", self.infer, methods=["POST"]),
-            ]
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -257,25 +270,17 @@ class InferenceServer:
         if self.board is not None:
             routes += self.board.routes
         hosts = (self.config.host, *self.config.allowed_hosts)
-        access = Middleware(AccessPolicy, token=self.config.token, hosts=hosts)
+        access = Middleware(AccessPolicy, token=self.config.token, hosts=hosts, log=self.config.access_log)
         handlers: Any = dict.fromkeys((HTTPException, ClientDisconnect, Exception), _error)
         app = Starlette(routes=routes, lifespan=lifespan, middleware=[access], exception_handlers=handlers)
         app.state.server = self
         return app
 
 
-def refusal(error: FozoError | MemoryError) -> HTTPException:
-    """The response to a request that failed."""
-    if isinstance(error, MemoryError):
-        return HTTPException(503, "the server is short of memory; try again in a while, or send fewer images", RETRY)
-    if isinstance(error, Refused):
-        return HTTPException(error.code, str(error), RETRY if error.retry else None)
-    return HTTPException(503, str(error), IN_USE) if isinstance(error, CameraInUse) else HTTPException(400, str(error))
-
-
 async def _error(http: HTTPRequest, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
+        sentence = error.detail.encode(errors="backslashreplace").decode()  # it may have a client's lone surrogates
+        return JSONResponse({"error": sentence}, error.status_code, error.headers)
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
     return JSONResponse({"error": f"a fault of fozo itself ({type(error).__name__}); see the server's log"}, 500)

@@ -36,6 +36,7 @@ from fozo.serve.protocol import ACCURACY, DRIFT, InferRequest, InferResponse, Li
 from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.types import Tap
 
+Create = Callable[[Callable[[Event], None]], tuple[Method[Any], Monitor | None]]
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
 KIND = "answers"
@@ -95,7 +96,6 @@ class Camera:
     """One camera in memory. The caller answers its requests one after the other.
 
     Args:
-        name: its ``sequence_id``.
         create: makes a fresh method, perhaps :class:`fozo.Guarded`, and its monitor, which reports to the argument.
         folder: where it is saved; a camera that the folder knows continues from there.
         thumbnails: whether readings contain the last frame.
@@ -103,14 +103,9 @@ class Camera:
     """
 
     def __init__(
-        self,
-        name: str,
-        create: Callable[[Callable[[Event], None]], tuple[Method[Any], Monitor | None]],
-        folder: CameraFolder | None = None,
-        *,
-        thumbnails: bool = False,
-        stateless: bool = False,
-    ) -> None:
+        self, name: str, create: Create, folder: CameraFolder | None = None, *,
+        thumbnails: bool = False, stateless: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.folder, self.thumbnails, self.stateless = name, folder, thumbnails, stateless
         self.events: list[Event] = []  # those of the latest request
         self.images, self.unsaved = 0, 0
@@ -165,6 +160,7 @@ class Camera:
             with working():
                 logits = np.asarray(method(images), dtype=np.float32)
             if request.start:
+                self.adapter.detach()
                 self._use(method, monitor)
                 self.images = 0
                 self._responses.clear()
@@ -229,8 +225,10 @@ class Camera:
                 self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
             self.unsaved = 0
             self._closed |= close
-            if close and self.folder is not None:
-                self.folder.close()
+            if close:
+                self.adapter.detach()  # a monitor and what it watches refer to each other, and would stay for a while
+                if self.folder is not None:
+                    self.folder.close()
         finally:
             self._lock.release()
 

@@ -80,6 +80,7 @@ class ServeConfig:
     max_batch: int = 32  # images in a pass, beyond which none are added
     max_labels: int = 100  # cameras with their own metrics; the rest are called `other`
     thumbnails: bool = False  # whether the page shows the latest frame of each camera, which may show people
+    access_log: bool = False  # whether each request is logged
     token: str | None = None  # what clients have to send as a bearer token
     allowed_hosts: tuple[str, ...] = ()  # names to answer to beside `host`, `localhost` and addresses; `*` for any
     certificate: str | None = None  # file of the TLS certificate, with its `key`
@@ -107,20 +108,15 @@ FILES = ("state", "certificate", "key", "stats", "reference", "model")  # settin
 
 def read_config(path: Path) -> ServeConfig:
     """Read a TOML file; unknown settings are refused."""
-    payload = read_toml(path)
-    if "token" in payload:
+    given = read_toml(path)
+    if "token" in given:
         raise FozoError(f"{path} holds a token, which others may read there; give the name of its own file, token_file")
-    token_file, models = payload.pop("token_file", None), payload.pop("models", None)
+    token_file, models = given.pop("token_file", None), given.pop("models", None)
     if not isinstance(models, dict) or not all(isinstance(table, dict) for table in models.values()):
         raise FozoError(f"{path} should have a table [models.NAME] for each model")
-    return as_dataclass(
-        ServeConfig,
-        _with_paths(path, payload),
-        str(path),
-        advice="correct it",
-        models=tuple(_read_model(path, name, table) for name, table in models.items()),
-        token=None if token_file is None else read_token(_relative(path, token_file)),
-    )
+    made = tuple(_read_model(path, name, table) for name, table in models.items())
+    token = None if token_file is None else read_token(_relative(path, token_file))
+    return as_dataclass(ServeConfig, _with_paths(path, given), str(path), advice="correct it", models=made, token=token)
 
 
 def read_token(path: str) -> str:

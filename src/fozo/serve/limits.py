@@ -1,18 +1,22 @@
-"""What all requests share: pixels that are decoded at a time, and the log. And what a picture costs to decode."""
+"""What all requests share: pixels that are decoded at a time, the pace, and the log. And what a picture costs."""
 
 import logging
+import math
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fozo.errors import FozoError
 
 MAX_SCANS = 16  # scans of a JPEG that has as many pixels as a request may have; a smaller one may have more
-MAX_SEGMENTS = 4096  # segments of a JPEG before its pixels and between its scans
+MAX_SEGMENTS = 1 << 14  # segments of a picture, and bytes between those before a JPEG's pixels
 SMALL_PICTURE = 1 << 21  # pixels, 1080p: a picture up to this size never waits for larger ones
-SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # its marker: not pixels, restarts or fill bytes
-LOG_LINES, LOG_SECONDS = 10, 60.0  # warnings and errors of one kind that are logged in a time
+ARITHMETIC = b"\xc9\xca\xcb\xcd\xce\xcf"  # markers of frames in a slower coding, which browsers do not decode either
+SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xd9-\xef\xfe]")  # markers after which Pillow skips; and the end
+LOG_LINES, ACCESS_LINES, LOG_SECONDS = 10, 600, 60.0  # warnings of one kind, and requests of one status, in a time
+PACE_REQUESTS, MAX_RETRY = 16, 60  # requests that the pace is a mean of, about; seconds of Retry-After
 
 
 class Refused(FozoError):
@@ -56,33 +60,68 @@ class PixelBudget:
                 self._changed.notify_all()
 
 
+class Pace:
+    """How fast requests are finished: an exponential mean of the seconds between two of them, while any are there."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._since, self._seconds = clock, 0.0, 0.0
+
+    def begin(self) -> None:  # a request, while there is no other
+        self._since = self._clock()
+
+    def finish(self) -> None:
+        before, self._since = self._since, self._clock()
+        self._seconds += (self._since - before - self._seconds) / PACE_REQUESTS
+
+    def wait(self, requests: int) -> int:
+        """Whole seconds until n requests are finished, at least as many as none was: 1 to :data:`MAX_RETRY`."""
+        seconds = max(requests * self._seconds, self._clock() - self._since) if requests else 0.0
+        return math.ceil(min(max(seconds, 1), MAX_RETRY))
+
+
 def count_scans(picture: bytes) -> int:
-    """Count the scans of a JPEG by its markers (ITU-T T.81, B.1): each is a pass over all pixels. Others have one."""
-    scans, start = 0, 2
-    if picture[:2] != b"\xff\xd8":
+    """Count the scans of a JPEG by its markers (ITU-T T.81, B.1): a pass over all pixels each. PNG and WebP have one.
+
+    0 is for what is not decoded: formats that Pillow decodes in Python, at least in part; arithmetic coding; more than
+    :data:`MAX_SEGMENTS` segments or bytes between them, which it reads in Python too. What is left takes 3 s at most.
+    """
+    scans, start, left = 0, 2, MAX_SEGMENTS
+    if picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":
         return 1
-    for _ in range(MAX_SEGMENTS):
+    if picture[:8] == b"\x89PNG\r\n\x1a\n":
+        start = 8
+        for _ in range(MAX_SEGMENTS + len(picture) // 1024):  # pixels are in chunks of 8 kB and more
+            if picture[start + 4 : start + 8] in (b"", b"IEND"):
+                return 1
+            start += 12 + int.from_bytes(picture[start : start + 4], "big")
+    while picture[:2] == b"\xff\xd8" and left >= 0:
         found = SEGMENT.search(picture, start)
-        if found is None or found[0] == b"\xff\xd9":  # the end of the image; files may continue after it
-            return scans
-        scans += found[0] == b"\xff\xda"
-        start = found.end() + int.from_bytes(picture[found.end() : found.end() + 2], "big")
-    return MAX_SEGMENTS
+        left -= 1 if scans else (len(picture) if found is None else found.end()) - start
+        if left >= 0 and (found is None or (scans and found[0] == b"\xff\xd9")):
+            return max(scans, 1)  # files may continue after the end of the image
+        if found is not None:
+            if found[0][1:] in ARITHMETIC:
+                return 0
+            scans += found[0] == b"\xff\xda"
+            length = int.from_bytes(picture[found.end() : found.end() + 2], "big")
+            start = found.end() + (0 if found[0] == b"\xff\xd9" else max(2, length))
+    return 0
 
 
 class LogLimit(logging.Filter):
-    """Lets through a few warnings of a kind in a minute, and says how many it left out."""
+    """Lets through ``lines`` of a kind in a minute, and says how many it left out; below ``level`` all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: int = LOG_LINES, level: int = logging.WARNING) -> None:
         super().__init__()
-        self._counts: dict[tuple[str, int], tuple[float, int]] = {}  # by the line that logs
+        self.lines, self.level = lines, level
+        self._counts: dict[object, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        kind = record.pathname, record.lineno
+        kind = getattr(record, "kind", (record.pathname, record.lineno))  # by default the line that logs
         start, count = self._counts.get(kind, (record.created, 0))
         if record.created - start > LOG_SECONDS:
-            if count > LOG_LINES:
-                record.msg = f"{record.msg} ({count - LOG_LINES} more of these were not logged)"
+            if count > self.lines:
+                record.msg = f"{record.msg} ({count - self.lines} more of these were not logged)"
             start, count = record.created, 0
         self._counts[kind] = start, count + 1
-        return count < LOG_LINES or record.levelno < logging.WARNING
+        return count < self.lines or record.levelno < self.level

@@ -156,9 +156,7 @@ class MergingEngine:
                     return
                 except Exception as error:
                     failure = error
-                    LOG.error(
-                        "a pass of %d images of several cameras failed; they run one by one", images, exc_info=error
-                    )
+                    LOG.error("a pass of %d images of several cameras failed; one by one now", images, exc_info=error)
             for call in group:
                 try:
                     call.result = self.engine.run(call.batch, call.knobs, call.taps)

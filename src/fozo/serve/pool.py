@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from fozo.errors import FozoError
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
-from fozo.serve.limits import PixelBudget, Refused
+from fozo.serve.limits import Pace, PixelBudget, Refused
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse, TooManyCameras
 
 LOG = logging.getLogger("fozo.serve")
 STOPPED = "the server is being stopped; try again in a while"
+QUIET = 5.0  # seconds without a request after which a camera's scratch memory is freed
 PATIENCE = 8.0  # seconds that requests under way may take when the server is stopped
 Body = tuple[bytes, int | None]  # A response as it is sent, and the length of its JSON if tensors follow it
 
@@ -52,11 +53,9 @@ class Pool:
     """
 
     def __init__(
-        self,
-        config: ServeConfig,
-        on_response: Callable[[ServedModel, Camera, int], None],
+        self, config: ServeConfig, on_response: Callable[[ServedModel, Camera, int], None],
         on_evict: Callable[[ServedModel, str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.config, self._on_response, self._on_evict = config, on_response, on_evict
         budget = PixelBudget(config.max_pixels, config.workers)
         self.limits = Limits(config.max_images, json=config.max_json, budget=budget)
@@ -64,7 +63,7 @@ class Pool:
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
         self._changed, self._idle = threading.Condition(lock), threading.Condition(lock)
-        self.queued = 0  # requests that wait or are worked on
+        self.queued, self._pace = 0, Pace()  # requests that wait or are worked on, and how fast they are answered
         self._closing, self._ended, self._stop = False, False, threading.Event()
         self._evicted = False  # whether a camera has left the memory since it was trimmed
         self._threads = [
@@ -79,6 +78,10 @@ class Pool:
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
 
+    def retry_after(self) -> int:  # seconds until what waits now is answered, at the latest pace
+        with self._changed:
+            return self._pace.wait(self.queued)
+
     def submit(self, model: ServedModel, request: InferRequest) -> Future[Body]:
         """Queue a request; raises :class:`Refused` if a queue is full."""
         future: Future[Body] = Future()
@@ -91,13 +94,13 @@ class Pool:
             key = (model.name, request.camera)
             slot = _Slot(model, "", stateless) if stateless else self._slots.get(key) or _Slot(model, request.camera)
             if len(slot.jobs) >= self.config.max_camera_queue:
-                raise Refused(
-                    f"{len(slot.jobs)} requests of the camera {request.camera!r} are waiting already; send more slowly",
-                    429,
-                )
+                waiting = f"{len(slot.jobs)} requests of the camera {request.camera!r} are waiting"
+                raise Refused(f"{waiting} already; send more slowly", 429)
             if not stateless:
                 self._slots[key] = slot
             slot.jobs.append((request, future))
+            if not self.queued:
+                self._pace.begin()
             self.queued += 1
             if not slot.busy:
                 slot.busy = True
@@ -120,6 +123,7 @@ class Pool:
             finally:
                 with self._changed:
                     self.queued -= 1
+                    self._pace.finish()
                 self._release(slot)
 
     def _release(self, slot: _Slot) -> None:
@@ -160,13 +164,18 @@ class Pool:
         except Exception:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
-        camera.adapter.release()
+        if slot.stateless:
+            camera.adapter.detach()
         try:  # before the response, too: fewer images than `save_every` are answered and not saved
             if request.end and not slot.stateless:
-                self._evict(slot)
+                if not self._evict(slot):
+                    kept = f"the camera {slot.name!r} has learnt from this but could not be saved, and stays in memory"
+                    raise Refused(f"{kept}; send it again with its id", 503)
             elif camera.unsaved >= self.config.save_every and not slot.stateless:
                 self._save(camera)
-        finally:
+        except BaseException as error:
+            future.set_exception(error)
+        else:
             future.set_result(body)
 
     def _open(self, slot: _Slot) -> Camera:
@@ -231,7 +240,12 @@ class Pool:
 
     def _evict_idle(self) -> None:
         while not self._stop.wait(min(self.config.idle / 4, 5.0)):
-            self._evict_all(self._take_idle(time.monotonic() - self.config.idle))
+            now = time.monotonic()
+            self._evict_all(self._take_idle(now - self.config.idle))
+            with self._changed:
+                quiet = [s.camera for s in self._slots.values() if s.camera and not s.busy and s.used < now - QUIET]
+            for camera in quiet:
+                camera.adapter.release()  # not after each request: the next one would make it all again
             if self._evicted:
                 self._evicted = False
                 trim_memory()

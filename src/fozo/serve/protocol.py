@@ -9,7 +9,7 @@ datatype   shape                                     read as
 ``FP32``   ``[B, C, H, W]`` or ``[C, H, W]``         normalised images of the model's size
 ``UINT8``  ``[B, H, W, C]``, ``[B, C, H, W]``, or    pixels of any size, as :mod:`fozo.data.inputs` reads them
            one image of these
-``BYTES``  ``[B]``                                   JPEG or PNG files (in JSON: in base64)
+``BYTES``  ``[B]``                                   JPEG, PNG or WebP files (in JSON: in base64)
 =========  ========================================  ===========================================================
 
 Bodies are not trusted: sizes are multiplied and compared with the body's length before anything is allocated, JSON is
@@ -92,12 +92,16 @@ class InferRequest:
                 return np.concatenate([sized_pixels([image], spec) for image in images])
         left, work, largest = limits.pixels, MAX_SCANS * limits.pixels, 0
         for number, picture in enumerate(self.tensor):
+            scans = count_scans(picture)
+            if not scans:
+                fault = "is not a JPEG, PNG or WebP, or has too many segments"
+                raise FozoError(f"picture {number} of the request {fault}; encode it as one of these")
             height, width = header_size(picture, f"picture {number} of the request")
             pixels = height * width
             left, largest = left - pixels, max(largest, pixels)
             if left < 0:
                 raise Refused(f"the request's pictures have more than {limits.pixels} pixels in all; send fewer", 413)
-            work -= pixels * count_scans(picture)
+            work -= pixels * scans
             if work < 0:
                 raise FozoError(f"picture {number} has too many scans for {width}x{height} px; send a baseline JPEG")
         with limits.budget.take(largest):  # one picture is in memory at a time
@@ -126,10 +130,8 @@ def read_request(body: bytes | bytearray, header_length: str | None, limits: Lim
     if header_length is not None:
         # isdecimal() is true of other scripts' digits too, which int() reads; but not of signs, spaces and the like.
         if not header_length.isdecimal() or len(header_length) > 12 or int(header_length) > length:
-            raise FozoError(
-                f"Inference-Header-Content-Length is {header_length[:20]!r}; give the length of the JSON in bytes, "
-                f"{length} at most"
-            )
+            sentence = f"give the length of the JSON in bytes, {length} at most"
+            raise FozoError(f"Inference-Header-Content-Length is {header_length[:20]!r}; {sentence}")
         length = int(header_length)
     if length > limits.json:
         raise Refused(f"the JSON is longer than {limits.json} bytes; send tensors as binary data, or fewer images", 413)
@@ -194,9 +196,7 @@ def _read_outputs(outputs: object, binary: bool) -> dict[str, bool]:
         table = _typed(each, dict, "output")
         name = table.get("name")
         if name not in known or name in found:
-            raise FozoError(
-                f"the request asks for the output {str(name)[:40]!r}; ask for {', '.join(known)}, each once"
-            )
+            raise FozoError(f"the output {str(name)[:40]!r} is unknown or twice; ask for {', '.join(known)}, each once")
         parameters = _typed(table.get("parameters", {}), dict, "parameters of an output")
         found[name] = _typed(parameters.get("binary_data", binary), bool, "binary_data")
     return found
@@ -211,16 +211,12 @@ def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> 
         raise FozoError(f"the input's datatype is {str(datatype)[:20]!r}; send FP32, UINT8 or BYTES")
     shape: list[int] = sides if isinstance(sides, list) else []
     if not 1 <= len(shape) <= 4 or not all(type(side) is int and 0 < side <= 4 * limits.pixels for side in shape):
-        raise FozoError(
-            f"the input's shape should be one to four whole numbers from 1 up, {limits.pixels} pixels at most"
-        )
+        raise FozoError(f"the input's shape should be 1 to 4 whole numbers from 1 up, {limits.pixels} pixels at most")
     images = 1 if datatype != "BYTES" and len(shape) == 3 else shape[0]
     if images > limits.images:
         raise FozoError(f"the request has {images} images, but at most {limits.images} are taken; send fewer at a time")
     if datatype != "BYTES" and (len(shape) < 3 or math.prod(shape) > 4 * limits.pixels):
-        raise FozoError(
-            f"the input's shape is {shape}; images have three or four sides, and {limits.pixels} pixels in all at most"
-        )
+        raise FozoError(f"the input's shape is {shape}; images have 3 or 4 sides, and {limits.pixels} pixels at most")
     if datatype == "BYTES" and len(shape) != 1 and shape[1:] != [1]:
         raise FozoError(f"the BYTES tensor has shape {shape}; give [pictures]")
     size = _typed(table.get("parameters", {}), dict, "parameters of an input").get("binary_data_size")
@@ -314,9 +310,8 @@ def write_response(response: InferResponse, request: InferRequest, spec: Spec, m
         if name == LABELS:
             labels = [spec.label(int(best)) for best in logits.argmax(axis=1)]
             datatype, shape = "BYTES", [len(labels)]
-            data = (
-                b"".join(struct.pack("<I", len(text)) + text for text in map(str.encode, labels)) if binary else labels
-            )
+            texts = map(str.encode, labels)
+            data = b"".join(struct.pack("<I", len(text)) + text for text in texts) if binary else labels
         else:
             array = np.asarray(softmax(logits, axis=1) if name == PROBABILITIES else arrays[name], dtype="<f4")
             datatype, shape = "FP32", list(array.shape)
@@ -345,9 +340,8 @@ def check_monitored(request: InferRequest, monitored: Sequence[str], model: str)
     """Refuse, before anything is learnt from it, a request for outputs that need a monitor."""
     for name in request.reported.union(request.outputs):
         if name in MONITORED and name not in monitored:
-            raise FozoError(
-                f"{model} has no monitor that reports {name.replace('_', ' ')}; start the server with a --reference"
-            )
+            what = name.replace("_", " ")
+            raise FozoError(f"{model} has no monitor that reports {what}; start the server with a --reference")
 
 
 def model_metadata(name: str, spec: Spec, platform: str, monitored: Sequence[str]) -> dict[str, object]:

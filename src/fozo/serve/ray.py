@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from fozo.errors import FozoError
-from fozo.serve.app import RETRY, InferenceServer, refusal
+from fozo.serve.app import InferenceServer
 from fozo.serve.config import read_config
 from fozo.serve.limits import Refused
 from fozo.serve.pool import Body
@@ -97,7 +97,7 @@ class Replica(InferenceServer):
             return await asyncio.wait_for(work, self.config.timeout)
         except asyncio.TimeoutError as error:
             sentence = f"there was no response within {self.config.timeout:g} s; send it again"
-            raise HTTPException(504, sentence, RETRY) from error
+            raise HTTPException(504, sentence, self.retry()) from error
 
     async def _predict_here(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         """Predict; a camera that another replica has in memory, because replicas changed, is released there first."""
@@ -124,7 +124,7 @@ class Replica(InferenceServer):
                 except (RayError, RayServeException) as error:
                     if not request.id:
                         sentence = "the server that had this request died; send it again, best with an id"
-                        raise HTTPException(503, sentence, RETRY) from error
+                        raise HTTPException(503, sentence, self.retry()) from error
                     await asyncio.sleep(0.1)
         finally:
             self._forwarded -= 1
@@ -137,7 +137,7 @@ class Replica(InferenceServer):
         try:
             return await self.predict(None, self.models[model], request), None
         except (FozoError, MemoryError, HTTPException) as error:
-            known = error if isinstance(error, HTTPException) else refusal(error)
+            known = error if isinstance(error, HTTPException) else self.refusal(error)
             return None, (known.status_code, known.detail, known.headers)
 
     async def release(self, model: str, camera: str) -> None:

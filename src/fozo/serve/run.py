@@ -9,8 +9,10 @@ import signal
 import socket
 import ssl
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -18,7 +20,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fozo.errors import FozoError
 from fozo.serve.app import create_app
-from fozo.serve.limits import LogLimit
+from fozo.serve.limits import ACCESS_LINES, LogLimit
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send a frame a minute
 PATIENCE = 15  # seconds that connections may take to end at shutdown
 BACKLOG = 128  # connections that wait to be accepted; where descriptors run short, asyncio logs as many errors a second
-LOG_LIMIT = LogLimit()
+LOG_LIMIT, ACCESS_LIMIT = LogLimit(), LogLimit(ACCESS_LINES, logging.INFO)
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -65,12 +67,16 @@ class FrontServer(uvicorn.Server):
             timeout_graceful_shutdown=PATIENCE, timeout_keep_alive=KEEP_ALIVE, ssl_certfile=config.certificate,
             ssl_keyfile=config.key, backlog=BACKLOG,
         )  # fmt: skip
-        for name in ("asyncio", "uvicorn.error", "fozo.serve"):
+        for name in ("asyncio", "uvicorn.error", "fozo.serve", "py.warnings"):
             logging.getLogger(name).addFilter(LOG_LIMIT)
+        logging.getLogger("fozo.access").addFilter(ACCESS_LIMIT)
         super().__init__(options)
         self.ready, self.board, self.header_timeout = ready, board, config.header_timeout
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop: Any = asyncio.get_running_loop()
+        if self.config.is_ssl:  # uvicorn has no option for it, and asyncio's own limit is 60 s
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=self.header_timeout)
         await super().startup(sockets)
         self._watch = asyncio.create_task(self._give_up_stalled())
         self.ready()
@@ -98,6 +104,7 @@ class FrontServer(uvicorn.Server):
 def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C: then finish what is under way, save all cameras, and return."""
     logging.basicConfig(level=logging.WARNING, format="fozo: %(message)s")  # unless the program has done so
+    logging.getLogger("fozo.access").setLevel(logging.INFO)
     logging.getLogger("fozo.monitor").setLevel(logging.ERROR)  # the pool logs events, with the camera's name
     if config.certificate is not None:
         try:
@@ -106,6 +113,8 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
         except OSError as error:
             files = f"the certificate {config.certificate} with the key {config.key}"
             raise FozoError(f"cannot use {files} ({error.strerror or error}); give PEM files of one pair") from error
+    logging.captureWarnings(True)
+    warnings.simplefilter("always")  # Pillow's have clients' numbers in them, and Python would remember each
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         ctypes.CDLL(None).mallopt(-3, 4 << 20)  # M_MMAP_THRESHOLD: each thread would keep what a large picture took
     app = create_app(config, board)
@@ -144,7 +153,6 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise FozoError(
-            f"cannot listen on {host} port {port}: {error.strerror}; give another --host or --port"
-        ) from error
+        sentence = f"cannot listen on {host} port {port}: {error.strerror}; give another --host or --port"
+        raise FozoError(sentence) from error
     return listener

@@ -1,4 +1,4 @@
-"""Access: the bearer token, the host names the server answers to, and no web page of another site."""
+"""Access: the bearer token, the host names the server answers to, no web page of another site; and a log of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import logging
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+LOG = logging.getLogger("fozo.access")
 CLOSE = {"Connection": "close"}  # nothing more is read from a client that was refused
 PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 """Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
@@ -28,16 +32,31 @@ class AccessPolicy:
     rebinding that site's name resolves to this server, so ``Host`` is checked as well: addresses (which cannot be
     rebound), ``localhost``, and ``hosts`` are allowed; ``*`` allows all. Only HTTP/1.0 may leave it out.
 
-    Clients that know only passwords may send the token as one, with any user name.
+    Clients that know only passwords may send the token as one, with any user name. With ``log`` it logs all requests:
+    time, client, method, path without the query, which may hold secrets, status (0: no response), milliseconds.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] = ()) -> None:
-        self.app, self.token = app, None if token is None else token.encode()
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] = (), *, log: bool = False) -> None:
+        self.app, self.token, self.log = app, None if token is None else token.encode(), log
         self.hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
-        await (self.app if refusal is None else refusal)(scope, receive, send)
+        app, began, code = self.app if refusal is None else refusal, time.time(), 0
+        if not self.log or scope["type"] != "http":
+            return await app(scope, receive, send)
+
+        async def note(message: Message) -> None:
+            nonlocal code
+            code = message.get("status", code)
+            await send(message)
+
+        try:
+            await app(scope, receive, note)
+        finally:
+            what = (scope.get("client") or "-")[0], scope["method"], quote(scope["path"][:200]), code
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+            LOG.info("%s %s %s %s %d %.0f ms", when, *what, 1000 * (time.time() - began), extra={"kind": code})
 
     def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
         host = headers.get("host")

@@ -1,5 +1,6 @@
 """Exported models against the naive pass and the torch engine, on every runtime; and their manners."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -48,7 +49,8 @@ def test_the_graph_equals_the_naive_pass(
 
 @pytest.mark.parametrize("name", fozo.list_methods(without={"torch", "blocks"}))
 def test_methods_predict_what_they_predict_on_torch(engines: Engines, name: str, runtime: str) -> None:
-    theirs, ours = fozo.load_engine(random_vit()), engines("plain", runtime)
+    theirs = fozo.load_engine(random_vit(), mean=0.5, std=0.1)
+    ours = copy.copy(engines("plain", runtime)).adjust(theirs.spec.mean, theirs.spec.std, None, None)
     assert ours.spec == theirs.spec  # so that statistics and states go from one engine to the other
     source = fozo.calibrate(theirs, [random_images(32, seed=100 + i) for i in range(3)])
     first, second = (fozo.create(name, engine, source) for engine in (theirs, ours))
@@ -163,7 +165,7 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import numpy as np
 import fozo
-engine = fozo.load_engine({str(exported("plain"))!r}, threads=1)
+engine = fozo.load_engine({str(exported("plain"))!r}, threads=1, mean=0.5, std=0.1)
 draw = np.random.default_rng(0)
 batch = lambda: draw.standard_normal((8, *engine.spec.image_shape)).astype(np.float32)
 source = fozo.calibrate(engine, [batch() for _ in range(3)])

@@ -1,13 +1,17 @@
-"""The equaliser: weak bands are raised towards clean ones, strong ones and uncertain ones are left alone."""
+"""The equaliser: what a domain lacks is restored as far as it is believed, noise attenuated, and nothing else done."""
 
 import numpy as np
 import pytest
 
 import fozo
 from fozo.core.statistics import SourceStatistics
-from fozo.methods.align.equaliser import Equaliser
+from fozo.engines.blackbox import black_box
+from fozo.methods.align.equaliser import HIGH, LOW, MAX_LOG_GAIN, STRONG, Equaliser, Restoration
 from fozo.methods.align.memory import DomainEstimate, RetrievalConfig, Retrieved, Rows
+from fozo.types import Floats
 from tests.helpers import random_images
+
+FEW = 0.01  # variance of a domain that is well known
 
 
 @pytest.fixture
@@ -18,42 +22,151 @@ def equaliser(engine: fozo.Engine, source: SourceStatistics) -> Equaliser:
     return made
 
 
-def gains(made: Equaliser, mean: float, variance: float = 0.01, strength: float = 1.0) -> np.ndarray:
-    """Of a domain whose every feature is ``mean`` standard deviations from clean, without any memories of it."""
+def plan(made: Equaliser, mean: float | np.ndarray, variance: float = FEW, strength: float = 1.0) -> Restoration:
+    """For a domain whose features are ``mean`` standard deviations from clean, without any memories of it."""
     made.strength = strength
-    domain = DomainEstimate(*(np.full((1, made.std.size), value) for value in (mean, variance, mean)))
+    means = np.broadcast_to(mean, (1, made.std.size))
+    domain = DomainEstimate(means, np.full_like(means, variance, dtype=float), means)
     nothing = Retrieved(Rows.empty(0, made.std.size, (0, 0, 0)), np.zeros((1, 0)), np.zeros(1))
-    return made.log_gains(domain, nothing)
+    return made.plan(domain, nothing)
 
 
 def test_only_weakness_counts_and_only_as_far_as_it_is_believed(equaliser: Equaliser) -> None:
-    assert gains(equaliser, 3.0).max() == gains(equaliser, -0.9, variance=1.0).max() == 0
-    assert gains(equaliser, -3.0).shape == (1, equaliser.spectra.channels, equaliser.spectra.bands)
-    np.testing.assert_allclose(gains(equaliser, -9.0, 1e-12), 0.2 * 9 / 2)  # half of the log energy
-    np.testing.assert_allclose(gains(equaliser, -9.0, 1.0), 0.2 * 9 * (1 - 1 / 81) / 2)
+    assert not plan(equaliser, -0.9, variance=1.0) and not plan(equaliser, 3.0)
+    gains = plan(equaliser, -3.0).log_gains
+    assert gains.shape == (1, equaliser.spectra.channels, equaliser.spectra.bands)
+    np.testing.assert_allclose(plan(equaliser, -9.0, 1e-12).log_gains, 0.2 * 9 / 2)  # half of the log energy
+    np.testing.assert_allclose(plan(equaliser, -9.0, 1.0).log_gains, 0.2 * 9 * (1 - 1 / 81) / 2)
     drifted = 1 - np.exp(-4 / 2 * (0.6**2 / 0.25 - 1))  # as far as the domain differs from clean ones
-    np.testing.assert_allclose(gains(equaliser, -0.6, 1e-12, strength=0.7), 0.7 * 0.2 * 0.6 * drifted / 2, rtol=1e-6)
+    weak = plan(equaliser, -0.6, 1e-12, strength=0.7).log_gains
+    np.testing.assert_allclose(weak, 0.7 * 0.2 * 0.6 * drifted / 2, rtol=1e-6)
 
 
 def test_no_gain_is_above_four(equaliser: Equaliser) -> None:
-    np.testing.assert_allclose(np.exp(gains(equaliser, -100.0)), 4)
+    np.testing.assert_allclose(np.exp(plan(equaliser, -100.0).log_gains), 4)
+
+
+def test_noise_is_attenuated_as_wiener_would_and_less_than_noise_is_left_alone(equaliser: Equaliser) -> None:
+    fine = equaliser.spectra.bands // 2
+    gains = plan(equaliser, (STRONG + 1) / 0.2, 1e-12, strength=0.7).log_gains[0]
+    np.testing.assert_allclose(gains[:, :fine], -0.7 * (STRONG + 1))
+    assert not gains[:, fine:].any()  # coarse detail is never noise
+    np.testing.assert_allclose(
+        plan(equaliser, (STRONG + 0.5) / 0.2, 1e-12).log_gains[0, :, :fine], -0.5 * (STRONG + 0.5)
+    )
+    assert not plan(equaliser, STRONG / 0.2, 1e-12)
+
+
+def restoration(made: Equaliser, images: int = 1, **parts: float) -> Restoration:
+    """For as many domains, all the same: ``log_gain`` of all bands, and the other parts by name."""
+    gains = np.full((images, made.spectra.channels, made.spectra.bands), parts.pop("log_gain", 0.0))
+    rows = {name: np.full(images, parts.get(name, 0.0)) for name in ("log_stretch", "brightening", "local")}
+    return Restoration(**rows, log_gains=gains, gains=made.spectra.gains(gains[0]) if images == 1 else None)
 
 
 def test_images_are_amplified_and_their_mean_stays(equaliser: Equaliser) -> None:
     faded = 0.5 * random_images(4)
-    shape = (1, equaliser.spectra.channels, equaliser.spectra.bands)
     for gain in (1.0, 1.5, 2.0):
-        better = equaliser.equalise(equaliser.describe(faded)[0], np.full(shape, np.log(gain)))
+        asked = restoration(equaliser, log_gain=np.log(gain))
+        better = equaliser.restore(faded, equaliser.describe(faded)[0], asked)
         np.testing.assert_allclose(better.mean(axis=(2, 3)), faded.mean(axis=(2, 3)), atol=1e-5)
         np.testing.assert_allclose(better.std(axis=(2, 3)), faded.std(axis=(2, 3)) * gain, rtol=1e-4)
 
 
 def test_every_image_by_its_own_domain(equaliser: Equaliser) -> None:
-    each = np.zeros((4, equaliser.spectra.channels, equaliser.spectra.bands))
-    each[2] = 0.35
-    better = equaliser.equalise(equaliser.describe(random_images(4))[0], each)
+    each = restoration(equaliser, images=4)
+    each.log_gains[2] = 0.35
+    better = equaliser.restore(random_images(4), equaliser.describe(random_images(4))[0], each)
     moved = np.abs(better - random_images(4)).max(axis=(1, 2, 3))
     assert moved[2] > 0.1 and moved[[0, 1, 3]].max() < 1e-5
+
+
+SIDE = 64
+
+
+def photographs(count: int, seed: int = 0) -> Floats:
+    """Pixels in [0, 1] whose detail falls with its frequency as that of photographs does, with another contrast
+    and exposure in each."""
+    rng = np.random.default_rng(seed)
+    y, x = np.meshgrid(np.fft.fftfreq(SIDE), np.fft.fftfreq(SIDE), indexing="ij")
+    noise = np.fft.fft2(rng.standard_normal((count, 3, SIDE, SIDE)))
+    smooth = np.fft.ifft2(noise / np.maximum(np.hypot(y, x), 1 / SIDE) ** 1.5).real
+    smooth /= smooth.std(axis=(1, 2, 3), keepdims=True)
+    contrast, light = 0.2 * np.exp(0.3 * rng.standard_normal(count)), 0.45 + 0.08 * rng.standard_normal(count)
+    return np.clip(light[:, None, None, None] + contrast[:, None, None, None] * smooth, 0, 1).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def camera() -> SourceStatistics:
+    clean = photographs(64, seed=1)
+    return fozo.calibrate(
+        black_box(lambda images: images, name="camera", image_size=SIDE, mean=0.0, std=1.0), [clean[:32], clean[32:]]
+    )
+
+
+def seen(camera: SourceStatistics, images: Floats, profile: str = "detector") -> Floats:
+    """The images as a black box gets them, the last 16 of them: when the domain is known."""
+    engine = black_box(lambda given: given, name="camera", image_size=SIDE, mean=0.0, std=1.0)
+    method = fozo.create("equalise", engine, camera, profile=profile)
+    for start in range(0, len(images), 16):
+        got = method(images[start : start + 16])
+    return np.asarray(got)
+
+
+@pytest.mark.parametrize("profile", ["detector", "tokens"])
+def test_clean_images_are_handed_on_bit_for_bit(camera: SourceStatistics, profile: str) -> None:
+    clean = photographs(64, seed=2)
+    np.testing.assert_array_equal(seen(camera, clean, profile), clean[48:])
+
+
+@pytest.mark.parametrize("profile", ["detector", "tokens"])
+def test_lost_contrast_is_stretched_to_the_range_of_a_picture(camera: SourceStatistics, profile: str) -> None:
+    clean = photographs(64, seed=2)
+    better = seen(camera, 0.6 + 0.1 * clean, profile)
+    low, high = np.percentile(better, [1, 99], axis=(1, 2, 3))
+    assert abs(np.mean(high - low) - (HIGH - LOW)) < 0.2 and better.min() >= 0 and better.max() <= 1
+    assert np.corrcoef(better.ravel(), clean[48:].ravel())[0, 1] > 0.7
+
+
+@pytest.mark.parametrize(("gamma", "at_least"), [(2.2, 0.4), (3.5, 0.2)])
+def test_the_dark_is_brightened_part_of_the_way(camera: SourceStatistics, gamma: float, at_least: float) -> None:
+    clean = photographs(64, seed=2)
+    dark = clean**gamma
+    better = seen(camera, dark, "tokens")
+    part = (better.mean() - dark[48:].mean()) / (clean[48:].mean() - dark[48:].mean())
+    assert at_least < part < 1
+
+
+@pytest.mark.parametrize("profile", ["detector", "tokens"])
+def test_noise_is_removed_and_the_picture_kept(camera: SourceStatistics, profile: str) -> None:
+    clean = photographs(64, seed=2)
+    noisy = np.clip(clean + 0.2 * np.random.default_rng(3).standard_normal(clean.shape), 0, 1).astype(np.float32)
+    error, before = (np.square(images - clean[48:]).mean() for images in (seen(camera, noisy, profile), noisy[48:]))
+    assert error < 0.4 * before
+
+
+def test_haze_gets_local_contrast_before_a_detector_only(camera: SourceStatistics) -> None:
+    clean = photographs(64, seed=2)
+    haze = np.linspace(0.2, 0.8, SIDE, dtype=np.float32)[:, None]  # denser below
+    seen_by = {profile: seen(camera, clean * (1 - haze) + 0.8 * haze, profile) for profile in ("detector", "tokens")}
+    below = {profile: images[:, :, -SIDE // 4 :].std(axis=(2, 3)).mean() for profile, images in seen_by.items()}
+    assert below["detector"] > 1.1 * below["tokens"]
+
+
+def test_blur_is_sharpened_and_not_stretched(camera: SourceStatistics) -> None:
+    clean = photographs(64, seed=2)
+    rolls = [np.roll(clean, (y, x), axis=(2, 3)) for y in range(-2, 3) for x in range(-2, 3)]
+    blurred = np.mean(rolls, axis=0).astype(np.float32)
+    detail = {name: np.abs(np.diff(images, axis=3)).mean() for name, images in
+              (("plain", blurred[48:]), ("sharpened", seen(camera, blurred)), ("clean", clean[48:]))}  # fmt: skip
+    assert 1.2 * detail["plain"] < detail["sharpened"] < detail["clean"]
+
+
+def test_pixels_of_unknown_range_are_not_stretched(engine: fozo.Engine, source: SourceStatistics) -> None:
+    made = Equaliser(source, engine, 0.7, RetrievalConfig(), "detector")
+    made.normalisation = None
+    asked = plan(made, -9.0)
+    assert not asked.on_pixels.any() and asked.log_gains.max() <= MAX_LOG_GAIN
 
 
 @pytest.mark.parametrize("size", [1, 4, 15, 16, 20])

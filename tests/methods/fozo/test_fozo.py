@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 import fozo
 from fozo import FOZO
@@ -13,6 +14,8 @@ from fozo.core.moments import Moments
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
 from fozo.methods.common.journal import Journal
+from fozo.methods.fozo.method import token_rms
+from fozo.methods.fozo.shift import ContentShift
 from fozo.testing import same
 from fozo.types import Tap
 from tests.helpers import random_images, run
@@ -156,3 +159,62 @@ def test_presets_have_the_published_constants() -> None:
 def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
     assert FOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
     assert fozo.create("fozo", engine, source, preset="paper", prompts=1).parameters == engine.spec.dim
+
+
+# --- the preset "scaled" ----------------------------------------------------------------------------------------------
+
+
+def test_scaled_predicts_the_mean_of_all_candidates(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+    method = FOZO(engine, source, preset="scaled", passes=4)
+    candidates, drifted = method.spsa.ask(), BATCHES[0] + 1.5
+    logits = method(drifted)
+    pooled = run(engine, drifted, fozo.Knobs(prompts=candidates))[Tap.POOLED]
+    shift = method.shift.vector(source.pooled.mean)  # of this batch: it counts already
+    assert shift is not None and np.abs(shift).max() > 0
+    expected = softmax(engine.head()(pooled + shift), axis=2).mean(axis=0)
+    np.testing.assert_allclose(np.exp(logits), expected, rtol=1e-4)
+
+
+def test_scaled_perturbs_in_units_of_the_tokens(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+    method = FOZO(engine, source, preset="scaled")
+    unit, points = token_rms(source), method.spsa.ask()
+    assert np.sqrt(np.square(method.prompts).mean()) == pytest.approx(unit)
+    assert np.std(points[0] - points[1]) / 2 == pytest.approx(method.config.schedule.epsilon * unit, rel=0.2)
+    for _ in range(20):
+        method(BATCHES[0])
+    assert np.sqrt(np.square(method.prompts - method.start).mean()) < method.config.trust * unit
+
+
+def test_the_content_shift_leaves_clean_images_alone_and_believes_a_drift(
+    engine: fozo.Engine, source: fozo.SourceStatistics
+) -> None:
+    for offset, believed in ((0.0, False), (2.0, True)):
+        shift, rows = ContentShift(source, engine.head(), 40.0), []
+        for seed in range(3):
+            rows.append(run(engine, random_images(32, seed=200 + seed))[Tap.POOLED] + offset * source.pooled.std)
+            shift.take(rows[-1])
+        vector = shift.vector(source.pooled.mean)
+        assert vector is not None
+        assert (np.abs(vector / source.pooled.std).mean() > 1.0) == believed
+        assert believed or np.abs(vector / source.pooled.std).mean() < 0.1
+
+
+def test_scaled_continues_from_a_state_and_from_its_journal(
+    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
+) -> None:
+    method = FOZO(engine, source, preset="scaled", journal=tmp_path / "run.journal")
+    for images in BATCHES[:5]:
+        method(images)
+    other = FOZO(engine, source, preset="scaled")
+    other.load_state(method.state())
+    np.testing.assert_array_equal(other(BATCHES[5]), method(BATCHES[5]))
+    np.testing.assert_array_equal(fozo.replay(tmp_path / "run.journal"), method.prompts)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("predict", "median"), ("units", "pixels"), ("trust", 0.0), ("shift_images", -1.0)],
+)
+def test_impossible_switches_are_refused(name: str, value: object) -> None:
+    with pytest.raises(FozoError, match=name):
+        FOZO.configure("scaled", {name: value})

@@ -34,12 +34,12 @@ RECIPES = (
                 "without equaliser": ("align", {"equaliser_strength": 0.0}),
             },
             {
-                "severity 5": StreamPlan(
-                    "clean", "continual", ("clean", *MIXED), 5, 128, batch_size=32, classes="tuning"
-                ),
-                "severity 3": StreamPlan(
-                    "clean", "continual", ("clean", *MIXED), 3, 128, batch_size=32, classes="tuning"
-                ),
+                **{
+                    f"severity {level}": StreamPlan(
+                        "clean", "continual", ("clean", *MIXED), level, 128, batch_size=32, classes="tuning"
+                    )
+                    for level in (5, 3)
+                },
                 **{
                     group: StreamPlan(
                         "clean", "continual", ("clean", *EXTRA_KINDS, *HIDDEN[:2]), 3, 56, batch_size=16, classes=group

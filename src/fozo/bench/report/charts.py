@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from fozo.bench.gains import Gain, signed
-from fozo.bench.report.render import draw
+from fozo.bench.report.render import render
 
 SIDE = 1000  # both sides of a drawing, in its own units
 POINTS = 240  # a curve is thinned to this many points: more cannot be seen
-LONG = 12  # rows above which a forest stands beside two other charts
 FEW_NAMES, SOME_NAMES = 4, 8  # that fit side by side below a chart on a phone, and on a wide screen
 
 
@@ -30,7 +28,7 @@ class Series:
     dashed: bool = False
     faint: bool = False  # drawn behind the others
     low: Sequence[float] = ()
-    high: Sequence[float] = ()  # ends of the intervals, where it has some: a band, or whiskers where points are marked
+    high: Sequence[float] = ()  # ends of the intervals, where it has some: a band
 
     @property
     def style(self) -> str:
@@ -44,17 +42,6 @@ class Span:
     left: float
     right: float
     name: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of :func:`forest`: a difference, and what it is the mean of."""
-
-    label: str
-    gain: Gain
-    marks: Sequence[float]
-    colour: int
-    square: bool = False  # whether its point is a square: the second of two rows of one colour
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
@@ -83,30 +70,20 @@ def _thin(values: Sequence[float]) -> list[float]:
     return thinned if not values or (len(values) - 1) % step == 0 else [*thinned, values[-1]]
 
 
-def _decades(low: float, high: float) -> list[float]:
-    found = [
-        m * 10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for m in (1, 2, 5)
-    ]
-    inside = [value for value in found if low <= value <= high]
-    return inside if len(inside) <= 6 else [value for value in inside if f"{value:e}"[0] == "1"]
-
-
 def line_chart(
     title: str,
     series: Sequence[Series],
     x_label: str,
     y_label: str,
     *,
-    log: bool = False,
     dots: bool = False,
-    lines: bool = True,
     spans: Sequence[Span] = (),
     events: Sequence[tuple[float, str]] = (),
 ) -> Markup:
     """Draw curves in their order; those without points are left out, and with none there is no chart.
 
-    ``log`` makes the x axis logarithmic, ``dots`` marks points, ``lines`` joins them. ``spans`` are names on the x axis
-    instead of numbers, ``events`` positions on it with the short words to mark them with.
+    ``dots`` marks points. ``spans`` are names on the x axis instead of numbers, ``events`` positions on it with the
+    short words to mark them with.
     """
     series = [s for s in series if s.x]
     xs = [float(x) for s in series for x in s.x]
@@ -114,11 +91,11 @@ def line_chart(
         return Markup()
     low, high = _range([float(y) for s in series for each in (s.y, s.low, s.high) for y in each])
     xs += [end for span in spans for end in (span.left, span.right)]
-    left, right = (math.log10(min(xs)), math.log10(max(xs))) if log else (min(xs), max(xs))
+    left, right = min(xs), max(xs)
     width = right - left or 1.0
 
     def across(x: float) -> float:
-        return ((math.log10(x) if log else x) - left) / width
+        return (x - left) / width
 
     def down(y: float) -> float:
         return 1 - (y - low) / (high - low)
@@ -127,34 +104,10 @@ def line_chart(
         return " ".join(f"{SIDE * across(x):.0f},{SIDE * down(y):.0f}" for x, y in points)
 
     fits = " few" if len(spans) <= FEW_NAMES else " some" if len(spans) <= SOME_NAMES else " many"
-    marks = _decades(min(xs), max(xs)) if log else ticks(left, right, 6)
-    return draw(
+    html = render(
         "lines.html", title=title, x_label=x_label, y_label=y_label, side=SIDE, fits=fits if spans else "", spans=spans,
-        rows=ticks(low, high, 5), columns=() if spans else marks, events=events, lines=lines, dots=dots,
+        rows=ticks(low, high, 5), columns=() if spans else ticks(left, right, 6), events=events, dots=dots,
         series=[replace(s, x=_thin(s.x), y=_thin(s.y), low=_thin(s.low), high=_thin(s.high)) for s in series],
         across=across, down=down, path=path, short=_short, zip=zip,
     )  # fmt: skip
-
-
-def forest(title: str, rows: Sequence[Row], note: str) -> Markup:
-    """Draw differences with their intervals, one row each, with zero where nothing is gained; numbers beside them.
-
-    A significant difference (its interval excludes zero) is filled, another hollow and marked ``n.s.``. The axis holds
-    all intervals and most of the marks; those beyond it are drawn at its ends.
-    """
-    if not rows:
-        return Markup()
-    values = [x for row in rows for x in (row.gain.value, *row.gain.ends)]
-    marks = sorted(x for row in rows for x in row.marks)
-    most = marks[len(marks) // 20 : len(marks) - len(marks) // 20]
-    low, high = _range([0.0, *values, *most])
-    if marks and (marks[0] < low or marks[-1] > high):
-        note += "; marks at the ends of the axis: there or beyond"
-
-    def across(x: float) -> str:
-        return f"{100 * (min(max(x, low), high) - low) / (high - low):.2f}%"
-
-    return draw(
-        "forest.html", title=title, rows=rows, note=note, long=len(rows) > LONG, columns=ticks(low, high, 5),
-        across=across, width=high - low, signed=signed,
-    )  # fmt: skip
+    return Markup(html.strip())

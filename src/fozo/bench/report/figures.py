@@ -2,94 +2,40 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TypeAlias
 
 import numpy as np
 from markupsafe import Markup
 
-from fozo.bench.gains import BASE, Gain, Gained, Gains, by_method, gains, signed
-from fozo.bench.measures import BatchRecord, Interval, within_domains
+from fozo.bench.gains import BASE, Gain, Gained, Gains, gains, signed
+from fozo.bench.measures import BatchRecord
 from fozo.bench.plan import AVERAGE, TUNED
-from fozo.bench.report.charts import Row, Series, Span, forest, line_chart
+from fozo.bench.report.charts import Series, Span, line_chart
 from fozo.bench.report.tables import Table, full_name
 from fozo.bench.store import Group, Run
 
-MAX_COLUMNS = 8  # columns of a table that have charts of their own; of more, the mean over columns is drawn
+MAX_COLUMNS = 8  # columns of a table that have charts and conclusions of their own
 STRONG = 6  # curves that a reader can follow: the best ones and the base; others are drawn behind them
 WINDOW = 128  # fewest images that a point of an accuracy over time is of, in whole batches
 WINDOWS = 4  # points of a domain, at most
 MAX_NAMES = 5  # rows that a sentence names of those on one side
 SIDES = {1: "significantly above", 0: "not significantly different", -1: "significantly below"}
 UNKNOWN = "without an interval"
-FEWEST_BATCHES = 4  # batches of a domain without which there is no curve to be seen in it
-Points: TypeAlias = tuple[Sequence[float], Sequence[float]]  # of a curve: x, y
 
 
-def charts(group: Group, table: Table, gained: Gained, colours: Mapping[str, int]) -> dict[str, list[Markup]]:
+def charts(group: Group, table: Table, colours: Mapping[str, int]) -> dict[str, list[Markup]]:
     """Draw what there is to be seen of a group, by column of its table; charts that would be empty are left out."""
     sweeps = list(dict.fromkeys(run.experiment.axis for run in group.runs if run.experiment.x is not None))
     if sweeps:
         return {AVERAGE: [_sweep(group, table, axis) for axis in sweeps]}
-    sides = group.columns
-    if len(sides) > MAX_COLUMNS:
-        return {
-            AVERAGE: [gain_chart(over_columns(gained), colours, f"the mean over {len(sides)} columns", len(gained))]
-        }
     found = {}
-    for side in sides:
+    for side in group.columns if len(group.columns) <= MAX_COLUMNS else ():
         runs = {label: group.of(label, side)[0] for label in group.labels if group.of(label, side)}
-        severity = next(iter(runs.values())).experiment.stream.severity
-        own = gained.get(side, {})
-        clean = any("clean" in each.values for each in own.values())
-        mean = f"the mean over corruptions{' and clean images' if clean else ''}"
-        drawn = [gain_chart(own, colours, mean), over_stream(runs, colours, severity)]
-        drawn.append(domain_chart(own, colours, severity))
-        if len(sides) == 1:
-            drawn.append(passes_chart(runs, colours))
-        found[side] = [chart for chart in drawn if chart]
+        drawn = over_stream(runs, colours, next(iter(runs.values())).experiment.stream.severity)
+        found[side] = [drawn] if drawn else []
     return found
 
 
-def over_columns(gained: Gained) -> dict[str, Gains]:
-    """Take a table's columns as the parts of one gain a row."""
-    found = {}
-    for label in dict.fromkeys(label for rows in gained.values() for label in rows):
-        own = {column: rows[label] for column, rows in gained.items() if label in rows}
-        found[label] = Gains({c: g.mean.value for c, g in own.items()}, {c: g.drawn for c, g in own.items()})
-    return found
-
-
-def gain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], mean: str, columns: int = 0) -> Markup:
-    """Draw what each row gained: the best method first, tuned rows behind the published ones.
-
-    A row that lacks some of the ``columns`` says how many it has.
-    """
-    rows = []
-    for label in by_method({label: each.mean.value for label, each in gained.items()}):
-        parts = list(gained[label].values.values())
-        name = f"{label} ({len(parts)} columns)" if len(parts) < columns else label
-        marks = parts if len(parts) > 1 else []
-        rows.append(Row(name, gained[label].mean, marks, colours[label], label.endswith(TUNED)))
-    note = "points of accuracy; bar: 95 % interval; n.s. and hollow: not significant (it includes zero)"
-    if any(row.marks for row in rows):
-        note += f"; dot: {mean}, thin marks: each of them"
-    if any(row.square for row in rows):
-        note += "; square: tuned"
-    return forest(f"Gain over {BASE}", rows, note)
-
-
-def _curves(runs: Mapping[str, Run], colours: Mapping[str, int], points: Mapping[str, Points]) -> list[Series]:
-    """A curve for each row: the best rows and the base in front, the others faint behind them."""
-    ranked = sorted(runs, key=lambda label: -runs[label].measures.average)
-    front = {BASE, *[label for label in ranked if label != BASE][: STRONG - 1]}
-    order = sorted(runs, key=lambda label: label in front)
-    return [
-        Series(label, *points[label], colours[label], label.endswith(TUNED), faint=label not in front)
-        for label in order
-    ]
-
-
-def windows(records: Sequence[BatchRecord]) -> Points:
+def windows(records: Sequence[BatchRecord]) -> tuple[list[float], list[float]]:
     """Accuracy in percent within windows of whole batches, none of which reaches into another domain.
 
     Each is given with the middle of its images in the stream.
@@ -118,61 +64,26 @@ def domain_spans(records: Sequence[BatchRecord], severity: int) -> list[Span]:
 
 
 def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: int) -> Markup:
-    read = {label: run.records() for label, run in runs.items()}
-    series = _curves(runs, colours, {label: windows(records) for label, records in read.items()})
-    spans = domain_spans(next(iter(read.values())), severity)
+    """Draw a curve for each row: the best rows and the base in front, the others faint behind them."""
+    ranked = sorted(runs, key=lambda label: -runs[label].measures.average)
+    front = {BASE, *[label for label in ranked if label != BASE][: STRONG - 1]}
+    series = [
+        Series(label, *windows(runs[label].records()), colours[label], label.endswith(TUNED), faint=label not in front)
+        for label in sorted(runs, key=lambda label: label in front)
+    ]
+    spans = domain_spans(next(iter(runs.values())).records(), severity)
     if len(spans) > 40:  # a stream that comes back again and again: names would not be read
         spans = []
     return line_chart("Accuracy along the stream", series, "" if spans else "images", "accuracy (%)", spans=spans)
-
-
-def domain_chart(gained: Mapping[str, Gains], colours: Mapping[str, int], severity: int) -> Markup:
-    best = sorted(gained, key=lambda label: -gained[label].mean.value)[: STRONG - 1]
-    labels = [label for label in gained if label in best]
-    if not labels or len(gained[labels[0]].values) < 2:
-        return Markup()
-    names = list(gained[labels[0]].values)
-    series = []
-    for index, label in enumerate(labels):
-        found = [gained[label].of(name) for name in names]
-        x = [i + (index + 1) / (len(labels) + 1) for i in range(len(names))]
-        values = [each.value for each in found]
-        low, high = _band([each.within for each in found])
-        series.append(Series(label, x, values, colours[label], label.endswith(TUNED), low=low, high=high))
-    which = "" if len(labels) == len(gained) else f", the {len(labels)} best rows of {len(gained)}"
-    title = f"Gain over {BASE} under each corruption{which}"
-    spans = [Span(i, i + 1, full_name(name, severity)) for i, name in enumerate(names)]
-    unit = "points, with 95 % intervals" if series[0].low else "points"
-    return line_chart(title, series, "", unit, dots=True, lines=False, spans=spans)
-
-
-def _band(within: Sequence[Interval | None]) -> tuple[list[float], list[float]]:
-    """The lower and the upper ends of intervals; none, unless every point has one."""
-    whole = [each for each in within if each is not None]
-    return ([each.low for each in whole], [each.high for each in whole]) if len(whole) == len(within) else ([], [])
-
-
-def passes_chart(runs: Mapping[str, Run], colours: Mapping[str, int]) -> Markup:
-    """Draw how fast a domain is learnt, against what it costs; nothing where domains are of a batch or two."""
-    points: dict[str, Points] = {}
-    for label, run in runs.items():
-        _, spent, reached = zip(*within_domains(run.records(), run.costs()), strict=True)
-        length = min(map(len, spent))
-        x, y = (np.mean([curve[:length] for curve in curves], axis=0).tolist() for curves in (spent, reached))
-        points[label] = x, y
-    if min(len(spent) for spent, _ in points.values()) < FEWEST_BATCHES:
-        return Markup()
-    title = "How fast a corruption is learnt: accuracy of its images so far, mean over corruptions"
-    x_label = "forward passes spent on it, logarithmic"
-    return line_chart(title, _curves(runs, colours, points), x_label, "accuracy (%)", log=True)
 
 
 def _sweep(group: Group, table: Table, axis: str) -> Markup:
     places = {run.experiment.label: run.experiment.x for run in group.runs if run.experiment.axis == axis}
     cells = {label: row[table.columns.index(AVERAGE)] for label, row in table.rows}
     points = [(x, cell) for label, x in places.items() if x is not None and (cell := cells[label]) is not None]
-    x, low, high = [x for x, _ in points], *_band([cell.within for _, cell in points])
-    series = [Series("ours, with 95 % interval", x, [cell.ours for _, cell in points], 1, low=low, high=high)]
+    x, ours, within = [x for x, _ in points], [c.ours for _, c in points], [c.within for _, c in points if c.within]
+    low, high = [each.low for each in within], [each.high for each in within]
+    series = [Series("ours, with 95 % interval", x, ours, 1, low=low, high=high)]
     paper = [(x, cell.paper) for x, cell in points if cell.paper is not None]
     if paper:
         series.append(Series("paper", [x for x, _ in paper], [y for _, y in paper], 2, dashed=True))
@@ -180,12 +91,9 @@ def _sweep(group: Group, table: Table, axis: str) -> Markup:
 
 
 def conclusions(group: Group, gained: Gained) -> dict[str, str]:
-    """Conclude for every column of a table, or for the mean over them where there are many."""
-    if len(group.columns) > MAX_COLUMNS:
-        whole = {label: each for label, each in over_columns(gained).items() if len(each.values) == len(gained)}
-        return {AVERAGE: f"On average over {len(group.columns)} columns: {_against_base(whole)}"} if whole else {}
+    """Conclude for every column of a table, where they are not too many."""
     found = {}
-    for side in group.columns:
+    for side in group.columns if len(group.columns) <= MAX_COLUMNS else ():
         best, rows = _best_row(group, side), gained.get(side, {})
         both = [best, _against_base(rows)] if len(rows) > 1 else [best]  # with one row the first sentence says it all
         if text := " ".join(filter(None, both)):

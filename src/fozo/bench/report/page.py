@@ -1,53 +1,33 @@
-"""The report of ``fozo bench``: one page, and the same tables as Markdown, CSV and LaTeX.
-
-It shows images only where the reader names a folder of them.
-"""
+"""The report of ``fozo bench``: one page, and the same tables as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 from markupsafe import Markup
-from PIL import Image
 
 from fozo.bench.gains import BASE, Gained, over_base
 from fozo.bench.plan import AVERAGE
 from fozo.bench.report.figures import charts, conclusions
 from fozo.bench.report.render import assign_colours, render, write_page
-from fozo.bench.report.tables import Cell, Table, comma_separated, full_name, number, table_of
+from fozo.bench.report.tables import Cell, Table, comma_separated, number, table_of
 from fozo.bench.store import Group, collect, stores
-from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt
-from fozo.data.images import Pixels
-from fozo.data.sets import open_images
-from fozo.data.sources import prepare
-from fozo.errors import FozoError
 from fozo.io import check_output
 
-SIDE = 224  # pixels at which an image is corrupted: what ImageNet's models read
-THUMBNAIL = 128  # pixels of a picture on the page
 COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
 
 
-def write_report(root: Path, out: Path, images: Path | None = None) -> tuple[list[Path], list[str]]:
-    """Write the page to ``out`` and the tables beside it; return these files, and the stale runs below ``root``.
-
-    With clean ``images`` the page shows one of them under each corruption.
-    """
+def write_report(root: Path, out: Path) -> tuple[list[Path], list[str]]:
+    """Write the page to ``out`` and the tables beside it; return these files, and the stale runs below ``root``."""
     check_output(out)
-    groups = collect(root)
-    made = chapters({f"{group.recipe.name}-{number}": group for number, group in enumerate(groups)})
+    made = chapters({f"{group.recipe.name}-{number}": group for number, group in enumerate(collect(root))})
     tables = [chapter.table for chapter in made]
     stale = [str(path.relative_to(root)) for store in stores(root) for path in store.stale()]
-    pictures, severity = ([], None) if images is None else corrupted_pictures(images, groups)
-    values = {"chapters": made, "stale": stale, "pictures": pictures, "severity": severity}
     texts = {
-        out: render("report.html", title="fozo: results", **values),
+        out: render("report.html", title="fozo: results", chapters=made, stale=stale),
         out.with_suffix(".md"): render("tables.md", tables=tables),
         out.with_suffix(".csv"): comma_separated(tables),
         out.with_suffix(".tex"): render("tables.tex", tables=tables),
@@ -79,7 +59,7 @@ class Chapter:
     @property
     def parts(self) -> list[tuple[str, str, Sequence[Markup]]]:
         """Heading, conclusion and charts of each column."""
-        drawn = charts(self.group, self.table, self.gained, self.colours)
+        drawn = charts(self.group, self.table, self.colours)
         said = conclusions(self.group, self.gained)
         return [
             ("" if side == AVERAGE else side[:1].upper() + side[1:], said.get(side, ""), drawn.get(side, ()))
@@ -125,35 +105,3 @@ class Chapter:
                 if value and value not in found.setdefault(name, []):
                     found[name].append(value)
         return found
-
-
-def picture(pixels: Pixels, words: str, *, exact: bool = False) -> Markup:
-    """Make an ``img`` of ``uint8 [height, width, channels]``; ``exact`` keeps every pixel, for small ones."""
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    stream = io.BytesIO()
-    if exact:
-        image.save(stream, "PNG", optimize=True)
-    else:
-        image.thumbnail((THUMBNAIL, THUMBNAIL))
-        image.save(stream, "JPEG", quality=80)
-    data = base64.b64encode(stream.getvalue()).decode()
-    kind, style = ("png", "exact") if exact else ("jpeg", "")
-    return Markup('<img class="{}" alt="{}" src="data:image/{};base64,{}">').format(style, words, kind, data)
-
-
-def corrupted_pictures(images: Path, groups: Sequence[Group]) -> tuple[list[tuple[str, Markup]], int | None]:
-    """Show the first of some clean images under each corruption of the runs; also their severity, where it is one."""
-    found = open_images(images)
-    if found.corrupted:
-        raise FozoError(f"{images} holds corrupted images; give clean ones, which the page then shows corrupted")
-    domains = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.measures.domains))
-    pairs = [(name, *name.partition("/")[::2]) for name in domains]
-    known = [(name, kind, int(level)) for name, kind, level in pairs if kind in (*KINDS, *EXTRA_KINDS) and level]
-    levels = {level for _, _, level in known}
-    usual = min(levels) if len(levels) == 1 else None
-    clean = prepare(found, found.read(0), (SIDE, SIDE), 3)
-    made = [("Clean", picture(clean, "Clean"))]
-    for name, kind, level in sorted(known, key=lambda one: (one[2], domains.index(one[0]))):
-        pixels = corrupt(np.ascontiguousarray(clean), kind, level, 0, image_id=found.samples[0].path)
-        made.append((full_name(name, usual), picture(pixels, full_name(name, usual))))
-    return made, usual

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from fozo.bench.plan import published
 from fozo.bench.report.tables import full_name, number, tex
@@ -29,7 +28,7 @@ COLOURS: Mapping[str, Colour] = {
 # For rows that are no method as published, before these take colours of methods that a page does not show.
 SPARE: tuple[Colour, ...] = (("#000000", "#ffffff"), ("#8d6e63", "#bcaaa4"), ("#c0a000", "#ffe082"))
 PALETTE: tuple[Colour, ...] = (*COLOURS.values(), *SPARE)
-PASSES = re.compile(r"(, \d+ passes| at \d+ passes| \(FP=\d+\))$")
+PASSES = re.compile(r"(, \d+ passes| \(FP=\d+\))$")
 
 
 @lru_cache(maxsize=1)
@@ -52,10 +51,6 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(f"{template}.j2").render(values)
 
 
-def draw(template: str, **values: object) -> Markup:
-    return Markup(render(template, **values).strip())
-
-
 def write_page(out: Path, text: str) -> None:
     """Write a page or table whole; folders and commands in it may hold any bytes."""
     with disk_errors(out), atomic_write(out) as stream:
@@ -66,20 +61,17 @@ def assign_colours(labels: Iterable[str]) -> dict[str, int]:
     """Give every label of a page an index into :data:`PALETTE`; its curves have the class ``c{index}``.
 
     A method has its own, also where its constants are tuned; so has a method at some number of passes, where no other
-    label of the page is its. Others take what is free, in the order in which they come, and share colours only where
-    there are more labels than colours.
+    label of the page is its. Others take what is free, the spare ones first, in the order in which they come, and share
+    colours only where there are more labels than colours.
     """
-    every = list(dict.fromkeys(labels))
-    listed = list(dict.fromkeys(map(published, every)))
-    known = list(COLOURS)
-    indices = {label: known.index(label) for label in listed if label in COLOURS}
+    every, known = list(dict.fromkeys(labels)), list(COLOURS)
+    listed = sorted(dict.fromkeys(map(published, every)), key=lambda label: label not in COLOURS)
+    indices: dict[str, int] = {}
     for label in listed:
         method = PASSES.sub("", label)
         if method in COLOURS and known.index(method) not in indices.values():
             indices[label] = known.index(method)
-    ours = known.index("Align")  # the last to be taken for something else
-    order = [*range(len(COLOURS), len(PALETTE)), *range(ours + 1, len(COLOURS)), ours]
-    free = [index for index in order if index not in indices.values()] or order
+    free = [index for index in reversed(range(len(PALETTE))) if index not in indices.values()] or [0]
     others = [label for label in listed if label not in indices]
     indices |= {label: free[i % len(free)] for i, label in enumerate(others)}
     return {label: indices[published(label)] for label in every}

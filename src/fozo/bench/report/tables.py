@@ -147,7 +147,7 @@ def _budgets(group: Group) -> dict[str, Column]:
     if not budgets or not own:
         return {}
     curves = {label: within_domains(run.records(), run.costs()) for label, run in firsts.items()}
-    full = mean(float(times[-1]) for times, _, _ in curves[own[0]])
+    full = mean(float(times[-1]) for times, _ in curves[own[0]])
     return {
         budget: {
             label: Cell(

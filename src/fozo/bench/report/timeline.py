@@ -18,10 +18,6 @@ from fozo.monitor.quality import STATISTICS
 MAX_LINE = 1 << 20  # bytes of a line
 MAX_LINES = 200_000  # lines of a file: at 8 images a batch, more than a million images
 DRAWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blockiness")  # of image quality
-FORMER_KEYS = {
-    "looks": "quality",
-    **{f"accuracy_kept{end}": f"relative_accuracy{end}" for end in ("", "_low", "_high")},
-}  # Keys that older events files have
 THUMBNAILS = ("camera", "equalised")  # pictures that an event may have: what the camera saw, and what the model read
 
 
@@ -54,7 +50,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
                 raise FozoError(
                     f"line {len(found) + 1} of {path} was not written by fozo watch ({error}); give its --events file"
                 ) from error
-            found.append({FORMER_KEYS.get(key, key): value for key, value in payload.items()})
+            found.append(payload)
     if not any(line["type"] == "reading" for line in found):
         raise FozoError(f"{path} holds no reading; give what fozo watch --events wrote")
     return found

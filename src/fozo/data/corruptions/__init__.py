@@ -37,7 +37,6 @@ KINDS: tuple[str, ...] = (  # in the order of the paper's tables, which is that 
 )  # fmt: skip
 EXTRA_KINDS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")  # ImageNet-C's for validation
 SMALLEST_SIDE = 8  # px: below it the kernels have nothing left to act on
-SCALES = (32, 64, 224)  # the side in pixels of the images that constants were chosen for
 
 
 def _read_constants() -> dict[str, dict[int, tuple[tuple[float, ...], ...]]]:
@@ -53,10 +52,11 @@ def _read_constants() -> dict[str, dict[int, tuple[tuple[float, ...], ...]]]:
 CONSTANTS = _read_constants()
 
 
-def corrupt(
-    image: Pixels, kind: str, severity: int, seed: int, *, image_id: str = "", scale: int | None = None
-) -> Pixels:
+def corrupt(image: Pixels, kind: str, severity: int, seed: int, *, image_id: str = "") -> Pixels:
     """Corrupt one image; the same arguments always give the same pixels.
+
+    The shorter side decides which constants are taken: those published for 32 px up to 48 px, for 64 px up to 96 px,
+    else for 224 px.
 
     Args:
         image: ``uint8 [height, width, 3]``, or gray ``[height, width]`` or ``[height, width, 1]``.
@@ -64,8 +64,6 @@ def corrupt(
         severity: 1 to 5.
         seed: changes every random draw.
         image_id: the image's name. Images with different names get different draws from one seed.
-        scale: 224, 64 or 32: take the constants published for images of that side. By default the shorter
-            side decides: 32 up to 48 px, 64 up to 96 px, else 224.
 
     Returns:
         The corrupted image, of the same shape and type. The input is not changed.
@@ -80,11 +78,7 @@ def corrupt(
     if side < SMALLEST_SIDE:
         size = f"{image.shape[1]} x {image.shape[0]}"
         raise FozoError(f"the image is {size} px; a corruption needs at least {SMALLEST_SIDE} x {SMALLEST_SIDE}")
-    if scale is None:
-        scale = 32 if side <= 48 else 64 if side <= 96 else 224
-    if scale not in SCALES:
-        raise FozoError(f"there are no constants for scale {scale}; choose among {', '.join(map(str, SCALES))}")
-    constants = CONSTANTS[kind][scale][severity - 1]
+    constants = CONSTANTS[kind][32 if side <= 48 else 64 if side <= 96 else 224][severity - 1]
     # JSON keeps the parts apart (no two different tuples have the same text), and a hash of 128 bits is the whole key
     # of the counter-based Philox, so that streams of different images never overlap.
     text = json.dumps([image_id, kind, int(severity), int(seed)])

@@ -11,8 +11,8 @@ from pathlib import Path
 from fozo.data.sets import imagenet
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
 from fozo.data.sets.folder import Listing, Tree, open_folder, open_unlabelled, some
-from fozo.data.sets.imagenet import FLAT, SEVERITIES, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
-from fozo.data.sets.packed import open_arrays, open_cifar_c, open_tar
+from fozo.data.sets.imagenet import SEVERITIES, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
+from fozo.data.sets.packed import open_arrays
 from fozo.errors import FozoError
 
 __all__ = [
@@ -26,8 +26,6 @@ LAYOUTS: dict[str, Callable[..., ImageSet]] = {
     "imagenet-r": imagenet.open_imagenet_r,
     "imagenet-v2": imagenet.open_imagenet_v2,
     "imagenet-sketch": imagenet.open_imagenet_sketch,
-    "cifar-c": open_cifar_c,
-    "webdataset": open_tar,
     "folder": open_folder,
     "arrays": open_arrays,
 }
@@ -38,7 +36,6 @@ def open_images(
     layout: str = "auto",
     *,
     classes: Sequence[str] | None = None,
-    labels: str | Path | None = None,
     kinds: Sequence[str] | None = None,
     severities: Sequence[int] | None = None,
     crops: bool = True,
@@ -46,10 +43,9 @@ def open_images(
     """Open an image set.
 
     Args:
-        path: a folder, a WebDataset-like tar, or an ``.npz`` of images, labels and classes.
+        path: a folder, or an ``.npz`` of images, labels and classes.
         layout: one of :data:`LAYOUTS`, or ``auto`` to recognise it.
         classes: class names in the order of the model's outputs, for sets that are not ImageNet's.
-        labels: file of labels, for flat ImageNet validation files.
         kinds: open only these corruptions of a corrupted set.
         severities: open only these severities of a corrupted set.
         crops: whether images that all have one square size count as ready-made crops, to be used as they are
@@ -60,10 +56,10 @@ def open_images(
         raise FozoError(f"there is no file or folder {root}; check the path")
     tree = Tree(root)
     if layout == "auto":
-        tree, layout = _recognise(tree, own_classes=classes is not None)
+        tree, layout = recognise(tree, own_classes=classes is not None)
     if layout not in LAYOUTS:
         raise FozoError(f"there is no layout {layout!r}; choose from auto, {', '.join(LAYOUTS)}")
-    given = {"classes": classes, "labels": labels, "kinds": kinds, "severities": severities}
+    given = {"classes": classes, "kinds": kinds, "severities": severities}
     options = {name: value for name, value in given.items() if value is not None}
     useless = sorted(options.keys() - signature(LAYOUTS[layout]).parameters.keys())
     if useless:
@@ -72,32 +68,21 @@ def open_images(
     return images if crops else replace(images, size=None)
 
 
-def recognise(root: Path) -> tuple[Path, str]:
+def recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
     """Find the layout of a path, and the folder where it begins (an unpacked tar may wrap it in another)."""
-    tree, layout = _recognise(Tree(root))
-    return tree.root, layout
-
-
-def _recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
     root = tree.root
     if root.is_file():
-        if root.suffix not in (".npz", ".tar"):
-            raise FozoError(f"{root} is not a .tar or .npz file; give a folder of images or a WebDataset-like tar")
-        return tree, "arrays" if root.suffix == ".npz" else "webdataset"
+        if root.suffix != ".npz":
+            raise FozoError(f"{root} is not an .npz file; give a folder of images, or an .npz of them")
+        return tree, "arrays"
     folders, files, _ = tree.listing()
-    if (root / "labels.npy").is_file():
-        return tree, "cifar-c"
-    if not folders and any(root.glob("*.tar")):
-        return tree, "webdataset"
-    if any(map(FLAT.fullmatch, files)):
-        return tree, "imagenet"
     if imagenet.kind_folders(tree):
         return tree, "imagenet-c"
     inside = tree.listings(folders)
     if len(folders) == 1 and not files and inside[0].folders and not inside[0].images:
-        return _recognise(tree.below(folders[0]), own_classes)
+        return recognise(tree.below(folders[0]), own_classes)
     if not any(map(any, inside)):
-        expected = "class/image or kind/severity/class/image, kind.npy with labels.npy, or .tar files"
+        expected = "class/image or kind/severity/class/image"
         found = f"{len(files)} images and {f'the folders {some(folders)}' if folders else 'no folders'}"
         raise FozoError(f"{root} is not a set of labelled images: expected {expected}, but found {found}")
     return tree, "folder" if own_classes else _name_of_classes(root, folders, inside)

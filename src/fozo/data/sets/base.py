@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -207,11 +206,3 @@ def choose(found: Sequence[Domain], kinds: Names, severities: Sequence[int] | No
                 raise FozoError(f"there is no {what} {value!r} in this set; it has {has}")
         chosen = [domain for domain in chosen if wanted is None or getattr(domain, what) in wanted]
     return tuple(chosen)
-
-
-def check_labels(root: Path, samples: Sequence[Sample], classes: Sequence[str]) -> None:
-    low, high = (end(sample.label for sample in samples) for end in (min, max))
-    if low < 0 or high >= len(classes):
-        raise FozoError(
-            f"{root} has labels from {low} to {high} for {len(classes)} classes; pass classes= with a name for each"
-        )

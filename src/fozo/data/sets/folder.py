@@ -26,20 +26,16 @@ class FolderStore:
     """Image files on disk, one folder for each domain."""
 
     folders: Mapping[Domain, Path]
-    flat: bool = False  # the files lie directly in the folder, although the samples are named ``class/file``
-
-    def locate(self, path: str, domain: Domain) -> Path:
-        return self.folders[domain] / (path.rpartition("/")[2] if self.flat else path)
 
     def read(self, path: str, domain: Domain) -> Pixels:
-        return read_image(self.locate(path, domain))
+        return read_image(self.folders[domain] / path)
 
     def measure(self, path: str, domain: Domain) -> tuple[int, int]:
-        return header_size(self.locate(path, domain))
+        return header_size(self.folders[domain] / path)
 
     def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
         try:
-            return [self.locate(path, domain).stat().st_size for path in paths]
+            return [(self.folders[domain] / path).stat().st_size for path in paths]
         except OSError as error:
             raise FozoError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
 

@@ -28,7 +28,7 @@ class AlignConfig:
     cls_strength: float = 0.3
     """Part of the way that the CLS token is, in the first half of the model."""
     equaliser_strength: float = 0.7
-    """Part of the way that weak bands of the image's spatial frequencies are amplified to their clean energy."""
+    """Part of the way that bands of spatial frequency are moved to their clean energy, 0 being none of it."""
     content_strength: float = 1.0
     """Part of the way that targets follow the content of the stream; with 0 they are those of the average image."""
     content_error: float = 0.4

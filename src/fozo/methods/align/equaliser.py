@@ -1,38 +1,101 @@
-"""The equaliser: restoring detail and contrast that an image's domain lacks, before the model sees the image.
+"""The equaliser: restoring what the images of a domain lack, before the model sees them.
 
-Blur, fog, low contrast, zoom and camera shake weaken whole bands of spatial frequency. How strong each band is on clean
-images is part of the source statistics (:mod:`fozo.core.descriptor`); how strong it is in the present domain follows
-from the estimates of :mod:`~fozo.methods.align.memory`. As an audio equaliser would, every band that is too weak is
-amplified:
+Blur, fog, noise and lost contrast change whole bands of spatial frequency. How strong each band is on clean images is
+part of the source statistics (:mod:`fozo.core.descriptor`); how strong it is in the present domain follows from the
+estimates of :mod:`~fozo.methods.align.memory`. That decides what is done to the domain's images:
 
-    log gain = min(strength * deficit / 2, log 4),        deficit = max(0, clean log energy - domain's log energy)
+1. **Levels**, where coarse bands lack as much energy as fine ones: the range of each channel is stretched, by image,
+   towards that of a clean picture, but no further than the missing energy says.
+2. **Brightening**, where brightness lacks: part of the way from x to its square root, at most about x^0.67.
+3. **Local contrast** (:func:`fozo.core.contrast.clahe`), where they do: haze varies over a picture.
+4. **Bands**: as an audio equaliser would, bands that are too weak are amplified, and the noise in those that are far
+   too strong is attenuated as Wiener's filter would. With the deviation from the clean log energy,
 
-A strength of 1 would restore the energy (which is amplitude squared), 0 leaves the image as it is. Bands that are too
-*strong* are left alone: the excess may be noise, but the picture is in the same band.
+       log gain = min(strength * deficit / 2, log 4) - strength * excess
+
+A strength of 1 would restore the energy (which is amplitude squared), 0 leaves the image as it is. Only an excess of
+``STRONG`` is noise: of less, snow or detail may be the cause.
+
+There are two profiles, by measurement (docs/detectors.md, docs/ablation.md). For ``tokens``, inside Align, every band
+that lacks energy is amplified, and local contrast is left alone. A ``detector`` has local contrast restored, and bands
+amplified only where fine ones lack ``STRONG`` more than coarse ones: there the picture is blurred.
 
 A domain estimate is uncertain, the more so the fewer images it rests on. Of a deviation of d standard errors, the part
-1 - 1/d^2 is believed (James and Stein's estimate), and nothing of less than one.
+1 - 1/d^2 is believed (James and Stein's estimate), and nothing of less than one. What is not believed at all is not
+done at all: images of a clean domain stay as they are, bit for bit.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fozo.core.content import CONTENT_VARIANCE
+from fozo.core.contrast import clahe, luminance
 from fozo.core.descriptor import Single, spectra
 from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig, Retrieved
 from fozo.types import Array, Engine, Floats
 
+PROFILES = ("tokens", "detector")
 MAX_LOG_GAIN = np.log(4.0)
 """No band is amplified more than fourfold: beyond it, the rounding to 8 bits would show."""
+STRONG = 2.0
+"""Deviation in log energy from which on bands are those of noise, or of blur; all is done from 1 more. Noise of
+severity 3 has an excess of 4, and snow of 1.5; defocus a tilt of 5, and real fog, rain, sand and snow of 1 to 2."""
+LEVELS_VARIANCE = 4.0
+"""Squared lack of coarse energy, in clean variances, up to which levels are left alone: those of a hazy landscape."""
+MOST_BRIGHTENING = 0.6
+SMALLEST = 64  # side in pixels from which on a picture has local contrast
+LOW, HIGH, CUT = 0.05, 0.92, 0.01
+"""Where the darkest and the brightest hundredth of a clean picture's pixels are, on average."""
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """What is done to the images of n domains, or to all images of one."""
+
+    log_stretch: Array  # most that ranges are stretched, [n]
+    brightening: Array  # part of the way to the square root, [n]
+    local: Array  # part of the way to the image with local contrast, [n]
+    log_gains: Array  # of bands before ranges are stretched, [n, channels, bands]
+    gains: Single | None  # of coefficients, where all images share them
+
+    @property
+    def on_pixels(self) -> npt.NDArray[np.bool_]:
+        """Of which domains the pixels are changed before the bands, ``[n]``."""
+        changed: npt.NDArray[np.bool_] = self.log_stretch + self.brightening + self.local > 0
+        return changed
+
+    def __bool__(self) -> bool:
+        return bool(self.on_pixels.any() or self.log_gains.any())
+
+
+def believed(lack: Array, variance: Array) -> Array:
+    """The part of a deviation that is no chance: James and Stein's estimate."""
+    part: Array = np.maximum(1 - variance / np.maximum(lack, 1e-9) ** 2, 0)
+    return part
 
 
 class Equaliser:
-    """Describes images, estimates how far their domains have drifted, and amplifies the bands that these lack."""
+    """Describes images, estimates how far their domains have drifted, and restores what these lack."""
 
-    def __init__(self, source: SourceStatistics, engine: Engine, strength: float, retrieval: RetrievalConfig) -> None:
+    def __init__(
+        self,
+        source: SourceStatistics,
+        engine: Engine,
+        strength: float,
+        retrieval: RetrievalConfig,
+        profile: str = "tokens",
+    ) -> None:
         self.spectra, self.threads = spectra(*engine.spec.image_shape), engine.threads
         self.mean, self.std = source.descriptor.mean, np.maximum(source.descriptor.std, 1e-6)
         self.strength, self.retrieval = strength, retrieval
+        known = source.normalisation(engine.spec)
+        self.normalisation = None if known is None else np.array(known, dtype=np.float32)[..., None, None]
+        self.detector = profile == "detector" and known is not None  # of unknown pixels only bands can be restored
+        half = self.spectra.bands // 2
+        self._fine, self._coarse = slice(0, half), slice(half, max(self.spectra.bands - 2, half + 1))
 
     def memory(self, shape: tuple[int, int, int] = (0, 0, 0)) -> Memory:
         """An empty memory; ``shape`` is what it holds of an image beside the descriptor."""
@@ -56,28 +119,99 @@ class Equaliser:
         mean = np.add.reduce((descriptors - self.mean) / self.std) / len(descriptors)
         return len(descriptors) * float(np.square(mean).mean())
 
-    def log_gains(self, domains: DomainEstimate, retrieved: Retrieved) -> Array:
-        """Return the log gain of each band that domains lack energy in: ``[n, channels, bands]``, 0 for the others."""
+    def plan(self, domains: DomainEstimate, retrieved: Retrieved) -> Restoration:
+        """Decide what is done to images of ``domains``."""
         posterior = retrieved.posterior(domains)
-        drifted = self.retrieval.drifted(posterior, self.spectra.brightness)
-        energies = slice(self.spectra.channels, None)  # behind the means of the channels
-        deviation = np.maximum(-posterior.mean[:, energies], 0)
-        believed = np.maximum(1 - posterior.variance[:, energies] / np.maximum(deviation, 1e-9) ** 2, 0)
-        deficit = drifted[:, None] * (believed * deviation * self.std[energies])
-        gains: Array = np.minimum(self.strength * deficit / 2, MAX_LOG_GAIN)
-        return gains.reshape(-1, self.spectra.channels, self.spectra.bands)
+        drifted = self.retrieval.drifted(posterior, self.spectra.brightness) * (self.strength > 0)
+        deviation = posterior.mean * believed(np.abs(posterior.mean), posterior.variance) * self.std
+        energies = drifted[:, None, None] * self.spectra.log_energies(deviation)
+        deficit, excess = np.maximum(-energies, 0), np.maximum(energies[:, :, self._fine], 0)
+        bright = self.spectra.brightness
+        common = deficit[:, :, self._coarse].mean(axis=2, keepdims=True)
+        noisy = np.clip(excess[:, bright].max(axis=(1, 2), initial=0) - STRONG, 0, 1)
+        nothing = np.zeros(len(drifted))
+        stretch = brightening = local = nothing
+        if self.normalisation is not None:
+            means, variances = (
+                self.spectra.log_energies(part)[:, bright, self._coarse].mean(axis=(1, 2))
+                for part in (posterior.mean, posterior.variance)
+            )
+            lack = np.maximum(-means, 0)
+            stretch = drifted * believed(lack, variances + LEVELS_VARIANCE) * common[:, bright, 0].mean(axis=1) / 2
+            brightening = drifted * self._brightening(posterior)
+            if self.detector and min(self.spectra.height, self.spectra.width) >= SMALLEST:
+                local = drifted * believed(lack, variances + CONTENT_VARIANCE)
+        tilt = np.maximum(deficit - common, 0)
+        blurred = np.clip(tilt[:, bright].max(axis=(1, 2)) - STRONG, 0, 1)
+        stretch, local = stretch * (1 - blurred), local * (1 - blurred)
+        if self.detector:
+            deficit = tilt * blurred[:, None, None]
+        log_gains = np.minimum(self.strength * deficit / 2, MAX_LOG_GAIN)
+        log_gains[:, :, self._fine] -= self.strength * noisy[:, None, None] * excess
+        shared = len(log_gains) == 1 and log_gains.any() and not stretch.any()
+        gains = self.spectra.gains(log_gains[0]) if shared else None
+        return Restoration(stretch, brightening, local, log_gains, gains)
 
-    def equalise(self, coefficients: Single, log_gains: Array, shared: Single | None = None) -> Single:
-        """Turn coefficients into images, each amplified by its row of ``log_gains``, or by the one they share.
+    def _brightening(self, posterior: DomainEstimate) -> Array:
+        """How far images of domains that are darker than clean ones are moved towards their square root, ``[n]``."""
+        bright, (mean, std) = self.spectra.brightness, np.mean(np.asarray(self.normalisation), axis=(1, 2, 3))
+        lack = np.maximum(-posterior.mean[:, bright], 0)
+        lack = lack * believed(lack, posterior.variance[:, bright] + CONTENT_VARIANCE)
+        length = np.sqrt(self.spectra.channels / self.mean[bright].size)  # of the sum of colours that brightness is
+        clean, dark = (
+            np.clip(value.mean(axis=-1) / length * std + mean, 0.02, 0.9)
+            for value in (self.mean[bright], self.mean[bright] - lack * self.std[bright])
+        )
+        exponent = np.log(clean) / np.log(dark)  # of the gamma that would restore the mean; the root's is 1/2
+        part: Array = np.clip(2 * (1 - exponent), 0, MOST_BRIGHTENING)
+        return part
 
-        The images take the place of the coefficients in memory. ``shared`` are the gains of the one row, if known.
-        """
-        if len(log_gains) == 1:
-            shared = self.spectra.gains(log_gains[0]) if shared is None else shared
-            return self.spectra.inverse(coefficients, shared, self.threads)
+    def restore(self, images: Floats, coefficients: Single, plan: Restoration) -> Single:
+        """Restore images, each by its row of the plan, or by the one they share, in the place of their coefficients."""
+        on_pixels = plan.on_pixels
+        if plan.gains is not None and not on_pixels.any():
+            return self.spectra.inverse(coefficients, plan.gains, self.threads)
 
         def work(image: int) -> None:
-            self.spectra.inverse(coefficients[image : image + 1], self.spectra.gains(log_gains[image]))
+            row, place = min(image, len(on_pixels) - 1), coefficients[image : image + 1]
+            log_gains, gains = plan.log_gains[row], plan.gains
+            if on_pixels[row]:
+                place[0], log_stretch = self._restore_pixels(images[image], plan, row)
+                if log_stretch:  # what was stretched lacks that much less
+                    log_gains = np.where(log_gains > 0, np.maximum(log_gains - log_stretch, 0), log_gains)
+                if not log_gains.any():
+                    return
+                self.spectra.transform(place.copy(), place)
+            self.spectra.inverse(place, self.spectra.gains(log_gains) if gains is None else gains)
 
-        self.threads.each(work, range(len(log_gains)))
+        self.threads.each(work, range(len(images)))
         return coefficients
+
+    def _restore_pixels(self, image: Floats, plan: Restoration, row: int) -> tuple[Single, float]:
+        """Stretch levels, brighten, and restore local contrast: the image, and by how much it was stretched."""
+        mean, std = np.asarray(self.normalisation)
+        pixels: Single = image.astype(np.float32) * std + mean
+        log_stretch = 0.0
+        if plan.log_stretch[row] > 0:
+            step = max(1, min(image.shape[1:]) // 56)
+            few = np.sort(pixels[:, ::step, ::step].reshape(len(pixels), -1), axis=1)
+            cut = int(CUT * few.shape[1])
+            low, high = few[:, cut, None, None], few[:, -1 - cut, None, None]
+            width = np.maximum(high - low, 0.01)
+            log = np.clip(np.log((HIGH - LOW) / width), 0, plan.log_stretch[row])
+            half = np.minimum(np.exp(log) * width, HIGH - LOW) / 2
+            centre = (low + high) / 2
+            pixels -= centre
+            pixels *= np.exp(log).astype(np.float32)
+            pixels += np.clip(centre, LOW + half, HIGH - half)  # moved just until it lies within the clean range
+            log_stretch = float(log.mean())
+        np.clip(pixels, 0, 1, out=pixels)
+        if plan.brightening[row] > 0:
+            pixels += np.float32(plan.brightening[row]) * (np.sqrt(pixels) - pixels)
+        if plan.local[row] > 0:
+            luma = luminance(pixels[None])
+            pixels += np.float32(plan.local[row]) * (clahe(luma) - luma)
+            np.clip(pixels, 0, 1, out=pixels)
+        pixels -= mean
+        pixels /= std
+        return pixels, log_stretch

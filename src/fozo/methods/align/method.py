@@ -1,10 +1,10 @@
-"""Align: weak spatial frequencies are restored, and tokens moved towards those of clean images of the same content.
+"""Align: images are restored, and tokens moved towards those of clean images of the same content.
 
 One forward pass an image, no gradient, no prompt, no random number. For each group of images of a batch:
 
 1. **describe** them by their bands of spatial frequency (:mod:`fozo.core.descriptor`);
 2. **estimate** their domains and **retrieve** earlier images of these (:mod:`~fozo.methods.align.memory`);
-3. **equalise**: amplify bands that are weaker than on clean images (:mod:`~fozo.methods.align.equaliser`);
+3. **equalise**: restore contrast, light and detail, and remove noise (:mod:`~fozo.methods.align.equaliser`);
 4. **plan**: blocks are expected to add to these images what they added to those retrieved. How far tokens are then from
    clean ones of that content, as far as it is drift (:mod:`~fozo.methods.align.targets`), decides the moves before
    every block (:mod:`~fozo.methods.align.moves`);
@@ -33,7 +33,7 @@ from fozo.core.content import contents
 from fozo.core.descriptor import Single
 from fozo.errors import FozoError
 from fozo.methods.align.config import BURST, AlignConfig
-from fozo.methods.align.equaliser import Equaliser
+from fozo.methods.align.equaliser import Equaliser, Restoration
 from fozo.methods.align.memory import REPLAN, DomainEstimate, Retrieved, Rows
 from fozo.methods.align.moves import BlockUpdates, layer_counts, plan
 from fozo.methods.align.targets import Targets
@@ -50,10 +50,9 @@ TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 @dataclass(frozen=True)
 class Correction:
-    """What is done to images of one domain, or to each image of several: rows of the equaliser and of the moves."""
+    """What is done to images of one domain, or to each image of several: rows of both."""
 
-    log_gains: Array  # of bands, [n or 1, channels, bands]
-    gains: Single | None  # of coefficients, where all images share them and any differs from 1
+    restoration: Restoration  # of the images
     knobs: Knobs
     updates: BlockUpdates  # reads what blocks add under these moves
     samples: Array  # effective samples that it rests on, [n or 1]
@@ -162,9 +161,8 @@ class Align(Method[AlignConfig]):
 
     def _correct(self, domains: DomainEstimate, retrieved: Retrieved) -> Correction:
         """Decide what is done to images of ``domains``."""
-        log_gains, knobs = self.equaliser.log_gains(domains, retrieved), self._plan(retrieved)
-        gains = self.equaliser.spectra.gains(log_gains[0]) if len(log_gains) == 1 and log_gains.any() else None
-        return Correction(log_gains, gains, knobs, BlockUpdates(knobs, self.targets), retrieved.samples)
+        restoration, knobs = self.equaliser.plan(domains, retrieved), self._plan(retrieved)
+        return Correction(restoration, knobs, BlockUpdates(knobs, self.targets), retrieved.samples)
 
     def _plan(self, retrieved: Retrieved) -> Knobs:
         """Decide the moves from what the blocks added to images of the same domain, and from their content."""
@@ -176,8 +174,8 @@ class Align(Method[AlignConfig]):
         """Equalise images, run the model under the moves, and remember what its blocks added."""
         batch, knobs, reader = plain, correction.knobs, correction.updates
         self.last_input, self.samples = None, float(correction.samples.mean())
-        if correction.log_gains.any():
-            batch = plain.with_images(self.equaliser.equalise(coefficients, correction.log_gains, correction.gains))
+        if correction.restoration:
+            batch = plain.with_images(self.equaliser.restore(plain.images, coefficients, correction.restoration))
             self.last_input = batch.images[-1]
         passes = self.config.passes
         if not isinstance(passes, int):

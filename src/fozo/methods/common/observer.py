@@ -27,7 +27,7 @@ class Observation:
     """What a method saw in a batch."""
 
     batch: Batch  # The images as they came in, checked; read-only
-    logits: Floats  # ``[B, classes]``: what was predicted
+    logits: Floats  # ``[B, classes]``: what was predicted; ``[B, 0]`` where a black box returns no logits
     descriptors: Array | None  # ``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them
     last_input: Floats | None = None  # the last image as the model read it, if it was changed; copy it to keep it
 

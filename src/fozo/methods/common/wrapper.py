@@ -66,8 +66,7 @@ class Wrapper(Method[C]):
         found = inner.predict(batch) if self.frozen or inner.frozen else inner.step(batch)
         self.passes_per_image = inner.passes_per_image
         self.descriptors, self.last_input = inner.descriptors, inner.last_input
-        if not isinstance(found, Answer):
-            inner.show(batch, found)
+        inner.show(batch, found)
         return found
 
     def checkpoints(self) -> list[Callable[[], None]]:

@@ -10,22 +10,28 @@ from the losses so far, the program after it: the same batches get the same valu
 
 What neither says: a batch of one has no standard deviation. It borrows the features of the images before it, see
 ``window``.
+
+The preset ``scaled`` is ours: the paper's ingredients in units that do not depend on a model's width, see docs/fozo.md.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
+from scipy.special import log_softmax, logsumexp
 
 from fozo.core.noise import Noise, PhiloxNoise
 from fozo.core.objective import Objective
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA
+from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.methods.common.matching import MatchingMethod, first_prompts
-from fozo.methods.common.options import one_of
+from fozo.methods.common.options import one_of, positive
 from fozo.methods.fozo.journal import encode_start, follow, record
+from fozo.methods.fozo.shift import ContentShift
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, Knobs, Tap
 
@@ -42,7 +48,12 @@ class FOZOConfig:
     features: str = "normed"  # CLS after the norm that reads it next (program); ``cls``: as it leaves a block (paper)
     distance: str = "squares"  # See :class:`fozo.core.objective.Objective`
     level_batches: bool = False  # See :class:`fozo.core.objective.Objective`
-    shift: str = "sum"  # Activation shift: ``sum`` of the two sides' means (program), their ``mean``, ``none`` (paper)
+    shift: str = "sum"  # Activation shift: ``sum`` of the two sides' means (program), their ``mean``, ``none`` (paper);
+    # ``content``: this batch included, to clean images of the same content (:mod:`fozo.methods.fozo.shift`)
+    shift_images: float = 40.0  # Images that the ``content`` shift remembers
+    predict: str = "best"  # The candidate of the lowest loss (both), or the ``mean`` of all candidates' probabilities
+    units: str = "absolute"  # Of epsilon, rate and first prompts; ``tokens``: RMS of clean tokens, gradients in theirs
+    trust: float = 2.0  # In units of ``tokens``: how far the prompts may go from the first ones (RMS)
     watch: str = "best"  # The loss of Eq. 12: the ``best`` of the 2n (program) or their ``mean`` (paper: "loss at t")
     schedule: Schedule = AUTHORS_SCHEDULE
     window: int = 64  # Images over which the statistics of small batches are taken: the batch and those just before it
@@ -52,11 +63,20 @@ class FOZOConfig:
         if self.passes < 2 or self.passes % 2:
             raise FozoError(f"fozo takes an even number of passes, 2n with n >= 1, not {self.passes}")
         one_of("fozo", ("normed", "cls"), features=self.features)
-        one_of("fozo", ("sum", "mean", "none"), shift=self.shift)
+        one_of("fozo", ("sum", "mean", "none", "content"), shift=self.shift)
+        one_of("fozo", ("best", "mean"), predict=self.predict)
+        one_of("fozo", ("absolute", "tokens"), units=self.units)
+        positive("fozo", shift_images=self.shift_images, trust=self.trust)
         self.objective()
 
     def objective(self) -> Objective:
-        return Objective(weight=self.weight, distance=self.distance, level_batches=self.level_batches)
+        return Objective(self.weight, self.distance, self.level_batches)
+
+
+def token_rms(source: SourceStatistics) -> float:
+    """RMS of a clean patch token's coordinates as it enters the first block."""
+    mean, variance = source.patch_mean, np.exp(source.patch_log_variance.mean[0])
+    return float(np.sqrt((mean.mean[0] ** 2 + mean.std[0] ** 2 + variance).mean()))
 
 
 @register(
@@ -83,20 +103,33 @@ class FOZO(MatchingMethod[FOZOConfig]):
     PRESETS: ClassVar = {
         "official": FOZOConfig(),
         "paper": FOZOConfig(features="cls", distance="norms", shift="none", watch="mean", schedule=Schedule(rate=0.08)),
-    }
+        "scaled": FOZOConfig(
+            weight=0.0, distance="spread", shift="content", watch="mean", predict="mean", units="tokens",
+            schedule=Schedule(epsilon=0.5, epsilon_min=0.3, rate=0.05),
+        ),
+    }  # fmt: skip
 
     def prepare(self) -> None:
         config = self.config
         self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
         self.start = first_prompts(self.engine.spec, config.prompts, self.seed, self.extras["start"])
+        self.schedule, self.radius = config.schedule, None
+        if config.units == "tokens":
+            unit = token_rms(self.source)
+            self.schedule, self.radius = config.schedule.scaled(unit), config.trust * unit
+            if self.extras["start"] is None:
+                self.start *= unit / math.sqrt(np.square(self.start).mean())
         self.objective = config.objective()
         self.source_features = self.source.features if config.features == "normed" else self.source.cls
         self.passes_per_image, self.parameters = float(config.passes), self.start.size
 
     def begin(self) -> None:
         config = self.config
-        self.spsa = SPSA(self.start, config.schedule, self.noise, samples=config.passes // 2, watch=config.watch)
+        samples = config.passes // 2
+        self.spsa = SPSA(self.start, self.schedule, self.noise, samples=samples, watch=config.watch, radius=self.radius)
         self.begin_matching(config.window, scale=2.0 if config.shift == "sum" else 1.0)
+        if config.shift == "content":
+            self.shift = ContentShift(self.source, self.engine.head(), config.shift_images)
 
     @property
     def prompts(self) -> Array:
@@ -110,6 +143,8 @@ class FOZO(MatchingMethod[FOZOConfig]):
         candidates = self.spsa.ask()  # lines 6-7: P + eps Z, P - eps Z
         taps = self.engine.run(batch, Knobs(prompts=candidates), (tap, Tap.POOLED))  # line 8
         features, pooled = taps[tap], taps[Tap.POOLED]
+        if isinstance(self.shift, ContentShift):
+            self.shift.take(pooled)
         logits = self.engine.head()(self.shifted(pooled))  # line 9
         losses = [
             self.objective(self.source_features, self.moments(features[k], config.small), logits[k])  # line 10
@@ -117,12 +152,14 @@ class FOZO(MatchingMethod[FOZOConfig]):
         ]
         self.spsa.tell(losses)  # lines 11-18
         best = int(np.argmin(losses))
-        if config.shift != "none":
+        if config.shift in ("sum", "mean"):
             self.shift.observe(pooled.mean(axis=1, dtype=np.float64).mean(axis=0))
         self.window.push(features[best])
         taken = self.spsa.last
         assert taken is not None
         self.report(loss=taken.loss, epsilon=taken.epsilon, rate=taken.rate)
+        if config.predict == "mean":
+            return cast("Floats", logsumexp(log_softmax(logits, axis=2), axis=0) - math.log(config.passes))
         prediction: Floats = logits[best]  # line 19
         return prediction
 

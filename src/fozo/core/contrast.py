@@ -1,0 +1,98 @@
+"""Contrast of luminance planes: CLAHE (Zuiderveld, Graphics Gems IV, 1994) as OpenCV computes it, in NumPy.
+
+A plane is cut into ``tiles`` x ``tiles`` tiles. Each has a histogram, clipped at ``clip`` times its mean and the rest
+spread evenly; its cumulative sum is the tile's lookup table. A pixel is the bilinear mean of the tables of the four
+nearest tiles. Those four are packed into one 32-bit table a cell, so that each pixel is looked up once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fozo.errors import FozoError
+from fozo.types import Floats
+
+Bytes = npt.NDArray[np.uint8]
+LEVELS = 256
+LUMA = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in luminance (BT.601)."""
+
+
+def luminance(images: Floats) -> Floats:
+    """Luminance ``[n, H, W]`` of RGB ``[n, 3, H, W]``; of any other number of channels, their mean."""
+    channels = images.shape[1]
+    weights = LUMA if channels == len(LUMA) else (1 / channels,) * channels
+    luma: Floats = images[:, 0] * images.dtype.type(weights[0])
+    for channel in range(1, channels):
+        luma += images[:, channel] * images.dtype.type(weights[channel])
+    return luma
+
+
+def clahe(luma: Bytes | Floats, clip: float = 2.0, tiles: int = 8) -> Floats:
+    """Equalise planes ``[n, H, W]`` by contrast-limited adaptive histograms; returns float32 on the scale given.
+
+    ``uint8`` planes are on 0..255: rounded, the result is OpenCV's. Floats are on 0..1 and read in 256 levels.
+    """
+    if luma.ndim != 3 or min(luma.shape[1:]) < tiles:
+        raise FozoError(f"clahe takes planes [n, H, W] of at least {tiles}x{tiles} px, not {list(luma.shape)}")
+    if not (clip > 0 and tiles > 0):
+        raise FozoError(f"clahe: clip is {clip} and tiles is {tiles}; give numbers above 0")
+    found = np.empty(luma.shape, dtype=np.float32)
+    for plane, target in zip(luma, found, strict=True):  # one by one: a plane and its indices stay in the cache
+        pixels = plane if plane.dtype == np.uint8 else np.rint(np.clip(plane, 0, 1) * 255).astype(np.uint8)
+        _equalise(pixels, clip, tiles, target)
+    if luma.dtype != np.uint8:
+        found *= np.float32(1 / 255)
+    return found
+
+
+def _equalise(pixels: Bytes, clip: float, tiles: int, target: Floats) -> None:
+    height, width = pixels.shape
+    down, across, tile, cell, rows, columns = _grid(height, width, tiles)
+    padded = pixels if tile.shape == pixels.shape else np.pad(pixels, ((0, down), (0, across)), mode="reflect")
+    area = padded.size // tiles**2
+    counts = np.bincount((tile + padded).ravel(), minlength=tiles**2 * LEVELS).reshape(tiles, tiles, LEVELS)
+    tables = np.pad(_tables(counts, area, clip), ((1, 1), (1, 1), (0, 0)), mode="edge")
+    four = np.stack([tables[:-1, :-1], tables[:-1, 1:], tables[1:, :-1], tables[1:, 1:]], axis=-1)
+    corners = four.view(np.uint32).ravel().take(cell + pixels).view(np.uint8).reshape(height, width, 4)
+    # (left, right) of the upper and of the lower tiles: first across, then down.
+    upper = corners[..., 0] * (1 - columns) + corners[..., 1] * columns
+    lower = corners[..., 2] * (1 - columns) + corners[..., 3] * columns
+    upper *= 1 - rows
+    lower *= rows
+    np.add(upper, lower, out=target)
+
+
+def _tables(counts: npt.NDArray[np.intp], area: int, clip: float) -> Bytes:
+    """Lookup tables ``[tiles, tiles, 256]`` of histograms over ``area`` pixels each, clipped as OpenCV does."""
+    limit = max(int(clip * area / LEVELS), 1)
+    limited = np.minimum(counts, limit)
+    share, rest = np.divmod(area - limited.sum(-1, keepdims=True), LEVELS)
+    step = np.maximum(LEVELS // np.maximum(rest, 1), 1)  # the rest goes to every step-th level
+    level = np.arange(LEVELS)
+    limited += share + ((level % step == 0) & (level < step * rest))
+    heights = np.cumsum(limited, axis=-1) * np.float32((LEVELS - 1) / area)
+    tables: Bytes = np.rint(heights).clip(0, LEVELS - 1).astype(np.uint8)
+    return tables
+
+
+@lru_cache(maxsize=16)
+def _grid(
+    height: int, width: int, tiles: int
+) -> tuple[int, int, npt.NDArray[np.intp], npt.NDArray[np.intp], Floats, Floats]:
+    """Padding down and across, each padded pixel's tile and each pixel's cell (both times 256), and weights."""
+    down = across = 0
+    if height % tiles or width % tiles:  # OpenCV then pads both sides, by a whole row of tiles where one fits
+        down, across = tiles - height % tiles, tiles - width % tiles
+    tall, wide = (height + down) // tiles, (width + across) // tiles
+    tile = (np.arange(height + down) // tall)[:, None] * tiles + np.arange(width + across) // wide
+    y, x = (
+        np.arange(n, dtype=np.float32) * np.float32(1 / side) - np.float32(0.5)
+        for n, side in ((height, tall), (width, wide))
+    )
+    first, second = np.floor(y), np.floor(x)
+    cell = (first[:, None] + 1) * (tiles + 1) + second + 1
+    return down, across, tile * LEVELS, cell.astype(np.intp) * LEVELS, (y - first)[:, None], x - second
