@@ -106,7 +106,8 @@ class Regression:
         member = np.repeat(np.eye(len(groups)), [len(i) for _, i in groups], axis=0)
         design = np.column_stack([np.ones(len(columns)), (columns - centre) / scale, member])
         coordinates = np.array([each.coordinates[i].mean(axis=0) for each, i in groups])
-        number, inverse = len(RIDGE), np.linalg.inv(_kernel(coordinates))
+        distances, number = cdist(coordinates, coordinates), len(RIDGE)
+        inverse = np.linalg.inv(_kernel(distances) + JITTER * np.eye(len(groups)))  # K^-1
         prior = np.zeros(number + len(groups)), block_diag(RIDGE, inverse)  # mean and precision
         # Mode of (w, u) in one vector, and the curvature there (R&W algorithm 3.1, with the weights included). Soft
         # labels vary less than p (1 - p), so each counts for several binary outcomes: a first fit says how many.
@@ -129,7 +130,7 @@ class Regression:
         fitted = found[:number], coordinates, inverse @ found[number:], covariance
         clean, group = evidence[0].soft_labels, min(len(i) for _, i in groups)
         kinds = np.array([each.kind for each, _ in groups])
-        nearness = _beyond_chance(cdist(coordinates, coordinates), 2 / group, coordinates.shape[1])
+        nearness = _beyond_chance(distances, 2 / group, coordinates.shape[1])
         widening = _widening(design, soft_labels, found, curvature, weight, kinds, nearness)
         return cls(centre, scale, *fitted, intercept, slope, float(clean.mean()), len(clean), group, widening)
 
@@ -161,7 +162,7 @@ class Regression:
         x = np.column_stack([np.ones(len(columns)), (columns - self.centre) / self.scale])
         distances = cdist(coordinates.mean(axis=0)[None], self.coordinates)[0]
         count, width = len(coordinates), self.coordinates.shape[1]
-        k = _covariances(_beyond_chance(distances, max(1 / count - 1 / self.group, 0.0), width))
+        k = _kernel(_beyond_chance(distances, max(1 / count - 1 / self.group, 0.0), width))
         unseen = self.widening * _beyond_chance(distances, 1 / count + 1 / self.group, width).min()
         p = np.asarray(expit(self.intercept + self.slope * (x @ self.weights + self.dual @ k)))
         slopes = self.slope * p * (1 - p)
@@ -194,7 +195,7 @@ class Regression:
 
     @cached_property
     def _process(self) -> Array:  # at the groups
-        return np.asarray(self.slope * _kernel(self.coordinates) @ self.dual)
+        return np.asarray(self.slope * _kernel(cdist(self.coordinates, self.coordinates)) @ self.dual)
 
 
 def prediction_features(logits: Floats) -> Array:
@@ -218,13 +219,8 @@ def _beyond_chance(distances: Array, variance: float, width: int) -> Array:
     return np.sqrt(np.maximum(np.square(distances) - variance * width, 0.0))
 
 
-def _covariances(distances: Array) -> Array:
+def _kernel(distances: Array) -> Array:
     return np.asarray(SIGNAL_STD**2 * np.exp(-distances / LENGTHSCALE))
-
-
-def _kernel(coordinates: Array) -> Array:
-    """K: covariances of the groups with one another."""
-    return _covariances(cdist(coordinates, coordinates)) + JITTER * np.eye(len(coordinates))
 
 
 def _newton(design: Array, target: Array, mean: Array, precision: Array, weight: float = 1.0) -> tuple[Array, Array]:
