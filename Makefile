@@ -55,7 +55,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "installing the pinned development environment (a few minutes the first time)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,transformers,timm,bench,ray,serve,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,transformers,timm,bench,serve,dev]'
 	@# Only to compare with, so without what it asks for, which is of 2020.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps imagecorruptions robustbench
 	@touch $@

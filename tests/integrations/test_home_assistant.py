@@ -36,7 +36,7 @@ def test_a_camera_announces_itself_and_turns_on_with_drift(module: dict[str, Any
     lines = []
     for frames in (scenes(8, seed=1), scenes(8, seed=2), hazy(scenes(16, seed=3))):
         adapter(frames[..., ::-1])
-        lines += [json.dumps({"type": "event"}), json.dumps(reading(monitor))]
+        lines += [json.dumps({"type": "event"}), json.dumps(reading(monitor.status, 0.0))]
     client = Client()
     module["publish"](client, "Front door", lines)
     announced = dict(client.messages[:2])
