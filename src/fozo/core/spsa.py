@@ -60,10 +60,9 @@ class SPSA:
             raise FozoError(f"watch must be 'best' or 'mean', not {watch!r}")
         self.schedule, self.noise, self.samples, self.watch, self.radius = schedule, noise, samples, watch, radius
         self.start: Array = np.array(start, dtype=np.float64)
-        self.power = 0.0  # running mean square of the projected gradients
         self.point: Array = np.array(start, dtype=np.float64)
         self.pace: Pace = schedule.start()
-        self.index = 0
+        self.index, self.power = 0, 0.0  # steps taken; running mean square of the projected gradients
         self.last: Step | None = None  # the step just taken
 
     def ask(self) -> Array:

@@ -10,8 +10,6 @@ from the losses so far, the program after it: the same batches get the same valu
 
 What neither says: a batch of one has no standard deviation. It borrows the features of the images before it, see
 ``window``.
-
-The preset ``scaled`` is ours: the paper's ingredients in units that do not depend on a model's width, see docs/fozo.md.
 """
 
 import math

@@ -25,10 +25,8 @@ class ContentShift(ActivationShift):
         self.vectors = source.content.basis.vectors(head)
         self.deviation = np.maximum(pooled.std, max(1e-3 * pooled.std.mean(), 1e-9))
         # Contents are regressed on the last CLS token, which the head reads after a norm: about a factor a feature.
-        width = cls.mean.shape[1]
-        factor = pooled.std[:width] / np.maximum(cls.std[-1], 1e-9)
-        self.weights = np.zeros((len(regression.mean), len(pooled.mean)))
-        self.weights[:, :width] = regression.weights["cls"][:, -1] * factor
+        factor = pooled.std[: cls.mean.shape[1]] / np.maximum(cls.std[-1], 1e-9)
+        self.weights = np.pad(regression.weights["cls"][:, -1] * factor, ((0, 0), (0, len(pooled.mean) - len(factor))))
         self.unexplained = float(regression.unexplained["cls"][-1].mean())
         super().__init__(len(pooled.mean) + len(regression.mean) + 1, scale=1.0)  # sums of z, of d, and the count
 
