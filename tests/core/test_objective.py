@@ -77,14 +77,14 @@ def test_the_shift_leads_from_the_average_to_the_source(scale: float) -> None:
     np.testing.assert_allclose(vector, 1 - scale * np.array([1.1, 2.0]))
 
 
-def test_spread_counts_images_in_clean_deviations_and_does_not_grow_with_the_batch() -> None:
+def test_standardised_counts_images_in_clean_deviations_and_does_not_grow_with_the_batch() -> None:
     mean, std = FEATURES.mean(axis=0), FEATURES.std(axis=0, ddof=1)
     stats = ((mean - SOURCE.mean) ** 2 / SOURCE.std**2).mean() + ((std - SOURCE.std) ** 2 / SOURCE.std**2).mean()
     average = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
     balance = np.log(5) + (average.mean(axis=0) * np.log(average.mean(axis=0))).sum()
     expected = entropies(LOGITS).mean() + balance + 0.4 * stats
-    objective = Objective(distance="spread")
+    objective = Objective(distance="standardised")
     assert objective(SOURCE, Moments.of(FEATURES), LOGITS) == pytest.approx(expected, rel=1e-12)
-    alone = Objective(weight=0.0, distance="spread")
+    alone = Objective(weight=0.0, distance="standardised")
     twice = [alone(SOURCE, Moments.of(FEATURES), logits) for logits in (LOGITS, np.tile(LOGITS, (2, 1)))]
     assert twice[0] == pytest.approx(twice[1], rel=1e-12)

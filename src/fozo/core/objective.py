@@ -32,25 +32,25 @@ class Objective:
     distance: str = "squares"
     """``squares``: sum of squared differences over all layers, times B/64 (authors' program).
     ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13).
-    ``spread`` (ours): mean squared difference in units of the clean standard deviation; instead of L_ent, its average
-    over images plus the KL divergence of their average prediction from uniform: certain, but not all of one class."""
+    ``standardised`` (ours): mean squared difference in units of the clean standard deviation; instead of L_ent, its
+    average over images plus the KL divergence of their average prediction from uniform."""
     level_batches: bool = False
     """The published loss is a sum over the batch, so a short batch looks like an easy one and the next full one
     like a new domain. ``True`` counts every batch as if it had 64 images."""
 
     def __post_init__(self) -> None:
-        if self.distance not in ("squares", "norms", "spread"):
-            raise FozoError(f"distance must be 'squares', 'norms' or 'spread', not {self.distance!r}")
+        if self.distance not in ("squares", "norms", "standardised"):
+            raise FozoError(f"distance must be 'squares', 'norms' or 'standardised', not {self.distance!r}")
         if self.weight < 0:
             raise FozoError(f"weight must not be negative, not {self.weight}")
 
     def __call__(self, source: Moments, features: Moments, logits: npt.ArrayLike) -> float:
         """Loss of a batch from its feature moments ``[L, d]`` and its logits ``[B, classes]``."""
         entropy = entropies(logits)
-        if self.distance == "spread":
+        if self.distance == "standardised":
             average = softmax(np.asarray(logits, dtype=np.float64), axis=-1).mean(axis=0)
-            aligned = self.weight * self.misalignment(source, features) if self.weight else 0.0
-            return float(entropy.mean() + math.log(len(average)) - entr(average).sum() + aligned)
+            balance = math.log(len(average)) - entr(average).sum()
+            return float(entropy.mean() + balance + self.weight * self.misalignment(source, features))
         batch = PUBLISHED_BATCH if self.level_batches else len(entropy)
         total_entropy = entropy.mean() * batch if self.level_batches else entropy.sum()
         scale = batch / PUBLISHED_BATCH if self.distance == "squares" else 1.0
@@ -63,7 +63,7 @@ class Objective:
             differences.append(features.std - source.std)
         if self.distance == "squares":
             return float(sum((difference**2).sum() for difference in differences))
-        if self.distance == "spread":
+        if self.distance == "standardised":
             scale = np.maximum(source.std, max(1e-3 * source.std.mean(), 1e-9))
             return float(sum(np.square(difference / scale).mean() for difference in differences))
         half = len(source.mean) // 2

@@ -45,9 +45,8 @@ class Schedule:
 
     def scaled(self, unit: float) -> Schedule:
         """The same schedule where perturbations and rates count in ``unit``."""
-        jump = None if self.rate_at_jump is None else unit * self.rate_at_jump
-        names = ("epsilon", "epsilon_min", "rate", "rate_step", "rate_min", "rate_max")
-        return replace(self, rate_at_jump=jump, **{name: unit * getattr(self, name) for name in names})
+        names = ("epsilon", "epsilon_min", "rate", "rate_step", "rate_min", "rate_max", "rate_at_jump")
+        return replace(self, **{name: unit * old for name in names if (old := getattr(self, name)) is not None})
 
     def start(self) -> Pace:
         return Pace(epsilon=self.epsilon, rate=self.rate, average=None, jumped=False)

@@ -22,8 +22,6 @@ from fozo.core.schedule import Pace, Schedule
 from fozo.errors import FozoError
 from fozo.types import Array, State
 
-ROUNDING = 1e-6  # projected gradients that are smaller are rounding, and are not scaled up to steps
-
 
 @dataclass(frozen=True)
 class Step:
@@ -62,10 +60,9 @@ class SPSA:
             raise FozoError(f"watch must be 'best' or 'mean', not {watch!r}")
         self.schedule, self.noise, self.samples, self.watch, self.radius = schedule, noise, samples, watch, radius
         self.start: Array = np.array(start, dtype=np.float64)
-        self.power = 0.0  # running mean square of the projected gradients
         self.point: Array = np.array(start, dtype=np.float64)
         self.pace: Pace = schedule.start()
-        self.index = 0
+        self.index, self.power = 0, 0.0  # steps taken; running mean square of the projected gradients
         self.last: Step | None = None  # the step just taken
 
     def ask(self) -> Array:
@@ -90,7 +87,9 @@ class SPSA:
 
     def _in_units(self, step: Step, radius: float) -> Step:
         """The same step at a rate that counts gradients in units of their RMS and ends within the radius."""
-        step = replace(step, rate=step.rate * self.samples / max(math.sqrt(self._power(step)), ROUNDING))
+        step = replace(
+            step, rate=step.rate * self.samples / max(math.sqrt(self._power(step)), 1e-6)
+        )  # less is rounding
         away, move = self.point - self.start, advance(self.point, step, self.noise) - self.point
         # The largest part t of the move with |away + t move| <= radius: the upper root of a quadratic.
         square, half, left = np.vdot(move, move), np.vdot(move, away), radius**2 * away.size - np.vdot(away, away)

@@ -190,6 +190,7 @@ def test_the_content_shift_leaves_clean_images_alone_and_believes_a_drift(
 ) -> None:
     for offset, believed in ((0.0, False), (2.0, True)):
         shift, rows = ContentShift(source, engine.head(), 40.0), []
+        np.testing.assert_allclose(shift.deviation, source.pooled.std, rtol=1e-2)  # the unit of what is believed
         for seed in range(3):
             rows.append(run(engine, random_images(32, seed=200 + seed))[Tap.POOLED] + offset * source.pooled.std)
             shift.take(rows[-1])

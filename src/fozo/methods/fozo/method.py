@@ -10,8 +10,6 @@ from the losses so far, the program after it: the same batches get the same valu
 
 What neither says: a batch of one has no standard deviation. It borrows the features of the images before it, see
 ``window``.
-
-The preset ``scaled`` is ours: the paper's ingredients in units that do not depend on a model's width, see docs/fozo.md.
 """
 
 import math
@@ -53,6 +51,7 @@ class FOZOConfig:
     shift_images: float = 40.0  # Images that the ``content`` shift remembers
     predict: str = "best"  # The candidate of the lowest loss (both), or the ``mean`` of all candidates' probabilities
     units: str = "absolute"  # Of epsilon, rate and first prompts; ``tokens``: RMS of clean tokens, gradients in theirs
+    start_size: float = 1.0  # In units of ``tokens``: RMS of the first prompts
     trust: float = 2.0  # In units of ``tokens``: how far the prompts may go from the first ones (RMS)
     watch: str = "best"  # The loss of Eq. 12: the ``best`` of the 2n (program) or their ``mean`` (paper: "loss at t")
     schedule: Schedule = AUTHORS_SCHEDULE
@@ -66,7 +65,7 @@ class FOZOConfig:
         one_of("fozo", ("sum", "mean", "none", "content"), shift=self.shift)
         one_of("fozo", ("best", "mean"), predict=self.predict)
         one_of("fozo", ("absolute", "tokens"), units=self.units)
-        positive("fozo", shift_images=self.shift_images, trust=self.trust)
+        positive("fozo", shift_images=self.shift_images, start_size=self.start_size, trust=self.trust)
         self.objective()
 
     def objective(self) -> Objective:
@@ -104,7 +103,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
         "official": FOZOConfig(),
         "paper": FOZOConfig(features="cls", distance="norms", shift="none", watch="mean", schedule=Schedule(rate=0.08)),
         "scaled": FOZOConfig(
-            weight=0.0, distance="spread", shift="content", watch="mean", predict="mean", units="tokens",
+            weight=0.0, distance="standardised", shift="content", watch="mean", predict="mean", units="tokens",
             schedule=Schedule(epsilon=0.5, epsilon_min=0.3, rate=0.05),
         ),
     }  # fmt: skip
@@ -118,15 +117,15 @@ class FOZO(MatchingMethod[FOZOConfig]):
             unit = token_rms(self.source)
             self.schedule, self.radius = config.schedule.scaled(unit), config.trust * unit
             if self.extras["start"] is None:
-                self.start *= unit / math.sqrt(np.square(self.start).mean())
+                self.start *= config.start_size * unit / math.sqrt(np.square(self.start).mean())
         self.objective = config.objective()
         self.source_features = self.source.features if config.features == "normed" else self.source.cls
         self.passes_per_image, self.parameters = float(config.passes), self.start.size
 
     def begin(self) -> None:
         config = self.config
-        samples = config.passes // 2
-        self.spsa = SPSA(self.start, self.schedule, self.noise, samples=samples, watch=config.watch, radius=self.radius)
+        options: dict[str, Any] = {"samples": config.passes // 2, "watch": config.watch, "radius": self.radius}
+        self.spsa = SPSA(self.start, self.schedule, self.noise, **options)
         self.begin_matching(config.window, scale=2.0 if config.shift == "sum" else 1.0)
         if config.shift == "content":
             self.shift = ContentShift(self.source, self.engine.head(), config.shift_images)
