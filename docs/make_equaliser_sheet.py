@@ -2,8 +2,8 @@
 
     python docs/make_equaliser_sheet.py
 
-``docs/equaliser.jpg`` has six corruptions at two severities, ``docs/before_after.jpg`` the three of them that it helps
-most, at the higher one, for the README.
+``docs/equaliser.jpg`` has six corruptions at two severities, ``docs/before_after.jpg`` three of them
+at the higher one, for the README.
 
 Needs ``pip install 'fozo[bench]' scikit-image``. Descriptors, clean and of each corruption, are of crops of four
 photographs that scikit-image bundles; the one shown is NASA's portrait of Eileen Collins (public domain).
@@ -16,14 +16,13 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 from skimage.data import astronaut, chelsea, coffee, rocket
 
-from fozo.core.descriptor import spectra
+import fozo
 from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels, resize_crop
-from fozo.methods.align import AlignConfig
-from fozo.methods.align.equaliser import equalise, log_gains
+from fozo.engines.blackbox import black_box
 
 KINDS = ("fog", "contrast", "defocus_blur", "motion_blur", "jpeg_compression", "gaussian_noise")
-STRIP = ("fog", "contrast", "defocus_blur")
+STRIP = ("fog", "contrast", "gaussian_noise")
 SIZE, CELL, LABEL, HEADER = 224, 160, 190, 34
 
 
@@ -37,28 +36,23 @@ def crops() -> list[Pixels]:
     return found
 
 
-def normalised(images: list[Pixels]) -> npt.NDArray[np.float32]:
-    """As most models read them."""
-    return np.asarray(np.stack(images).transpose(0, 3, 1, 2) / np.float32(127.5) - 1, dtype=np.float32)
+def pixels(images: list[Pixels]) -> npt.NDArray[np.float32]:
+    return np.asarray(np.stack(images).transpose(0, 3, 1, 2) / np.float32(255), dtype=np.float32)
 
 
 class Equaliser:
     """Calibrated on the clean crops."""
 
     def __init__(self) -> None:
-        self.clean, self.transform, self.config = crops(), spectra(3, SIZE, SIZE), AlignConfig()
-        descriptors = self.transform.transform(normalised(self.clean))[1]
-        self.mean, self.std = descriptors.mean(axis=0), descriptors.std(axis=0, ddof=1)
+        self.clean = crops()
+        self.engine = black_box(lambda images: images, name="sheet", image_size=SIZE, mean=0.0, std=1.0)
+        self.source = fozo.calibrate(self.engine, [pixels(self.clean)])
 
     def before_and_after(self, kind: str, severity: int) -> tuple[Pixels, Pixels]:
         """The first photograph under a corruption, and what the model gets to see of it."""
         bad = [corrupt(image, kind, severity, seed=2, image_id=str(i)) for i, image in enumerate(self.clean)]
-        coefficients, descriptors = self.transform.transform(normalised(bad))
-        standardised = (descriptors - self.mean) / self.std
-        domains = self.config.retrieval.estimate(standardised, np.zeros((0, self.mean.size)))
-        gains = log_gains(self.transform, domains.distinct(), np.ones(1), self.std, self.config.equaliser_strength)
-        better = equalise(self.transform, coefficients[:1], gains[:1])[0]
-        return bad[0], ((better.transpose(1, 2, 0) + 1) * 127.5).clip(0, 255).astype(np.uint8)
+        better = fozo.create("equalise", self.engine, self.source, profile="tokens")(pixels(bad))[0]
+        return bad[0], np.rint(255 * np.asarray(better).transpose(1, 2, 0)).astype(np.uint8)
 
 
 def save(sheet: Image.Image, name: str) -> None:
