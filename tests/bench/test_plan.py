@@ -109,7 +109,7 @@ def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["rivals", "streams", "passes", "batches", "narrow"])
 def test_every_method_has_a_row(name: str) -> None:
-    """But front ends: what Align does where there are no tokens, and the static ones, which docs/detectors.md compares."""
+    """But front ends, which docs/detectors.md compares."""
     front_ends = {"equalise", "clahe", "autolevels", "histeq", "greyworld"}
     assert {row.method for row in load_recipe(name).rows} == set(list_methods()) - front_ends
 
