@@ -44,7 +44,7 @@ ARMS = ("plain", "autolevels", "histeq", "greyworld", "clahe", "equalise")
 NAMES = {"plain": "no front end", "autolevels": "auto levels", "histeq": "histogram equalisation",
          "greyworld": "grey world", "clahe": "CLAHE", "equalise": "fozo's `equalise`"}  # fmt: skip
 CLEAN, BATCH, DRAWS, SEVERITY = 64, 8, 500, 3
-MADE = ("fog", "contrast", "defocus_blur")
+MADE = ("fog", "contrast", "defocus_blur", "gaussian_noise")
 WEATHER = ("fog", "rain", "sand", "snow")
 CAR = (2,)
 HALVES, FEWEST = ("all", "first half", "held out"), 14  # FEWEST: images of a kind of light that has a column

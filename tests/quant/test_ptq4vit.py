@@ -141,7 +141,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", fozo.list_methods(without={"gradient", "covariances"}))
 def test_forward_only_methods_adapt_a_quantised_model(method: str) -> None:
-    plain = fozo.load_engine(random_vit())
+    plain = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
     engine = quant.with_scales(plain, rough(plain))
     source = fozo.calibrate(engine, [random_images(16, seed=9)])
     made = fozo.create(method, engine, source)
