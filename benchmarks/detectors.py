@@ -192,7 +192,7 @@ def table(rows: list[dict[str, str]], columns: list[tuple[str, str]]) -> str:
     cells = {(row["arm"], row["domain"], row["part"]): row for row in rows}
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     counts = {(row["domain"], row["part"]): f" ({row['images']})" if row["images"] else "" for row in rows}
-    heads = [domain.replace("_blur", "") + counts[domain, part] for domain, part in columns]
+    heads = [domain.replace("_blur", "").replace("gaussian_", "") + counts[domain, part] for domain, part in columns]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(columns)]
     for arm in arms:
         texts = []
