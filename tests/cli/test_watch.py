@@ -254,7 +254,7 @@ def test_folders_are_ranked_by_their_distance_from_clean_images(call: Call, came
         shutil.copy2(frame, folder)
     folders = (tmp_path / "flat", tmp_path / "fine")
     code, said, error = call("rank", *folders, "--clean", camera / "clean")
-    best, worst = said.splitlines()
+    _, best, worst = said.splitlines()
     assert code == 0 and re.fullmatch(r"0\.[0-2]\d .*fine \(24 images\): like clean images", best), said + error
     assert re.fullmatch(r"[1-9]\.\d+ .*flat \(24 images\): .*contrast -\d+ %.*; clean the lens.*", worst), worst
     reference, stats = tmp_path / "monitor.npz", ("--stats", camera / "stats.npz")
@@ -263,7 +263,7 @@ def test_folders_are_ranked_by_their_distance_from_clean_images(call: Call, came
     assert code == 0, error
     given = ("--model", MODEL, *stats, "--reference", reference)
     code, said, error = call("rank", *folders, *given, "--images", 20)
-    best, worst = said.splitlines()
+    _, best, worst = said.splitlines()
     assert code == 0 and "fine (20 images)" in best, error
     assert re.search(r"; expected accuracy \d+% \(\d+% to \d+%\); clean the lens", worst)
     for wrong, message in (

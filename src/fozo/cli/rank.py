@@ -52,10 +52,11 @@ def rank(
         if known is not None and adapter is not None:
             adapter.reset()
             expected = known.expect(prediction_features(np.concatenate([*map(adapter, seen)])), features)
+        distance = source.beyond_chance(features)
         quality, words = changes(features, source.whitening.mean, source.whitening.std)
+        words = words if distance >= 0.005 else ()  # what prints as 0.00 is chance
         parts = filter(None, (", ".join(words) or "like clean images", expected, *advice(words, quality)))
-        rows.append(
-            (source.beyond_chance(features), f"{folder} ({len(features)} images): {'; '.join(map(str, parts))}")
-        )
+        rows.append((distance, f"{folder} ({len(features)} images): {'; '.join(map(str, parts))}"))
+    print("distance from the clean images, the closest first:")
     for distance, sentence in sorted(rows):
         print(f"{distance:.2f} {sentence}")
