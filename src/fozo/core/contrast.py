@@ -79,7 +79,7 @@ def _tables(counts: npt.NDArray[np.intp], area: int, clip: float) -> Bytes:
     return tables
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)  # 17 bytes a pixel each
 def _grid(
     height: int, width: int, tiles: int
 ) -> tuple[int, int, npt.NDArray[np.intp], npt.NDArray[np.intp], Floats, Floats]:
