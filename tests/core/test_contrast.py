@@ -21,17 +21,16 @@ def plane(height: int, width: int, low: float = 0.0, high: float = 255.0) -> Flo
 @pytest.mark.parametrize(("clip", "tiles"), [(2.0, 8), (4.0, 4), (40.0, 8), (0.1, 8)])
 def test_opencv_gives_the_same(height: int, width: int, clip: float, tiles: int) -> None:
     cv2 = pytest.importorskip("cv2")
-    pixels = plane(height, width).astype(np.uint8)
+    pixels = np.rint(plane(height, width)).astype(np.uint8)
     wanted = cv2.createCLAHE(clip, (tiles, tiles)).apply(pixels).astype(int)
-    differs = np.abs(np.rint(clahe(pixels[None], clip, tiles)[0]) - wanted)
+    differs = np.abs(np.rint(255 * clahe(pixels[None] / np.float32(255), clip, tiles)[0]) - wanted)
     assert differs.max() <= 1  # it multiplies and adds in another order
-    assert (differs > 0).mean() < 0.02
+    assert (differs > 0).sum() < 8 + 0.02 * differs.size
 
 
-def test_floats_are_read_in_levels_and_planes_apart() -> None:
-    pixels = np.stack([plane(64, 48), plane(64, 48, 100, 120)]).astype(np.uint8)
+def test_planes_are_equalised_apart() -> None:
+    pixels = np.stack([plane(64, 48, 0, 1), plane(64, 48, 0.4, 0.47)])
     found = clahe(pixels)
-    np.testing.assert_allclose(clahe(pixels.astype(np.float32) / 255), found / 255, atol=1e-6)
     np.testing.assert_array_equal(clahe(pixels[1:])[0], found[1])
     assert found[1].std() > 1.5 * pixels[1].std()  # contrast grows, and no further than the clip limit allows
     assert found[1].std() < 4 * pixels[1].std()
@@ -44,10 +43,7 @@ def test_luminance_weights_three_channels_only() -> None:
     assert luminance(red[:, :2]).max() == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("shape", "clip", "words"),
-    [((1, 7, 20), 2.0, "at least 8x8 px"), ((20, 20), 2.0, "planes"), ((1, 20, 20), 0.0, "clip is 0")],
-)
-def test_refusals(shape: tuple[int, ...], clip: float, words: str) -> None:
+@pytest.mark.parametrize(("shape", "words"), [((1, 7, 20), "at least 8x8 px"), ((20, 20), "planes")])
+def test_refusals(shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(FozoError, match=words):
-        clahe(np.zeros(shape, dtype=np.uint8), clip)
+        clahe(np.zeros(shape))

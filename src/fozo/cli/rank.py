@@ -8,7 +8,7 @@ from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
 FOLDERS = "Folders of images: one for each setting to choose among."
-CLEAN = "Folder of clean images to compare with, where there is no model."
+CLEAN = "Folder of clean images to compare with, instead of a model's reference."
 MODEL = "Compare with the --reference of a model, and expect its accuracy: as fozo watch takes it."
 
 

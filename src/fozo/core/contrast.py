@@ -31,21 +31,14 @@ def luminance(images: Floats) -> Floats:
     return luma
 
 
-def clahe(luma: Bytes | Floats, clip: float = 2.0, tiles: int = 8) -> Floats:
-    """Equalise planes ``[n, H, W]`` by contrast-limited adaptive histograms; returns float32 on the scale given.
-
-    ``uint8`` planes are on 0..255: rounded, the result is OpenCV's. Floats are on 0..1 and read in 256 levels.
-    """
+def clahe(luma: Floats, clip: float = 2.0, tiles: int = 8) -> Floats:
+    """Equalise planes ``[n, H, W]`` in [0, 1], read in 256 levels, by contrast-limited adaptive histograms."""
     if luma.ndim != 3 or min(luma.shape[1:]) < tiles:
         raise FozoError(f"clahe takes planes [n, H, W] of at least {tiles}x{tiles} px, not {list(luma.shape)}")
-    if not (clip > 0 and tiles > 0):
-        raise FozoError(f"clahe: clip is {clip} and tiles is {tiles}; give numbers above 0")
     found = np.empty(luma.shape, dtype=np.float32)
     for plane, target in zip(luma, found, strict=True):  # one by one: a plane and its indices stay in the cache
-        pixels = plane if plane.dtype == np.uint8 else np.rint(np.clip(plane, 0, 1) * 255).astype(np.uint8)
-        _equalise(pixels, clip, tiles, target)
-    if luma.dtype != np.uint8:
-        found *= np.float32(1 / 255)
+        _equalise(np.rint(np.clip(plane, 0, 1) * 255).astype(np.uint8), clip, tiles, target)
+    found *= np.float32(1 / 255)
     return found
 
 

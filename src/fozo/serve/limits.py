@@ -66,7 +66,7 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since, self._seconds = clock, 0.0, 0.0
 
-    def begin(self) -> None:  # a request, while there is no other
+    def begin(self) -> None:  # a request, unless another is under way
         self._since = self._clock()
 
     def finish(self) -> None:

@@ -73,7 +73,7 @@ class Restoration:
 
 
 def believed(lack: Array, variance: Array) -> Array:
-    """The part of a deviation that is no chance: James and Stein's estimate."""
+    """The part of a deviation that is not chance: James and Stein's estimate."""
     part: Array = np.maximum(1 - variance / np.maximum(lack, 1e-9) ** 2, 0)
     return part
 
@@ -176,15 +176,17 @@ class Equaliser:
 
         def work(image: int) -> None:
             row, place = min(image, len(on_pixels) - 1), coefficients[image : image + 1]
-            log_gains, gains = plan.log_gains[row], plan.gains
+            better, log_gains = images[image], plan.log_gains[row]
             if on_pixels[row]:
-                place[0], log_stretch = self._restore_pixels(images[image], plan, row)
+                better, log_stretch = self._restore_pixels(better, plan, row)
                 if log_stretch:  # what was stretched lacks that much less
                     log_gains = np.where(log_gains > 0, np.maximum(log_gains - log_stretch, 0), log_gains)
-                if not log_gains.any():
-                    return
-                self.spectra.transform(place.copy(), place)
-            self.spectra.inverse(place, self.spectra.gains(log_gains) if gains is None else gains)
+            if log_gains.any():
+                if on_pixels[row]:
+                    self.spectra.transform(better[None], place)
+                self.spectra.inverse(place, self.spectra.gains(log_gains) if plan.gains is None else plan.gains)
+            else:
+                place[0] = better
 
         self.threads.each(work, range(len(images)))
         return coefficients
