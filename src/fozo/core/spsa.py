@@ -87,9 +87,8 @@ class SPSA:
 
     def _in_units(self, step: Step, radius: float) -> Step:
         """The same step at a rate that counts gradients in units of their RMS and ends within the radius."""
-        step = replace(
-            step, rate=step.rate * self.samples / max(math.sqrt(self._power(step)), 1e-6)
-        )  # less is rounding
+        rms = max(math.sqrt(self._power(step)), 1e-6)  # less is rounding
+        step = replace(step, rate=step.rate * self.samples / rms)
         away, move = self.point - self.start, advance(self.point, step, self.noise) - self.point
         # The largest part t of the move with |away + t move| <= radius: the upper root of a quadratic.
         square, half, left = np.vdot(move, move), np.vdot(move, away), radius**2 * away.size - np.vdot(away, away)
