@@ -44,12 +44,12 @@ class DomainEstimate:
     A batch of one domain has t = 0: its images share one sharp estimate. In a batch of many, each has its own.
     """
 
-    mean: Array
-    variance: Array
-    descriptor: Array
+    mean: Floats
+    variance: Floats
+    descriptor: Floats
 
     @classmethod
-    def of(cls, descriptors: Array, before: Array) -> DomainEstimate:
+    def of(cls, descriptors: Array, before: Floats) -> DomainEstimate:
         """Estimate the domains of standardised descriptors ``[B, f]``, together with those of the images before."""
         joined = np.concatenate([before, descriptors]) if len(before) else descriptors
         count = len(joined)
