@@ -244,12 +244,12 @@ class _Searcher:
         largest = widest(weight.reshape(parts, -1).abs().amax(dim=1), self.side)
 
         def by_part(outputs: Tensor) -> Tensor:
-            return outputs.unflatten(-1, (parts, -1)).transpose(-3, -2).flatten(-2)
+            return outputs.reshape(*outputs.shape[:-1], parts, -1).transpose(-3, -2).flatten(-2)
 
         def product(sample: Operands, factors: Tensor) -> Tensor:
             tries = rounded_weight(weight, factors[:, None] * largest, self.side)
             outputs = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(factors)))
-            return by_part(outputs.unflatten(-1, (len(factors), -1)).movedim(-2, 0))
+            return by_part(outputs.view(*outputs.shape[:-1], len(factors), -1).movedim(-2, 0))
 
         cut = [s._replace(output=by_part(s.output), gradient=by_part(s.gradient)) for s in samples]
         return self._best(cut, self.factors, product, (1,)) * largest
