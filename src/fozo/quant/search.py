@@ -18,7 +18,6 @@ prediction at half its logits, which gives every output the gradient that its sh
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -62,12 +61,6 @@ class Operands(NamedTuple):
 
 
 Rounded = Callable[[Operands, Tensor], Tensor]  # a sample's product under some candidates
-
-
-def candidate_factors(like: Tensor) -> Tensor:
-    """Multiples of the widest step that are tried."""
-    steps = [LOWEST_FACTOR + i * (HIGHEST_FACTOR - LOWEST_FACTOR) / CANDIDATES for i in range(CANDIDATES)]
-    return torch.tensor(steps, dtype=like.dtype, device=like.device)
 
 
 def widest(largest: Tensor, side: int) -> Tensor:
@@ -122,8 +115,7 @@ def alternate(
     return one, second(one)
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """What one pass keeps of a group of images."""
 
     embedding: Operands  # Unfolded patches, which makes the embedding a product like any other
@@ -156,7 +148,9 @@ class _Searcher:
     def __init__(self, vit: ViT, images: Tensor, bits: int, metric: str, progress: Callable[[int, int], None]) -> None:
         self.vit, self.side, self.error = vit, levels(bits), ERRORS[metric]
         self.progress, self.done, self.total = progress, 0, 6 * vit.architecture.depth + 2
-        self.factors = candidate_factors(images)
+        self.factors = torch.linspace(LOWEST_FACTOR, HIGHEST_FACTOR, CANDIDATES + 1, dtype=torch.float64)[:-1].to(
+            images
+        )
         first = max(1, FIRST_TOKENS // vit.pos_embed.shape[1])
         self.sizes: list[int] = []
         while (seen := sum(self.sizes)) < len(images):  # the first few, as many again, then twice as many, and so on
@@ -311,14 +305,19 @@ def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Operands]:
         hidden = mlp.fc1(normed2)
         active = mlp.activation(hidden)
         projected = mlp.fc2(active)
-        outputs = [qkv, scores, mixed, attended, hidden, projected]
+        products = {
+            "qkv": (normed, normed, qkv),
+            "scores": (q, keys, scores),
+            "mix": (odds, v, mixed),
+            "proj": (joined, joined, attended),
+            "fc1": (normed2, normed2, hidden),
+            "fc2": (active, active, projected),
+        }
+        outputs = [output for _, _, output in products.values()]
         gradients = torch.autograd.grad(middle + projected, outputs, gradient)
-    names = ("qkv", "scores", "mix", "proj", "fc1", "fc2")
-    lefts = (normed, q, odds, joined, normed2, active)
-    rights = (normed, keys, v, joined, normed2, active)
     return {
-        name: Operands(left.detach(), right.detach(), output.detach(), gradient)
-        for name, left, right, output, gradient in zip(names, lefts, rights, outputs, gradients, strict=True)
+        name: Operands(left.detach(), right.detach(), output.detach(), found)
+        for (name, (left, right, output)), found in zip(products.items(), gradients, strict=True)
     }
 
 
