@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks import detectors, narrow, results
+from benchmarks import conclusions, detectors, narrow, results
 from benchmarks.cells import Cell, name_of, read_evidence, standing
 from benchmarks.common import markdown, refusals
 from benchmarks.conclusions import OURS, rivals, words_of
@@ -98,6 +98,7 @@ def tables(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, dict[str
     continual.sort(key=lambda cell: (cell.model, cell.severity), reverse=True)
     pages = {
         "README.md": {"gains": gains_table(continual, own["held_out"]), "methods": methods_table()},
+        "docs/index.md": {"headline": conclusions.headline(cells[0])},
         "docs/detectors.md": detectors.tables(detectors.read_records()),
         "docs/ablation.md": {"held-out classes": narrow.held_out_table(own["held_out"])},
     }
