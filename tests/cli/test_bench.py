@@ -159,7 +159,7 @@ def test_progress_on_a_terminal(call: Call, command: Command, monkeypatch: pytes
     monkeypatch.setattr(progress, "DELAY", 0)
     _, out, errors = call(*command)
     assert "calibrating" in errors and "Align seed 0: " in errors and "24/24" in errors
-    assert "\x1b" not in out and len(out.splitlines()) == 2
+    assert "\x1b" not in out and len(out.splitlines()) == 3
 
 
 def test_the_report(call: Call, command: Command, recipe: Path, tmp_path: Path) -> None:
