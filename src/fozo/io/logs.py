@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from fozo.errors import FozoError
 from fozo.io.files import (
+    append_whole,
     atomic_write,
     disk_errors,
     lock_file,
@@ -101,14 +102,7 @@ class Log:
         line = encode(payload)
         if len(line) > MAX_LINE:
             raise FozoError(f"a line of {len(line) >> 20} MiB is too long for {self.path}; give smaller batches")
-        with disk_errors(self.path):
-            try:
-                if self._file.write(line) != len(line):
-                    raise OSError(0, "no space left on the disk")
-            except OSError:
-                os.ftruncate(self._file.fileno(), self._ends[-1])
-                raise
-        self._ends.append(self._ends[-1] + len(line))
+        self._ends.append(append_whole(self._file, self.path, self._ends[-1], line))
 
     def sync(self) -> None:
         with disk_errors(self.path):
