@@ -262,5 +262,5 @@ def _refuse_quantised(model: torch.nn.Module) -> None:
         if not plain or type(value).__module__.startswith("torchao"):
             raise FozoError(
                 f"{type(model).__name__} was quantised in PyTorch ({name} is packed), which fozo cannot adapt; give "
-                f"its original weights, and quantise what fozo export writes (docs/quantised.md)"
+                f"its original weights, and quantise what fozo export writes (docs/edge.md)"
             )
