@@ -182,7 +182,7 @@ COUNTS = (
         "bench",
         f"{spelled(len({row.method for row in load_recipe('evidence').rows}))} methods, {len(KINDS)} corruptions",
     ),
-    ("bench", f'"{next(iter(SCENARIOS))}")  # or {", ".join([*SCENARIOS][1:])}'),
+    ("bench", f"Streams are {', '.join([*SCENARIOS][:-1])} or {[*SCENARIOS][-1]}"),
     ("edge", f"Align, FOZO, FOA and {spelled(len(WITHOUT_TORCH) - 3)} others"),
     ("safety", f"all {len(READERS)} readers"),
     ("corruptions", f"The {len(KINDS)} corruptions of ImageNet-C and the {len(EXTRA_KINDS)} extra ones"),
