@@ -4,7 +4,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -48,7 +48,6 @@ def bench(
     from fozo.bench.store import Run, Store
     from fozo.cli.progress import Progress
     from fozo.io import locked
-    from fozo.methods.registry import method_class
 
     recipe = load_recipe(name)
     if model is None:
@@ -67,11 +66,7 @@ def bench(
     absent: dict[str, None] = {}
     chosen = recipe.experiments(setting, seeds=numbers, methods=named, labels=only or (), columns=column or ())
     for experiment in chosen:
-        row = method_class(experiment.method)
-        own = {
-            name: value for name, value in experiment.options.items() if name not in ("preset", "journal", *row.EXTRAS)
-        }
-        row.configure(cast("str | None", experiment.options.get("preset")), own)  # refused now, not when its turn comes
+        experiment.constants()  # a bad option is refused now, not when its turn comes
         data = experiment.stream.data
         if data not in ("clean", "imagenet-c") and getattr(paths, data.replace("-", "_")) is None:
             absent[data] = None

@@ -81,11 +81,8 @@ def token_rms(source: SourceStatistics) -> float:
 class FOZO(MatchingMethod[FOZOConfig]):
     """Zeroth-order descent on prompts.
 
-    Beside what every :class:`fozo.Method` takes:
-
-    Args:
-        start: prompts ``[p, d]`` to start from instead of random ones.
-        noise: directions to use instead of seeded gaussian ones.
+    Beside what every :class:`fozo.Method` takes, ``start`` are prompts ``[p, d]`` to start from instead of random ones,
+    and ``noise`` directions to use instead of seeded gaussian ones.
 
     A journal (``journal=``) takes some hundred bytes a batch: the steps of the prompts, which :func:`fozo.replay`
     rebuilds without a model. :meth:`replay` restores prompts, epsilon, rate and the average loss. The statistics of
