@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit ray matrix mutate docs clean
+.PHONY: demo test lint types unit ray matrix mutate pages docs clean
 
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
@@ -45,6 +45,10 @@ matrix: $(PYTHONS:%=$(VENV)-matrix/%/.ready)
 # Change one operator or number after another, and list changes that no test notices: 20 minutes on two processors.
 mutate: $(VENV)/.ready
 	$(BIN)/python -m tests.mutate
+
+# Tables and pictures of README and docs, from results/ and the registry; a test fails where one is stale.
+pages: $(VENV)/.ready
+	$(BIN)/python -m benchmarks.pages
 
 # Warnings are errors (mkdocs.yml), and nothing is fetched. The variable spares us an advertisement.
 docs: $(VENV)-docs/.ready

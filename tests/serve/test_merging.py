@@ -197,16 +197,16 @@ def test_a_hostile_neighbour_changes_no_answer(kind: str, merge: bool | None) ->
     name, options = ENGINES[kind]
     model: Any = random_vit() if kind == "torch" else str(sample.MODELS[name])
     own = ModelConfig("m", model, method="noadapt", merge=merge, load=fozo.LoadOptions(**options))
-    served = ServedModel(own, ServeConfig((own,)))
-    inner: Engine = served.engine.engine
-    merged = served.engine.max_batch > 1
+    merging: Any = ServedModel(own, ServeConfig((own,))).engine
+    inner: Engine = merging.engine
+    merged = merging.max_batch > 1
     assert merged == (merge or "int8" not in kind)
     hold = threading.Event()
-    served.engine.engine = Counting(inner, hold)
+    merging.engine = Counting(inner, hold)
     pixels, worst = random_images(inner.spec, 4, seed=1) * 0.3, 0.0
     for seed in range(3):
         hostile = np.sign(random_images(inner.spec, 3, seed=seed)) * 1.5
-        found = waiting_calls(served.engine, hold, [pixels[:1], pixels, hostile])[1][Tap.LOGITS]
+        found = waiting_calls(merging, hold, [pixels[:1], pixels, hostile])[1][Tap.LOGITS]
         worst = max(worst, float(np.abs(found - inner.run(inner.check(pixels))[Tap.LOGITS]).max()))
     assert worst > 1e-3 if merge else worst < 1e-5 if merged else worst == 0.0
 

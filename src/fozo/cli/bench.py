@@ -43,6 +43,7 @@ def bench(
         return
     from fozo.bench.executors import Setup, run_local
     from fozo.bench.plan import Experiment, Setting, load_recipe
+    from fozo.bench.recipes.paper import beside_paper, estimate
     from fozo.bench.resources import Paths
     from fozo.bench.store import Run, Store
     from fozo.cli.progress import Progress
@@ -77,9 +78,13 @@ def bench(
         raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
     folder = out / recipe.name
     setup = Setup(str(folder), paths, replace(load, threads=threads), command_line())
+    if cost := estimate(experiments.values()):
+        print(f"fozo: {cost}", file=sys.stderr)
+    runs: list[Run] = []
 
     def finished(run: Run) -> None:
         measures, within = run.measures, run.measures.average_interval
+        runs.append(run)
         progress.close()
         print(
             f"{recipe.name} {run.experiment.name} seed {run.experiment.seed}: {measures.average:.2f} % "
@@ -95,6 +100,8 @@ def bench(
             progress.close()
             print("fozo: the same command goes on where this one stops", file=sys.stderr)
             raise
+    for line in beside_paper(runs):
+        print(line)
 
 
 def _list() -> None:

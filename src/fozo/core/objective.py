@@ -32,8 +32,9 @@ class Objective:
     distance: str = "squares"
     """``squares``: sum of squared differences over all layers, times B/64 (authors' program).
     ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13).
-    ``standardised`` (ours): mean squared difference in units of the clean standard deviation; instead of L_ent, its
-    average over images plus the KL divergence of their average prediction from uniform."""
+    ``standardised`` (ours): mean squared difference of the deep half's standard deviations in units of the clean ones
+    (means are the activation shift's to match); instead of L_ent, its average over images plus the KL divergence of
+    their average prediction from uniform."""
     level_batches: bool = False
     """The published loss is a sum over the batch, so a short batch looks like an easy one and the next full one
     like a new domain. ``True`` counts every batch as if it had 64 images."""
@@ -58,15 +59,15 @@ class Objective:
 
     def misalignment(self, source: Moments, features: Moments) -> float:
         """L_stats (Eq. 13). A single image without neighbours has no std: only its mean counts then."""
+        half = len(source.mean) // 2
         differences = [features.mean - source.mean]
         if features.count > 1:
             differences.append(features.std - source.std)
-        if self.distance == "squares":
-            return float(sum((difference**2).sum() for difference in differences))
         if self.distance == "standardised":
             scale = np.maximum(source.std, max(1e-3 * source.std.mean(), 1e-9))
-            return float(sum(np.square(difference / scale).mean() for difference in differences))
-        half = len(source.mean) // 2
+            return float(sum(np.square(difference / scale)[half:].mean() for difference in differences[1:]))
+        if self.distance == "squares":
+            return float(sum((difference**2).sum() for difference in differences))
         return float(
             sum(
                 np.sqrt((difference[layers] ** 2).sum())

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -71,6 +71,8 @@ class BlackBoxEngine:
 
     abilities: frozenset[str] = frozenset()
     threads = Threads(1)
+    outputs: Mapping[str, Sequence[int]] = {}
+    """Shapes of a file's outputs by their names; -1 is for a side that varies."""
 
     def __init__(self, model: CallableModel, spec: Spec, *, takes: str | None = None, device: str = "cpu") -> None:
         self.model, self.spec, self.takes, self.device = model, spec, takes, device
@@ -132,19 +134,15 @@ class BlackBoxEngine:
         answer = self.answer(batch)
         logits = self.logits(answer, len(batch))
         if logits is None:
+            shape = f" of shape {list(answer.shape)}" if hasattr(answer, "shape") else ""
             raise FozoError(
-                f"{self.spec.name} returned {describe_answer(answer)} and no logits [{len(batch)}, classes]; what "
+                f"{self.spec.name} returned {type(answer).__name__}{shape} and no logits [{len(batch)}, classes]; what "
                 f"needs no logits is the method 'equalise', which fozo.adapter makes for it"
             )
         return {Tap.LOGITS: logits[None]}
 
     def head(self) -> Affine:
         raise FozoError(f"{self.spec.name} is a black box, whose head cannot be read; use a method that needs none")
-
-
-def describe_answer(answer: object) -> str:
-    shape = getattr(answer, "shape", None)
-    return type(answer).__name__ + ("" if shape is None else f" of shape {list(shape)}")
 
 
 def black_box(
@@ -185,7 +183,7 @@ def black_box(
         raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
     if threads is not None and not isinstance(model, (str, os.PathLike)):
         raise FozoError("threads= is for .onnx files; this model sets its own")
-    classes, device, torch = 0, "cpu", sys.modules.get("torch")
+    classes, device, outputs, torch = 0, "cpu", dict[str, Sequence[int]](), sys.modules.get("torch")
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix != ".onnx":
             raise FozoError(
@@ -195,7 +193,7 @@ def black_box(
 
         graph = ForeignGraph(model, size, threads)
         own, fingerprint = graph.path.stem, graph.fingerprint
-        channels, size, classes = graph.channels, graph.image_size, graph.classes
+        channels, size, classes, outputs = graph.channels, graph.image_size, graph.classes, {**graph.outputs}
         model, takes = graph, "numpy"
     elif torch is not None and isinstance(model, torch.nn.Module):
         own, fingerprint = type(model).__name__, _module_fingerprint(model)
@@ -215,7 +213,9 @@ def black_box(
     names = None if labels is None else tuple(labels)
     classes, size = classes or len(names or ()), size or (0, 0)
     spec = Spec(name or own, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
-    return BlackBoxEngine(model, spec, takes=takes, device=device)
+    engine = BlackBoxEngine(model, spec, takes=takes, device=device)
+    engine.outputs = outputs
+    return engine
 
 
 def per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:

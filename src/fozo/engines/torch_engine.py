@@ -18,7 +18,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import accumulate, pairwise
 from typing import TypeVar
 
@@ -52,7 +52,6 @@ class TorchBatch:
     def __init__(self, x: Tensor, vit: ViT, chunk: int, host: Floats | None = None) -> None:
         """``host`` are the images as NumPy, where they have been on the CPU anyway."""
         self.x, self.vit, self.chunk, self._host = x, vit, chunk, host
-        self._tokens: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -64,13 +63,11 @@ class TorchBatch:
             self._host = to_numpy(self.x)
         return self._host
 
-    @property
+    @cached_property
+    @torch.inference_mode()
     def tokens(self) -> Tensor:
         """Tokens that enter the first block, ``[B, T, d]``."""
-        if self._tokens is None:
-            with torch.inference_mode():
-                self._tokens = torch.cat([self.vit.embed(part) for part in torch.split(self.x, self.chunk)])
-        return self._tokens
+        return torch.cat([self.vit.embed(part) for part in torch.split(self.x, self.chunk)])
 
     def part(self, images: slice) -> TorchBatch:
         return TorchBatch(self.x[images], self.vit, self.chunk, None if self._host is None else self._host[images])

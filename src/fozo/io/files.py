@@ -159,11 +159,13 @@ def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO
     target = check_output(path)
     _sweep_once(target.parent)
     part = target.with_name(_temporary_prefix(target) + token_hex(4) + PART)
-    try:
-        stream = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb")
-    except OSError as error:
-        raise FozoError(f"cannot write {target}: {error.strerror}; choose a folder that you may write to") from error
-    try:
+    stream: IO[bytes] | None = None
+    try:  # from before the file exists: Ctrl-C may come as soon as it does
+        try:
+            stream = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb")
+        except OSError as error:
+            choose = "choose a folder that you may write to"
+            raise FozoError(f"cannot write {target}: {error.strerror}; {choose}") from error
         yield stream
         stream.flush()
         os.fsync(stream.fileno())
@@ -171,7 +173,8 @@ def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO
         part.replace(target)
     except BaseException:
         with suppress(OSError):  # a full disk can refuse the last bytes again: the first error is the one to report
-            stream.close()
+            if stream is not None:
+                stream.close()
         with suppress(OSError):
             part.unlink()
         raise

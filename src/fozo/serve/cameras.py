@@ -8,10 +8,11 @@ response and is not learnt from twice. The same id with other images is another 
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.statistics import SourceStatistics
+from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.io import load_arrays, refuse_damage, save_arrays
@@ -32,9 +34,20 @@ from fozo.public import adapter
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
 from fozo.serve.merging import LOG, MergingEngine, is_independent
-from fozo.serve.protocol import ACCURACY, DRIFT, InferRequest, InferResponse, Limits
+from fozo.serve.protocol import (
+    ACCURACY,
+    DRIFT,
+    LOGITS,
+    MONITORED,
+    InferRequest,
+    InferResponse,
+    Limits,
+    Outputs,
+    class_outputs,
+    datatype,
+)
 from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
-from fozo.types import Tap
+from fozo.types import Batch, Engine
 
 Create = Callable[[Callable[[Event], None]], tuple[Method[Any], Monitor | None]]
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
@@ -62,33 +75,46 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
     def add(self, key: tuple[str, str], response: InferResponse) -> None:
         """Keep a response, and drop the oldest ones beyond the limits."""
         self[key] = response
-        total = sum([one.logits.nbytes for one in self.values()])
+        total = sum([one.nbytes for one in self.values()])
         while len(self) > 1 and (len(self) > RESPONSES or total > RESPONSE_BYTES):
-            total -= self.popitem(last=False)[1].logits.nbytes
+            total -= self.popitem(last=False)[1].nbytes
 
     def save(self, path: Path) -> None:
-        rows = [[*key, len(one.logits), one.drift, one.accuracy, one.sentence] for key, one in self.items()]
-        logits = [one.logits for one in self.values()] or [np.zeros((0, 0), np.float32)]
-        save_arrays(path, {"kind": KIND, "answers": rows}, {"logits": np.concatenate(logits)}, PRIVATE)
+        """Write all of them: an array for each output, those of all responses one after the other."""
+        rows, arrays = list[Any](), dict[str, list[npt.NDArray[Any]]]()
+        for key, one in self.items():
+            shapes = [array.shape for array in one.outputs.values()]
+            rows.append([*key, one.images, one.drift, one.accuracy, one.sentence, *shapes])
+            for number, array in enumerate(one.outputs.values()):
+                arrays.setdefault(f"output-{number}", []).append(array.ravel())
+        joined = {name: np.concatenate(parts) for name, parts in arrays.items()}
+        save_arrays(path, {"kind": KIND, "answers": rows}, joined, PRIVATE)
 
     @classmethod
-    def load(cls, path: Path, classes: int) -> ResponseCache:
-        """Read what was saved: finite logits of ``classes`` classes, and as many rows as the responses have."""
+    def load(cls, path: Path, names: Sequence[str], classes: int | None) -> ResponseCache:
+        """Read what was saved: outputs by these ``names``, or finite logits of ``classes`` classes."""
         header, arrays = load_arrays(path, KIND)
-        made, start = cls(), 0
+        made, starts = cls(), [0] * len(names)
         with refuse_damage(path, "responses", "restore it from a backup"):
-            rows, logits = cast("Any", header["answers"]), cast("Any", arrays["logits"])
-            if logits.dtype != np.float32 or logits.shape not in ((0, 0), (sum(row[2] for row in rows), classes)):
-                raise ValueError(f"its logits are {logits.dtype} of shape {list(logits.shape)}")
-            for id, digest, count, drift, accuracy, sentence in rows:
-                some = logits[start : start + count]
+            for id, digest, count, drift, accuracy, sentence, *shapes in cast("Any", header["answers"]):
+                outputs = dict[str, npt.NDArray[Any]]()
+                for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
+                    end = starts[number] + math.prod(shape)
+                    outputs[name] = arrays[f"output-{number}"][starts[number] : end].reshape(shape)
+                    starts[number] = end
+                if classes is not None:
+                    logits = outputs[LOGITS]
+                    if logits.dtype != np.float32 or logits.shape != (count, classes) or not np.isfinite(logits).all():
+                        raise ValueError(f"the response to {id} is not {count} rows of {classes} finite logits")
                 numbers: list[Any] = [None if one is None else tuple(map(float, one)) for one in (drift, accuracy)]
-                given = [some, *(one for one in numbers if one is not None)]
-                lengths = [count, *(n for n, one in zip((4, 3), numbers, strict=True) if one is not None)]
-                if count < 1 or [*map(len, given)] != lengths or not all(np.isfinite(one).all() for one in given):
-                    raise ValueError(f"the response to {id} lacks numbers")
-                start += count
-                made.add((str(id), str(digest)), InferResponse(some, numbers[0], numbers[1], str(sentence)))
+                for one, length in zip(numbers, (4, 3), strict=True):
+                    if one is not None and (len(one) != length or not np.isfinite(one).all()):
+                        raise ValueError(f"the response to {id} lacks numbers")
+                if type(count) is not int or count < 1:
+                    raise ValueError(f"the response to {id} has {count} images")
+                made.add((str(id), str(digest)), InferResponse(count, outputs, numbers[0], numbers[1], str(sentence)))
+            if starts != [len(arrays[f"output-{number}"]) if made else 0 for number in range(len(names))]:
+                raise ValueError("its outputs have other lengths than its responses")
         return made
 
 
@@ -129,7 +155,11 @@ class Camera:
             images = header.get("images")
             if type(images) is not int or not 0 <= images < 1 << 53:
                 raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
-            responses = ResponseCache.load(folder.checked("answers"), self.adapter.engine.spec.classes)
+            engine, path = self.adapter.engine, folder.checked("answers")
+            if isinstance(engine, BlackBoxEngine):
+                responses = ResponseCache.load(path, tuple(engine.outputs), None)
+            else:
+                responses = ResponseCache.load(path, (LOGITS,), engine.spec.classes)
             self.adapter.restore(folder.checked("adapter"))
             if self.monitor is not None and "monitor" in folder.files:
                 self.monitor.restore(folder.checked("monitor"))
@@ -149,16 +179,17 @@ class Camera:
         """
         key = (request.id, digest(request)) if request.id else None
         known = None if key is None else self._responses.get(key)
-        if known is not None and (not request.start or self.images == len(known.logits)):  # or images have followed
+        if known is not None and (not request.start or self.images == known.images):  # or images have followed
             return known, False
-        images = request.images(self.adapter.engine.spec, limits)
+        engine = self.adapter.engine
+        images = request.images(engine.spec, limits, resize=not isinstance(engine, BlackBoxEngine))
         with self._lock:
             if self._closed:
                 raise CameraInUse("the server was stopped before it came to this request; send it again")
             # A fresh method takes over only if it does not refuse the images.
             method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
             with working():
-                logits = np.asarray(method(images), dtype=np.float32)
+                found: Any = method(images)
             if request.start:
                 self.adapter.detach()
                 self._use(method, monitor)
@@ -166,16 +197,18 @@ class Camera:
                 self._responses.clear()
             if self.thumbnails:
                 self._frame = images[-1] if images.ndim == 4 else images
-            self.images += len(logits)
-            self.unsaved += len(logits)
-            response = self._response(logits)
+            count = len(images) if images.ndim == 4 else 1
+            self.images += count
+            self.unsaved += count
+            outputs = found if isinstance(found, dict) else {LOGITS: np.asarray(found, dtype=np.float32)}
+            response = self._response(count, outputs)
             if key is not None:
                 self._responses.add(key, response)
             return response, True
 
-    def _response(self, logits: npt.NDArray[np.float32]) -> InferResponse:
+    def _response(self, images: int, outputs: dict[str, npt.NDArray[Any]]) -> InferResponse:
         if self.monitor is None:
-            return InferResponse(logits)
+            return InferResponse(images, outputs)
         status = self.monitor.status
         drift, accuracy = status.drift, status.accuracy
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
@@ -184,7 +217,7 @@ class Camera:
             expected = accuracy.value, accuracy.low, accuracy.high
         elif self.monitor.reference.expects_accuracy:
             expected = UNKNOWN_ACCURACY
-        return InferResponse(logits, numbers, expected, status.sentence)
+        return InferResponse(images, outputs, numbers, expected, status.sentence)
 
     def reading(self, model: str) -> Reading:
         """What is known of the camera now, for the page."""
@@ -233,6 +266,33 @@ class Camera:
             self._lock.release()
 
 
+def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> Outputs:
+    """Let a detector return its outputs by name, from one call at a time: calls side by side take as much memory each.
+
+    Gives their datatypes and shapes, as a batch has them. Passes are not merged: which rows are of which image is not
+    known.
+    """
+    model, lock, names, found = engine.model, threading.Lock(), list(engine.outputs), dict[str, tuple[str, list[int]]]()
+
+    def by_name(images: object) -> object:
+        with lock:
+            answer = model(images)
+        return answer if isinstance(answer, dict) else {names[0]: answer}
+
+    engine.model = by_name
+    answer = cast("dict[str, object]", engine.answer(batch)) if names else {}
+    for name, array in answer.items():
+        if not isinstance(array, np.ndarray):
+            raise FozoError(f"the output {name} is a {type(array).__name__}; serve a model that returns tensors")
+        if name in MONITORED:
+            raise FozoError(f"an output is called {name}, as one of the server's own; give it another name")
+        shape = list(engine.outputs[name])
+        found[name] = datatype(array), [-1, *shape[1:]] if len(shape) == array.ndim > 0 else [-1] * array.ndim
+    if not found:
+        raise FozoError(f"{engine.spec.name} returns neither logits nor named tensors; export it to ONNX")
+    return found
+
+
 class ServedModel:
     """One model of a server: its engine, shared by all cameras, and how a camera is made."""
 
@@ -241,12 +301,19 @@ class ServedModel:
         engine = load_engine(config.model, config.load)
         if 0 in engine.spec.image_size:
             raise FozoError(f"{config.model} does not name the size of its images; give image_size")
-        # One pass finds the classes of a black box, and whether the model gives logits at all.
-        engine.run(engine.check(np.zeros((1, *engine.spec.image_shape), np.float32)), taps=(Tap.LOGITS,))
-        merge = is_independent(engine) if config.merge is None else config.merge
-        if not merge and config.merge is None:
-            LOG.warning("%s runs each camera alone: answers would depend on the other images of a pass", self.name)
-        self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch if merge else 1)
+        self.engine: Engine
+        self.caller: Callable[[], AbstractContextManager[None]] = nullcontext
+        batch = engine.check(np.zeros((1, *engine.spec.image_shape), np.float32))
+        # One pass finds the classes of a black box, and whether it gives logits at all.
+        if isinstance(engine, BlackBoxEngine) and engine.logits(engine.answer(batch), 1) is None:
+            self.engine, self.outputs = engine, pass_outputs_through(engine, batch)
+        else:
+            merge = is_independent(engine) if config.merge is None else config.merge
+            if not merge and config.merge is None:
+                LOG.warning("%s runs each camera alone: answers would depend on the other images of a pass", self.name)
+            most = server.max_batch if merge else 1
+            self.engine = merging = MergingEngine(engine, max_delay=server.max_delay, max_batch=most)
+            self.caller, self.outputs = merging.caller, class_outputs(engine.spec)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)
         if source is None and config.method is None:

@@ -116,7 +116,9 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     logging.captureWarnings(True)
     warnings.simplefilter("always")  # Pillow's have clients' numbers in them, and Python would remember each
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
-        ctypes.CDLL(None).mallopt(-3, 4 << 20)  # M_MMAP_THRESHOLD: each thread would keep what a large picture took
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 4 << 20)  # M_MMAP_THRESHOLD: each thread would keep what a large picture took
+        mallopt(-8, 2)  # M_ARENA_MAX: with a heap for each thread, none can reuse what another has freed
     app = create_app(config, board)
     listener = _listen(config.host, config.port)
     host, port = listener.getsockname()[:2]
