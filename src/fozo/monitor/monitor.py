@@ -109,6 +109,13 @@ class Status:
 class Monitor:
     """Watches one adapter at a time, from :meth:`watch` to :meth:`unwatch` or to the end of a ``with`` block.
 
+    Examples:
+        >>> adapter = fozo.adapter(model, source)
+        >>> monitor = fozo.Monitor(fozo.MonitorReference.load(reference)).watch(adapter)
+        >>> logits = adapter(batch)
+        >>> monitor.sentence
+        'no drift; ...'
+
     Args:
         reference: of the same model and method, from :meth:`MonitorReference.collect`.
         false_alarms: fraction of clean batches that may raise an alarm.
@@ -346,7 +353,6 @@ class Monitor:
         )  # fmt: skip
 
     def _events(self, before: Status, now: float) -> list[Event]:
-        """What began, changed or ended with this batch, beside faults."""
         status, drift, found = self.status, self.status.drift, list[tuple[str, int, str]]()
         if drift.since is not None and not before.drift.drift_detected:
             found.append(("drift", drift.since, status.sentence))

@@ -117,7 +117,6 @@ NEVER = 1e9  # a jump of PEA's distances that none reaches: its rule of jumps is
 
 
 def _scaled(method: str, factors: tuple[float, ...], option: str = "rate", name: str = "", **other: Value) -> Methods:
-    """Rows of a method with an option at several times its published value."""
     value = getattr(method_class(method.lower()).configure(None, {}), option)
     return {f"{method}{name} x {k:g}": (method.lower(), {**other, option: k * value}) for k in factors}
 
