@@ -78,8 +78,7 @@ class BlackBoxEngine:
         self.model, self.spec, self.takes, self.device = model, spec, takes, device
         self._warned: set[str] = set()
 
-    def __repr__(self) -> str:
-        return engine_repr(self)
+    __repr__ = engine_repr
 
     def check(self, images: Images) -> BlackBatch:
         """Refuse what is not an image; an unknown size is that of the first batch."""

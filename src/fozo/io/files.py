@@ -151,6 +151,18 @@ def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
     return file
 
 
+def append_whole(file: io.FileIO, path: Path, end: int, data: bytes) -> int:
+    """Append bytes to a file of the length ``end``, all or, where the disk is full, none; return its new length."""
+    with disk_errors(path):
+        try:
+            if file.write(data) != len(data):
+                raise OSError(0, "no space left on the disk")
+        except BaseException:
+            os.ftruncate(file.fileno(), end)
+            raise
+    return end + len(data)
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` and rename it onto ``path`` once it is complete and on disk."""

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.statistics import SourceStatistics
-from fozo.engines.blackbox import BlackBoxEngine, describe_answer
+from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.io import load_arrays, refuse_damage, save_arrays
@@ -282,7 +282,7 @@ def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> Outputs:
     answer = cast("dict[str, object]", engine.answer(batch)) if names else {}
     for name, array in answer.items():
         if not isinstance(array, np.ndarray):
-            raise FozoError(f"the output {name} is a {describe_answer(array)}; serve a model that returns tensors")
+            raise FozoError(f"the output {name} is a {type(array).__name__}; serve a model that returns tensors")
         if name in MONITORED:
             raise FozoError(f"an output is called {name}, as one of the server's own; give it another name")
         shape = list(engine.outputs[name])

@@ -162,13 +162,9 @@ def _budgets(group: Group) -> dict[str, Column]:
 
 def _utilities(group: Group) -> dict[str, Column]:
     runs = [{label: group.of(label, side)[0] for label in group.labels if group.of(label, side)} for side in SIDES]
-    rows = utilities(*runs)
-    return {
-        name: {
-            label: None if (value := rows.get(label, {}).get(name)) is None else Cell(value) for label in group.labels
-        }
-        for name in (next(iter(rows.values())) if rows else ())
-    }
+    cells = {name: Cell(value) for name, value in utilities(*runs).items()}
+    names = ("discrete", "continuous", "amortised") if cells else ()
+    return {name: {label: cells.get(f"{label} {name}") for label in group.labels} for name in names}
 
 
 def number(value: float, digits: int, sign: str = "") -> str:
