@@ -282,7 +282,6 @@ class Monitor:
         return partial(vars(self).update, {name: getattr(self, name) for name in names}, _stream=self._stream.copy())
 
     def observe(self, observation: Observation) -> None:
-        """Update the status by a batch that was predicted."""
         with self._lock:
             self.plain, self.passes_per_image = None, 0.0
             stream, before, images = self._stream, self.status, observation.batch.images
@@ -327,7 +326,6 @@ class Monitor:
             self.plain = logits
 
     def _update_status(self) -> None:
-        """Compute the status from what is remembered alone."""
         stream, reference = self._stream, self.reference
         drift, white, signatures = stream.detector.drift, reference.clean.whitening, reference.signatures
         guess, where, expected, comparison = None, None, None, None
