@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit ray matrix mutate pages docs clean
+.PHONY: demo test lint types unit ray matrix wheel mutate pages docs clean
 
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
@@ -40,6 +40,14 @@ matrix: $(PYTHONS:%=$(VENV)-matrix/%/.ready)
 	  $(VENV)-matrix/$$python/bin/python --version && \
 	  OMP_NUM_THREADS=1 $(VENV)-matrix/$$python/bin/python -m pytest --verbose --noconftest -p no:cacheprovider --timeout 120 \
 	    $$($(PYTHON) -m tests.portable) || exit 1; \
+	done
+
+# The wheel in an empty environment of every Python, away from the repository, with the newest packages: what a release gives.
+wheel: $(VENV)/.ready
+	rm -rf dist && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@for python in $(PYTHONS); do \
+	  rm -rf $(VENV)-wheel && $$python -m venv $(VENV)-wheel && $(VENV)-wheel/bin/python -m pip install --quiet dist/*.whl && \
+	  (cd "$$(mktemp -d)" && $(abspath $(VENV))-wheel/bin/python --version && $(abspath $(VENV))-wheel/bin/fozo demo --images 40) || exit 1; \
 	done
 
 # Change one operator or number after another, and list changes that no test notices: 20 minutes on two processors.
@@ -83,4 +91,4 @@ $(VENV)-matrix/%/.ready: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-demo $(VENV)-docs $(VENV)-matrix build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-demo $(VENV)-docs $(VENV)-matrix $(VENV)-wheel build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

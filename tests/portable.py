@@ -1,6 +1,6 @@
 """Print the test files that need neither PyTorch nor fixtures nor benchmarks: what every system can run.
 
-    python -m pytest --noconftest $(python -m tests.portable)
+python -m pytest --noconftest $(python -m tests.portable)
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a release is made of: the version is in one place, the sdist is complete, workflows and citation are readable."""
+"""What a release is made of: a version in one place, a complete sdist, readable workflows and citation."""
 
 import subprocess
 import sys

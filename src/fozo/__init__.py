@@ -83,5 +83,4 @@ sys.meta_path.insert(0, _Torchvision)
 
 
 def __dir__() -> list[str]:
-    """List the public names too, for whoever completes them by Tab."""
     return sorted({*globals(), *__all__})

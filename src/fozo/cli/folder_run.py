@@ -70,13 +70,11 @@ class FolderRun:
 
     @property
     def correct(self) -> int | None:
-        """Right predictions so far, where the classes are known."""
         counts = [line.correct for line in self.batches if line.correct is not None]
         return sum(counts) if counts and len(counts) == len(self.batches) else None
 
     @property
     def summary(self) -> str:
-        """Accuracy where it is known, and how far the images were from the clean ones."""
         parts = []
         if lost := sum(line.left_out for line in self.batches):
             parts.append(f"{lost} {'images' if lost > 1 else 'image'} left out that cannot be read")

@@ -229,7 +229,6 @@ def per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple
 
 
 def _module_fingerprint(model: torch.nn.Module) -> str:
-    """Hash a module's weights."""
     import torch
 
     if model.training:
@@ -256,10 +255,8 @@ def _module_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _reversed(model: CallableModel) -> CallableModel:
-    """Call a model with the channels of images the other way round."""
     return lambda images: model(images[:, [2, 1, 0]])
 
 
 def _on_its_device(model: torch.nn.Module, device: str, dtype: torch.dtype | None) -> CallableModel:
-    """Call a module with images on its device and in its precision."""
     return lambda images: model(images.to(device, dtype))

@@ -81,7 +81,6 @@ def open_descriptor(path: str | os.PathLike[str], flags: int, doing: str) -> int
 
 
 def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
-    """Open a regular file to read it."""
     try:
         descriptor = open_descriptor(path, os.O_RDONLY, "read")
     except FileNotFoundError as error:
@@ -94,7 +93,6 @@ def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[b
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Read a whole file of at most ``limit`` bytes."""
     with open_regular(path) as file:
         try:
             data = file.read(limit + 1)

@@ -82,7 +82,6 @@ class Log:
         return len(self._ends) - 1
 
     def truncate(self, lines: int) -> None:
-        """Keep the first ``lines`` lines."""
         del self._ends[lines + 1 :]
         with files.disk_errors(self.path):
             os.ftruncate(self._file.fileno(), self._ends[-1])
@@ -126,7 +125,6 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _lines(file: IO[bytes], path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Read the whole lines of a log one by one, and where each ends."""
     length, end = os.fstat(file.fileno()).st_size, 0
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
         end += len(line)

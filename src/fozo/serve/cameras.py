@@ -220,7 +220,6 @@ class Camera:
         return InferResponse(images, outputs, numbers, expected, status.sentence)
 
     def reading(self, model: str) -> Reading:
-        """What is known of the camera now, for the page."""
         status = None if self.monitor is None else self.monitor.status
         return Reading(model, self.name, time.time(), self.images, status, tuple(self.events), *self._thumbnails())
 
@@ -328,7 +327,6 @@ class ServedModel:
         self.folder = None if server.state is None else StateFolder(Path(server.state), self.name)
 
     def open(self, name: str) -> Camera:
-        """Bring a camera to memory: from its folder, or new."""
         if self.folder is None:
             return Camera(name, self._create, thumbnails=self.server.thumbnails)
         folder = self.folder.open(name, self.server.max_known)
@@ -339,7 +337,6 @@ class ServedModel:
             raise
 
     def stateless(self) -> Camera:
-        """Make a camera for one request, of which nothing is kept."""
         return Camera("", self._create, stateless=True)
 
     def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:

@@ -94,7 +94,6 @@ class MergingEngine:
                 self._wake()
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        """Run the batch, together with those of other threads."""
         if "tokens" in self.abilities:
             knobs.check(self.spec, len(batch))  # here, so that only this caller sees the error
         call = _Call(batch, knobs, tuple(taps), time.monotonic() + self.max_delay)

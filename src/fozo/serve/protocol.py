@@ -322,7 +322,6 @@ class InferResponse:
 
 
 def datatype(array: npt.NDArray[Any]) -> str:
-    """The protocol's name of an array's type."""
     kind = array.dtype.kind
     if kind not in NUMBERS and kind != "b":
         raise FozoError(f"an output is of {array.dtype}, which is not a number; leave it out of the model")
@@ -380,7 +379,6 @@ def check_monitored(request: InferRequest, monitored: Sequence[str], model: str)
 
 
 def class_outputs(spec: Spec) -> Outputs:
-    """The outputs of a model that classifies."""
     return {LOGITS: ("FP32", [-1, spec.classes]), PROBABILITIES: ("FP32", [-1, spec.classes]), LABELS: ("BYTES", [-1])}
 
 

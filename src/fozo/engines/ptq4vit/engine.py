@@ -56,7 +56,6 @@ def after_softmax(x: Tensor, split: Tensor, side: int) -> Tensor:
 
 
 def full_precision(engine: Engine) -> TorchEngine:
-    """Refuse engines that PTQ4ViT cannot quantise."""
     if isinstance(engine, QuantisedEngine):
         raise FozoError(f"{engine.spec.name} is quantised already; give the model in full precision")
     if not isinstance(engine, TorchEngine):
@@ -68,7 +67,6 @@ def full_precision(engine: Engine) -> TorchEngine:
 
 
 def step_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
-    """Name the steps that a model has, with their shapes."""
     shapes: dict[str, tuple[int, ...]] = {"patch_embed.proj.weight": (a.dim,)}
     for i in range(a.depth):
         for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):
