@@ -46,5 +46,5 @@ class ContentShift(ActivationShift):
         correction = np.einsum("k,kh->h", self.average[width:-1] / count, self.weights)
         away: Array = self.average[:width] / count - correction  # from the origin
         error = np.square(correction / self.deviation).mean() + self.unexplained / count
-        drift = np.square((away - source_mean) / self.deviation).mean()
-        return -away * max(0.0, 1 - error / max(drift, 1e-200))
+        drift = float(np.square((away - source_mean) / self.deviation).mean())
+        return -away * max(0.0, 1 - float(error) / max(drift, 1e-200))
