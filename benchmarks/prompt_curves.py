@@ -8,9 +8,8 @@ Both print the rows of a table, and need minutes of one core; ``curves`` needs P
 
 import argparse
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -65,19 +64,19 @@ SCHEDULES = {
 }
 
 
-def bundled_stream(images: int, batch_size: int, seed: int) -> fozo.Stream:
+def bundled_stream(batch_size: int, seed: int) -> fozo.Stream:
     engine, taken = (
         fozo.load_engine(sample.MODELS["float32"], threads=1),
-        fozo.open_images(sample.IMAGES).take(images, 0),
+        fozo.open_images(sample.IMAGES).take(192, 0),
     )
     return fozo.Stream(taken, engine.spec, Continual(kinds=BUNDLED_KINDS, severity=3), batch_size=batch_size, seed=seed)
 
 
-def bundled(seed: int, images: int = 192, batch_size: int = 32, **options: object) -> list[dict[str, float]]:
+def bundled(seed: int, batch_size: int = 32, **options: Any) -> list[dict[str, float]]:  # noqa: ANN401
     """Run FOZO on the bundled model and six corruptions at severity 3; a row of figures for each batch."""
     model = sample.MODELS["float32"]
     method, found = fozo.FOZO(fozo.load_engine(model, threads=1), sample.source(model), seed=seed, **options), []
-    for batch in bundled_stream(images, batch_size, seed).batches():
+    for batch in bundled_stream(batch_size, seed).batches():
         right = float((method(batch.images).argmax(axis=1) == batch.labels).mean())
         norm = float(np.sqrt(np.square(method.prompts).mean()) / token_rms(method.source))
         found.append({**method.metrics(), "right": 100 * right, "norm": norm})
@@ -130,7 +129,7 @@ def epsilon(target: Path, runs: int = 20, seeds: int = 6) -> None:
     rows: dict[str, tuple[list[float], list[float]]] = {}
     for name, values in list(SCHEDULES.items())[:3]:
         low = 0.2 if name == "Eq. 12" else values["epsilon_min"]
-        given = {"schedule.epsilon": values["epsilon"], "schedule.epsilon_min": low, "passes": 8}
+        given: dict[str, Any] = {"schedule.epsilon": values["epsilon"], "schedule.epsilon_min": low, "passes": 8}
         found = [bundled(seed, **given) for seed in range(seeds)]
         right = np.array([[row["right"] for row in run] for run in found]).mean(axis=1)
         loss = np.array([[row["loss"] for row in run] for run in found]).mean(axis=0)
@@ -174,21 +173,26 @@ def curves(target: Path) -> None:
     for size in (8, 64):
         for preset in ("official", "scaled"):
             rows = bundled(0, batch_size=size, preset=preset)
-            jumps = sum(after["epsilon"] > before["epsilon"] for before, after in pairwise(rows))
-            print(f"| bundled, {preset}, batches of {size} | {rows[-1]['norm']:.1f} | {jumps} of {len(rows)} |")
+            first = rows[0]["epsilon"]  # without a jump, epsilon is below it from the second batch on
+            jumps = sum(row["epsilon"] == first for row in rows[1:])
+            print(f"| bundled, {preset}, batches of {size} | {rows[-1]['norm']:.1f} | {jumps} of {len(rows) - 1} |")
             images = [size * (place + 1) for place in range(len(rows))]
             norms[f"{preset}, {size}"] = (images, [row["norm"] for row in rows])
             if preset == "official":
                 epsilons[f"batches of {size}"] = (images, [row["epsilon"] for row in rows])
     found = widths((48, 96, 192, 384))
-    dims = np.log2(list(found)).tolist()
+    dims, below = list(range(len(found))), f"widths {', '.join(map(str, found))}; random weights"
     shares = {"alignment": (dims, [each["share"] for each in found.values()]),
               "entropy": (dims, [1 - each["share"] for each in found.values()])}  # fmt: skip
     sizes = {"RMS": (dims, [each["rms"] for each in found.values()])}
     parts = panel(50, 45, "prompts' RMS over the tokens'", norms, "images of the stream, bundled model", log=True)
     parts += panel(318, 45, "epsilon of the authors' program", epsilons, "images of the stream, bundled model")
-    parts += panel(586, 45, "share of the loss", shares, "log2 of the width, random ViTs")
-    parts += panel(50, 270, "projected gradients", sizes, "log2 of the width, random ViTs", log=True)
+    parts += panel(586, 45, "share of the loss", shares, below)
+    parts += panel(50, 270, "projected gradients, RMS", sizes, below, log=True)
+    notes = ("Official: prompts grow with every batch, and epsilon jumps back to 0.5 at most of them.",
+             "Wide models: the loss is nearly all alignment, a sum over features, and gradients grow with it.",
+             "Scaled: one prompt, in units of the tokens, within 1 of their RMS.")  # fmt: skip
+    parts += [text(318, 300 + 18 * place, note, "small") for place, note in enumerate(notes)]
     draw(target, "What FOZO's prompts do", 470, parts)
 
 

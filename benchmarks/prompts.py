@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from fozo.data.corruptions import EXTRA_KINDS, KINDS
 from fozo.data.scenarios import Continual
 from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.fozo.method import token_rms
-from fozo.types import NO_KNOBS, Array, Batch, Knobs, Tap, Taps
+from fozo.types import NO_KNOBS, Batch, Floats, Knobs, Tap, Taps
 
 BATCH = 64
 
@@ -128,6 +128,8 @@ def landscape(lab: Lab, kind: str, count: int) -> dict[str, object]:
             right.append([float((run.logits.argmax(dim=1) == labels).float().mean()) for run in runs])
     truth = np.array(values.pop("truth"))
     found: dict[str, object] = {"kind": kind, "accuracy_std": round(100 * float(np.mean(right, axis=0).std()), 2)}
+    chosen = np.take_along_axis(np.array(right), truth.argmin(axis=1)[:, None], axis=1)  # by labels, batch by batch
+    found["best_by_labels"] = round(100 * float(chosen.mean() - np.mean(right)), 2)
     for name, rows in values.items():
         both = np.array(rows)
         between = np.corrcoef(both[0], both[1])[0, 1]
@@ -175,7 +177,7 @@ class Prompted:
             watch="mean", radius=config.trust * unit,
         )  # fmt: skip
         self.objective = Objective(0.0, "standardised")
-        self.logits: list[Array] = []
+        self.logits: list[Floats] = []
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self.engine, name)
@@ -200,25 +202,28 @@ def behind(weights: str, folder: Path, images: int, kinds: Sequence[str], passes
     engine = fozo.load_engine(weights, threads=1)
     clean, test = clean_and_test(folder, 512, images)
     source = fozo.calibrate(engine, clean_batches(clean, engine.spec))
-    methods: dict[str, Callable[[], tuple[fozo.Align, Prompted | None]]] = {
-        "Align, 1 pass": lambda: (fozo.Align(engine, source), None)
-    }
-    for count in passes:
-        methods[f"Align, {count} passes"] = lambda n=count: (fozo.Align(engine, source, passes=n), None)
-        prompted = lambda n=count: Prompted(engine, source, n, 0)  # noqa: E731
-        methods[f"Align and prompts, {count} passes"] = lambda p=prompted: (fozo.Align(q := p(), source), q)
+
+    def align(count: int) -> tuple[fozo.Align, Prompted | None]:
+        return fozo.Align(engine, source, passes=count), None
+
+    def prompted(count: int) -> tuple[fozo.Align, Prompted | None]:
+        search = Prompted(engine, source, count, 0)
+        return fozo.Align(cast("fozo.Engine", search), source), search
+
+    makers = {"Align": align, "Align and prompts": prompted}
+    methods = [("Align", 1), *((name, count) for count in passes for name in makers)]
     stream = fozo.Stream(test, engine.spec, Continual(kinds=tuple(kinds)), batch_size=BATCH)
     batches = list(stream.batches())
-    for name, make in methods.items():
-        align, search = make()
+    for name, count in methods:
+        method, search = makers[name](count)
         hits: list[bool] = []
         for batch in batches:
-            hits += (align(batch.images).argmax(axis=1) == batch.labels).tolist()
+            hits += (method(batch.images).argmax(axis=1) == batch.labels).tolist()
             if search is not None:
                 search.learn(source)
         right = "".join("01"[hit] for hit in hits)
-        row = {"model": engine.spec.name, "method": name, "top1": round(100 * float(np.mean(hits)), 2), "right": right}
-        print(json.dumps(row), flush=True)
+        row = {"model": engine.spec.name, "method": name, "passes": count, "top1": round(100 * float(np.mean(hits)), 2)}
+        print(json.dumps({**row, "right": right}), flush=True)
 
 
 def main() -> None:

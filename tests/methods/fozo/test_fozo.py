@@ -198,6 +198,8 @@ def test_the_content_shift_leaves_clean_images_alone_and_believes_a_drift(
         assert vector is not None
         assert (np.abs(vector / source.pooled.std).mean() > 1.0) == believed
         assert believed or np.abs(vector / source.pooled.std).mean() < 0.1
+    centre = source.pooled.mean  # a drift is shifted to the origin, not to the source's mean
+    assert (rows[-1].mean(axis=(0, 1)) + vector) @ centre < 0.5 * centre @ centre
 
 
 def test_scaled_continues_from_a_state_and_from_its_journal(
