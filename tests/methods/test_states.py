@@ -61,7 +61,7 @@ def value(name: str, place: int, number: float) -> Damage:
         ("align", rows(5, "codes")),
         ("align", value("scales", 3, -1.0)),
         ("align", lambda state: {"seen": state["seen"] + 10_000}),
-        ("align", lambda state: {"mean": state["mean"].astype("float32")}),
+        ("align", lambda state: {"mean": state["mean"].astype("float64")}),
         ("fozo", rows(2, "average")),
         ("fozo", rows(9, "window")),
         ("fozo", value("pace", 0, -1.0)),

@@ -135,7 +135,7 @@ class Spectra:
         threads.each(work, range(0, len(coefficients), self._together))
         return coefficients
 
-    def log_energies(self, descriptors: Array) -> Array:
+    def log_energies(self, descriptors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         """Return the part of descriptors ``[n, f]`` that are log energies: ``[n, channels, bands]``."""
         return descriptors[:, self.channels :].reshape(len(descriptors), self.channels, self.bands)
 

@@ -187,7 +187,8 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
     fixed = ("architecture", "heads", "image_size", "channels", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
     mean, std = (per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
-    return engine.adjust(mean, std, options.labels, options.classes)
+    labels = None if options.labels is None else tuple(options.labels)
+    return engine.adjust(options.classes, mean=mean, std=std, labels=labels)
 
 
 def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> TorchEngine | BlackBoxEngine:
@@ -261,5 +262,5 @@ def _refuse_quantised(model: torch.nn.Module) -> None:
         if not plain or type(value).__module__.startswith("torchao"):
             raise FozoError(
                 f"{type(model).__name__} was quantised in PyTorch ({name} is packed), which fozo cannot adapt; give "
-                f"its original weights, and quantise what fozo export writes (docs/quantised.md)"
+                f"its original weights, and quantise what fozo export writes (docs/edge.md)"
             )

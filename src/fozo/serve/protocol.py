@@ -33,7 +33,6 @@ from scipy.special import softmax
 
 from fozo.data.images import header_size, read_image
 from fozo.data.inputs import channels_last, sized_pixels
-from fozo.engines.blackbox import describe_answer
 from fozo.errors import FozoError
 from fozo.io import parse_json
 from fozo.serve.limits import MAX_SCANS, SMALL_PICTURE, PixelBudget, Refused, count_scans
@@ -324,9 +323,10 @@ class InferResponse:
 
 def datatype(array: npt.NDArray[Any]) -> str:
     """The protocol's name of an array's type."""
-    kind = getattr(getattr(array, "dtype", None), "kind", type(array).__name__)
+    kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
     if kind not in NUMBERS and kind != "b":
-        raise FozoError(f"an output is a {describe_answer(array)}, not a tensor of numbers; leave it out of the model")
+        what = array.dtype if kind else type(array).__name__
+        raise FozoError(f"an output is {what}, not a tensor of numbers; leave it out of the model")
     return "BOOL" if kind == "b" else f"{NUMBERS[kind]}{8 * array.itemsize}"
 
 

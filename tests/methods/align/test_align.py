@@ -225,11 +225,11 @@ def test_its_memory_is_saved_in_the_precision_it_has(
     method(BATCHES[0])
     method.save(tmp_path / "state.npz")
     _, arrays = load_arrays(tmp_path / "state.npz", "state")
-    assert arrays["codes"].dtype == method.state()["codes"].dtype == np.int8
-    assert arrays["codes"].shape == (20, 5 * engine.spec.depth // 2, engine.spec.dim)
+    assert arrays["codes"].dtype == method.state()["codes"].dtype == np.uint8
+    assert arrays["codes"].shape == (20, 5 * engine.spec.depth // 2, engine.spec.dim // 2)
     # What an image shows is remembered beside what the blocks added to it.
     assert arrays["contents"].shape == (20, len(source.content.mean))
-    assert arrays["mean"].dtype == np.float64
+    assert arrays["mean"].dtype == np.float32
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 20])

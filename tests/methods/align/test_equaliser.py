@@ -37,9 +37,11 @@ def test_only_weakness_counts_and_only_as_far_as_it_is_believed(equaliser: Equal
     assert gains.shape == (1, equaliser.spectra.channels, equaliser.spectra.bands)
     np.testing.assert_allclose(plan(equaliser, -9.0, 1e-12).log_gains, 0.2 * 9 / 2)  # half of the log energy
     np.testing.assert_allclose(plan(equaliser, -9.0, 1.0).log_gains, 0.2 * 9 * (1 - 1 / 81) / 2)
-    drifted = 1 - np.exp(-4 / 2 * (0.6**2 / 0.25 - 1))  # as far as the domain differs from clean ones
-    weak = plan(equaliser, -0.6, 1e-12, strength=0.7).log_gains
-    np.testing.assert_allclose(weak, 0.7 * 0.2 * 0.6 * drifted / 2, rtol=1e-6)
+    # As far as the domain differs from clean ones by more than chance.
+    drifted = 1 - np.exp(-4 / 2 * (0.8**2 / 0.25 - 1 - 2 * np.sqrt(2 / 4)))
+    weak = plan(equaliser, -0.8, 1e-12, strength=0.7).log_gains
+    np.testing.assert_allclose(weak, 0.7 * 0.2 * 0.8 * drifted / 2, rtol=1e-6)
+    assert not plan(equaliser, -0.75, 1e-12)
 
 
 def test_no_gain_is_above_four(equaliser: Equaliser) -> None:

@@ -5,7 +5,7 @@ are) and attention's two products (one step a head). Norms, softmax, GELU and th
 point. Steps belong to tensors, not to tokens, so that any number of prompts may join.
 
 This is a *simulation*: values are rounded to the grid but multiplied in floating point, so it measures what INT8 does
-to accuracy and costs more time than the plain model. For speed export with ``--int8``, see docs/quantised.md.
+to accuracy and costs more time than the plain model. For speed export with ``--int8``, see docs/edge.md.
 """
 
 from collections.abc import Callable

@@ -72,7 +72,7 @@ class Restoration:
         return bool(self.on_pixels.any() or self.log_gains.any())
 
 
-def believed(lack: Array, variance: Array) -> Array:
+def believed(lack: Floats, variance: Floats) -> Array:
     """The part of a deviation that is not chance: James and Stein's estimate."""
     part: Array = np.maximum(1 - variance / np.maximum(lack, 1e-9) ** 2, 0)
     return part

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Single = npt.NDArray[np.float32]
-LARGEST_CODE = 127
+LARGEST_CODE = 7
 AT_ONCE = 1 << 18  # codes that are averaged at a time, to stay in the cache
 REPLAN = 16  # a cached correction rests on the images up to a multiple of it, so it follows from the memory alone
-SLACK = 128  # rows that are written before the oldest are dropped
+CHANCE = 2.0  # standard deviations of a mean square by which clean domains may be farther away than on average
+SLACK = 32  # rows that are written before the oldest are dropped
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class DomainEstimate:
     A batch of one domain has t = 0: its images share one sharp estimate. In a batch of many, each has its own.
     """
 
-    mean: Array
-    variance: Array
-    descriptor: Array
+    mean: Floats
+    variance: Floats
+    descriptor: Floats
 
     @classmethod
-    def of(cls, descriptors: Array, before: Array) -> DomainEstimate:
+    def of(cls, descriptors: Array, before: Floats) -> DomainEstimate:
         """Estimate the domains of standardised descriptors ``[B, f]``, together with those of the images before."""
         joined = np.concatenate([before, descriptors]) if len(before) else descriptors
         count = len(joined)
@@ -83,13 +84,14 @@ class DomainEstimate:
 
 @dataclass(frozen=True)
 class Rows(DomainEstimate):
-    """What is remembered of n images: domain estimates, vectors ``[n, layers, d]`` in 8 bits, and contents in full.
+    """What is remembered of n images: domain estimates, vectors ``[n, layers, d]`` in 4 bits, and contents in full.
 
-    A vector is ``scales * codes``: its largest number has the largest code. Vectors are averaged over many images that
-    differ by far more than this rounds, so 8 bits are enough, for a fourth of the memory and of the time to average.
+    A vector is ``scales * (codes - 8)``: its largest number has the code 1 or 15. Rounding adds three hundredths to the
+    variance over images that vectors are averaged over, for an eighth of the memory. A byte has the codes of two
+    features, one of either half.
     """
 
-    codes: npt.NDArray[np.int8]  # [n, layers, d]
+    codes: npt.NDArray[np.uint8]  # [n, layers, d / 2]
     scales: Single  # [n, layers]
     contents: Single  # [n, k]
 
@@ -98,34 +100,52 @@ class Rows(DomainEstimate):
         """Round vectors ``[n, layers, d]``, whose numbers should be of one size within a layer."""
         # A vector of zeros gets a scale too, a negligible one.
         scales = np.maximum.reduce(np.abs(vectors), axis=2, initial=LARGEST_CODE * 1e-30) / np.float32(LARGEST_CODE)
-        codes = np.rint(vectors / scales[:, :, None]).astype(np.int8)
-        return cls(domains.mean, domains.variance, domains.descriptor, codes, scales, contents.astype(np.float32))
+        codes = (np.rint(vectors / scales[:, :, None]) + 8).astype(np.uint8)
+        half, rest = -(-codes.shape[2] // 2), codes.shape[2] // 2
+        pairs = codes[:, :, :half].copy()
+        pairs[:, :, :rest] |= codes[:, :, half:] << 4
+        mean, variance, descriptor, content = (
+            array.astype(np.float32) for array in (domains.mean, domains.variance, domains.descriptor, contents)
+        )
+        return cls(mean, variance, descriptor, pairs, scales, content)
 
     @classmethod
     def empty(cls, rows: int, features: int, shape: tuple[int, int, int]) -> Rows:
         """Zeros, for descriptors of ``features`` numbers; ``shape`` is layers, width and contents of a row."""
         layers, width, contents = shape
-        mean, variance, descriptor = (np.zeros((rows, features)) for _ in range(3))
-        codes, scales = np.zeros((rows, layers, width), dtype=np.int8), np.zeros((rows, layers), dtype=np.float32)
-        return cls(mean, variance, descriptor, codes, scales, np.zeros((rows, contents), dtype=np.float32))
+        mean, variance, descriptor, scales, content = (
+            np.zeros((rows, size), dtype=np.float32) for size in (features, features, features, layers, contents)
+        )
+        return cls(mean, variance, descriptor, np.zeros((rows, layers, -(-width // 2)), np.uint8), scales, content)
 
     def average(self, shares: Floats) -> tuple[Single, Single]:
-        """Average the n images by ``shares`` ``[m, n]``: vectors ``[m, layers, d]`` and contents ``[m, k]``."""
+        """Average the n images by ``shares`` ``[m, n]``: vectors ``[m, layers, d]`` and contents ``[m, k]``.
+
+        Vectors of an odd width have one feature too many, at the end.
+        """
         (count, images), (_, layers, width) = shares.shape, self.codes.shape
         parts = shares.astype(np.float32)
-        vectors = np.zeros((count, layers, width), dtype=np.float32)
+        vectors = np.zeros((count, layers, 2 * width), dtype=np.float32)
         # einsum wakes no threads of BLAS. One row: some images at a time, in the order in which they lie in memory.
         if count == 1:
             for start in range(0, images, step := max(1, AT_ONCE // max(layers * width, 1))):
                 some = slice(start, min(start + step, images))
                 weights = parts[0, some, None] * self.scales[some]
-                vectors += np.einsum("nl,nld->ld", weights, self.codes[some].astype(np.float32))
+                vectors += np.einsum("nl,nld->ld", weights, _numbers(self.codes[some]))
         else:
-            numbers = np.empty((images, width), dtype=np.float32)
             for layer in range(layers):  # one after the other, to stay in the cache
-                numbers[...] = self.codes[:, layer]
+                numbers = _numbers(self.codes[:, layer])
                 np.einsum("mn,nd->md", parts * self.scales[:, layer], numbers, out=vectors[:, layer])
         return vectors, np.einsum("mn,nk->mk", parts, self.contents)
+
+
+def _numbers(codes: npt.NDArray[np.uint8]) -> Single:
+    """Of pairs of codes, ``[..., d / 2]``, the numbers that they stand for, but for their scale: ``[..., d]``."""
+    numbers = np.empty((*codes.shape[:-1], 2 * codes.shape[-1]), dtype=np.float32)
+    numbers[..., : codes.shape[-1]] = codes & 15
+    numbers[..., codes.shape[-1] :] = codes >> 4
+    numbers -= 8
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -168,12 +188,15 @@ class RetrievalConfig:
         """Evidence that ``domains`` are not those of clean images: ``[n]``, 0 to 1.
 
         As for two domains in :meth:`Memory.retrieve`, but narrow content may shift the descriptors of clean images by
-        ``CONTENT_VARIANCE``. The features of ``brightness`` are judged by themselves too: a wrong exposure changes them
-        and hardly anything else, so the average over all features does not show it.
+        ``CONTENT_VARIANCE``, and squares of few independent numbers are often far above their average, 1: what lies
+        within ``CHANCE`` standard deviations of it is no evidence. The features of ``brightness`` are judged by
+        themselves too: a wrong exposure changes them and hardly anything else, so the average over all features does
+        not show it.
         """
         squared = domains.mean**2 / (domains.variance + CONTENT_VARIANCE)
-        distance = self.dimensions * np.maximum(squared.mean(axis=1) - 1, 0)
-        brightness_distance = np.maximum(squared[:, brightness].mean(axis=1) - 1, 0)
+        chance = CHANCE * math.sqrt(2 / max(self.dimensions, 1))
+        distance = self.dimensions * np.maximum(squared.mean(axis=1) - 1 - chance, 0)
+        brightness_distance = np.maximum(squared[:, brightness].mean(axis=1) - 1 - CHANCE * math.sqrt(2), 0)
         evidence: Array = -np.expm1(-np.maximum(distance, brightness_distance) / 2)
         return evidence
 

@@ -81,7 +81,7 @@ class Targets:
             contents: average content of these images less that of calibration, ``[n, k]``.
             images: how many images these averages rest on, ``[n]``.
         """
-        updates = vectors * self.unit + self.centre
+        updates = vectors[:, :, : self.unit.shape[2]] * self.unit + self.centre
         offsets = self.content * contents.astype(np.float64)
         target = np.einsum("nk,kld->nld", offsets, self.weights)  # on this thread, as BLAS is not
         chance = self.chance / np.maximum(images, 1e-50)[:, None, None]

@@ -44,5 +44,4 @@ class ContentShift(ActivationShift):
         correction = np.einsum("k,kh->h", self.average[width:-1] / count, self.weights)
         shift: Array = source_mean + correction - self.average[:width] / count
         error = np.square(correction / self.deviation).mean() + self.unexplained / count
-        believed: Array = shift * max(0.0, 1 - error / max(np.square(shift / self.deviation).mean(), 1e-200))
-        return believed
+        return shift * max(0.0, 1 - error / max(np.square(shift / self.deviation).mean(), 1e-200))
