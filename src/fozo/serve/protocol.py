@@ -322,9 +322,11 @@ class InferResponse:
 
 
 def datatype(array: npt.NDArray[Any]) -> str:
-    kind = array.dtype.kind
+    """The protocol's name of an array's type."""
+    kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
     if kind not in NUMBERS and kind != "b":
-        raise FozoError(f"an output is of {array.dtype}, which is not a number; leave it out of the model")
+        what = array.dtype if kind else type(array).__name__
+        raise FozoError(f"an output is {what}, not a tensor of numbers; leave it out of the model")
     return "BOOL" if kind == "b" else f"{NUMBERS[kind]}{8 * array.itemsize}"
 
 
@@ -379,6 +381,7 @@ def check_monitored(request: InferRequest, monitored: Sequence[str], model: str)
 
 
 def class_outputs(spec: Spec) -> Outputs:
+    """The outputs of a model that classifies."""
     return {LOGITS: ("FP32", [-1, spec.classes]), PROBABILITIES: ("FP32", [-1, spec.classes]), LABELS: ("BYTES", [-1])}
 
 
