@@ -1,6 +1,6 @@
-"""Measure every registered method on one continual stream, and write that table of docs/methods.md.
+"""Measure every registered method on one continual stream, and write the table of results/methods.md.
 
-    python -m benchmarks.methods WEIGHTS IMAGES --out docs/methods.md
+    python -m benchmarks.methods WEIGHTS IMAGES --out results/methods.md
 
 WEIGHTS is a file that fozo.load_engine reads (the table is of vit_tiny_patch16_224.augreg_in21k_ft_in1k), IMAGES a
 folder of clean images with one folder for each class (ImageNet's wnids). Needs ``pip install 'fozo[torch,bench]'``;
@@ -43,7 +43,7 @@ MARKS = ("<!-- written by benchmarks/methods.py -->", "<!-- end -->")
 
 
 def rows() -> dict[str, tuple[str, dict[str, Value]]]:
-    """Name and options of each row: those of ``fozo bench rivals``, and any method that it has no row for.
+    """Name and options of each row: those of ``fozo bench streams``, and any method that it has no row for.
 
     So a method that is registered is on the page, whoever forgot it where.
     """
@@ -114,9 +114,9 @@ def table(results: dict[str, Result], a: argparse.Namespace) -> str:
         f"{a.weights.stem} on a continual stream of {', '.join(DOMAINS)} at severity {a.severity}: {a.per_domain} "
         f"images of the ImageNet validation set for each, the same images in each, in batches of {a.batch}, never "
         f"reset. Source statistics, EATA's Fisher information and PEA's covariances are of {a.clean} other clean "
-        "images. Rows have the options of `fozo bench rivals`: its defaults, and two passes for FOA as for ZOA and "
+        "images. Rows have the options of `fozo bench streams`: its defaults, and two passes for FOA as for ZOA and "
         "FOZO. FOZO is the paper's method as its authors' program has it, Align is fozo's own "
-        "([method.md](method.md)). One core; time is processor time for an image and memory the process's peak, both "
+        "(docs/method.md). One core; time is processor time for an image and memory the process's peak, both "
         "against NoAdapt in the same run. Made by "
         f"`python -m benchmarks.methods WEIGHTS IMAGES --per-domain {a.per_domain}`.",
         "",

@@ -79,17 +79,17 @@ def whole_sheet(equaliser: Equaliser) -> Image.Image:
 
 
 def strip(equaliser: Equaliser) -> Image.Image:
-    """What the camera gives above, what the model gets below."""
-    sheet = Image.new("RGB", (LABEL + 3 * SIZE, HEADER + 2 * SIZE), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(17)
-    for row, title in enumerate(["the camera gives", "the model gets"]):
-        draw.text((LABEL - 12, HEADER + (row + 0.5) * SIZE), title, "black", font, anchor="rm")
+    """What the camera gives above, what the model gets below; titles are in the pictures, to be read on a phone."""
+    sheet = Image.new("RGB", (3 * SIZE, 2 * SIZE), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(20)
     for column, kind in enumerate(STRIP):
-        left = LABEL + column * SIZE
-        draw.text((left + SIZE / 2, HEADER / 2), kind.replace("_", " "), "black", font, anchor="mm")
         for row, cell in enumerate(equaliser.before_and_after(kind, 5)):
             small = Image.fromarray(cell).resize((SIZE - 6, SIZE - 6), Image.Resampling.LANCZOS)
-            sheet.paste(small, (left + 3, HEADER + row * SIZE + 3))
+            corner = (column * SIZE + 3, row * SIZE + 3)
+            sheet.paste(small, corner)
+            title = ["camera: " + kind.replace("_", " "), "what the model gets"][row]
+            place = (corner[0] + 8, corner[1] + SIZE - 14)
+            draw.text(place, title, "white", font, anchor="ls", stroke_width=2, stroke_fill="black")
     return sheet
 
 

@@ -5,7 +5,7 @@
 
 The quantiser in the middle is yours: here it is ``quantize_dynamic`` with its defaults, but any tool that keeps the
 graph's inputs, outputs and metadata will do. That is the path that works. What does not, and why, is in
-docs/quantised.md: modules of torch.ao and torchao, and INT8 files of Optimum, have no input for prompts.
+docs/edge.md: modules of torch.ao and torchao, and INT8 files of Optimum, have no input for prompts.
 """
 
 import argparse

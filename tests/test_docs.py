@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import fozo
-from fozo.bench.plan import load_recipe, names
 from tests.helpers import REPO
 from tests.test_examples import write_frames
 
@@ -59,7 +58,7 @@ def test_importing_fozo_imports_neither_torch_nor_torchvision() -> None:
 
 def test_install_lines_are_pinned_and_one_needs_no_cuda() -> None:
     lines = [line for line in "\n".join(blocks("sh")).splitlines() if line.startswith("pip install")]
-    assert len(lines) == 3 and all("-c constraints.txt" in line for line in lines)
+    assert len(lines) == 2 and all("-c constraints.txt" in line for line in lines)
     assert "Without a graphics card, install PyTorch's CPU build" in README
     make = (REPO / "Makefile").read_text(encoding="utf-8")
     assert "docs: $(VENV)-docs/.ready" in make and "'.[docs]'" in make
@@ -70,8 +69,8 @@ def test_the_readme_has_the_two_commands_and_links_that_lead_somewhere() -> None
     assert "make demo" in shell and "make test" in shell
     links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
     assert links and [link for link in links if not (REPO / link).exists()] == []
-    words = len(re.sub(r"```.*?```", "", README, flags=re.DOTALL).split())
-    assert words < 900, words  # details are for docs/
+    words = len(re.findall(r"\S*\w\S*", re.sub(r"```.*?```", "", README, flags=re.DOTALL)))
+    assert words < 900 and len(README.splitlines()) <= 90, words  # details are for docs/
 
 
 def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: Path) -> None:
@@ -101,32 +100,5 @@ def spelled(count: int) -> str:
     return words.split()[count - 10]
 
 
-def test_counts_in_prose_are_the_registry_s() -> None:
-    methods = fozo.list_methods()
-    page = (REPO / "docs" / "methods.md").read_text(encoding="utf-8")
-    assert f"`fozo methods` lists these and {spelled(len(methods) - 2)} others" in README
-    assert f"{spelled(len(methods)).capitalize()} methods with the same interface" in page
-    table = re.findall(r"^\| ([a-z0-9]+) \| .* \| (?:yes.*|none.*|-) \|$", page, flags=re.MULTILINE)
-    assert sorted(table) == sorted(methods)
-    compared = {row.method for row in load_recipe("evidence").rows}
-    bench = (REPO / "docs" / "bench.md").read_text(encoding="utf-8")
-    assert f"{spelled(len(compared))} methods, 15 corruptions" in bench
-    missing = [name for name in names() if name not in bench and not name.startswith(("table", "figure"))]
-    assert missing == []
-
-
-def test_every_page_is_in_the_index() -> None:
-    index = (REPO / "docs" / "index.md").read_text(encoding="utf-8")
-    pages = {path.name for path in (REPO / "docs").glob("*.md")} - {"index.md"}
-    assert sorted(page for page in pages if f"({page})" not in index) == []
-
-
-def test_every_tuned_constant_in_bold_has_a_row_of_results() -> None:
-    page = (REPO / "docs" / "methods.md").read_text(encoding="utf-8")
-    section = page[page.index("## Constants of the rivals") : page.index("## Why ZOA loses")]
-    bold = [line.split("|")[1].split(",")[0].strip() for line in section.splitlines() if re.match(r"\| \w.*\*\*", line)]
-    evidence = load_recipe("evidence")
-    results = (REPO / "docs" / "results.md").read_text(encoding="utf-8")
-    assert "EATA" in bold and "SAR" not in bold
-    assert [name for name in bold if f"{name} (tuned)" not in results] == []
-    assert {f"{name} (tuned)" for name in bold} <= {row.label for row in evidence.rows}
+def test_the_readme_counts_the_methods() -> None:
+    assert f"`fozo methods` lists these and {spelled(len(fozo.list_methods()) - 2)} others" in README

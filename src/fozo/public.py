@@ -18,8 +18,8 @@ from fozo.core.moments import Moments, log_variance
 from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import SourceStatistics
 from fozo.data.inputs import batches
-from fozo.data.sets import CLEAN, open_images, open_unlabelled
-from fozo.data.sources import StoredImages
+from fozo.data.sets import open_images, open_unlabelled
+from fozo.data.streams import in_order
 from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
@@ -65,7 +65,12 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
     if channels is not None:
         return _frame_adapter(model, source, channels, load, options)
     engine = load_engine(model, **load)
-    statistics = _statistics(engine, source)
+    if isinstance(source, SourceStatistics):
+        statistics = source
+    elif isinstance(source, (str, os.PathLike)) and not Path(source).is_dir():
+        statistics = SourceStatistics.load(source)
+    else:
+        statistics = calibrate(engine, source)
     if "tokens" not in engine.abilities:
         return Equalise(engine, statistics, **options)  # type: ignore[arg-type]
     return Align(engine, statistics, **options)  # type: ignore[arg-type]
@@ -101,19 +106,16 @@ def _frame_adapter(
     return made
 
 
-def _statistics(engine: Model, source: object) -> SourceStatistics:
-    if isinstance(source, SourceStatistics):
-        return source
-    if isinstance(source, (str, os.PathLike)) and not Path(source).is_dir():
-        return SourceStatistics.load(source)
-    return calibrate(engine, source)
-
-
 def calibrate(model: Model, source: object) -> SourceStatistics:
     """Run the plain model once over clean images.
 
     One forward pass an image, memory of one batch. A few dozen images of your own camera are enough, or a few hundred
     mixed ones (``itertools.islice(loader, 8)`` takes eight batches).
+
+    Examples:
+        >>> fozo.calibrate(model, "camera/clean").save("camera.npz")
+        >>> fozo.SourceStatistics.load("camera.npz").images
+        16
 
     Args:
         model: an engine, or anything that :func:`fozo.load_engine` makes one of.
@@ -203,6 +205,10 @@ def export(
 ) -> Spec:
     """Write the model of a torch engine as ONNX and return the spec of what was written.
 
+    Examples:
+        >>> fozo.export(fozo.load_engine(torch_vit, mean=0.5, std=0.5), "model.onnx").classes
+        7
+
     Args:
         engine: what ``load_engine`` made of a torch model or a weights file.
         path: the ``.onnx`` file to write; an old one is replaced once the new one is complete.
@@ -219,8 +225,7 @@ def export(
     from fozo.engines.onnx.export import build_graph, write_model
     from fozo.engines.torch_engine import TorchEngine
 
-    if not isinstance(engine, TorchEngine):
-        raise FozoError(f"only a torch model can be exported, not {type(engine).__name__}; give its weights file")
+    assert isinstance(engine, TorchEngine)
     if int8 is None:
         write_model(build_graph(engine), spec, target)
         return spec
@@ -256,7 +261,5 @@ def _clean_batches(spec: Spec, folder: Path) -> Iterator[Floats]:
     # Labels play no part, so sets with other classes than the model's will do; corruptions will not.
     if images.corrupted:
         raise FozoError(f"{folder} holds corrupted images; calibrate on clean ones")
-    source = StoredImages(images.take(min(len(images), CALIBRATION_IMAGES)), spec.image_size, spec.channels)
-    for start in range(0, len(source.images), CALIBRATION_BATCH):
-        indices = range(start, min(start + CALIBRATION_BATCH, len(source.images)))
-        yield spec.normalise(np.stack([source.load(CLEAN, i) for i in indices]))
+    some = images.take(min(len(images), CALIBRATION_IMAGES))
+    return (batch.images for batch in in_order(some, spec, batch_size=CALIBRATION_BATCH))

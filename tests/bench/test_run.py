@@ -27,7 +27,7 @@ from fozo.engines.load import LoadOptions
 from fozo.engines.ptq4vit.scales import Scales
 from fozo.errors import FozoError
 from fozo.io import read_json
-from fozo.types import Batch, Floats, Value
+from fozo.types import Answer, Batch, Floats, Value
 from tests.bench.test_executors import timeless
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
@@ -266,7 +266,7 @@ def test_passes_may_change_from_batch_to_batch(
     step = fozo.NoAdapt.step
     passes = iter([2.0, 1.25] * 3)
 
-    def frugal(self: fozo.NoAdapt, batch: Batch) -> Floats:
+    def frugal(self: fozo.NoAdapt, batch: Batch) -> Floats | Answer:
         self.passes_per_image = next(passes)
         return step(self, batch)
 

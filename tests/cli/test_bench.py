@@ -30,6 +30,7 @@ def test_a_recipe_from_the_command_line(call: Call, command: Command, tmp_path: 
     assert code == 0 and errors == ""  # quiet into a pipe: one line for each experiment
     assert [line.split(":")[0] for line in out.splitlines()] == [
         "small plain seed 0", "small plain seed 3", "small Align seed 0", "small Align seed 3",
+        "plain, seed 0", "plain, seed 3",
     ]  # fmt: skip
     folders = [path for path in (tmp_path / "runs" / "small").iterdir() if path.is_dir()]
     assert len(folders) == 4 and all((folder / "result.json").exists() for folder in folders)
@@ -39,7 +40,28 @@ def test_a_recipe_from_the_command_line(call: Call, command: Command, tmp_path: 
     assert call(*command, "--seeds", "0,3", "--severity", 2) == (0, out, "")  # all found finished
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("result.json")}
     code, out, _ = call(*command, "--methods", "noadapt", "--images", 6)
-    assert code == 0 and out.startswith("small plain seed 0") and "12 images" in out and len(out.splitlines()) == 1
+    assert code == 0 and out.startswith("small plain seed 0") and "12 images" in out and len(out.splitlines()) == 2
+
+
+def test_the_papers_numbers_stand_beside_ours_and_the_cost_comes_first(
+    call: Call, command: Command, recipe: Path
+) -> None:
+    rows = (
+        ("NoAdapt", "noadapt", "Avg = 55.57, seconds = 94.0"),
+        ("FOZO", "fozo", "Avg = 65.57"),
+        ("ZOA", "zoa", "Avg = 99.0"),
+    )
+    head = RECIPE.partition("[[row]]")[0].replace("images = 12", "images = 30")
+    recipe.write_text(
+        head + "".join(f'[[row]]\nlabel = "{row[0]}"\nmethod = "{row[1]}"\npaper = {{ {row[2]} }}\n' for row in rows)
+    )
+    code, out, errors = call(*command)
+    lines = out.splitlines()[-3:]
+    assert code == 0 and "0.0 minutes of an RTX 4090 or 0.0 hours" in errors and "an estimate" in errors
+    assert lines[0].startswith("NoAdapt, seed 0: 55.57 in the paper, here ") and " on 60 images" in lines[0]
+    assert lines[0].endswith(": differs, on another model") and "gain" not in lines[0]  # a random model of six classes
+    assert "gain +10.00 in the paper, here " in lines[1] and ": agrees, on" in lines[1]
+    assert "gain +43.43 in the paper" in lines[2] and ": differs, on" in lines[2]
 
 
 def test_workers_share_the_processors_that_may_be_used(
@@ -63,7 +85,7 @@ def test_rows_that_are_one_experiment_are_run_once(call: Call, command: Command,
     recipe.write_text(RECIPE + '[[row]]\nlabel = "again"\nmethod = "align"\n')
     page = tmp_path / "page.html"
     code, out, _ = call(*command)
-    assert code == 0 and len(out.splitlines()) == 2
+    assert code == 0 and len(out.splitlines()) == 3
     assert call("report", tmp_path / "runs", "-o", page)[0] == 0
     lines = page.with_suffix(".md").read_text().splitlines()
     rows = [line for line in lines if line.startswith(("| Align", "| again"))]
@@ -137,7 +159,7 @@ def test_progress_on_a_terminal(call: Call, command: Command, monkeypatch: pytes
     monkeypatch.setattr(progress, "DELAY", 0)
     _, out, errors = call(*command)
     assert "calibrating" in errors and "Align seed 0: " in errors and "24/24" in errors
-    assert "\x1b" not in out and len(out.splitlines()) == 2
+    assert "\x1b" not in out and len(out.splitlines()) == 3
 
 
 def test_the_report(call: Call, command: Command, recipe: Path, tmp_path: Path) -> None:

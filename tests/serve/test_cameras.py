@@ -283,7 +283,8 @@ def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
 def held(**settings: Any) -> Iterator[tuple[str, InferenceServer, Counting, threading.Event]]:
     """A server whose model waits."""
     with running(config(**settings)) as (url, server):
-        engine, go = server.models[NAME].engine, threading.Event()
+        engine: Any = server.models[NAME].engine
+        go = threading.Event()
         engine.engine = counting = Counting(engine.engine, go)
         try:
             yield url, server, counting, go

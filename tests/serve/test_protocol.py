@@ -20,6 +20,7 @@ from fozo.serve.protocol import (
     InferResponse,
     Limits,
     check_monitored,
+    class_outputs,
     model_metadata,
     picture_request,
     read_request,
@@ -225,7 +226,7 @@ def test_nor_do_bytes(whole: bytes, length: str | None) -> None:
 )
 def test_answers_are_read_as_they_were_written(rows: int, binaries: list[bool], names: list[str]) -> None:
     logits = np.random.default_rng(rows).standard_normal((rows, 10)).astype(np.float32)
-    answer = InferResponse(logits, (1.0, 2.5, 1.5, 0.125), (0.75, 0.5, 1.0), "a sentence")
+    answer = InferResponse(rows, {"logits": logits}, (1.0, 2.5, 1.5, 0.125), (0.75, 0.5, 1.0), "a sentence")
     outputs = [{"name": n, "parameters": {"binary_data": b}} for n, b in zip(names, binaries, strict=True)]
     request = read_request(body(PIXEL, [0], outputs=outputs, id="i"), None, LIMITS)
     data, length = write_response(answer, request, SPEC, "m")
@@ -256,6 +257,5 @@ def test_outputs_of_a_monitor_need_one() -> None:
     request = read_request(body(PIXEL, [0], parameters={"expected_accuracy": True}), None, LIMITS)
     with pytest.raises(FozoError, match="expected accuracy"):
         check_monitored(request, ("drift",), "m")
-    assert [each["name"] for each in model_metadata("m", SPEC, "p", ())["outputs"]] == [  # type: ignore[attr-defined]
-        "logits", "probabilities", "labels",
-    ]  # fmt: skip
+    outputs: Any = model_metadata("m", SPEC, "p", class_outputs(SPEC), ("drift",))["outputs"]
+    assert [each["name"] for each in outputs] == ["logits", "probabilities", "labels", "drift"]

@@ -89,7 +89,7 @@ def forged(change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Callable
 
 
 def logits_as(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    return forged(lambda said, arrays: arrays.update(logits=change(arrays["logits"])))
+    return forged(lambda said, arrays: arrays.update({"0-0": change(arrays["0-0"])}))
 
 
 def row(**changes: object) -> Callable[[Path], None]:
@@ -120,6 +120,7 @@ WRONG: dict[str, Callable[[Path], None]] = {
     "no rows": logits_as(lambda found: found[:0]),
     "doubles": logits_as(lambda found: found.astype(np.float64)),
     "too many rows": logits_as(lambda found: np.concatenate([found, found])),
+    "no logits": forged(lambda said, arrays: arrays.clear()),
     "400 digits": row(count=10**400),
     "a negative count": row(count=-1),
     "an endless number": row(drift=[1.0, 1e400, 0.0, 0.0]),

@@ -31,11 +31,11 @@ from fozo.__main__ import main
 fozo.serve.run.PATIENCE, fozo.serve.pool.Pool.close.__defaults__ = 1, (1.0,)
 owner, name = (fozo.serve.protocol.InferRequest, "images") if sys.argv.pop(1) == "decode" else (Align, "step")
 real = getattr(owner, name)
-def hang(self, *given):
+def hang(self, *given, **named):
     request = self if name == "images" else given[0].images
     if (request.tensor[0, 0, 0, 0] == 77) if name == "images" else len(request) == 2:
         time.sleep(1000)
-    return real(self, *given)
+    return real(self, *given, **named)
 setattr(owner, name, hang)
 main()
 """
@@ -46,9 +46,9 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Requests of two images are decoded only once the event is set."""
     go, real = threading.Event(), InferRequest.images
 
-    def images(request: InferRequest, *given: Any) -> Any:
+    def images(request: InferRequest, *given: Any, **named: Any) -> Any:
         assert len(request.tensor) != 2 or go.wait(30)
-        return real(request, *given)
+        return real(request, *given, **named)
 
     monkeypatch.setattr(InferRequest, "images", images)
     yield go

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from fozo.bench import recipes
 from fozo.data.corruptions import KINDS
@@ -36,9 +36,12 @@ from fozo.data.sets.base import check_seed
 from fozo.engines.ptq4vit.scales import BITS
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_toml
+from fozo.methods.registry import method_class
 from fozo.types import Value
 
 TUNED = " (tuned)"  # how the label of a row ends whose constants are not the published ones
+OWN = " (authors)"  # how the label of a row ends that has its authors' constants, where others are the usual ones
+IN_FOZO_PAPER = ("lame", "t3a", "foa", "zoa", "tent", "eata", "sar", "deyo")  # whose preset ``paper`` has its values
 AVERAGE = "Avg"  # the column that every row has: accuracy averaged over the domains, in percent
 # Image sets that a stream may be made of; ``clean`` images are corrupted as they are read.
 DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
@@ -49,7 +52,8 @@ ADVICE = "see docs/bench.md for an example"
 
 
 def published(label: str) -> str:
-    return label.removesuffix(TUNED)
+    """The label of the method's row with the usual constants."""
+    return label.removesuffix(TUNED).removesuffix(OWN)
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,15 @@ class StreamPlan:
     classes: str = ""
     """A group of :data:`fozo.data.groups.GROUPS`, of whose classes alone images are streamed: ``images`` of them, or
     all where there are fewer. The first image of each class is left to calibration, so that all groups share it."""
+    freeze_after: int | None = None
+    """After this many batches of each segment the method predicts with what it has learnt, and learns nothing."""
 
     def __post_init__(self) -> None:
         for what, value, known in (("data", self.data, DATA), ("scenario", self.scenario, SCENARIOS)):
             if value not in known:
                 raise FozoError(f"there is no {what} {value!r}; choose from {', '.join(known)}")
-        for what, count in (("batch_size", self.batch_size), ("images", self.images)):
+        counts = {"batch_size": self.batch_size, "images": self.images, "freeze_after": self.freeze_after}
+        for what, count in counts.items():
             if count is not None and count < 1:
                 raise FozoError(f"{what} is {count}; give a whole number from 1 up")
         if not 1 <= self.severity <= 5:
@@ -107,6 +114,7 @@ class Experiment:
     quantise: str = (
         ""  # ``ptq4vit8`` (or 6, 4) to quantise the model on clean images; an ``.onnx`` file is run as it is
     )
+    models: str = ""  # how the names of the models begin that this row is for: its constants were tuned on them
     model: str = ""  # a weights file, an ``.onnx`` file, or ``timm:NAME``
     seed: int = 0  # of the order of the images and of the method's own draws
     calibration: int = 2000  # clean images that source statistics and Fisher information are measured on, at most
@@ -122,8 +130,9 @@ class Experiment:
     def identity(self) -> dict[str, object]:
         """What is hashed, in plain values (JSON). The model is named without its folder."""
         stream = {**asdict(self.stream), "kinds": list(self.stream.kinds)}
-        if not self.stream.classes:  # so that experiments have the hash that they had before there were groups
-            del stream["classes"]
+        for name in ("classes", "freeze_after"):  # newer than runs on file, which keep the hash that they had
+            if not stream[name]:
+                del stream[name]
         return {
             "model": self.model if self.model.startswith("timm:") else PurePath(self.model).name,
             "method": self.method,
@@ -138,6 +147,18 @@ class Experiment:
     def hash(self) -> str:
         text = json.dumps({**self.identity(), "meaning": MEANING}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def constants(self) -> dict[str, object]:
+        """The method's config, its preset's name, and whose constants these are, in plain values (JSON)."""
+        made = method_class(self.method)
+        own = {key: value for key, value in self.options.items() if key not in ("preset", "journal", *made.EXTRAS)}
+        preset = cast("str", self.options.get("preset", next(iter(made.PRESETS))))
+        config = asdict(made.configure(preset, own))
+        plain = json.loads(json.dumps(config), parse_constant=str)  # JSON has no infinity
+        papers = "FOZO paper" if self.method in IN_FOZO_PAPER else "own paper"
+        source = {"paper": papers, "official": "authors' program"}.get(preset, "fozo" if plain else "")
+        source = next((end.strip(" ()") for end in (TUNED, OWN) if self.label.endswith(end)), source)
+        return {"preset": preset, "constants": plain, "source": source}
 
     @property
     def name(self) -> str:
@@ -173,7 +194,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if not self.rows:
             raise FozoError(f"the recipe {self.name} has no rows; add at least one [[row]]")
-        names = [row.name for row in self.rows]
+        names = [f"{row.name} {row.models}".rstrip() for row in self.rows]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
             raise FozoError(f"the recipe {self.name} has two rows labelled {twice!r}; give each its own label")
@@ -200,6 +221,8 @@ class Recipe:
         found = []
         for row in self.rows:
             if any(wanted and getattr(row, what) not in wanted for what, wanted in filters.items()):
+                continue
+            if not PurePath(setting.model.removeprefix("timm:")).name.startswith(row.models):
                 continue
             data = "clean" if row.stream.data == "imagenet-c" and not setting.stored else row.stream.data
             stream = replace(row.stream, data=data, **chosen)

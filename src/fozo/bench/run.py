@@ -65,6 +65,7 @@ def run_experiment(
         method = resources.method(experiment, engine, images, show)
         identity = {
             **experiment.identity(),
+            **experiment.constants(),
             "label": experiment.name,
             "threads": threads,
             "weights": engine.spec.fingerprint,
@@ -109,11 +110,14 @@ def _run(
         if done:
             records += [BatchRecord.read(line) for line in read_log(folder / RECORDS)]
             costs += [Cost.read(line) for line in read_log(folder / COSTS)]
+        last = experiment.stream.freeze_after
         seen, correct = sum(r.images for r in records), sum(r.correct for r in records)
         total = sum(len(segment.domains) for segment in stream.segments) * len(stream.source.images)
         for batch in stream.batches(done):
             if batch.reset:
                 method.reset()
+            before = [record.domain for record in records[-last:]] if last else []
+            method.set_frozen(bool(before) and before == [batch.domain] * (last or 0))
             start = time.perf_counter()
             logits = method(batch.images)
             seconds = time.perf_counter() - start

@@ -1,10 +1,10 @@
-"""``fozo bench``: the paper's tables and figures, and users' own recipes."""
+"""``fozo bench``: the paper's tables and figures, and users' own recipes; ``fozo report``: a page of what they gave."""
 
 import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -43,11 +43,11 @@ def bench(
         return
     from fozo.bench.executors import Setup, run_local
     from fozo.bench.plan import Experiment, Setting, load_recipe
+    from fozo.bench.recipes.paper import beside_paper, estimate
     from fozo.bench.resources import Paths
     from fozo.bench.store import Run, Store
     from fozo.cli.progress import Progress
     from fozo.io import locked
-    from fozo.methods.registry import method_class
 
     recipe = load_recipe(name)
     if model is None:
@@ -66,11 +66,7 @@ def bench(
     absent: dict[str, None] = {}
     chosen = recipe.experiments(setting, seeds=numbers, methods=named, labels=only or (), columns=column or ())
     for experiment in chosen:
-        row = method_class(experiment.method)
-        own = {
-            name: value for name, value in experiment.options.items() if name not in ("preset", "journal", *row.EXTRAS)
-        }
-        row.configure(cast("str | None", experiment.options.get("preset")), own)  # refused now, not when its turn comes
+        experiment.constants()  # a bad option is refused now, not when its turn comes
         data = experiment.stream.data
         if data not in ("clean", "imagenet-c") and getattr(paths, data.replace("-", "_")) is None:
             absent[data] = None
@@ -82,9 +78,13 @@ def bench(
         raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
     folder = out / recipe.name
     setup = Setup(str(folder), paths, replace(load, threads=threads), command_line())
+    if cost := estimate(experiments.values()):
+        print(f"fozo: {cost}", file=sys.stderr)
+    runs: list[Run] = []
 
     def finished(run: Run) -> None:
         measures, within = run.measures, run.measures.average_interval
+        runs.append(run)
         progress.close()
         print(
             f"{recipe.name} {run.experiment.name} seed {run.experiment.seed}: {measures.average:.2f} % "
@@ -100,6 +100,8 @@ def bench(
             progress.close()
             print("fozo: the same command goes on where this one stops", file=sys.stderr)
             raise
+    for line in beside_paper(runs):
+        print(line)
 
 
 def _list() -> None:
@@ -113,3 +115,24 @@ def _list() -> None:
         recipe = load_recipe(name)
         table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost)
     open_console().print(table)
+
+
+def report(
+    runs: Annotated[Path, "Folder of fozo bench, or .jsonl of fozo watch --events."],
+    out: Annotated[Path, "The page; tables are written beside it."] = Path("report.html"),
+) -> None:
+    """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
+    from fozo.bench.report.page import write_report
+    from fozo.bench.report.timeline import write_timeline
+
+    if not out.name or out.is_dir():
+        raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")
+    if runs.is_file():
+        print(write_timeline(runs, out))
+        return
+    if not runs.is_dir():
+        raise FozoError(f"{runs} is not a folder; give fozo bench's --out, or what fozo watch --events wrote")
+    written, stale = write_report(runs, out)
+    for path in stale:
+        print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)
+    print(", ".join(map(str, written)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -71,13 +71,14 @@ class BlackBoxEngine:
 
     abilities: frozenset[str] = frozenset()
     threads = Threads(1)
+    outputs: Mapping[str, Sequence[int]] = {}
+    """Shapes of a file's outputs by their names; -1 is for a side that varies."""
 
     def __init__(self, model: CallableModel, spec: Spec, *, takes: str | None = None, device: str = "cpu") -> None:
         self.model, self.spec, self.takes, self.device = model, spec, takes, device
         self._warned: set[str] = set()
 
-    def __repr__(self) -> str:
-        return engine_repr(self)
+    __repr__ = engine_repr
 
     def check(self, images: Images) -> BlackBatch:
         """Refuse what is not an image; an unknown size is that of the first batch."""
@@ -185,7 +186,7 @@ def black_box(
         raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
     if threads is not None and not isinstance(model, (str, os.PathLike)):
         raise FozoError("threads= is for .onnx files; this model sets its own")
-    classes, device, torch = 0, "cpu", sys.modules.get("torch")
+    classes, device, outputs, torch = 0, "cpu", dict[str, Sequence[int]](), sys.modules.get("torch")
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix != ".onnx":
             raise FozoError(
@@ -195,7 +196,7 @@ def black_box(
 
         graph = ForeignGraph(model, size, threads)
         own, fingerprint = graph.path.stem, graph.fingerprint
-        channels, size, classes = graph.channels, graph.image_size, graph.classes
+        channels, size, classes, outputs = graph.channels, graph.image_size, graph.classes, {**graph.outputs}
         model, takes = graph, "numpy"
     elif torch is not None and isinstance(model, torch.nn.Module):
         own, fingerprint = type(model).__name__, _module_fingerprint(model)
@@ -215,7 +216,9 @@ def black_box(
     names = None if labels is None else tuple(labels)
     classes, size = classes or len(names or ()), size or (0, 0)
     spec = Spec(name or own, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
-    return BlackBoxEngine(model, spec, takes=takes, device=device)
+    engine = BlackBoxEngine(model, spec, takes=takes, device=device)
+    engine.outputs = outputs
+    return engine
 
 
 def per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:
@@ -226,7 +229,6 @@ def per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple
 
 
 def _module_fingerprint(model: torch.nn.Module) -> str:
-    """Hash a module's weights."""
     import torch
 
     if model.training:
@@ -253,10 +255,8 @@ def _module_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _reversed(model: CallableModel) -> CallableModel:
-    """Call a model with the channels of images the other way round."""
     return lambda images: model(images[:, [2, 1, 0]])
 
 
 def _on_its_device(model: torch.nn.Module, device: str, dtype: torch.dtype | None) -> CallableModel:
-    """Call a module with images on its device and in its precision."""
     return lambda images: model(images.to(device, dtype))

@@ -63,7 +63,6 @@ class LoadOptions:
     """What ``fozo quantise`` wrote, to run a torch model quantised by PTQ4ViT (in simulation)."""
 
     def refuse(self, names: Sequence[str], why: str) -> None:
-        """Refuse options that would have no effect."""
         for name in names:
             if getattr(self, name) is not None:
                 raise FozoError(f"{name}= cannot be given here: {why}")
@@ -71,6 +70,11 @@ class LoadOptions:
 
 def load_engine(model: Model, options: LoadOptions | None = None, **changes: object) -> Engine:
     """Make an engine of a model.
+
+    Examples:
+        >>> engine = fozo.load_engine(model, fozo.LoadOptions(threads=1))
+        >>> fozo.NoAdapt(engine)(batch).shape
+        (8, 10)
 
     Args:
         model: an ``.onnx`` file written by ``fozo export`` (runs without PyTorch), a torch ViT (fozo's, timm's,
@@ -125,7 +129,6 @@ def _import(library: str) -> Any:  # noqa: ANN401 - a module
 
 
 def _load_black_box(model: CallableModel | str | os.PathLike[str], options: LoadOptions) -> BlackBoxEngine:
-    """Run a model of which nothing is known; ``architecture`` is what it is called."""
     fixed = ("heads", "classes", "device", "dtype", "chunk", "scales")
     options.refuse(fixed, "this model is run as a black box, which is used as it is")
     if options.runtime not in (None, "onnxruntime") or (options.runtime and not isinstance(model, (str, os.PathLike))):
@@ -187,11 +190,11 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
     fixed = ("architecture", "heads", "image_size", "channels", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
     mean, std = (per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
-    return engine.adjust(mean, std, options.labels, options.classes)
+    labels = None if options.labels is None else tuple(options.labels)
+    return engine.adjust(options.classes, mean=mean, std=std, labels=labels)
 
 
 def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> TorchEngine | BlackBoxEngine:
-    """Convert a ViT; a module that is none is run as a black box."""
     import torch
 
     from fozo.engines.torch_engine import TorchEngine
@@ -261,5 +264,5 @@ def _refuse_quantised(model: torch.nn.Module) -> None:
         if not plain or type(value).__module__.startswith("torchao"):
             raise FozoError(
                 f"{type(model).__name__} was quantised in PyTorch ({name} is packed), which fozo cannot adapt; give "
-                f"its original weights, and quantise what fozo export writes (docs/quantised.md)"
+                f"its original weights, and quantise what fozo export writes (docs/edge.md)"
             )

@@ -18,9 +18,9 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,7 +52,6 @@ class TorchBatch:
     def __init__(self, x: Tensor, vit: ViT, chunk: int, host: Floats | None = None) -> None:
         """``host`` are the images as NumPy, where they have been on the CPU anyway."""
         self.x, self.vit, self.chunk, self._host = x, vit, chunk, host
-        self._tokens: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -64,13 +63,11 @@ class TorchBatch:
             self._host = to_numpy(self.x)
         return self._host
 
-    @property
+    @cached_property
+    @torch.inference_mode()
     def tokens(self) -> Tensor:
         """Tokens that enter the first block, ``[B, T, d]``."""
-        if self._tokens is None:
-            with torch.inference_mode():
-                self._tokens = torch.cat([self.vit.embed(part) for part in torch.split(self.x, self.chunk)])
-        return self._tokens
+        return torch.cat([self.vit.embed(part) for part in torch.split(self.x, self.chunk)])
 
     def part(self, images: slice) -> TorchBatch:
         return TorchBatch(self.x[images], self.vit, self.chunk, None if self._host is None else self._host[images])
@@ -135,22 +132,10 @@ class TorchEngine:
         ``classes`` restricts the head to these classes, and ``labels`` (of all of them) with it. The fingerprint stays
         that of the whole model: source statistics do not depend on the head.
         """
-        a = vit.architecture
-        self.spec = Spec(
-            name=name,
-            depth=a.depth,
-            dim=a.dim,
-            classes=a.classes,
-            channels=a.channels,
-            image_size=a.image_size,
-            patch_size=a.patch_size,
-            head_width=a.head_width,
-            fingerprint=fingerprint(vit),
-            mean=mean,
-            std=std,
-            labels=None if labels is None else tuple(labels),
-            class_token=a.class_token,
-        )
+        same = ("depth", "dim", "classes", "channels", "image_size", "patch_size", "head_width", "class_token")
+        shape: dict[str, Any] = {field: getattr(vit.architecture, field) for field in same}
+        names = None if labels is None else tuple(labels)
+        self.spec = Spec(name, fingerprint=fingerprint(vit), mean=mean, std=std, labels=names, **shape)
         if classes is not None:
             self.spec, vit = self.spec.restricted(classes), _restricted(vit, classes)
         self.vit = vit
@@ -163,8 +148,7 @@ class TorchEngine:
         self._threads = Threads(torch.get_num_threads())
         self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
 
-    def __repr__(self) -> str:
-        return engine_repr(self)
+    __repr__ = engine_repr
 
     @property
     def threads(self) -> Threads:

@@ -81,7 +81,6 @@ def open_descriptor(path: str | os.PathLike[str], flags: int, doing: str) -> int
 
 
 def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
-    """Open a regular file to read it."""
     try:
         descriptor = open_descriptor(path, os.O_RDONLY, "read")
     except FileNotFoundError as error:
@@ -94,7 +93,6 @@ def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[b
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Read a whole file of at most ``limit`` bytes."""
     with open_regular(path) as file:
         try:
             data = file.read(limit + 1)
@@ -153,17 +151,31 @@ def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
     return file
 
 
+def append_whole(file: io.FileIO, path: Path, end: int, data: bytes) -> int:
+    """Append bytes to a file of the length ``end``, all or, where the disk is full, none; return its new length."""
+    with disk_errors(path):
+        try:
+            if file.write(data) != len(data):
+                raise OSError(0, "no space left on the disk")
+        except BaseException:
+            os.ftruncate(file.fileno(), end)
+            raise
+    return end + len(data)
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` and rename it onto ``path`` once it is complete and on disk."""
     target = check_output(path)
     _sweep_once(target.parent)
     part = target.with_name(_temporary_prefix(target) + token_hex(4) + PART)
-    try:
-        stream = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb")
-    except OSError as error:
-        raise FozoError(f"cannot write {target}: {error.strerror}; choose a folder that you may write to") from error
-    try:
+    stream: IO[bytes] | None = None
+    try:  # from before the file exists: Ctrl-C may come as soon as it does
+        try:
+            stream = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb")
+        except OSError as error:
+            choose = "choose a folder that you may write to"
+            raise FozoError(f"cannot write {target}: {error.strerror}; {choose}") from error
         yield stream
         stream.flush()
         os.fsync(stream.fileno())
@@ -171,7 +183,8 @@ def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO
         part.replace(target)
     except BaseException:
         with suppress(OSError):  # a full disk can refuse the last bytes again: the first error is the one to report
-            stream.close()
+            if stream is not None:
+                stream.close()
         with suppress(OSError):
             part.unlink()
         raise

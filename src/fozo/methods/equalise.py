@@ -45,7 +45,7 @@ class EqualiseConfig:
             raise FozoError(f"equalise: strength is {self.strength}; give a part from 0 (none) to 1 (all the way)")
 
 
-@register("equalise", passes="1", adapts="image bands", paper="fozo, docs/blackbox.md", needs={"source"})
+@register("equalise", passes="1", adapts="image bands", paper="fozo, docs/models.md", needs={"source"})
 class Equalise(Wrapper[EqualiseConfig]):
     """Images equalised by domain, and nothing else: for models that show no tokens.
 

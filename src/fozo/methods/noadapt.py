@@ -3,13 +3,12 @@
 from fozo.methods.base import Method
 from fozo.methods.common.options import NoOptions
 from fozo.methods.registry import register
-from fozo.types import Batch, Floats, Tap
+from fozo.types import Answer, Batch, Floats
 
 
 @register("noadapt", passes="1", adapts="nothing", paper="-")
 class NoAdapt(Method[NoOptions]):
     """The frozen model as it is."""
 
-    def step(self, batch: Batch) -> Floats:
-        logits: Floats = self.engine.run(batch)[Tap.LOGITS][0]
-        return logits
+    def step(self, batch: Batch) -> Floats | Answer:
+        return self.plain(batch)

@@ -17,9 +17,7 @@ whose gradient is zero but for rounding errors, so that their "Hessian" weighs o
 prediction at half its logits, which gives every output the gradient that its share in the prediction deserves.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fozo.engines.ptq4vit.engine import QKV_PARTS, Rounding, after_gelu, after_softmax, levels, rounded_weight, uniform
+from fozo.engines.ptq4vit.engine import QKV_PARTS, after_gelu, after_softmax, levels, rounded_weight, uniform
 from fozo.engines.ptq4vit.scales import BITS, METRICS, Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
@@ -62,10 +60,7 @@ class Operands(NamedTuple):
     gradient: Tensor
 
 
-def candidate_factors(like: Tensor) -> Tensor:
-    """Multiples of the widest step that are tried."""
-    steps = [LOWEST_FACTOR + i * (HIGHEST_FACTOR - LOWEST_FACTOR) / CANDIDATES for i in range(CANDIDATES)]
-    return torch.tensor(steps, dtype=like.dtype, device=like.device)
+Rounded = Callable[[Operands, Tensor], Tensor]  # a sample's product under some candidates
 
 
 def widest(largest: Tensor, side: int) -> Tensor:
@@ -102,151 +97,25 @@ def best(candidates: Tensor, samples: Sequence[Operands], errors: Callable[[Oper
     return candidates[sums.argmin(dim=0)]
 
 
-class Product(ABC):
-    """A product of two operands, whose steps are searched in turn."""
-
-    widest_second: Tensor
-
-    def __init__(self, samples: Sequence[Operands], side: int, error: Error) -> None:
-        self.samples, self.side, self.error = samples, side, error
-        self.factors = candidate_factors(samples[0].output)
-
-    @abstractmethod
-    def search_first(self, second: Tensor) -> Tensor:
-        """Search the operand that comes first in each round, given the step of the other."""
-
-    @abstractmethod
-    def search_second(self, first: Tensor) -> Tensor:
-        """Search the other operand."""
-
-    def search(self) -> tuple[Tensor, Tensor]:
-        """Search in turn, from the widest step of the second operand, until nothing changes or after three rounds."""
-        second = self.widest_second
-        first = self.search_first(second)
-        for _ in range(ROUNDS - 1):
-            new = self.search_second(first)
-            if torch.equal(new, second):
-                return first, second
-            second = new
-            again = self.search_first(second)
-            if torch.equal(again, first):
-                return first, second
-            first = again
-        return first, self.search_second(first)
+def alternate(
+    first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor], start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Search two operands in turn, each given the step of the other, until nothing changes or after three rounds."""
+    other = start
+    one = first(other)
+    for _ in range(ROUNDS - 1):
+        new = second(one)
+        if torch.equal(new, other):
+            return one, other
+        other = new
+        again = first(other)
+        if torch.equal(again, one):
+            return one, other
+        one = again
+    return one, second(one)
 
 
-class LinearProduct(Product):
-    """Inputs ``left`` [n, in] times weights: one step for the inputs, one for each of ``parts`` of the rows."""
-
-    def __init__(
-        self, samples: Sequence[Operands], layer: Linear, side: int, error: Error, parts: int, rounding: Rounding
-    ) -> None:
-        super().__init__(samples, side, error)
-        self.weight, self.bias, self.parts, self.rounding = layer.weight, layer.bias, parts, rounding
-        self.widest_weight = widest(layer.weight.reshape(parts, -1).abs().amax(dim=1), side)
-        largest = [s.left.amax() if rounding is after_gelu else s.left.abs().amax() for s in samples]
-        self.widest_second = widest(torch.stack(largest).amax(), side)
-
-    def search_first(self, second: Tensor) -> Tensor:
-        """Search the weights' steps; the parts do not touch each other's outputs."""
-        inputs = {id(s): self.rounding(s.left, second, self.side) for s in self.samples}
-
-        def errors(sample: Operands, factors: Tensor) -> Tensor:
-            tries = rounded_weight(self.weight, factors[:, None] * self.widest_weight, self.side)
-            rounded = F.linear(inputs[id(sample)], tries.flatten(0, 1), self.bias.repeat(len(factors)))
-            rounded = rounded.view(-1, len(factors), self.parts, self.weight.shape[0] // self.parts)
-            raw, gradient = (x.view(-1, 1, *rounded.shape[2:]) for x in (sample.output, sample.gradient))
-            return self.error(raw, rounded, gradient).sum(dim=0)
-
-        return best(self.factors, self.samples, errors) * self.widest_weight
-
-    def search_second(self, first: Tensor) -> Tensor:
-        weight = rounded_weight(self.weight, first, self.side)
-
-        def errors(sample: Operands, factors: Tensor) -> Tensor:
-            tries = self.rounding(sample.left, (factors * self.widest_second)[:, None, None], self.side)
-            error = self.error(sample.output, F.linear(tries, weight, self.bias), sample.gradient)
-            return error.sum(dim=1, keepdim=True)
-
-        return best(self.factors, self.samples, errors)[0] * self.widest_second
-
-
-def embedding_steps(samples: Sequence[Operands], weight: Tensor, bias: Tensor, side: int, error: Error) -> Tensor:
-    """Search one weight step for each channel of the patch embedding.
-
-    The pixels, unfolded to ``left`` [n, patches, pixels], stay exact, so there is nothing to alternate with. Errors run
-    over the patches of a channel, which only matters to the cosine.
-    """
-    largest = widest(weight.abs().amax(dim=1), side)
-
-    def errors(sample: Operands, factors: Tensor) -> Tensor:
-        tries = rounded_weight(weight, factors[:, None] * largest, side)
-        rounded = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(factors))).transpose(1, 2)
-        raw, gradient = (x.transpose(1, 2)[:, None] for x in (sample.output, sample.gradient))
-        return error(raw, rounded.reshape(len(rounded), len(factors), *raw.shape[2:]), gradient).sum(dim=0)
-
-    return best(candidate_factors(weight), samples, errors) * largest
-
-
-class HeadsProduct(Product):
-    """A product [n, heads, T, .] of activations with a step a head on each side: queries with keys."""
-
-    def __init__(self, samples: Sequence[Operands], side: int, error: Error) -> None:
-        super().__init__(samples, side, error)
-        self.widest_first = self._widest([s.left for s in samples])
-        self.widest_second = self._widest([s.right for s in samples])
-
-    def _widest(self, operands: list[Tensor]) -> Tensor:
-        largest = torch.stack([x.abs().amax(dim=(0, 2, 3)) for x in operands])
-        return widest(largest.amax(dim=0), self.side)
-
-    def _round(self, x: Tensor, steps: Tensor) -> Tensor:
-        """Round ``[n, heads, ., .]`` with steps ``[..., heads]``."""
-        return uniform(x, steps[..., None, :, None, None], self.side)
-
-    def _errors(self, sample: Operands, rounded: Tensor) -> Tensor:
-        """``[candidates, n, heads, T, .] -> [candidates, heads]``."""
-        return self.error(sample.output, rounded, sample.gradient).sum(dim=(1, 3))
-
-    def search_first(self, second: Tensor) -> Tensor:
-        def errors(sample: Operands, factors: Tensor) -> Tensor:
-            tries = self._round(sample.left, factors[:, None] * self.widest_first)
-            return self._errors(sample, tries @ self._round(sample.right, second))
-
-        return best(self.factors, self.samples, errors) * self.widest_first
-
-    def search_second(self, first: Tensor) -> Tensor:
-        def errors(sample: Operands, factors: Tensor) -> Tensor:
-            tries = self._round(sample.right, factors[:, None] * self.widest_second)
-            return self._errors(sample, self._round_left(sample.left, first) @ tries)
-
-        return best(self.factors, self.samples, errors) * self.widest_second
-
-    _round_left = _round
-
-
-class SoftmaxProduct(HeadsProduct):
-    """Probabilities times values. The split is searched with exact values, as published, so once is enough."""
-
-    def search_first(self, second: Tensor) -> Tensor:
-        """Search where the two ranges meet; one value for all heads."""
-
-        def errors(sample: Operands, splits: Tensor) -> Tensor:
-            tries = after_softmax(sample.left, splits[:, None, None, None, None], self.side)
-            return self._errors(sample, tries @ sample.right).sum(dim=1, keepdim=True)
-
-        return best(torch.tensor([2.0**-i for i in range(SPLITS)]).to(self.factors), self.samples, errors)[0]
-
-    def search(self) -> tuple[Tensor, Tensor]:
-        split = self.search_first(self.widest_second)
-        return split, self.search_second(split)
-
-    def _round_left(self, x: Tensor, first: Tensor) -> Tensor:
-        return after_softmax(x, first, self.side)
-
-
-@dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """What one pass keeps of a group of images."""
 
     embedding: Operands  # Unfolded patches, which makes the embedding a product like any other
@@ -279,6 +148,9 @@ class _Searcher:
     def __init__(self, vit: ViT, images: Tensor, bits: int, metric: str, progress: Callable[[int, int], None]) -> None:
         self.vit, self.side, self.error = vit, levels(bits), ERRORS[metric]
         self.progress, self.done, self.total = progress, 0, 6 * vit.architecture.depth + 2
+        self.factors = torch.linspace(LOWEST_FACTOR, HIGHEST_FACTOR, CANDIDATES + 1, dtype=torch.float64)[:-1].to(
+            images
+        )
         first = max(1, FIRST_TOKENS // vit.pos_embed.shape[1])
         self.sizes: list[int] = []
         while (seen := sum(self.sizes)) < len(images):  # the first few, as many again, then twice as many, and so on
@@ -291,30 +163,12 @@ class _Searcher:
         """Search them all. The embedding has a step for each channel, and its input stays exact."""
         convolution = self.vit.patch_embed.proj
         assert convolution.bias is not None
-        samples = self._cut(t.embedding for t in self.traces)
-        steps = embedding_steps(samples, convolution.weight.flatten(1), convolution.bias, self.side, self.error)
-        self._found("patch_embed.proj", weight=steps)
+        samples, weight = self._cut(t.embedding for t in self.traces), convolution.weight.flatten(1)
+        self._found("patch_embed.proj", weight=self._weights(samples, weight, convolution.bias, len(weight)))
         for i in range(self.vit.architecture.depth):
             self._block(i)
         self._linear("head", self.vit.head, self._cut(t.head for t in self.traces))
         return self.steps
-
-    def _cut(self, groups: Iterator[Operands]) -> list[Operands]:
-        """Join groups of images and cut them into samples."""
-        joined = [torch.cat(parts) for parts in zip(*groups, strict=True)]
-        return [Operands(*parts) for parts in zip(*(torch.split(x, self.sizes) for x in joined), strict=True)]
-
-    def _found(self, name: str, **steps: Tensor) -> None:
-        self.steps.update({f"{name}.{operand}": step for operand, step in steps.items()})
-        self.done += 1
-        self.progress(self.done, self.total)
-
-    def _linear(self, name: str, layer: Linear, samples: list[Operands]) -> None:
-        parts = QKV_PARTS if name.endswith("qkv") else 1
-        rounding = after_gelu if name.endswith("fc2") else uniform
-        flat = [Operands(*(x.flatten(0, -2) for x in sample)) for sample in samples]
-        weight, inputs = LinearProduct(flat, layer, self.side, self.error, parts, rounding).search()
-        self._found(name, weight=weight, input=inputs)
 
     def _block(self, i: int) -> None:
         block = self.vit.blocks[i]
@@ -326,13 +180,109 @@ class _Searcher:
             return self._cut(group.pop(product) for group in products)
 
         self._linear(f"{name}.attn.qkv", block.attn.qkv, samples("qkv"))
-        queries, keys = HeadsProduct(samples("scores"), self.side, self.error).search()
-        self._found(f"{name}.attn.scores", queries=queries, keys=keys)
-        split, values = SoftmaxProduct(samples("mix"), self.side, self.error).search()
-        self._found(f"{name}.attn.mix", split=split, values=values)
+        self._scores(f"{name}.attn.scores", samples("scores"))
+        self._mix(f"{name}.attn.mix", samples("mix"))
         self._linear(f"{name}.attn.proj", block.attn.proj, samples("proj"))
         self._linear(f"{name}.mlp.fc1", block.mlp.fc1, samples("fc1"))
         self._linear(f"{name}.mlp.fc2", block.mlp.fc2, samples("fc2"))
+
+    def _cut(self, groups: Iterator[Operands]) -> list[Operands]:
+        joined = [torch.cat(parts) for parts in zip(*groups, strict=True)]
+        return [Operands(*parts) for parts in zip(*(torch.split(x, self.sizes) for x in joined), strict=True)]
+
+    def _found(self, name: str, **steps: Tensor) -> None:
+        self.steps.update({f"{name}.{operand}": step for operand, step in steps.items()})
+        self.done += 1
+        self.progress(self.done, self.total)
+
+    def _best(self, samples: Sequence[Operands], candidates: Tensor, product: Rounded, axes: tuple[int, ...]) -> Tensor:
+        """Find the best candidates for rounded products ``[candidates, ...]``, errors summed over some ``axes``."""
+
+        def errors(sample: Operands, some: Tensor) -> Tensor:
+            summed = self.error(sample.output, product(sample, some), sample.gradient).sum(dim=axes)
+            return summed.view(len(some), -1)
+
+        return best(candidates, samples, errors)
+
+    def _linear(self, name: str, layer: Linear, samples: list[Operands]) -> None:
+        """Search one step for the inputs, and one for the weights, or for each of queries, keys and values."""
+        parts = QKV_PARTS if name.endswith("qkv") else 1
+        rounding = after_gelu if name.endswith("fc2") else uniform
+        tokens = [Operands(*(x.flatten(0, -2)[:, None] for x in sample)) for sample in samples]  # [n, 1, .]
+        largest = [s.left.amax() if rounding is after_gelu else s.left.abs().amax() for s in tokens]
+        start = widest(torch.stack(largest).amax(), self.side)
+
+        def weights(step: Tensor) -> Tensor:
+            rounded = [s._replace(left=rounding(s.left, step, self.side)) for s in tokens]
+            return self._weights(rounded, layer.weight, layer.bias, parts)
+
+        def inputs(steps: Tensor) -> Tensor:
+            weight = rounded_weight(layer.weight, steps, self.side)
+
+            def product(sample: Operands, factors: Tensor) -> Tensor:
+                tries = rounding(sample.left, (factors * start)[:, None, None, None], self.side)
+                return F.linear(tries, weight, layer.bias)
+
+            return self._best(tokens, self.factors, product, (1, 2))[0] * start
+
+        weight, step = alternate(weights, inputs, start)
+        self._found(name, weight=weight, input=step)
+
+    def _weights(self, samples: Sequence[Operands], weight: Tensor, bias: Tensor, parts: int) -> Tensor:
+        """Search a step for each of ``parts`` of the rows, which do not touch each other's outputs.
+
+        Inputs are ``[n, tokens, in]``. Errors run over the tokens and outputs of a part, which only matters to the
+        cosine.
+        """
+        largest = widest(weight.reshape(parts, -1).abs().amax(dim=1), self.side)
+
+        def by_part(outputs: Tensor) -> Tensor:
+            return outputs.reshape(*outputs.shape[:-1], parts, -1).transpose(-3, -2).flatten(-2)
+
+        def product(sample: Operands, factors: Tensor) -> Tensor:
+            tries = rounded_weight(weight, factors[:, None] * largest, self.side)
+            outputs = F.linear(sample.left, tries.flatten(0, 1), bias.repeat(len(factors)))
+            return by_part(outputs.view(*outputs.shape[:-1], len(factors), -1).movedim(-2, 0))
+
+        cut = [s._replace(output=by_part(s.output), gradient=by_part(s.gradient)) for s in samples]
+        return self._best(cut, self.factors, product, (1,)) * largest
+
+    def _scores(self, name: str, samples: list[Operands]) -> None:
+        queries, keys = alternate(
+            lambda keys: self._heads([s._replace(right=self._by_head(s.right, keys)) for s in samples], "left"),
+            lambda queries: self._heads([s._replace(left=self._by_head(s.left, queries)) for s in samples], "right"),
+            self._widest_heads(samples, "right"),
+        )
+        self._found(name, queries=queries, keys=keys)
+
+    def _mix(self, name: str, samples: list[Operands]) -> None:
+        """Search where softmax's two ranges meet, once and with exact values, as published; then the values' steps."""
+
+        def product(sample: Operands, splits: Tensor) -> Tensor:
+            return after_softmax(sample.left, splits[:, None, None, None, None], self.side) @ sample.right
+
+        splits = torch.tensor([2.0**-i for i in range(SPLITS)]).to(self.factors)
+        split = self._best(samples, splits, product, (1, 2, 3))[0]
+        rounded = [s._replace(left=after_softmax(s.left, split, self.side)) for s in samples]
+        self._found(name, split=split, values=self._heads(rounded, "right"))
+
+    def _heads(self, samples: Sequence[Operands], operand: str) -> Tensor:
+        """Search a step a head for one operand ``[n, heads, ., .]``; the other is rounded already."""
+        largest = self._widest_heads(samples, operand)
+
+        def product(sample: Operands, factors: Tensor) -> Tensor:
+            tries = self._by_head(getattr(sample, operand), factors[:, None] * largest)
+            return tries @ sample.right if operand == "left" else sample.left @ tries
+
+        return self._best(samples, self.factors, product, (1, 3)) * largest
+
+    def _widest_heads(self, samples: Sequence[Operands], operand: str) -> Tensor:
+        largest = torch.stack([getattr(s, operand).abs().amax(dim=(0, 2, 3)) for s in samples])
+        return widest(largest.amax(dim=0), self.side)
+
+    def _by_head(self, x: Tensor, steps: Tensor) -> Tensor:
+        """Round ``[n, heads, ., .]`` with steps ``[..., heads]``."""
+        return uniform(x, steps[..., None, :, None, None], self.side)
 
 
 def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Operands]:
@@ -353,14 +303,19 @@ def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Operands]:
         hidden = mlp.fc1(normed2)
         active = mlp.activation(hidden)
         projected = mlp.fc2(active)
-        outputs = [qkv, scores, mixed, attended, hidden, projected]
+        products = {
+            "qkv": (normed, normed, qkv),
+            "scores": (q, keys, scores),
+            "mix": (odds, v, mixed),
+            "proj": (joined, joined, attended),
+            "fc1": (normed2, normed2, hidden),
+            "fc2": (active, active, projected),
+        }
+        outputs = [output for _, _, output in products.values()]
         gradients = torch.autograd.grad(middle + projected, outputs, gradient)
-    names = ("qkv", "scores", "mix", "proj", "fc1", "fc2")
-    lefts = (normed, q, odds, joined, normed2, active)
-    rights = (normed, keys, v, joined, normed2, active)
     return {
-        name: Operands(left.detach(), right.detach(), output.detach(), gradient)
-        for name, left, right, output, gradient in zip(names, lefts, rights, outputs, gradients, strict=True)
+        name: Operands(left.detach(), right.detach(), output.detach(), found)
+        for (name, (left, right, output)), found in zip(products.items(), gradients, strict=True)
     }
 
 

@@ -129,7 +129,7 @@ class InferenceServer:
             raise HTTPException(503, "the server is not ready yet; try again in a while", self.retry())
         body = bytearray()
         try:
-            request = await self._read(http, self.pool, body)
+            request = await self._read(http, self.pool, body, tuple(model.outputs))
             protocol.check_monitored(request, model.monitored, model.name)
             return await self.predict(http, model, request)
         except (FozoError, MemoryError) as error:
@@ -137,8 +137,7 @@ class InferenceServer:
         finally:
             self._held -= len(body)
 
-    async def _read(self, http: HTTPRequest, pool: Pool, body: bytearray) -> InferRequest:
-        """Read a body, and parse it on a thread."""
+    async def _read(self, http: HTTPRequest, pool: Pool, body: bytearray, outputs: tuple[str, ...]) -> InferRequest:
         picture = http.headers.get("content-type", "").partition(";")[0].strip().lower() in protocol.PICTURES
         length, timeout = http.headers.get(HEADER_LENGTH), self.config.timeout
         try:
@@ -148,10 +147,10 @@ class InferenceServer:
         except asyncio.TimeoutError as error:
             raise HTTPException(408, f"the body did not come within {timeout:g} s; send it again", CLOSE) from error
         if picture:
-            request = protocol.picture_request(bytes(body), http.scope["query_string"])
+            request = protocol.picture_request(bytes(body), http.scope["query_string"], outputs)
         else:
             size = len(body) if length is None else int(length) if length.isdecimal() and len(length) < 10 else 0
-            read = partial(protocol.read_request, body, length, pool.limits)
+            read = partial(protocol.read_request, body, length, pool.limits, outputs)
             async with self._long_json if size > SHORT_JSON else nullcontext():
                 request = read() if size <= TINY_JSON else await asyncio.to_thread(read)
         named = http.headers.get(protocol.SEQUENCE_HEADER)
@@ -207,7 +206,6 @@ class InferenceServer:
         return {**(headers or {}), "Retry-After": str(1 if self.pool is None else self.pool.retry_after())}
 
     def refusal(self, error: FozoError | MemoryError) -> HTTPException:
-        """The response to a request that failed."""
         if isinstance(error, MemoryError):
             error = Refused("the server is short of memory; try again in a while, or send fewer images", 503)
         if isinstance(error, Refused):
@@ -228,7 +226,8 @@ class InferenceServer:
 
     async def model_metadata(self, http: HTTPRequest) -> Response:
         model = self.model(http)
-        return JSONResponse(protocol.model_metadata(model.name, model.spec, f"fozo_{model.method}", model.monitored))
+        platform = f"fozo_{model.method}"
+        return JSONResponse(protocol.model_metadata(model.name, model.spec, platform, model.outputs, model.monitored))
 
     async def index(self, http: HTTPRequest) -> Response:
         state = {"version": MODEL_VERSION, "state": "READY", "reason": ""}

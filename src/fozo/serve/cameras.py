@@ -11,7 +11,7 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.statistics import SourceStatistics
+from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.io import load_arrays, refuse_damage, save_arrays
@@ -29,12 +30,13 @@ from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.monitor.event import thumbnail
 from fozo.public import adapter
+from fozo.serve import protocol
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
 from fozo.serve.merging import LOG, MergingEngine, is_independent
-from fozo.serve.protocol import ACCURACY, DRIFT, InferRequest, InferResponse, Limits
+from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
 from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
-from fozo.types import Tap
+from fozo.types import Batch, Engine
 
 Create = Callable[[Callable[[Event], None]], tuple[Method[Any], Monitor | None]]
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
@@ -62,33 +64,33 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
     def add(self, key: tuple[str, str], response: InferResponse) -> None:
         """Keep a response, and drop the oldest ones beyond the limits."""
         self[key] = response
-        total = sum([one.logits.nbytes for one in self.values()])
+        total = sum([one.nbytes for one in self.values()])
         while len(self) > 1 and (len(self) > RESPONSES or total > RESPONSE_BYTES):
-            total -= self.popitem(last=False)[1].logits.nbytes
+            total -= self.popitem(last=False)[1].nbytes
 
     def save(self, path: Path) -> None:
-        rows = [[*key, len(one.logits), one.drift, one.accuracy, one.sentence] for key, one in self.items()]
-        logits = [one.logits for one in self.values()] or [np.zeros((0, 0), np.float32)]
-        save_arrays(path, {"kind": KIND, "answers": rows}, {"logits": np.concatenate(logits)}, PRIVATE)
+        rows = [[*key, one.images, one.drift, one.accuracy, one.sentence] for key, one in self.items()]
+        each = ((f"{i}-{j}", x) for i, one in enumerate(self.values()) for j, x in enumerate(one.outputs.values()))
+        save_arrays(path, {"kind": KIND, "answers": rows}, dict(each), PRIVATE)
 
     @classmethod
-    def load(cls, path: Path, classes: int) -> ResponseCache:
-        """Read what was saved: finite logits of ``classes`` classes, and as many rows as the responses have."""
+    def load(cls, path: Path, names: Sequence[str], classes: int | None) -> ResponseCache:
+        """Read what was saved: outputs by these ``names``, finite logits of ``classes`` classes where there are any."""
         header, arrays = load_arrays(path, KIND)
-        made, start = cls(), 0
+        made = cls()
         with refuse_damage(path, "responses", "restore it from a backup"):
-            rows, logits = cast("Any", header["answers"]), cast("Any", arrays["logits"])
-            if logits.dtype != np.float32 or logits.shape not in ((0, 0), (sum(row[2] for row in rows), classes)):
-                raise ValueError(f"its logits are {logits.dtype} of shape {list(logits.shape)}")
-            for id, digest, count, drift, accuracy, sentence in rows:
-                some = logits[start : start + count]
+            for i, (id, digest, count, drift, accuracy, sentence) in enumerate(cast("Any", header["answers"])):
+                outputs = {name: arrays[f"{i}-{j}"] for j, name in enumerate(names)}
                 numbers: list[Any] = [None if one is None else tuple(map(float, one)) for one in (drift, accuracy)]
-                given = [some, *(one for one in numbers if one is not None)]
-                lengths = [count, *(n for n, one in zip((4, 3), numbers, strict=True) if one is not None)]
-                if count < 1 or [*map(len, given)] != lengths or not all(np.isfinite(one).all() for one in given):
+                shapes: list[tuple[Any, tuple[int, ...]]]
+                shapes = [(one, (n,)) for n, one in zip((4, 3), numbers, strict=True) if one is not None]
+                if classes is not None:
+                    shapes.append((outputs[LOGITS].astype(np.float32, casting="no"), (count, classes)))
+                if type(count) is not int or count < 1 or any(np.shape(one) != shape for one, shape in shapes):
                     raise ValueError(f"the response to {id} lacks numbers")
-                start += count
-                made.add((str(id), str(digest)), InferResponse(some, numbers[0], numbers[1], str(sentence)))
+                if not all(np.isfinite(one).all() for one, _ in shapes):
+                    raise ValueError(f"the response to {id} has numbers that are not finite")
+                made.add((str(id), str(digest)), InferResponse(count, outputs, numbers[0], numbers[1], str(sentence)))
         return made
 
 
@@ -129,7 +131,11 @@ class Camera:
             images = header.get("images")
             if type(images) is not int or not 0 <= images < 1 << 53:
                 raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
-            responses = ResponseCache.load(folder.checked("answers"), self.adapter.engine.spec.classes)
+            engine, path = self.adapter.engine, folder.checked("answers")
+            if isinstance(engine, BlackBoxEngine):
+                responses = ResponseCache.load(path, tuple(engine.outputs), None)
+            else:
+                responses = ResponseCache.load(path, (LOGITS,), engine.spec.classes)
             self.adapter.restore(folder.checked("adapter"))
             if self.monitor is not None and "monitor" in folder.files:
                 self.monitor.restore(folder.checked("monitor"))
@@ -149,16 +155,17 @@ class Camera:
         """
         key = (request.id, digest(request)) if request.id else None
         known = None if key is None else self._responses.get(key)
-        if known is not None and (not request.start or self.images == len(known.logits)):  # or images have followed
+        if known is not None and (not request.start or self.images == known.images):  # or images have followed
             return known, False
-        images = request.images(self.adapter.engine.spec, limits)
+        engine = self.adapter.engine
+        images = request.images(engine.spec, limits, resize=not isinstance(engine, BlackBoxEngine))
         with self._lock:
             if self._closed:
                 raise CameraInUse("the server was stopped before it came to this request; send it again")
             # A fresh method takes over only if it does not refuse the images.
             method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
             with working():
-                logits = np.asarray(method(images), dtype=np.float32)
+                found: Any = method(images)
             if request.start:
                 self.adapter.detach()
                 self._use(method, monitor)
@@ -166,16 +173,18 @@ class Camera:
                 self._responses.clear()
             if self.thumbnails:
                 self._frame = images[-1] if images.ndim == 4 else images
-            self.images += len(logits)
-            self.unsaved += len(logits)
-            response = self._response(logits)
+            count = len(images) if images.ndim == 4 else 1
+            self.images += count
+            self.unsaved += count
+            outputs = found if isinstance(found, dict) else {LOGITS: np.asarray(found, dtype=np.float32)}
+            response = self._response(count, outputs)
             if key is not None:
                 self._responses.add(key, response)
             return response, True
 
-    def _response(self, logits: npt.NDArray[np.float32]) -> InferResponse:
+    def _response(self, images: int, outputs: dict[str, npt.NDArray[Any]]) -> InferResponse:
         if self.monitor is None:
-            return InferResponse(logits)
+            return InferResponse(images, outputs)
         status = self.monitor.status
         drift, accuracy = status.drift, status.accuracy
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
@@ -184,10 +193,9 @@ class Camera:
             expected = accuracy.value, accuracy.low, accuracy.high
         elif self.monitor.reference.expects_accuracy:
             expected = UNKNOWN_ACCURACY
-        return InferResponse(logits, numbers, expected, status.sentence)
+        return InferResponse(images, outputs, numbers, expected, status.sentence)
 
     def reading(self, model: str) -> Reading:
-        """What is known of the camera now, for the page."""
         status = None if self.monitor is None else self.monitor.status
         return Reading(model, self.name, time.time(), self.images, status, tuple(self.events), *self._thumbnails())
 
@@ -233,6 +241,29 @@ class Camera:
             self._lock.release()
 
 
+def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> protocol.Outputs:
+    """Let a detector return its outputs by name, and give their datatypes and shapes.
+
+    One call at a time, or each would take its own memory; never merged: which rows are of which image is not known.
+    """
+    model, lock, names = engine.model, threading.Lock(), list(engine.outputs)
+
+    def by_name(images: object) -> object:
+        with lock:
+            answer = model(images)
+        return answer if isinstance(answer, dict) else {names[0]: answer}
+
+    engine.model = by_name
+    found = dict[str, tuple[str, list[int]]]()
+    for name, array in cast("dict[str, Any]", engine.answer(batch)).items():
+        if name in protocol.MONITORED:
+            raise FozoError(f"an output is called {name}, as one of the server's own; give it another name")
+        shape = list(engine.outputs[name])
+        kept = len(shape) == np.ndim(array) > 0
+        found[name] = protocol.datatype(array), [-1, *shape[1:]] if kept else [-1] * np.ndim(array)
+    return found
+
+
 class ServedModel:
     """One model of a server: its engine, shared by all cameras, and how a camera is made."""
 
@@ -241,12 +272,20 @@ class ServedModel:
         engine = load_engine(config.model, config.load)
         if 0 in engine.spec.image_size:
             raise FozoError(f"{config.model} does not name the size of its images; give image_size")
-        # One pass finds the classes of a black box, and whether the model gives logits at all.
-        engine.run(engine.check(np.zeros((1, *engine.spec.image_shape), np.float32)), taps=(Tap.LOGITS,))
-        merge = is_independent(engine) if config.merge is None else config.merge
-        if not merge and config.merge is None:
-            LOG.warning("%s runs each camera alone: answers would depend on the other images of a pass", self.name)
-        self.engine = MergingEngine(engine, max_delay=server.max_delay, max_batch=server.max_batch if merge else 1)
+        self.engine: Engine
+        self.caller: Callable[[], AbstractContextManager[None]] = nullcontext
+        batch = engine.check(np.zeros((1, *engine.spec.image_shape), np.float32))
+        # One pass finds the classes of a black box, and whether it gives logits at all.
+        if isinstance(engine, BlackBoxEngine) and engine.outputs and engine.logits(engine.answer(batch), 1) is None:
+            self.engine, self.outputs = engine, pass_outputs_through(engine, batch)
+        else:
+            engine.run(batch)
+            merge = is_independent(engine) if config.merge is None else config.merge
+            if not merge and config.merge is None:
+                LOG.warning("%s runs each camera alone: answers would depend on the other images of a pass", self.name)
+            most = server.max_batch if merge else 1
+            self.engine = merging = MergingEngine(engine, max_delay=server.max_delay, max_batch=most)
+            self.caller, self.outputs = merging.caller, protocol.class_outputs(engine.spec)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)
         if source is None and config.method is None:
@@ -261,7 +300,6 @@ class ServedModel:
         self.folder = None if server.state is None else StateFolder(Path(server.state), self.name)
 
     def open(self, name: str) -> Camera:
-        """Bring a camera to memory: from its folder, or new."""
         if self.folder is None:
             return Camera(name, self._create, thumbnails=self.server.thumbnails)
         folder = self.folder.open(name, self.server.max_known)
@@ -272,7 +310,6 @@ class ServedModel:
             raise
 
     def stateless(self) -> Camera:
-        """Make a camera for one request, of which nothing is kept."""
         return Camera("", self._create, stateless=True)
 
     def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:

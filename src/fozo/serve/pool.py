@@ -148,7 +148,7 @@ class Pool:
             if slot.camera is None or self._ended:  # again: a camera that close() did not see learns nothing
                 raise Refused(STOPPED, 503)
             camera = slot.camera
-            response, new = camera.answer(request, self.limits, slot.model.engine.caller)
+            response, new = camera.answer(request, self.limits, slot.model.caller)
             body = write_response(response, request, slot.model.spec, slot.model.name)
         except BaseException as error:
             if not slot.stateless and slot.camera is not None and not slot.camera.images:
@@ -160,7 +160,7 @@ class Pool:
                 slot.camera = None
         # Before the response is sent, so that metrics and page are not behind what a client knows.
         try:
-            self._on_response(slot.model, camera, len(response.logits) if new else 0)
+            self._on_response(slot.model, camera, response.images if new else 0)
         except Exception:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
@@ -179,7 +179,6 @@ class Pool:
             future.set_result(body)
 
     def _open(self, slot: _Slot) -> Camera:
-        """Bring a camera to memory; if that fails, it is not the client's fault."""
         try:
             return slot.model.stateless() if slot.stateless else slot.model.open(slot.name)
         except CameraInUse:

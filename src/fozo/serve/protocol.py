@@ -40,7 +40,7 @@ from fozo.types import Spec
 
 IMAGES = "images"  # name of the input
 LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
-OUTPUTS = (LOGITS, PROBABILITIES, LABELS)  # returned by default
+OUTPUTS = (LOGITS, PROBABILITIES, LABELS)  # returned by default by a model that classifies
 MONITORED = (ACCURACY, DRIFT)  # returned on request, by a model that has a monitor
 SEQUENCE = ("sequence_start", "sequence_end")
 PICTURES = ("image/jpeg", "image/png")  # content types of a body that is one picture
@@ -50,9 +50,12 @@ MAX_ID_LENGTH = 256
 MAX_SEQUENCE_NUMBER = 2**64 - 1
 MAX_LISTS = 1 << 18  # lists and objects in a request's JSON: an empty one takes 3 bytes there, and 80 in memory
 TYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
+NUMBERS = {"f": "FP", "i": "INT", "u": "UINT"}  # datatypes by NumPy's kind; the number of bits follows
 KINDS: dict[type, str] = {dict: "a JSON object", bool: "true or false"}
 T = TypeVar("T")
 Tensor = npt.NDArray[np.generic] | tuple[bytes, ...]  # numbers, or encoded pictures
+Pixels = npt.NDArray[np.uint8]
+Outputs = Mapping[str, tuple[str, Sequence[int]]]  # datatype and shape by name; -1 is for a side that varies
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,15 @@ class InferRequest:
         """Free the memory of a request that nobody waits for; its queue may hold it for a while."""
         object.__setattr__(self, "tensor", ())
 
-    def images(self, spec: Spec, limits: Limits) -> npt.NDArray[np.generic]:
-        """Decode the images for an adapter; pictures are resized to the model's size."""
+    def images(self, spec: Spec, limits: Limits, *, resize: bool = True) -> npt.NDArray[np.generic]:
+        """Decode the images for an adapter; pictures are resized to the model's size, or refused where they differ."""
         if isinstance(self.tensor, np.ndarray):
             pixels = math.prod(self.tensor.shape[-3:]) // spec.channels
-            if self.tensor.dtype != np.uint8 or pixels <= SMALL_PICTURE:
+            if self.tensor.dtype != np.uint8 or (resize and pixels <= SMALL_PICTURE):
                 return self.tensor
             with limits.budget.take(pixels):
                 images = channels_last(self.tensor.astype(np.uint8, copy=False), spec)
-                return np.concatenate([sized_pixels([image], spec) for image in images])
+                return np.concatenate([_fit(image, spec, resize) for image in images])
         left, work, largest = limits.pixels, MAX_SCANS * limits.pixels, 0
         for number, picture in enumerate(self.tensor):
             scans = count_scans(picture)
@@ -106,10 +109,18 @@ class InferRequest:
                 raise FozoError(f"picture {number} has too many scans for {width}x{height} px; send a baseline JPEG")
         with limits.budget.take(largest):  # one picture is in memory at a time
             decoded = (read_image(data, f"picture {i} of the request") for i, data in enumerate(self.tensor))
-            return np.concatenate([sized_pixels([picture], spec) for picture in decoded])
+            return np.concatenate([_fit(picture, spec, resize) for picture in decoded])
 
 
-def picture_request(body: bytes, query: bytes) -> InferRequest:
+def _fit(image: Pixels, spec: Spec, resize: bool) -> Pixels:
+    if not resize and image.shape[:2] != spec.image_size:
+        (rows, columns), (height, width) = image.shape[:2], spec.image_size
+        what = f"an image has {columns}x{rows} px, where {spec.name} takes {width}x{height}"
+        raise FozoError(f"{what}; resize or letterbox it first: its outputs would refer to another picture")
+    return sized_pixels([image], spec)
+
+
+def picture_request(body: bytes, query: bytes, outputs: Sequence[str] = OUTPUTS) -> InferRequest:
     """Make a request of a body that is one picture; its parameters are in the query, and the response is JSON."""
     known = ("id", "sequence_id", *SEQUENCE, *MONITORED)
     parameters: dict[str, object] = {}
@@ -121,11 +132,16 @@ def picture_request(body: bytes, query: bytes) -> InferRequest:
         if name not in known or name in parameters:
             raise FozoError(f"the query has {name[:40]!r}, unknown or twice; it may have {', '.join(known)}, each once")
         parameters[name] = {"true": True, "false": False}.get(value, value) if name in known[2:] else value
-    return _request(parameters.get("id", ""), parameters, _read_outputs(None, False), (body,))
+    return _request(parameters.get("id", ""), parameters, dict.fromkeys(outputs, False), (body,))
 
 
-def read_request(body: bytes | bytearray, header_length: str | None, limits: Limits) -> InferRequest:
-    """Parse a body of JSON, or of JSON and tensors where ``header_length`` is the length of the JSON."""
+def read_request(
+    body: bytes | bytearray, header_length: str | None, limits: Limits, outputs: Sequence[str] = OUTPUTS
+) -> InferRequest:
+    """Parse a body of JSON, or of JSON and tensors where ``header_length`` is the length of the JSON.
+
+    ``outputs`` are those of the model, returned where the request names none.
+    """
     length = len(body)
     if header_length is not None:
         # isdecimal() is true of other scripts' digits too, which int() reads; but not of signs, spaces and the like.
@@ -148,8 +164,8 @@ def read_request(body: bytes | bytearray, header_length: str | None, limits: Lim
         raise FozoError(f"the request should have a list of one input, called {IMAGES!r}")
     tensor = _read_tensor(_typed(inputs[0], dict, "input"), memoryview(body).toreadonly()[length:], limits)
     binary = _typed(parameters.get("binary_data_output", False), bool, "binary_data_output")
-    outputs = _read_outputs(payload.get("outputs"), binary)
-    return _request(payload.get("id", ""), parameters, outputs, tensor)
+    wanted = _read_outputs(payload.get("outputs"), binary, outputs)
+    return _request(payload.get("id", ""), parameters, wanted, tensor)
 
 
 def _request(id: object, parameters: Mapping[str, object], outputs: Mapping[str, bool], tensor: Tensor) -> InferRequest:
@@ -185,10 +201,10 @@ def read_sequence_id(value: object) -> str:
     raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {MAX_SEQUENCE_NUMBER}")
 
 
-def _read_outputs(outputs: object, binary: bool) -> dict[str, bool]:
+def _read_outputs(outputs: object, binary: bool, usual: Sequence[str]) -> dict[str, bool]:
     if outputs is None or outputs == []:
-        return dict.fromkeys(OUTPUTS, binary)
-    known = OUTPUTS + MONITORED
+        return dict.fromkeys(usual, binary)
+    known = (*usual, *MONITORED)
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
     found: dict[str, bool] = {}
@@ -294,33 +310,50 @@ EXPECTED = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_hig
 class InferResponse:
     """A camera's response: all outputs follow from it."""
 
-    logits: npt.NDArray[np.floating]  # `[B, classes]`
+    images: int
+    outputs: Mapping[str, npt.NDArray[Any]]  # logits `[B, classes]`; of a model that has none, what it returned
     drift: tuple[float, float, float, float] | None = None  # as :data:`ALIBI` names them
     accuracy: tuple[float, float, float] | None = None  # expected, and its interval
     sentence: str = ""
 
+    @property
+    def nbytes(self) -> int:
+        return sum([array.nbytes for array in self.outputs.values()])
+
+
+def datatype(array: npt.NDArray[Any]) -> str:
+    """The protocol's name of an array's type."""
+    kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
+    if kind not in NUMBERS and kind != "b":
+        what = array.dtype if kind else type(array).__name__
+        raise FozoError(f"an output is {what}, not a tensor of numbers; leave it out of the model")
+    return "BOOL" if kind == "b" else f"{NUMBERS[kind]}{8 * array.itemsize}"
+
 
 def write_response(response: InferResponse, request: InferRequest, spec: Spec, model: str) -> tuple[bytes, int | None]:
     """Write the body of a response, and return the length of its JSON if tensors follow it."""
-    logits = np.asarray(response.logits, dtype="<f4")
-    arrays = {LOGITS: logits, DRIFT: response.drift, ACCURACY: response.accuracy}
+    given, monitored = response.outputs, {DRIFT: response.drift, ACCURACY: response.accuracy}
     outputs, tensors = list[dict[str, object]](), list[bytes]()
     for name, binary in request.outputs.items():
         data: bytes | list[Any]
-        if name == LABELS:
-            labels = [spec.label(int(best)) for best in logits.argmax(axis=1)]
-            datatype, shape = "BYTES", [len(labels)]
+        if name == LABELS and name not in given:
+            labels = [spec.label(int(best)) for best in given[LOGITS].argmax(axis=1)]
+            kind, shape = "BYTES", [len(labels)]
             texts = map(str.encode, labels)
             data = b"".join(struct.pack("<I", len(text)) + text for text in texts) if binary else labels
         else:
-            array = np.asarray(softmax(logits, axis=1) if name == PROBABILITIES else arrays[name], dtype="<f4")
-            datatype, shape = "FP32", list(array.shape)
-            data = array.tobytes() if binary else array.ravel().tolist()
+            array = given.get(name)
+            if array is None:
+                derived = softmax(given[LOGITS], axis=1) if name == PROBABILITIES else monitored[name]
+                array = np.asarray(derived, dtype=np.float32)
+            kind, shape = datatype(array), list(array.shape)
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            data = little.tobytes() if binary else array.ravel().tolist()
         values: dict[str, object] = {"data": data}
         if isinstance(data, bytes):
             tensors.append(data)
             values = {"parameters": {"binary_data_size": len(data)}}
-        outputs.append({"name": name, "datatype": datatype, "shape": shape, **values})
+        outputs.append({"name": name, "datatype": kind, "shape": shape, **values})
     payload: dict[str, object] = {"model_name": model, "model_version": "1", "outputs": outputs}
     if request.id:
         payload["id"] = request.id
@@ -332,7 +365,10 @@ def write_response(response: InferResponse, request: InferRequest, spec: Spec, m
         reported |= zip(EXPECTED, response.accuracy or (), strict=True)
     if reported:
         payload["parameters"] = reported
-    text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        raise FozoError("an output has numbers that are not finite, which JSON lacks; ask for binary data") from error
     return b"".join([text, *tensors]), len(text) if tensors else None
 
 
@@ -344,11 +380,15 @@ def check_monitored(request: InferRequest, monitored: Sequence[str], model: str)
             raise FozoError(f"{model} has no monitor that reports {what}; start the server with a --reference")
 
 
-def model_metadata(name: str, spec: Spec, platform: str, monitored: Sequence[str]) -> dict[str, object]:
+def class_outputs(spec: Spec) -> Outputs:
+    """The outputs of a model that classifies."""
+    return {LOGITS: ("FP32", [-1, spec.classes]), PROBABILITIES: ("FP32", [-1, spec.classes]), LABELS: ("BYTES", [-1])}
+
+
+def model_metadata(name: str, spec: Spec, platform: str, outputs: Outputs, monitored: Sequence[str]) -> dict[str, Any]:
     """Describe a model's inputs and outputs. Of the three datatypes of images, the one that all clients know."""
-    shapes = {LOGITS: [-1, spec.classes], PROBABILITIES: [-1, spec.classes], ACCURACY: [3], DRIFT: [4]}
-    numbers = (LOGITS, PROBABILITIES, *monitored)
-    outputs = [{"name": each, "datatype": "FP32", "shape": shapes[each]} for each in numbers]
-    outputs.append({"name": LABELS, "datatype": "BYTES", "shape": [-1]})
+    reported = {ACCURACY: ("FP32", [3]), DRIFT: ("FP32", [4])}
+    every = {**outputs, **{each: reported[each] for each in monitored}}.items()
+    tables = [{"name": each, "datatype": kind, "shape": shape} for each, (kind, shape) in every]
     inputs = [{"name": IMAGES, "datatype": "FP32", "shape": [-1, *spec.image_shape]}]
-    return {"name": name, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": outputs}
+    return {"name": name, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": tables}

@@ -31,7 +31,7 @@ from fozo.types import LOG
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KIND, VERSION = "camera", 2
+KIND, VERSION = "camera", 3
 HEADER_FILE = "camera.json"
 REFUSED = ".refused"  # suffix of the folder of a camera whose state could not be restored
 PRIVATE = 0o600  # mode of its files: the monitor's holds a frame
@@ -108,7 +108,6 @@ class CameraFolder:
         return header
 
     def file(self, name: str) -> Path:
-        """The file called ``name`` of the generation in force."""
         return self.path / f"{name}-{self.generation}.npz"
 
     def checked(self, name: str) -> Path:

@@ -50,7 +50,7 @@ def test_the_graph_equals_the_naive_pass(
 @pytest.mark.parametrize("name", fozo.list_methods(without={"torch", "blocks"}))
 def test_methods_predict_what_they_predict_on_torch(engines: Engines, name: str, runtime: str) -> None:
     theirs = fozo.load_engine(random_vit(), mean=0.5, std=0.1)
-    ours = copy.copy(engines("plain", runtime)).adjust(theirs.spec.mean, theirs.spec.std, None, None)
+    ours = copy.copy(engines("plain", runtime)).adjust(None, mean=theirs.spec.mean, std=theirs.spec.std)
     assert ours.spec == theirs.spec  # so that statistics and states go from one engine to the other
     source = fozo.calibrate(theirs, [random_images(32, seed=100 + i) for i in range(3)])
     first, second = (fozo.create(name, engine, source) for engine in (theirs, ours))

@@ -49,16 +49,6 @@ RECIPES = (
             },
         ),
     ),
-    Recipe(  # the last row shows what the equaliser gains where images lack detail or contrast, and elsewhere
-        name="vs_noadapt",
-        title="Align against NoAdapt on clean images and 15 corruptions, continual",
-        cost="20,000 passes",
-        calibration=512,
-        rows=grid(
-            {**WITH_TWO_PASSES, "Align, no equaliser": ("align", {"equaliser_strength": 0.0})},
-            {AVERAGE: StreamPlan(data="clean", kinds=("clean", *KINDS), images=256)},
-        ),
-    ),
     Recipe(  # the 508 classes in all held-out groups, mixed
         name="held_out",
         title="Align against NoAdapt on held-out classes, clean and under 15 corruptions, continual",

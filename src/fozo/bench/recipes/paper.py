@@ -6,14 +6,19 @@ Table 4 needs ``--imagenet-r``, ``--imagenet-sketch`` and ``--imagenet-v2`` inst
 is in the data. Hours are of the paper's RTX 4090; ``--images 2000`` shows the shape of the figures.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from fozo.bench.gains import BASE, gains
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan
+from fozo.bench.store import Run
 from fozo.data.corruptions import KINDS
 from fozo.types import Value
 
 FIVE_K = StreamPlan(images=5000)  # ImageNet-C (5k, level 5), continual, batches of 64: the paper's main setting
 COLUMNS = (*KINDS, AVERAGE, "seconds", "memory", "parameters")
+CORES = 160  # processor cores that make as many passes of a ViT-B a second as an RTX 4090: 800 by Table 1, 5 each
+PAPERS_MODEL = "vit_base_patch16_224"  # how its name begins
 RTX = "The paper's times and memory are of an RTX 4090; compare ratios to NoAdapt, not seconds."
 
 
@@ -91,7 +96,6 @@ SETS = {"R": "imagenet-r", "Sketch": "imagenet-sketch", "V2": "imagenet-v2"}
 
 
 def _on_set(row: Experiment, column: str) -> Experiment:
-    """A row of Table 4 on one image set."""
     # FOA's lambda on ImageNet-R is 0.2, as its authors have it.
     options = {**row.options, "weight": 0.2} if (row.label, column) == ("FOA", "R") else row.options
     stream = StreamPlan(data=SETS[column], kinds=("clean",))
@@ -194,3 +198,27 @@ RECIPES = (
         rows=_rows(FIGURE_E1, (), StreamPlan(scenario="mixed", images=334)),
     ),
 )
+
+
+def estimate(rows: Iterable[Experiment]) -> str:
+    """Say how long rows will take, from the paper's seconds for 5000 images; nothing where it has none."""
+    seconds = sum(row.paper.get("seconds", 0.0) * (row.stream.images or 5000) / 5000 for row in rows)
+    gpu, cpu = f"{seconds / 60:.1f} minutes of an RTX 4090", f"{seconds * CORES / 3600:.1f} hours of one processor core"
+    return f"a ViT-B takes about {gpu} or {cpu}: an estimate from the paper's times" if seconds else ""
+
+
+def beside_paper(runs: Sequence[Run]) -> Iterator[str]:
+    """Compare runs with the paper's numbers: NoAdapt by its accuracy, other rows by what they gain over it."""
+    bases = {(run.experiment.column, run.experiment.seed): run for run in runs if run.experiment.label == BASE}
+    for run in runs:
+        row, found, within = run.experiment, run.measures, run.measures.average_interval
+        if (paper := row.paper.get(row.column)) is None:
+            continue
+        here = f"here {found.average:.2f} ({within.low:.2f}-{within.high:.2f}) on {found.images:,} images"
+        base, expected = bases.get((row.column, row.seed), run), paper
+        if base is not run and (paired := gains([run], [base])) and paired.mean.within:
+            within, expected = paired.mean.within, paper - base.experiment.paper[row.column]
+            here += f"; gain {expected:+.2f} in the paper, here {paired.mean}"
+        verdict = "agrees" if within.low <= expected <= within.high else "differs"
+        verdict += "" if PAPERS_MODEL in row.model else ", on another model"
+        yield f"{row.name}, seed {row.seed}: {paper:.2f} in the paper, {here}: {verdict}"

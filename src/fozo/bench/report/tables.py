@@ -11,11 +11,13 @@ from typing import TypeAlias
 from fozo.bench.gains import Gain, Gained, Gains
 from fozo.bench.measures import Interval, at_budget, within_domains
 from fozo.bench.store import Group, Run
+from fozo.bench.tempora import ADAPTING, FROZEN, LATENCY, utilities
 from fozo.data.corruptions import KINDS
 
 HEADINGS = "Gauss Shot Impul Defcs Gls Mtn Zm Snw Frst Fg Brt Cnt Els Px JPG"
 SHORT = dict(zip(KINDS, HEADINGS.split(), strict=True))  # the paper's headings, for tables on paper
 NUMBERS = ("ours", "low", "high", "std", "paper", "difference", "gain", "gain_low", "gain_high")  # columns of the CSV
+SIDES = (LATENCY, ADAPTING, FROZEN)
 FULL_BUDGET = 1400.0  # seconds of the last budget of Table C.1, which is one corruption's run of FOZO
 
 
@@ -47,7 +49,6 @@ class Table:
 
     @property
     def headings(self) -> list[str]:
-        """The columns, corruptions by the paper's short names."""
         short = {full_name(kind): heading for kind, heading in SHORT.items()}
         return [short.get(column, column) for column in self.columns]
 
@@ -103,7 +104,7 @@ def table_of(group: Group, gained: Gained | None = None) -> Table:
         columns[side] = _column(
             group, side, side, lambda r: r.measures.average, 2, lambda r: r.measures.average_interval, means
         )
-    columns |= budgets
+    columns |= budgets | _utilities(group)
     if alone is not None:
         columns |= _costs(group, alone)
     rows = tuple((label, tuple(column[label] for column in columns.values())) for label in group.labels)
@@ -111,7 +112,6 @@ def table_of(group: Group, gained: Gained | None = None) -> Table:
 
 
 def _domains(group: Group, side: str, gained: Mapping[str, Gains]) -> dict[str, Column]:
-    """A column for each domain, where there are several, under its full name."""
     domains = list(dict.fromkeys(domain for run in group.runs for domain in run.measures.domains))
     usual = group.runs[0].experiment.stream.severity
 
@@ -158,6 +158,13 @@ def _budgets(group: Group) -> dict[str, Column]:
         }
         for budget in budgets
     }
+
+
+def _utilities(group: Group) -> dict[str, Column]:
+    runs = [{label: group.of(label, side)[0] for label in group.labels if group.of(label, side)} for side in SIDES]
+    cells = {name: Cell(value) for name, value in utilities(*runs).items()}
+    names = ("discrete", "continuous", "amortised") if cells else ()
+    return {name: {label: cells.get(f"{label} {name}") for label in group.labels} for name in names}
 
 
 def number(value: float, digits: int, sign: str = "") -> str:

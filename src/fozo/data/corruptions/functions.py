@@ -5,7 +5,6 @@ generator and the constants of a severity.
 """
 
 import io
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -211,7 +210,7 @@ def contrast(image: Pixels, rng: Generator, factor: float) -> Pixels:
 
 def elastic_transform(image: Pixels, rng: Generator, *shares: float) -> Pixels:
     """Stretch the image by a random affine map and then by a smooth random field."""
-    from scipy.ndimage import map_coordinates
+    from scipy.ndimage import gaussian_filter, map_coordinates
 
     cv2 = opencv()
     height, width = image.shape[:2]
@@ -223,32 +222,11 @@ def elastic_transform(image: Pixels, rng: Generator, *shares: float) -> Pixels:
     moved = corners + rng.uniform(-shift, shift, size=(3, 2)).astype(np.float32)
     affine, clean = cv2.getAffineTransform(corners, moved), image.astype(np.float32) / 255
     warped = cv2.warpAffine(clean, affine, (width, height), borderMode=cv2.BORDER_REFLECT_101)
-    right = alpha * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
-    down = alpha * _smooth_reflect(rng.uniform(-1, 1, size=(height, width)), smoothness)
+    fields = (rng.uniform(-1, 1, size=(height, width)) for _ in range(2))
+    right, down = (alpha * gaussian_filter(field, smoothness, mode="reflect", truncate=3) for field in fields)
     coordinates = np.stack([np.arange(height)[:, None] + down, np.arange(width) + right])
     channels = [map_coordinates(warped[..., c], coordinates, order=1, mode="reflect") for c in range(image.shape[2])]
     return quantise(np.stack(channels, axis=2))
-
-
-def _smooth_reflect(field: npt.NDArray[np.float64], sigma: float) -> npt.NDArray[np.float64]:
-    """Blur by a Gaussian cut at 3 sigma, with reflected edges: a product in the basis of the cosine transform.
-
-    So the cost does not grow with ``sigma``, which is up to 0.76 of the image's side here.
-    """
-    if sigma == 0:
-        return field
-    from scipy import fft
-
-    response = np.outer(_response(field.shape[0], sigma), _response(field.shape[1], sigma))
-    return np.asarray(fft.idctn(fft.dctn(field) * response))
-
-
-@lru_cache(maxsize=16)
-def _response(length: int, sigma: float) -> npt.NDArray[np.float64]:
-    taps = np.arange(-int(3 * sigma + 0.5), int(3 * sigma + 0.5) + 1)
-    weights = np.exp(-(taps**2) / (2 * sigma**2))
-    frequency = np.pi / length * np.arange(length)
-    return np.asarray(np.cos(np.outer(frequency, taps)) @ (weights / weights.sum()))
 
 
 def pixelate(image: Pixels, rng: Generator, share: float) -> Pixels:

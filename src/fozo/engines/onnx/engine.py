@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -107,23 +107,14 @@ class GraphEngine:
             )
         self._head = Affine(weight, bias)
 
-    def __repr__(self) -> str:
-        return engine_repr(self)
+    __repr__ = engine_repr
 
     def head(self) -> Affine:
         return self._head
 
-    def adjust(
-        self,
-        mean: tuple[float, ...] | None,
-        std: tuple[float, ...] | None,
-        labels: Sequence[str] | None,
-        classes: Sequence[int] | None,
-    ) -> Self:
-        """Use another normalisation, other names, or only some classes of the head. Returns the engine itself."""
-        spec = self.spec
-        names = spec.labels if labels is None else tuple(labels)
-        self.spec = replace(spec, mean=mean or spec.mean, std=std or spec.std, labels=names)
+    def adjust(self, classes: Sequence[int] | None, **changes: Any) -> Self:  # noqa: ANN401 - fields of a spec
+        """Change fields of the spec that are given, and keep only some classes of the head. Returns the engine."""
+        self.spec = replace(self.spec, **{name: value for name, value in changes.items() if value is not None})
         if classes is not None:
             self.spec, rows = self.spec.restricted(classes), list(classes)
             self._head = Affine(np.ascontiguousarray(self._head.weight[:, rows]), self._head.bias[rows])

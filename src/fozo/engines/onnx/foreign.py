@@ -52,7 +52,7 @@ class ForeignGraph:
             raise FozoError(f"{self.path} takes images of {own}, not of {image_size}; leave image_size= out")
         self.channels, self.image_size = channels or 3, own or image_size
         outputs = session.get_outputs()
-        self._outputs = [output.name for output in outputs]
+        self.outputs = {output.name: [side if type(side) is int else -1 for side in output.shape] for output in outputs}
         width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
         self.classes = width if type(width) is int and "float" in outputs[0].type else 0
         digest = graph_hash()
@@ -72,7 +72,7 @@ class ForeignGraph:
         x = np.asarray(images, dtype=self._dtype)
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 1) if self._last else x)
         outputs = self._run(x) if self._batch in (None, len(x)) else self._in_parts(x, self._batch or 1)
-        return outputs[0] if len(outputs) == 1 else dict(zip(self._outputs, outputs, strict=True))
+        return outputs[0] if len(outputs) == 1 else dict(zip(self.outputs, outputs, strict=True))
 
     def _run(self, x: Floats) -> list[Floats]:
         session = self._session()

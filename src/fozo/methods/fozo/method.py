@@ -45,18 +45,15 @@ class FOZOConfig:
     weight: float = 0.4  # lambda of Eq. 15
     features: str = "normed"  # CLS after the norm that reads it next (program); ``cls``: as it leaves a block (paper)
     distance: str = "squares"  # See :class:`fozo.core.objective.Objective`
-    level_batches: bool = False  # See :class:`fozo.core.objective.Objective`
     shift: str = "sum"  # Activation shift: ``sum`` of the two sides' means (program), their ``mean``, ``none`` (paper);
     # ``content``: this batch included, to clean images of the same content (:mod:`fozo.methods.fozo.shift`)
     shift_images: float = 40.0  # Images that the ``content`` shift remembers
     predict: str = "best"  # The candidate of the lowest loss (both), or the ``mean`` of all candidates' probabilities
-    units: str = "absolute"  # Of epsilon, rate and first prompts; ``tokens``: RMS of clean tokens, gradients in theirs
-    start_size: float = 1.0  # In units of ``tokens``: RMS of the first prompts
-    trust: float = 2.0  # In units of ``tokens``: how far the prompts may go from the first ones (RMS)
+    units: str = "absolute"  # Of epsilon and rate; ``tokens``: RMS of clean tokens, gradients in theirs, prompts from 0
+    trust: float = 1.0  # In units of ``tokens``: how far the prompts may go from the first ones (RMS)
     watch: str = "best"  # The loss of Eq. 12: the ``best`` of the 2n (program) or their ``mean`` (paper: "loss at t")
     schedule: Schedule = AUTHORS_SCHEDULE
-    window: int = 64  # Images over which the statistics of small batches are taken: the batch and those just before it
-    small: int = 2  # Batches with fewer images than this are small
+    window: int = 64  # Images over which the statistics of a batch of one are taken: it and those just before it
 
     def __post_init__(self) -> None:
         if self.passes < 2 or self.passes % 2:
@@ -65,11 +62,11 @@ class FOZOConfig:
         one_of("fozo", ("sum", "mean", "none", "content"), shift=self.shift)
         one_of("fozo", ("best", "mean"), predict=self.predict)
         one_of("fozo", ("absolute", "tokens"), units=self.units)
-        positive("fozo", shift_images=self.shift_images, start_size=self.start_size, trust=self.trust)
+        positive("fozo", shift_images=self.shift_images, trust=self.trust)
         self.objective()
 
     def objective(self) -> Objective:
-        return Objective(self.weight, self.distance, self.level_batches)
+        return Objective(self.weight, self.distance)
 
 
 def token_rms(source: SourceStatistics) -> float:
@@ -84,11 +81,13 @@ def token_rms(source: SourceStatistics) -> float:
 class FOZO(MatchingMethod[FOZOConfig]):
     """Zeroth-order descent on prompts.
 
-    Beside what every :class:`fozo.Method` takes:
+    Examples:
+        >>> method = fozo.FOZO(model, source, passes=2)  # preset="paper" follows the paper's text
+        >>> method(batch).shape, method.prompts.shape
+        ((8, 10), (3, 64))
 
-    Args:
-        start: prompts ``[p, d]`` to start from instead of random ones.
-        noise: directions to use instead of seeded gaussian ones.
+    Beside what every :class:`fozo.Method` takes, ``start`` are prompts ``[p, d]`` to start from instead of random ones,
+    and ``noise`` directions to use instead of seeded gaussian ones.
 
     A journal (``journal=``) takes some hundred bytes a batch: the steps of the prompts, which :func:`fozo.replay`
     rebuilds without a model. :meth:`replay` restores prompts, epsilon, rate and the average loss. The statistics of
@@ -103,8 +102,8 @@ class FOZO(MatchingMethod[FOZOConfig]):
         "official": FOZOConfig(),
         "paper": FOZOConfig(features="cls", distance="norms", shift="none", watch="mean", schedule=Schedule(rate=0.08)),
         "scaled": FOZOConfig(
-            weight=0.0, distance="standardised", shift="content", watch="mean", predict="mean", units="tokens",
-            schedule=Schedule(epsilon=0.5, epsilon_min=0.3, rate=0.05),
+            prompts=1, weight=4.0, distance="standardised", shift="content", watch="mean", predict="mean",
+            units="tokens", schedule=Schedule(epsilon=1.0, epsilon_min=0.5, rate=0.05),
         ),
     }  # fmt: skip
 
@@ -116,8 +115,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
         if config.units == "tokens":
             unit = token_rms(self.source)
             self.schedule, self.radius = config.schedule.scaled(unit), config.trust * unit
-            if self.extras["start"] is None:
-                self.start *= config.start_size * unit / math.sqrt(np.square(self.start).mean())
+            self.start = self.start if self.extras["start"] is not None else np.zeros_like(self.start)
         self.objective = config.objective()
         self.source_features = self.source.features if config.features == "normed" else self.source.cls
         self.passes_per_image, self.parameters = float(config.passes), self.start.size
@@ -146,7 +144,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
             self.shift.take(pooled)
         logits = self.engine.head()(self.shifted(pooled))  # line 9
         losses = [
-            self.objective(self.source_features, self.moments(features[k], config.small), logits[k])  # line 10
+            self.objective(self.source_features, self.moments(features[k]), logits[k])  # line 10
             for k in range(config.passes)
         ]
         self.spsa.tell(losses)  # lines 11-18
@@ -159,8 +157,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
         self.report(loss=taken.loss, epsilon=taken.epsilon, rate=taken.rate)
         if config.predict == "mean":
             return cast("Floats", logsumexp(log_softmax(logits, axis=2), axis=0) - math.log(config.passes))
-        prediction: Floats = logits[best]  # line 19
-        return prediction
+        return cast("Floats", logits[best])  # line 19
 
     def pooled(self, batch: Batch) -> Floats:
         return self.prompted(batch, self.prompts)

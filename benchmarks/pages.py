@@ -1,0 +1,201 @@
+"""Every table and picture that is computed from ``results/`` and the registry: ``make pages`` writes them.
+
+    python -m benchmarks.pages [--check]
+
+docs/results.md and its pictures are written whole, and examples/quickstart.ipynb is run. In other pages a table stands
+between ``<!-- table: NAME -->`` and ``<!-- end -->``; ``tables`` below lists the names by page. ``--check`` writes
+nothing and fails where a page is stale. It leaves out the notebook, which another processor may run to other last bits;
+a test compares its figures.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks import detectors, narrow, results
+from benchmarks.cells import Cell, name_of, read_evidence, standing
+from benchmarks.common import markdown, refusals
+from benchmarks.conclusions import OURS, rivals, words_of
+from fozo.bench.gains import BASE, signed
+from fozo.bench.store import Group, Run, collect
+from fozo.errors import FozoError
+from fozo.io import atomic_write
+from fozo.methods.registry import list_methods, method_class
+from fozo.methods.static import StaticFrontEnd
+
+ROOT = Path(__file__).parent.parent
+RECORDS = ROOT / "results"
+TABLE = re.compile(r"(<!-- table: ([^>]+) -->\n(\n?))(?:.*?)(<!-- end -->)", re.DOTALL)
+NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+DATES = re.compile(r" \(\d{4}-\d\d-\d\d [\d:]+Z\)")
+PAPER = "FOZO"
+
+
+def gains_table(cells: Sequence[Cell], held_out: Sequence[Group]) -> str:
+    """What a visitor asks first, on continual streams: the plain model, the paper's method, the best rival, Align."""
+    apart = [_held_out(cell, held_out) for cell in cells]
+    heads = [f"{cell.model}, severity {cell.severity}<br>{cell.images} images" for cell in cells]
+    rows = {
+        "plain model, top-1 (%)": [f"{cell.top(BASE):.1f}" for cell in cells],
+        "FOZO as published, 2 passes": [str(cell.gain(PAPER)) for cell in cells],
+        "best rival, published or tuned": [f"{_best(cell)} {cell.gain(_best(cell))}" for cell in cells],
+        "**Align, 1 pass**": [f"**{cell.gain(OURS)}**" for cell in cells],
+        "Align, clean images afterwards": [str(cell.with_clean(OURS)) for cell in cells],
+        "Align, held-out classes": [_interval(both) if both else "not run" for both in apart],
+        "its worst domain there": [_worst(both) if both else "not run" for both in apart],
+    }
+    return markdown(["", *heads], [[name, *texts] for name, texts in rows.items()])
+
+
+def headline(cell: Cell) -> str:
+    """One sentence for the landing page."""
+    return (
+        f"On {cell.model}, under the fifteen corruptions of ImageNet-C at severity {cell.severity} "
+        f"({cell.images} images each), Align gains **{cell.gain(OURS)} points** of top-1 in one forward pass. "
+        f"The best rival, {_best(cell)}, gains {cell.gain(_best(cell))}. [All results, losses first](results.md)"
+    )
+
+
+def _best(cell: Cell) -> str:
+    return max(rivals(cell), key=lambda label: cell.gain(label).value)
+
+
+def _held_out(cell: Cell, groups: Sequence[Group]) -> list[tuple[Run, Run]]:
+    """Runs of Align on the classes it was not tuned on, of a cell's model and severity, each beside NoAdapt's."""
+    own = [group for group in groups if _model(group) == cell.model]
+    both = [pair for group in own for pairs in narrow.pairs(group, OURS).values() for pair in pairs]
+    return [pair for pair in both if pair[0].experiment.stream.severity == cell.severity]
+
+
+def _interval(both: narrow.Pairs) -> str:
+    gain = narrow.gain(both)
+    within = f" ({signed(gain.within.low)} to {signed(gain.within.high)})" if gain.within else ""
+    return f"{signed(gain.value)}{within}"
+
+
+def _worst(both: narrow.Pairs) -> str:
+    domains = narrow.by_domain(both)
+    name = min(domains, key=lambda name: domains[name])
+    return f"{words_of(name)} {signed(domains[name])}"
+
+
+def methods_table() -> str:
+    """The registry for the README, without the plain model and static front ends: the newest first."""
+    rows = []
+    for name, info in sorted(list_methods().items(), key=lambda item: (-_year(item[1].paper), item[0])):
+        made = method_class(name)
+        if issubclass(made, StaticFrontEnd) or name == "noadapt":
+            continue
+        paper = re.sub(r"^fozo, (docs/\w+\.md)$", r"[this project](\1)", info.paper)
+        traces = len(list((ROOT / "tests" / "golden").glob(f"{name}_*.npz")))
+        replayed = f"{traces} runs" if traces else "-" if paper != info.paper else "no program"
+        rows.append([f"`{name}`", made.__name__, paper, info.passes, ", ".join(sorted(info.needs)) or "-", replayed])
+    heads = ["name", "class", "paper", "passes an image", "needs", "replayed"]
+    return markdown(heads, rows).replace("---:", "---")
+
+
+def _year(paper: str) -> int:
+    """Of a paper; those of this project, which have none, come first."""
+    found = re.search(r"\d{4}", paper)
+    return int(found[0]) if found else 9999
+
+
+def tables(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, dict[str, str]]:
+    """The tables of each page by name."""
+    own = {name: [each for each in groups if each.recipe.name == name] for name in ("held_out", "narrow", "ablation")}
+    continual = [cell for cell in cells if cell.scenario == "continual"]
+    continual.sort(key=lambda cell: (cell.model, cell.severity), reverse=True)
+    pages = {
+        "README.md": {"gains": gains_table(continual, own["held_out"]), "methods": methods_table()},
+        "docs/index.md": {"headline": headline(cells[0])},
+        "docs/detectors.md": detectors.tables(detectors.read_records()),
+        "docs/ablation.md": {"held-out classes": narrow.held_out_table(own["held_out"])},
+    }
+    for group in own["narrow"]:
+        pages["docs/ablation.md"][f"narrow, {_model(group)}"] = narrow.narrow_table(group)
+    for group in own["ablation"]:
+        pages["docs/ablation.md"][f"parts, {_model(group)}"] = narrow.ablation_table(group, OURS)
+    return pages
+
+
+def _model(group: Group) -> str:
+    return name_of(group.runs[0].experiment.model)
+
+
+def filled(name: str, page: str, known: Mapping[str, str]) -> str:
+    """Put every table between its marks, with a blank line on both sides where the first mark has one below it."""
+    unknown = [found[1] for found in TABLE.findall(page) if found[1] not in known]
+    if unknown:
+        raise FozoError(f"{name} asks for the table {unknown[0]!r}; known there are {', '.join(known)}")
+    return TABLE.sub(lambda found: f"{found[1]}{known[found[2]]}\n{found[3]}{found[4]}", page)
+
+
+def computed() -> dict[str, str]:
+    """All pages and pictures by their path in the repository, as they should be."""
+    with TemporaryDirectory() as scratch:
+        page = Path(scratch) / "docs" / "results.md"
+        page.parent.mkdir()
+        results.write([RECORDS], page)
+        found = {
+            str(path.relative_to(scratch)): path.read_text(encoding="utf-8")
+            for path in (page, *sorted(page.with_suffix("").iterdir()))
+        }
+        roots = results.unpack([RECORDS], Path(scratch) / "records")
+        groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]
+        cells = results.split(standing(cell for cell in read_evidence(groups) if set(cell.rows) > {BASE, OURS}))[0]
+        for name, known in tables(cells, groups).items():
+            found[name] = filled(name, (ROOT / name).read_text(encoding="utf-8"), known)
+    return found
+
+
+def executed(path: Path = NOTEBOOK) -> dict[str, Any]:
+    """Run a notebook; keep what was printed, without dates, and pictures as JPEG alone."""
+    import nbformat
+    from jupyter_client.manager import KernelManager
+    from nbclient import NotebookClient
+
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, timeout=200, record_timing=False, km=KernelManager(transport="ipc")).execute()
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
+        if "text" in output:
+            output.text = DATES.sub("", output.text)
+        if "image/jpeg" in output.get("data", {}):
+            output.data = {"image/jpeg": output.data["image/jpeg"], "text/plain": "<picture>"}
+    found: dict[str, Any] = notebook
+    return found
+
+
+def stale() -> list[str]:
+    """Pages and pictures that are not what ``results/`` gives."""
+    wanted = computed()
+    return [name for name, text in wanted.items() if not _same(ROOT / name, text)]
+
+
+def _same(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a page is stale")
+    with refusals("pages"):
+        if parser.parse_args().check:
+            if names := stale():
+                raise FozoError(f"{', '.join(names)} are stale; run make pages")
+            return
+        notebook = json.dumps(executed(), indent=1, ensure_ascii=False) + "\n"
+        pages = {**computed(), str(NOTEBOOK.relative_to(ROOT)): notebook}
+        for name, text in pages.items():
+            if not _same(ROOT / name, text):
+                with atomic_write(ROOT / name) as stream:
+                    stream.write(text.encode())
+                print(name, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
