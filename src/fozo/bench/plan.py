@@ -157,6 +157,7 @@ class Experiment:
         plain = json.loads(json.dumps(config), parse_constant=str)  # JSON has no infinity
         papers = "FOZO paper" if self.method in IN_FOZO_PAPER else "own paper"
         source = {"paper": papers, "official": "authors' program"}.get(preset, "fozo" if plain else "")
+        source = "varied" if own.keys() - {"passes"} else source
         source = next((end.strip(" ()") for end in (TUNED, OWN) if self.label.endswith(end)), source)
         return {"preset": preset, "constants": plain, "source": source}
 
