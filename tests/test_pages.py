@@ -31,13 +31,7 @@ BUDGETS = {
 """Words that a page may have, code and tables included."""
 IN_ALL = 16_000
 LONGEST = 40  # words of a sentence
-<<<<<<< HEAD
 PENDING = frozenset({"ablation", "cost", "detectors", "method", "results", "serving"})
-=======
-PENDING = frozenset(
-    {"ablation", "cost", "detectors", "index", "method", "quickstart", "related", "results", "serving"}
-)
->>>>>>> fozo
 """Pages that their authors have not shortened yet: out of this set with each that is."""
 DONE = sorted(BUDGETS.keys() - PENDING)
 PAGES = {path.stem: path for path in (REPO / "docs").glob("*.md")}
