@@ -133,11 +133,13 @@ def computed() -> dict[str, str]:
     """All pages and pictures by their path in the repository, as they should be."""
     with TemporaryDirectory() as scratch:
         page = Path(scratch) / "docs" / "results.md"
-        page.parent.mkdir()
-        results.write([RECORDS], page)
+        beside = Path(scratch) / "results"
+        for folder in (page.parent, beside):
+            folder.mkdir()
+        results.write([RECORDS], page, beside)
         found = {
             str(path.relative_to(scratch)): path.read_text(encoding="utf-8")
-            for path in (page, *sorted(page.with_suffix("").iterdir()))
+            for path in (page, *sorted(page.with_suffix("").iterdir()), *sorted(beside.iterdir()))
         }
         roots = results.unpack([RECORDS], Path(scratch) / "records")
         groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]

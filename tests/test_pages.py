@@ -229,13 +229,3 @@ def test_figures_are_those_of_the_records() -> None:
         assert [float(value) for value in shown] == pytest.approx(
             [record[f"{kind}/{level}"] for level in (3, 5)], abs=0.051
         )
-
-
-def test_every_tuned_constant_in_bold_has_a_row_of_results() -> None:
-    page = (REPO / "results" / "tuning.md").read_text(encoding="utf-8")
-    section = page[: page.index("## Why ZOA loses")]
-    bold = [line.split("|")[1].split(",")[0].strip() for line in section.splitlines() if re.match(r"\| \w.*\*\*", line)]
-    evidence = load_recipe("evidence")
-    assert "EATA" in bold and "SAR" not in bold
-    assert [name for name in bold if f"{name} (tuned)" not in text_of("results")] == []
-    assert {f"{name} (tuned)" for name in bold} <= {row.label for row in evidence.rows}
