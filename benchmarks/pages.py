@@ -2,16 +2,20 @@
 
     python -m benchmarks.pages [--check]
 
-docs/results.md and its pictures are written whole. In other pages a table stands between ``<!-- table: NAME -->`` and
-``<!-- end -->``; ``tables`` below lists the names by page. ``--check`` writes nothing and fails where a page is stale.
+docs/results.md and its pictures are written whole, and examples/quickstart.ipynb is run. In other pages a table stands
+between ``<!-- table: NAME -->`` and ``<!-- end -->``; ``tables`` below lists the names by page. ``--check`` writes
+nothing and fails where a page is stale. It leaves out the notebook, which another processor may run to other last bits;
+a test compares its figures.
 """
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks import detectors, narrow, results
 from benchmarks.cells import Cell, name_of, read_evidence, standing
@@ -27,6 +31,8 @@ from fozo.methods.static import StaticFrontEnd
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results"
 TABLE = re.compile(r"(<!-- table: ([^>]+) -->\n(\n?))(?:.*?)(<!-- end -->)", re.DOTALL)
+NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+DATES = re.compile(r" \(\d{4}-\d\d-\d\d [\d:]+Z\)")
 PAPER = "FOZO"
 
 
@@ -149,6 +155,23 @@ def computed() -> dict[str, str]:
     return found
 
 
+def executed(path: Path = NOTEBOOK) -> dict[str, Any]:
+    """Run a notebook; keep what was printed, without dates, and pictures as JPEG alone."""
+    import nbformat
+    from jupyter_client.manager import KernelManager
+    from nbclient import NotebookClient
+
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, timeout=200, record_timing=False, km=KernelManager(transport="ipc")).execute()
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
+        if "text" in output:
+            output.text = DATES.sub("", output.text)
+        if "image/jpeg" in output.get("data", {}):
+            output.data = {"image/jpeg": output.data["image/jpeg"], "text/plain": "<picture>"}
+    found: dict[str, Any] = notebook
+    return found
+
+
 def stale() -> list[str]:
     """Pages and pictures that are not what ``results/`` gives."""
     wanted = computed()
@@ -167,7 +190,9 @@ def main() -> None:
             if names := stale():
                 raise FozoError(f"{', '.join(names)} are stale; run make pages")
             return
-        for name, text in computed().items():
+        notebook = json.dumps(executed(), indent=1, ensure_ascii=False) + "\n"
+        pages = {**computed(), str(NOTEBOOK.relative_to(ROOT)): notebook}
+        for name, text in pages.items():
             if not _same(ROOT / name, text):
                 with atomic_write(ROOT / name) as stream:
                     stream.write(text.encode())

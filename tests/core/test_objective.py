@@ -40,18 +40,6 @@ def test_norms_are_the_papers_formula() -> None:
     assert objective(SOURCE, Moments.of(FEATURES), LOGITS) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("distance", ["squares", "norms"])
-def test_level_batches_do_not_depend_on_the_batch_size(distance: str) -> None:
-    """The published loss halves with the batch; the levelled one counts any batch as one of 64."""
-    moments = Moments.of(FEATURES)
-    level = Objective(distance=distance, level_batches=True)
-    assert level(SOURCE, moments, LOGITS) == pytest.approx(level(SOURCE, moments, np.tile(LOGITS, (8, 1))))
-    full = np.tile(LOGITS, (8, 1))
-    assert level(SOURCE, moments, full) == pytest.approx(Objective(distance=distance)(SOURCE, moments, full))
-    plain = Objective(distance=distance)
-    assert plain(SOURCE, moments, LOGITS) < 0.5 * plain(SOURCE, moments, full)
-
-
 def test_a_single_image_counts_by_its_mean_alone() -> None:
     one = Moments.of(FEATURES[:1])
     expected = 0.4 * ((one.mean - SOURCE.mean) ** 2).sum() / 64 + entropies(LOGITS[:1]).sum()

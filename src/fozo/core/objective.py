@@ -16,11 +16,7 @@ PUBLISHED_BATCH = 64  # the batch size that the published weights of the two ter
 
 def entropies(logits: npt.ArrayLike) -> Array:
     """Shannon entropy (natural logarithm) of the softmax of each row ``[..., classes] -> [...]``."""
-    x = np.asarray(logits, dtype=np.float64)
-    x = x - x.max(axis=-1, keepdims=True)
-    exponentials = np.exp(x)
-    total = exponentials.sum(axis=-1)
-    entropy: Array = np.log(total) - (exponentials * x).sum(axis=-1) / total
+    entropy: Array = entr(softmax(np.asarray(logits, dtype=np.float64), axis=-1)).sum(axis=-1)
     return entropy
 
 
@@ -35,9 +31,6 @@ class Objective:
     ``standardised`` (ours): mean squared difference of the deep half's standard deviations in units of the clean ones
     (means are the activation shift's to match); instead of L_ent, its average over images plus the KL divergence of
     their average prediction from uniform."""
-    level_batches: bool = False
-    """The published loss is a sum over the batch, so a short batch looks like an easy one and the next full one
-    like a new domain. ``True`` counts every batch as if it had 64 images."""
 
     def __post_init__(self) -> None:
         if self.distance not in ("squares", "norms", "standardised"):
@@ -47,15 +40,13 @@ class Objective:
 
     def __call__(self, source: Moments, features: Moments, logits: npt.ArrayLike) -> float:
         """Loss of a batch from its feature moments ``[L, d]`` and its logits ``[B, classes]``."""
-        entropy = entropies(logits)
+        entropy, alignment = entropies(logits), self.weight * self.misalignment(source, features)
         if self.distance == "standardised":
             average = softmax(np.asarray(logits, dtype=np.float64), axis=-1).mean(axis=0)
             balance = math.log(len(average)) - entr(average).sum()
-            return float(entropy.mean() + balance + self.weight * self.misalignment(source, features))
-        batch = PUBLISHED_BATCH if self.level_batches else len(entropy)
-        total_entropy = entropy.mean() * batch if self.level_batches else entropy.sum()
-        scale = batch / PUBLISHED_BATCH if self.distance == "squares" else 1.0
-        return float(self.weight * self.misalignment(source, features) * scale + total_entropy)
+            return float(entropy.mean() + balance + alignment)
+        scale = len(entropy) / PUBLISHED_BATCH if self.distance == "squares" else 1.0
+        return float(alignment * scale + entropy.sum())
 
     def misalignment(self, source: Moments, features: Moments) -> float:
         """L_stats (Eq. 13). A single image without neighbours has no std: only its mean counts then."""

@@ -86,14 +86,11 @@ class SPSA:
         self.follow(step if self.radius is None else self._in_units(step, self.radius))
 
     def _in_units(self, step: Step, radius: float) -> Step:
-        """The same step at a rate that counts gradients in units of their RMS and ends within the radius."""
+        """The same step at a rate that counts gradients in units of their RMS; none where it would leave the radius."""
         rms = max(math.sqrt(self._power(step)), 1e-6)  # less is rounding
         step = replace(step, rate=step.rate * self.samples / rms)
-        away, move = self.point - self.start, advance(self.point, step, self.noise) - self.point
-        # The largest part t of the move with |away + t move| <= radius: the upper root of a quadratic.
-        square, half, left = np.vdot(move, move), np.vdot(move, away), radius**2 * away.size - np.vdot(away, away)
-        part = (math.sqrt(max(half**2 + square * left, 0.0)) - half) / max(square, 1e-300)
-        return replace(step, rate=step.rate * float(np.clip(part, 0.0, 1.0)))
+        away = advance(self.point, step, self.noise) - self.start
+        return step if np.square(away).mean() <= radius**2 else replace(step, rate=0.0)
 
     def _power(self, step: Step) -> float:
         new = float(np.square(step.gradients).mean())

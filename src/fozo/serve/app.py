@@ -138,7 +138,6 @@ class InferenceServer:
             self._held -= len(body)
 
     async def _read(self, http: HTTPRequest, pool: Pool, body: bytearray, outputs: tuple[str, ...]) -> InferRequest:
-        """Read a body, and parse it on a thread."""
         picture = http.headers.get("content-type", "").partition(";")[0].strip().lower() in protocol.PICTURES
         length, timeout = http.headers.get(HEADER_LENGTH), self.config.timeout
         try:
@@ -207,7 +206,6 @@ class InferenceServer:
         return {**(headers or {}), "Retry-After": str(1 if self.pool is None else self.pool.retry_after())}
 
     def refusal(self, error: FozoError | MemoryError) -> HTTPException:
-        """The response to a request that failed."""
         if isinstance(error, MemoryError):
             error = Refused("the server is short of memory; try again in a while, or send fewer images", 503)
         if isinstance(error, Refused):

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from fozo.bench.gains import BASE, Gained, over_base
 from fozo.bench.plan import AVERAGE
+from fozo.bench.recipes.paper import PAPERS_MODEL
 from fozo.bench.report.figures import charts, conclusions
 from fozo.bench.report.render import assign_colours, render, write_page
 from fozo.bench.report.tables import Cell, Table, comma_separated, number, table_of
@@ -54,11 +55,10 @@ class Chapter:
     table: Table
     colours: Mapping[str, int]
     base: ClassVar[str] = BASE
-    PAPERS_MODEL: ClassVar[str] = "vit_base_patch16_224"  # numbers of others are not compared with the paper's
+    PAPERS_MODEL: ClassVar[str] = PAPERS_MODEL  # numbers of others are not compared with the paper's
 
     @property
     def parts(self) -> list[tuple[str, str, Sequence[Markup]]]:
-        """Heading, conclusion and charts of each column."""
         drawn = charts(self.group, self.table, self.colours)
         said = conclusions(self.group, self.gained)
         return [

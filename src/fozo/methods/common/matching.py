@@ -74,9 +74,9 @@ class MatchingMethod(Method[C]):
         spec = self.engine.spec
         self.shift, self.window = ActivationShift(spec.head_width, scale), Window(window, (spec.depth, spec.dim))
 
-    def moments(self, features: Floats, small: int = 2) -> Moments:
-        """Statistics of a batch ``[B, ...]``, joined by the images before it where it has fewer than ``small``."""
-        return self.window.moments(features) if len(features) < small else Moments.of(features)
+    def moments(self, features: Floats) -> Moments:
+        """Statistics of a batch ``[B, ...]``; a single image is joined by the images before it."""
+        return self.window.moments(features) if len(features) < 2 else Moments.of(features)
 
     def shifted(self, pooled: Floats) -> Floats:
         """Move what the head reads towards the source, once a batch has been seen."""

@@ -45,7 +45,6 @@ class FOZOConfig:
     weight: float = 0.4  # lambda of Eq. 15
     features: str = "normed"  # CLS after the norm that reads it next (program); ``cls``: as it leaves a block (paper)
     distance: str = "squares"  # See :class:`fozo.core.objective.Objective`
-    level_batches: bool = False  # See :class:`fozo.core.objective.Objective`
     shift: str = "sum"  # Activation shift: ``sum`` of the two sides' means (program), their ``mean``, ``none`` (paper);
     # ``content``: this batch included, to clean images of the same content (:mod:`fozo.methods.fozo.shift`)
     shift_images: float = 40.0  # Images that the ``content`` shift remembers
@@ -54,8 +53,7 @@ class FOZOConfig:
     trust: float = 1.0  # In units of ``tokens``: how far the prompts may go from the first ones (RMS)
     watch: str = "best"  # The loss of Eq. 12: the ``best`` of the 2n (program) or their ``mean`` (paper: "loss at t")
     schedule: Schedule = AUTHORS_SCHEDULE
-    window: int = 64  # Images over which the statistics of small batches are taken: the batch and those just before it
-    small: int = 2  # Batches with fewer images than this are small
+    window: int = 64  # Images over which the statistics of a batch of one are taken: it and those just before it
 
     def __post_init__(self) -> None:
         if self.passes < 2 or self.passes % 2:
@@ -68,7 +66,7 @@ class FOZOConfig:
         self.objective()
 
     def objective(self) -> Objective:
-        return Objective(self.weight, self.distance, self.level_batches)
+        return Objective(self.weight, self.distance)
 
 
 def token_rms(source: SourceStatistics) -> float:
@@ -82,6 +80,11 @@ def token_rms(source: SourceStatistics) -> float:
 )  # fmt: skip
 class FOZO(MatchingMethod[FOZOConfig]):
     """Zeroth-order descent on prompts.
+
+    Examples:
+        >>> method = fozo.FOZO(model, source, passes=2)  # preset="paper" follows the paper's text
+        >>> method(batch).shape, method.prompts.shape
+        ((8, 10), (3, 64))
 
     Beside what every :class:`fozo.Method` takes, ``start`` are prompts ``[p, d]`` to start from instead of random ones,
     and ``noise`` directions to use instead of seeded gaussian ones.
@@ -141,7 +144,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
             self.shift.take(pooled)
         logits = self.engine.head()(self.shifted(pooled))  # line 9
         losses = [
-            self.objective(self.source_features, self.moments(features[k], config.small), logits[k])  # line 10
+            self.objective(self.source_features, self.moments(features[k]), logits[k])  # line 10
             for k in range(config.passes)
         ]
         self.spsa.tell(losses)  # lines 11-18
@@ -154,8 +157,7 @@ class FOZO(MatchingMethod[FOZOConfig]):
         self.report(loss=taken.loss, epsilon=taken.epsilon, rate=taken.rate)
         if config.predict == "mean":
             return cast("Floats", logsumexp(log_softmax(logits, axis=2), axis=0) - math.log(config.passes))
-        prediction: Floats = logits[best]  # line 19
-        return prediction
+        return cast("Floats", logits[best])  # line 19
 
     def pooled(self, batch: Batch) -> Floats:
         return self.prompted(batch, self.prompts)
