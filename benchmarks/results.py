@@ -31,6 +31,7 @@ from benchmarks.sections import (
     recovery,
     refusal_picture,
     refusal_sentence,
+    tuning_csv,
     walk_sentence,
 )
 from fozo.bench.gains import BASE, signed
@@ -340,6 +341,7 @@ def write(records: Sequence[Path], target: Path, tables: Path) -> None:
         files = {
             target: str(page),
             tables / "gains.csv": gains_csv(compared, counted),
+            tables / "tuning.csv": tuning_csv(groups),
             tables / "reproduction.md": "\n\n".join(filter(None, ["# The paper's tables and figures", measured, note]))
             + "\n",
         }
@@ -352,7 +354,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="*", default=[Path("results")], metavar="RECORDS")
     parser.add_argument("--page", type=Path, default=Path("docs/results.md"))
-    parser.add_argument("--tables", type=Path, default=Path("results"), help="folder for gains.csv, reproduction.md")
+    parser.add_argument(
+        "--tables", type=Path, default=Path("results"), help="folder for gains.csv, tuning.csv, reproduction.md"
+    )
     given = parser.parse_args()
     with refusals("results"):
         write(given.records, given.page, given.tables)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.cells import CLEAN, RECIPE, USUAL, Cell, Gain, name_of
 from benchmarks.common import markdown
 from benchmarks.conclusions import OURS, listed, rivals
 from benchmarks.pictures import WIDTH, Span, line, svg, text
 from fozo.bench.gains import BASE, signed
+from fozo.bench.recipes.comparison import GRID, METHODS, choose
 from fozo.bench.report.charts import ticks
 from fozo.bench.store import Group, Run
 from fozo.bench.tempora import ADAPTING, FROZEN, LATENCY, latencies, utilities
@@ -112,7 +114,7 @@ class Evidence:
         found: Array = 1 - np.exp(-2 * np.maximum(ratio - 1 - CHANCE, 0))
         return found
 
-    def of(self, chosen: Array) -> Gain:
+    def of(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Gain:
         """Mean gain of some batches, with a 95 % interval over batches."""
         own = self.gain[chosen]
         return Gain.around(float(own.mean()), float(1.96 * own.std(ddof=1) / len(own) ** 0.5) if len(own) > 1 else 0.0)
@@ -231,10 +233,14 @@ def walk_sentence(lines: Sequence[Mapping[str, str]]) -> str:
     for each in lines:
         shares.setdefault(each["method"], []).append(100 * int(each["correct"]) / int(each["images"]))
     total = sum(int(each["images"]) for each in lines) // len(shares)
+    labels = {method: label for label, (method, _) in METHODS.items() if "(" not in label}
     base = np.array(shares.pop("noadapt"))
     tenth = len(base) // 10
     gains = {name: np.array(own) - base for name, own in shares.items()}
-    said = [f"{name} {signed(float(own.mean()))} ({signed(float(own[-tenth:].mean()))})" for name, own in gains.items()]
+    said = [
+        f"{labels[name]} {signed(float(own.mean()))} ({signed(float(own[-tenth:].mean()))})"
+        for name, own in gains.items()
+    ]
     return (
         f"On a slow walk between corruptions (as CCC; the bundled model, {total:,} images, {base.mean():.1f} % "
         f"unadapted), gains over all and over the last tenth: {', '.join(said)}."
@@ -269,6 +275,22 @@ def gains_csv(cells: Sequence[Cell], operations: Mapping[str, float]) -> str:
             where = [cell.model, cell.scenario, cell.severity, len(cell.domains), cell.images, label]
             own = [len(row.seeds), f"{cell.top(label):.3f}", *numbers, f"{row.error:.3f}"]
             writer.writerow([*where, *named, *cost, *own, *curves])
+    return text.getvalue()
+
+
+def tuning_csv(groups: Iterable[Group]) -> str:
+    """Top-1 of every constant that was tried for a rival, and which is its tuned one by the rule of the recipe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model", "images_a_corruption", "method", "constant", "top1", "tuned"])
+    for group in (group for group in groups if group.recipe.name == "tuning"):
+        found = {run.experiment.label: run.measures.average for run in group.runs}
+        where = [name_of(group.runs[0].experiment.model), group.runs[0].experiment.stream.images]
+        for method, values in GRID.items():
+            whole = all(f"{method}, {name}" in found for name in values)
+            best = choose(method, found) if whole else ""
+            for name in (name for name in values if f"{method}, {name}" in found):
+                writer.writerow([*where, method, name, f"{found[f'{method}, {name}']:.3f}", int(name == best)])
     return text.getvalue()
 
 

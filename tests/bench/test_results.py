@@ -145,8 +145,8 @@ def test_utilities_are_of_times_and_of_the_accuracies_of_the_cells(tmp_path: Pat
     evidence.folder.mkdir()
     setting = Setting(MODEL, images=192, stored=False)
     evidence.ask(load_recipe("evidence"), setting, (0,))
-    chosen = {"labels": ("NoAdapt", "NEO"), "columns": ("reset, severity 5",)}
-    for number, experiment in enumerate(load_recipe("evidence").experiments(setting, **chosen)):
+    chosen = load_recipe("evidence").experiments(setting, labels=("NoAdapt", "NEO"), columns=("reset, severity 5",))
+    for number, experiment in enumerate(chosen):
         finish(evidence, experiment, number, batches=6)
     words, table = deadline_section(collect(tmp_path))
     assert "ViT-Tiny, severity 5, reset" in words and table.count("\n| N") == 2
