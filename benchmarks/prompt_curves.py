@@ -2,8 +2,9 @@
 
     python -m benchmarks.prompt_curves epsilon docs/results/epsilon.svg   # Theorems 1 and 2: Eq. 12, fixed epsilons
     python -m benchmarks.prompt_curves curves docs/results/prompts.svg    # norms, epsilon, parts of the loss
+    python -m benchmarks.prompt_curves presets                            # top-1 of the bundled model
 
-Both print the rows of a table, and need minutes of one core; ``curves`` needs PyTorch.
+All print the rows of a table, and need minutes of one core; ``curves`` needs PyTorch.
 """
 
 import argparse
@@ -198,10 +199,26 @@ def curves(target: Path) -> None:
     draw(target, "What FOZO's prompts do", 470, parts)
 
 
+def presets() -> None:
+    """Top-1 of the bundled model, unadapted and under each preset; batches of 32."""
+    plain = fozo.create("noadapt", fozo.load_engine(sample.MODELS["float32"], threads=1))
+    right = [(plain(each.images).argmax(axis=1) == each.labels).mean() for each in bundled_stream(32, 0).batches()]
+    print(f"| NoAdapt | {100 * np.mean(right):.1f} |")
+    for preset in fozo.FOZO.PRESETS:
+        for passes in (2, 8):
+            rows = bundled(0, preset=preset, passes=passes)
+            print(f"| {preset}, {passes} passes | {np.mean([row['right'] for row in rows]):.1f} |", flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figure", choices=["epsilon", "curves"])
-    parser.add_argument("target", type=Path)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("epsilon", "curves"):
+        commands.add_parser(name).add_argument("target", type=Path)
+    commands.add_parser("presets")
     given = parser.parse_args()
     with refusals("prompt_curves"):
-        {"epsilon": epsilon, "curves": curves}[given.figure](given.target)
+        if given.command == "presets":
+            presets()
+        else:
+            {"epsilon": epsilon, "curves": curves}[given.command](given.target)
