@@ -1,12 +1,12 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
 #   make demo    watch a camera go bad and the bundled ViT being adapted, without PyTorch
 #   make test    lint, layers, types and tests
-# `make docs` builds the documentation with the API reference into site/, `make mutate` tests the tests.
+# `make pages` writes every table and picture from results/, `make docs` builds the site into site/, `make mutate` tests the tests.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types unit ray matrix mutate pages docs clean
+.PHONY: demo test lint types unit ray matrix wheel mutate pages docs clean
 
 demo: $(VENV)-demo/.ready
 	@$(VENV)-demo/bin/fozo demo
@@ -39,7 +39,15 @@ matrix: $(PYTHONS:%=$(VENV)-matrix/%/.ready)
 	@for python in $(PYTHONS); do \
 	  $(VENV)-matrix/$$python/bin/python --version && \
 	  OMP_NUM_THREADS=1 $(VENV)-matrix/$$python/bin/python -m pytest --verbose --noconftest -p no:cacheprovider --timeout 120 \
-	    $$(grep -rLE 'torch|tests\.([a-qs-z]|ra)|benchmarks|weights: Path' tests --include='test_*.py') || exit 1; \
+	    $$($(PYTHON) -m tests.portable) || exit 1; \
+	done
+
+# The wheel in an empty environment of every Python, away from the repository, with the newest packages: what a release gives.
+wheel: $(VENV)/.ready
+	rm -rf dist && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@for python in $(PYTHONS); do \
+	  rm -rf $(VENV)-wheel && $$python -m venv $(VENV)-wheel && $(VENV)-wheel/bin/python -m pip install --quiet dist/*.whl && \
+	  (cd "$$(mktemp -d)" && $(abspath $(VENV))-wheel/bin/python --version && $(abspath $(VENV))-wheel/bin/fozo demo --images 40) || exit 1; \
 	done
 
 # Change one operator or number after another, and list changes that no test notices: 20 minutes on two processors.
@@ -83,4 +91,4 @@ $(VENV)-matrix/%/.ready: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-demo $(VENV)-docs $(VENV)-matrix build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-demo $(VENV)-docs $(VENV)-matrix $(VENV)-wheel build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,7 +5,8 @@ Boxes are ``[n, 4]``: left, top, right, bottom, in pixels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,14 @@ import numpy.typing as npt
 import onnxruntime as ort
 from PIL import Image
 
+from fozo.errors import FozoError
+
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 Pixels = npt.NDArray[np.uint8]
 SIDE, PADDING, STRIDES = 416, 114, (8, 16, 32)
+ANCHORS = 1917  # of SSD
+ABSENT = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)  # categories of COCO, of 90, that have no class among its 80
 LEAST_SCORE, SAME, OVERLAP, MOST = 0.01, 0.65, 0.5, 300  # SAME: suppressed above; OVERLAP: right from here on
 
 
@@ -82,6 +87,35 @@ class Yolox:
         return suppress(Boxes(np.hstack([centre - half, centre + half]), classes, scores[cells, classes]))
 
 
+class Ssd:
+    """SSD-MobileNet v2 by benchmarks/ssd.mjs, a process of Node.js: RGB squares as for YOLOX in, boxes out."""
+
+    def __init__(self, modules: Path) -> None:
+        command = ["node", str(Path(__file__).with_name("ssd.mjs")), str(modules), str(SIDE)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __call__(self, squares: Pixels) -> list[Boxes]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        found = []
+        for square in squares:
+            self.process.stdin.write(square.tobytes())
+            self.process.stdin.flush()
+            read = self.process.stdout.read(4 * ANCHORS * 94)
+            if len(read) < 4 * ANCHORS * 94:
+                raise FozoError("ssd.mjs has ended; install what its first lines say, and give that node_modules")
+            found.append(read_ssd(np.frombuffer(read, np.float32).astype(np.float64)))
+        return found
+
+
+def read_ssd(values: Array) -> Boxes:
+    """Read SSD's boxes, top and left first, and then the scores of all categories."""
+    boxes, scores = np.split(values, [4 * ANCHORS])
+    scores = scores.reshape(ANCHORS, -1)[:, np.setdiff1d(np.arange(1, 91), ABSENT) - 1]
+    anchors, classes = np.nonzero(scores > LEAST_SCORE)
+    corners = SIDE * boxes.reshape(ANCHORS, 4)[:, [1, 0, 3, 2]]
+    return suppress(Boxes(corners[anchors], classes, scores[anchors, classes]))
+
+
 def suppress(found: Boxes) -> Boxes:
     """Non-maximum suppression within each class: greedily, best first."""
     order = np.argsort(-found.scores, kind="stable")[: 10 * MOST]
@@ -134,6 +168,12 @@ def average_precision(found: Sequence[Boxes], truth: Sequence[Boxes], classes: S
     return mean
 
 
+def drawn(images: int, draws: int, seed: int = 0) -> Ints:
+    """How often each image is in the whole set (first row), and in every bootstrap draw."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([np.ones((1, images), np.intp), rng.multinomial(images, np.full(images, 1 / images), draws)])
+
+
 def read_labelled(path: Path) -> tuple[Pixels, Boxes]:
     """An image at the detector's scale, and the boxes of the ``.txt`` file beside it on that scale."""
     with Image.open(path) as file:
@@ -144,3 +184,20 @@ def read_labelled(path: Path) -> tuple[Pixels, Boxes]:
     size = np.array(picture.shape[1::-1], dtype=np.float64)
     centre, half = rows[:, 1:3] * size, rows[:, 3:5] * size / 2
     return picture, Boxes(np.hstack([centre - half, centre + half]), rows[:, 0].astype(np.intp), np.ones(len(rows)))
+
+
+def around_largest(path: Path, classes: Collection[int], least: int) -> tuple[Pixels, int] | None:
+    """A square around the largest object of some classes, and its class: its longer side and half as much.
+
+    It is made smaller where the image ends, and has ``least`` pixels at least.
+    """
+    with Image.open(path) as file:
+        picture = np.asarray(file.convert("RGB"))
+    rows = np.loadtxt(path.with_suffix(".txt"), ndmin=2)
+    rows = rows[np.isin(rows[:, 0], list(classes))]
+    if not len(rows):
+        return None
+    largest, size = rows[(rows[:, 3] * rows[:, 4]).argmax()], np.array(picture.shape[1::-1])
+    side = int(np.clip(1.5 * (largest[3:] * size).max(), least, size.min()))
+    left, top = np.clip(largest[1:3] * size - side / 2, 0, size - side).astype(int)
+    return picture[top : top + side, left : left + side], int(largest[0])

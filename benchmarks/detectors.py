@@ -3,7 +3,8 @@
     python -m benchmarks.detectors WEIGHTS DATA [--arms plain clahe equalise:strength=0.5 ...]
     python -m benchmarks.detectors --page
 
-WEIGHTS is yolox_nano.onnx, DATA a folder with ``coco128``, ``dawn/{fog,rain,sand,snow}`` and ``exdark``: images, each
+WEIGHTS is yolox_nano.onnx, or the node_modules folder of benchmarks/ssd.mjs for a second detector (--out
+results/ssd.csv); DATA a folder with ``coco128``, ``dawn/{fog,rain,sand,snow}`` and ``exdark``: images, each
 with a ``.txt`` of ``class x y width height`` rows relative to the image. An arm is a method of fozo by name, with
 options if you like. 64 images of COCO128 are the clean ones, the other 62 are tested, clear and corrupted at severity
 3. Each front end is new for each domain and sees its images once, in the order of their names: it is causal. What
@@ -13,7 +14,8 @@ back before the detector; static front ends get the picture alone.
 AP50 is of cars on DAWN and the mean over the classes elsewhere. Intervals are paired: all arms are evaluated on the
 same bootstrap draws of images. DAWN and ExDark are also evaluated by halves: choose constants on the first, and read
 the second ("held out") once they are fixed. The records go to results/detectors.csv; ``--page`` writes the tables of
-docs/detectors.md from them. Two minutes on one core for six arms.
+docs/detectors.md from these, from results/ssd.csv and from what benchmarks/fronts.py wrote. Two minutes on one core for
+six arms.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +32,20 @@ from typing import Any
 import numpy as np
 
 import fozo
-from benchmarks.common import refusals
-from benchmarks.detection import SIDE, Array, Boxes, Ints, Pixels, Yolox, average_precision, letterboxed, read_labelled
+from benchmarks.common import markdown, refusals
+from benchmarks.detection import (
+    SIDE,
+    Array,
+    Boxes,
+    Ints,
+    Pixels,
+    Ssd,
+    Yolox,
+    average_precision,
+    drawn,
+    letterboxed,
+    read_labelled,
+)
 from fozo.cli.options import read_options
 from fozo.data.corruptions import corrupt
 from fozo.engines.blackbox import black_box
@@ -39,18 +53,23 @@ from fozo.errors import FozoError
 from fozo.types import Floats
 
 ROOT = Path(__file__).parents[1]
-RECORDS, PAGE = ROOT / "results" / "detectors.csv", ROOT / "docs" / "detectors.md"
+RECORDS, SECOND, STUDIES = (ROOT / "results" / f"{name}.csv" for name in ("detectors", "ssd", "fronts"))
+PAGE = ROOT / "docs" / "detectors.md"
 ARMS = ("plain", "autolevels", "histeq", "greyworld", "clahe", "equalise")
 NAMES = {"plain": "no front end", "autolevels": "auto levels", "histeq": "histogram equalisation",
-         "greyworld": "grey world", "clahe": "CLAHE", "equalise": "fozo's `equalise`"}  # fmt: skip
+         "greyworld": "grey world", "clahe": "CLAHE", "equalise": "`equalise`", "align": "Align",
+         "tokens": "`tokens`", "detector": "`detector`", "chosen": "chosen", "labels": "chosen by labels",
+         "passes": "passes an image"}  # fmt: skip
 CLEAN, BATCH, DRAWS, SEVERITY = 64, 8, 500, 3
 MADE = ("fog", "contrast", "defocus_blur", "gaussian_noise")
 WEATHER = ("fog", "rain", "sand", "snow")
 CAR = (2,)
 HALVES, FEWEST = ("all", "first half", "held out"), 14  # FEWEST: images of a kind of light that has a column
 MEAN = "mean of real domains"
+SMOOTH, RAIN = "96 smoothest of 1000", "real rain"  # streams of fronts.py's study of narrow content
 FIELDS = ("arm", "domain", "part", "images", "ap50", "half_width", "against_plain", "plain_half_width", "against_clahe",
           "clahe_half_width")  # fmt: skip
+Rows = Sequence[Mapping[str, str]]
 Draws = Mapping[str, Array]  # AP50 of "domain, part": first of all its images, then of every draw
 
 
@@ -109,7 +128,7 @@ def mirrored(picture: Pixels) -> Pixels:
 class FrontEnd:
     """An arm: pictures in, boxes out."""
 
-    def __init__(self, arm: str, detector: Yolox, clean: list[Pixels]) -> None:
+    def __init__(self, arm: str, detector: Yolox | Ssd, clean: list[Pixels]) -> None:
         self.detector, self.shapes = detector, list[tuple[int, ...]]()
         name, _, options = arm.partition(":")
         self.name, self.options = name, dict[str, Any](read_options(options.split(",") if options else []))
@@ -156,12 +175,10 @@ def evaluate(front: FrontEnd, tested: list[Domain]) -> Draws:
         pictures, truth = domain.samples
         boxes = front.run(pictures)
         for part, chosen in domain.parts():
-            rng = np.random.default_rng(len(found))
-            once = np.ones((1, len(chosen)), dtype=np.intp)
-            draws = rng.multinomial(len(chosen), np.full(len(chosen), 1 / len(chosen)), size=DRAWS)
+            draws = drawn(len(chosen), DRAWS, seed=len(found))
             some, true = [boxes[i] for i in chosen], [truth[i] for i in chosen]
             classes = domain.only or sorted({int(label) for each in true for label in each.classes})
-            found[f"{domain.name}, {part}"] = average_precision(some, true, classes, np.concatenate([once, draws]))
+            found[f"{domain.name}, {part}"] = average_precision(some, true, classes, draws)
         print(f"{front.name}: {domain.name} {found[f'{domain.name}, all'][0]:.1f}", file=sys.stderr, flush=True)
     for part in HALVES:
         real = [
@@ -187,44 +204,89 @@ def records(found: Mapping[str, Draws], sizes: Mapping[str, int]) -> list[dict[s
     return rows
 
 
-def table(rows: list[dict[str, str]], columns: list[tuple[str, str]]) -> str:
-    """Markdown: a row an arm, AP50 and where it differs significantly from no front end."""
+def difference(row: Mapping[str, str], value: str = "difference", width: str = "half_width") -> str:
+    """Write a difference with half of its interval: bold where it is a gain, italic where a loss, if significant."""
+    gain, half = float(row[value]), float(row[width])
+    text = f"{gain:+.1f} ± {half:.1f}"
+    return f"**{text}**" if gain > half else f"*{text}*" if -gain > half else text
+
+
+def table(rows: Rows, lines: Sequence[tuple[str, str]], arms: Sequence[str]) -> str:
+    """A line for each domain and part: AP50 without a front end, and every arm's difference to it."""
     cells = {(row["arm"], row["domain"], row["part"]): row for row in rows}
+    body = []
+    for domain, part in lines:
+        plain = cells["plain", domain, part]
+        name = domain.replace("_blur", "").replace("gaussian_", "").removesuffix(" domains")
+        name += ", held out" if part == "held out" else ""
+        name += f" ({plain['images']})" if plain["images"] else ""
+        others = (cells[arm, domain, part] for arm in arms)
+        gains = (difference(row, "against_plain", "plain_half_width") for row in others)
+        body.append([name, f"{float(plain['ap50']):.1f}", *gains])
+    return markdown(["", *(NAMES[arm] for arm in ("plain", *arms))], body)
+
+
+def narrow_table(rows: Rows) -> str:
+    """Groups of classes on average and the one changed most, the smoothest images, and real rain."""
+    values = {(row["domain"], row["arm"]): float(row["value"]) for row in rows}
+    domains = list(dict.fromkeys(row["domain"] for row in rows))
+    groups = [name for name in domains if name not in (SMOOTH, RAIN)]
+    most = max(groups, key=lambda name: values[name, "changed"])
+    lines = {f"mean of {len(groups)} groups": groups, most: [most], SMOOTH: [SMOOTH], RAIN: [RAIN]}
+    arms = {"changed": "changed, %", "largest": "largest change", "distance": "distance"}
+    body = [
+        [name, *(f"{np.mean([values[each, arm] for each in some]):.1f}" for arm in arms)]
+        for name, some in lines.items()
+    ]
+    return markdown(["", *arms.values()], body)
+
+
+def choice_table(rows: Rows) -> str:
+    """A column for each model: fixed candidates, the choice, and its difference to the best of them."""
+    cells = {(row["model"], row["arm"]): row for row in rows if row["domain"] == "mean"}
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    arms = ("plain", "tokens", "detector", "chosen", "labels", "passes")
+    body = [[NAMES[arm], *(f"{float(cells[model, arm]['value']):.2f}" for model in models)] for arm in arms]
+    body.insert(4, ["less the best fixed", *(difference(cells[model, "chosen"]) for model in models)])
+    return markdown(["", *models], body)
+
+
+def dark_table(rows: Rows) -> str:
+    """Every model on all images, then all models by kind of light."""
+    cells = {(row["model"], row["domain"], row["arm"]): row for row in rows}
     arms = list(dict.fromkeys(row["arm"] for row in rows))
-    counts = {(row["domain"], row["part"]): f" ({row['images']})" if row["images"] else "" for row in rows}
-    heads = [domain.replace("_blur", "").replace("gaussian_", "") + counts[domain, part] for domain, part in columns]
-    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(columns)]
-    for arm in arms:
-        texts = []
-        for domain, part in columns:
-            row = cells[arm, domain, part]
-            text = f"{float(row['ap50']):.1f}"
-            if row["against_plain"]:
-                difference, width = float(row["against_plain"]), float(row["plain_half_width"])
-                text += f" ({difference:+.1f} ± {width:.1f})"
-                text = f"**{text}**" if difference > width else f"*{text}*" if -difference > width else text
-            texts.append(text)
-        lines.append(f"| {NAMES.get(arm, arm)} | " + " | ".join(texts) + " |")
-    return "\n".join(lines)
+    body = []
+    for model, part in dict.fromkeys((row["model"], row["domain"]) for row in rows):
+        if (model == "all models") != (part == "all"):
+            plain, *others = (cells[model, part, arm] for arm in arms)
+            name = f"{model if part == 'all' else part} ({plain['images']})"
+            body.append([name, f"{float(plain['value']):.1f}", *map(difference, others)])
+    return markdown(["", *(NAMES[arm] for arm in arms)], body)
 
 
-def tables(rows: list[dict[str, str]]) -> dict[str, str]:
+def tables(rows: Rows, second: Rows, studies: Rows) -> dict[str, str]:
     """The tables of the page by the name of their place in it."""
-    real = [*(f"real {kind}" for kind in WEATHER), "low light", MEAN]
-    parts = {row["part"]: int(row["images"]) for row in rows if row["domain"] == "low light"}
-    lights = [part for part, images in parts.items() if part not in HALVES and images >= FEWEST]
-    by_light = [{**row, "domain": row["part"]} for row in rows if row["part"] in lights]
-    return {
-        "clear and made": table(rows, [(name, "all") for name in ("clear", *(f"made {kind}" for kind in MADE))]),
-        "real": table(rows, [(name, "all") for name in real]),
-        "held out": table(rows, [(name, "held out") for name in real]),
-        "low light": table(by_light, [(light, light) for light in lights]),
+    real = [(f"real {kind}", "all") for kind in WEATHER] + [("low light", "all"), (MEAN, "all"), (MEAN, "held out")]
+    made = [("clear", "all"), *((f"made {kind}", "all") for kind in MADE)]
+    summary, main = [made[0], *real[-2:]], ("autolevels", "clahe", "equalise")
+    found = {
+        "made": table(rows, made, main),
+        "real": table(rows, real, main),
+        "others": table(rows, summary, ("histeq", "greyworld")),
+        "second": table(second, [*made, *real], main[1:]),
     }
+    writers = {"narrow": narrow_table, "choice": choice_table, "dark": dark_table}
+    studied = {name: [row for row in studies if row["study"] == name] for name in writers}
+    return found | {name: write(studied[name]) for name, write in writers.items() if studied[name]}
 
 
-def write_page(rows: list[dict[str, str]], page: str) -> str:
-    """Put the tables between their marks in the page."""
-    for name, text in tables(rows).items():
+def page_tables() -> dict[str, str]:
+    return tables(*(read_records(path) for path in (RECORDS, SECOND, STUDIES)))
+
+
+def write_page(found: Mapping[str, str], page: str) -> str:
+    """Put tables between their marks in the page."""
+    for name, text in found.items():
         before, begin, rest = page.partition(f"<!-- table: {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
         if not begin or not end:
@@ -238,6 +300,13 @@ def read_records(path: Path = RECORDS) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def write_records(rows: Iterable[Mapping[str, str]], fields: Sequence[str], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fields, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights", type=Path, nargs="?")
@@ -249,21 +318,15 @@ def main() -> None:
     options = parser.parse_args()
     with refusals("detectors"):
         if options.page:
-            PAGE.write_text(write_page(read_records(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+            PAGE.write_text(write_page(page_tables(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
             return
         if options.data is None:
             raise FozoError("give the weights and the folder of images, or --page")
         clean, tested = domains(options.data)
-        detector = Yolox(options.weights, options.threads)
+        detector = Ssd(options.weights) if options.weights.is_dir() else Yolox(options.weights, options.threads)
         found = {arm: evaluate(FrontEnd(arm, detector, clean), tested) for arm in options.arms}
         sizes = {f"{domain.name}, {part}": len(chosen) for domain in tested for part, chosen in domain.parts()}
-        rows = records(found, sizes)
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS, restval="", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        found_tables = tables(read_records(options.out))
-        print("\n\n".join(f"{name}:\n\n{text}" for name, text in found_tables.items()))
+        write_records(records(found, sizes), FIELDS, options.out)
 
 
 if __name__ == "__main__":

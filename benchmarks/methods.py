@@ -43,7 +43,7 @@ MARKS = ("<!-- written by benchmarks/methods.py -->", "<!-- end -->")
 
 
 def rows() -> dict[str, tuple[str, dict[str, Value]]]:
-    """Name and options of each row: those of ``fozo bench rivals``, and any method that it has no row for.
+    """Name and options of each row: those of ``fozo bench streams``, and any method that it has no row for.
 
     So a method that is registered is on the page, whoever forgot it where.
     """
@@ -114,7 +114,7 @@ def table(results: dict[str, Result], a: argparse.Namespace) -> str:
         f"{a.weights.stem} on a continual stream of {', '.join(DOMAINS)} at severity {a.severity}: {a.per_domain} "
         f"images of the ImageNet validation set for each, the same images in each, in batches of {a.batch}, never "
         f"reset. Source statistics, EATA's Fisher information and PEA's covariances are of {a.clean} other clean "
-        "images. Rows have the options of `fozo bench rivals`: its defaults, and two passes for FOA as for ZOA and "
+        "images. Rows have the options of `fozo bench streams`: its defaults, and two passes for FOA as for ZOA and "
         "FOZO. FOZO is the paper's method as its authors' program has it, Align is fozo's own "
         "(docs/method.md). One core; time is processor time for an image and memory the process's peak, both "
         "against NoAdapt in the same run. Made by "

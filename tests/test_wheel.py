@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from PIL import Image
 
+from fozo import __version__
 from fozo.data import sample
 from tests.helpers import REPO
 
@@ -93,7 +94,7 @@ def test_there_is_no_torch(python: Path, tmp_path: Path) -> None:
 
 def test_the_command_and_the_page_of_the_server_are_installed(python: Path, tmp_path: Path) -> None:
     done = run(python, python.parent / "fozo", "--version", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{metadata.version('fozo')}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
     done = run(python, "-c", "from fozo.serve.page import document; print(document())", cwd=tmp_path)
     assert done.stdout.startswith("<!DOCTYPE html>") and "</html>" in done.stdout
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fozo.public import adapter, calibrate, export
     from fozo.types import Engine, Knobs, Move, Spec, Tap
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo", "Monitor",
@@ -83,5 +83,4 @@ sys.meta_path.insert(0, _Torchvision)
 
 
 def __dir__() -> list[str]:
-    """List the public names too, for whoever completes them by Tab."""
     return sorted({*globals(), *__all__})

@@ -112,6 +112,11 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
     One forward pass an image, memory of one batch. A few dozen images of your own camera are enough, or a few hundred
     mixed ones (``itertools.islice(loader, 8)`` takes eight batches).
 
+    Examples:
+        >>> fozo.calibrate(model, "camera/clean").save("camera.npz")
+        >>> fozo.SourceStatistics.load("camera.npz").images
+        16
+
     Args:
         model: an engine, or anything that :func:`fozo.load_engine` makes one of.
         source: clean images: a ``DataLoader``, a ``Dataset`` or another iterable of batches or of single images, an
@@ -199,6 +204,10 @@ def export(
     labels: Sequence[str] | None = None,
 ) -> Spec:
     """Write the model of a torch engine as ONNX and return the spec of what was written.
+
+    Examples:
+        >>> fozo.export(fozo.load_engine(torch_vit, mean=0.5, std=0.5), "model.onnx").classes
+        7
 
     Args:
         engine: what ``load_engine`` made of a torch model or a weights file.

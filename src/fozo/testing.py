@@ -39,7 +39,6 @@ def random_images(spec: Spec, count: int, seed: int = 0) -> Images:
 
 
 def bad_images(spec: Spec) -> dict[str, npt.NDArray[Any]]:
-    """Give images that have to be refused, by what is wrong with them."""
     broken = random_images(spec, 4)
     broken[2, 0, 0, 0] = np.nan
     return {
@@ -64,7 +63,6 @@ def refused(what: str) -> Iterator[None]:
 
 
 def same(one: State, other: State) -> bool:
-    """Whether two states are equal, bit for bit."""
     return one.keys() == other.keys() and all(
         value.dtype == other[name].dtype and np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f")
         for name, value in one.items()
@@ -73,7 +71,6 @@ def same(one: State, other: State) -> bool:
 
 @contextmanager
 def _refused_unchanged(method: Method[Any], what: str) -> Iterator[None]:
-    """Expect a refusal that leaves the method as it was."""
     state, reported = method.state(), (method.metrics(), method.passes_per_image)
     with refused(what):
         yield

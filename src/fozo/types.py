@@ -270,7 +270,16 @@ class Threads:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs a frozen model. ``check`` once per batch, then ``run`` as often as a method likes."""
+    """Runs a frozen model. ``check`` once per batch, then ``run`` as often as a method likes.
+
+    Examples:
+        >>> engine = fozo.load_engine(model)
+        >>> assert isinstance(engine, fozo.Engine) and isinstance(engine.spec, fozo.Spec)
+        >>> still = np.ones((1, 1, engine.spec.depth, engine.spec.dim), dtype=np.float32)
+        >>> knobs = fozo.Knobs(patches=fozo.Move(scale=still, shift=0.1 * still))
+        >>> engine.run(engine.check(batch), knobs, taps=[fozo.Tap.CLS])[fozo.Tap.CLS].shape
+        (1, 8, 6, 64)
+    """
 
     @property
     def spec(self) -> Spec: ...

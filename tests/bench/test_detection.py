@@ -68,7 +68,7 @@ def test_letterboxes() -> None:
 def test_the_page_is_that_of_the_records() -> None:
     rows = detectors.read_records()
     page = detectors.PAGE.read_text(encoding="utf-8")
-    assert detectors.write_page(rows, page) == page
+    assert detectors.write_page(detectors.page_tables(), page) == page
     assert {row["arm"] for row in rows} >= set(detectors.ARMS)
 
 

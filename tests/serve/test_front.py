@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ def test_connections_that_never_end_their_headers_are_given_up() -> None:
                     pass
         time.sleep(0.5)
         assert idle.get("/v2").extensions["network_stream"] is before
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_endless_headers_are_cut(before: bytes) -> None:
+    """Whichever of uvicorn's parsers is installed, also on a connection that has had an answer; bodies are not."""
+    with front(header_timeout=60.0) as port:
+        with connect(port, before + b"GET /v2 HTTP/1.1\r\nX: ") as client, suppress(ConnectionError):
+            for _ in range(1000):
+                client.sendall(b"x" * 50_000)
+                time.sleep(0.001)
+            raise AssertionError("50 MB of headers were read")
+        large = b"x" * 200_000
+        assert httpx.post(f"http://127.0.0.1:{port}{PATH}", content=large, headers=PNG).status_code == 400
 
 
 def test_connections_are_limited_and_the_newest_is_served() -> None:
@@ -122,7 +136,8 @@ def test_strangers_do_not_fill_the_log(tmp_path: Path) -> None:
         server.stdout.close()
     text = (tmp_path / "log").read_text()
     assert text.count("Invalid HTTP") == text.count("Skipping tag") == LOG_LINES
-    assert 0 < text.count("Too many open files") <= LOG_LINES
+    least = 0 if find_spec("uvloop") else 1  # uvloop does not log it
+    assert least <= text.count("Too many open files") <= LOG_LINES
 
 
 SITES: list[tuple[str, dict[str, str], int]] = [

@@ -13,7 +13,7 @@ import fozo
 from fozo.data import sample
 from fozo.serve.cameras import ServedModel
 from fozo.serve.config import ModelConfig, ServeConfig, read_config
-from fozo.serve.merging import RETRY_AFTER, MergingEngine, is_independent
+from fozo.serve.merging import MergingEngine, is_independent
 from fozo.testing import check_engine, random_images
 from fozo.types import NO_KNOBS, Engine, Images, Knobs, Move, Tap, Taps
 from tests.helpers import random_vit
@@ -85,10 +85,10 @@ def test_a_full_pass_takes_no_more(bundled: Engine, max_batch: int, batches: lis
 
 
 def test_a_full_pass_does_not_wait(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although another caller is at work and the delay, by a clock that stands, never ends."""
+    """Although three callers are at work and the delay, by a clock that stands, never ends."""
     engine = MergingEngine(bundled, max_delay=1.0, max_batch=4)
     monkeypatch.setattr("fozo.serve.merging.time.monotonic", lambda: 0.0)
-    with engine.caller(), ThreadPoolExecutor(2) as pool:
+    with engine.caller(), engine.caller(), engine.caller(), ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(engine.run, engine.check(random_images(bundled.spec, 2, seed=i))) for i in range(2)]
         try:
             assert all(call.result(30)[Tap.LOGITS].shape == (1, 2, 10) for call in calls)
@@ -121,28 +121,17 @@ def test_an_error_reaches_only_the_caller_that_caused_it(bundled: Engine) -> Non
     assert counting.batches == [1, 3]  # the fault was the caller's: passes are as large as before
 
 
-def test_a_merged_pass_that_fails_is_logged_and_not_repeated_for_a_while(
-    bundled: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_merged_pass_that_fails_is_logged_and_run_one_by_one(
+    bundled: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Memory for eight images at a time: passes are halved until they fit, and tried larger again after a while."""
-    hold, now = threading.Event(), [0.0]
-
+    hold = threading.Event()
     counting = Counting(bundled, hold, lambda batch: len(batch) > 8)
     engine = MergingEngine(counting, max_delay=0.0, max_batch=100)
-    monkeypatch.setattr("fozo.serve.merging.time.monotonic", lambda: now[0])
     images = [random_images(bundled.spec, 2, seed=i) for i in range(9)]
-
-    def batches() -> list[int]:
-        counting.batches.clear()
-        assert all(isinstance(each, dict) for each in waiting_calls(engine, hold, images))
-        return counting.batches
-
-    assert batches() == [2, 16, *[2] * 8]  # refused, then one by one
-    failed, limited = caplog.records
-    assert "a pass of 16 images" in failed.message and failed.exc_info is not None and "at most 8" in limited.message
-    assert batches() == [2, 8, 8] and len(caplog.records) == 2
-    now[0] = RETRY_AFTER
-    assert batches() == [2, 16, *[2] * 8] and len(caplog.records) == 4
+    assert all(isinstance(each, dict) for each in waiting_calls(engine, hold, images))
+    assert counting.batches == [2, 16, *[2] * 8]
+    (failed,) = caplog.records
+    assert "a pass of 16 images" in failed.message and failed.exc_info is not None
 
 
 def test_a_lone_caller_does_not_wait(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,12 +164,6 @@ def test_every_method_is_served_as_if_alone(bundled: Engine, name: str) -> None:
         alone = fozo.create(name, bundled, source)
         for batch, logits in zip(stream, got, strict=True):
             np.testing.assert_allclose(logits, alone(batch), rtol=2e-3, atol=2e-3)
-
-
-def test_wrong_settings_are_refused(bundled: Engine) -> None:
-    for settings in ({"max_delay": -1.0}, {"max_delay": 2.0}, {"max_batch": 0}):
-        with pytest.raises(fozo.FozoError, match="give"):
-            MergingEngine(bundled, **settings)
 
 
 ENGINES: dict[str, tuple[str, dict[str, Any]]] = {

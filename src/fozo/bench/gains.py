@@ -58,7 +58,6 @@ class Gains:
 
     @property
     def mean(self) -> Gain:
-        """The mean over the parts."""
         drawn = [draws for draws in self.draws.values() if draws is not None]
         within = interval(np.asarray(np.mean(drawn, axis=0))) if len(drawn) == len(self.values) else None
         return Gain(float(np.mean(list(self.values.values()))), within)
@@ -117,7 +116,6 @@ def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[Ba
 
 
 def over_base(group: Group, base: str = BASE) -> Gained:
-    """What the rows of a table gained over one of them."""
     found: dict[str, dict[str, Gains]] = {}
     for column in group.columns:
         against = group.of(base, column)

@@ -41,6 +41,7 @@ from fozo.types import Value
 
 TUNED = " (tuned)"  # how the label of a row ends whose constants are not the published ones
 OWN = " (authors)"  # how the label of a row ends that has its authors' constants, where others are the usual ones
+IN_FOZO_PAPER = ("lame", "t3a", "foa", "zoa", "tent", "eata", "sar", "deyo")  # whose preset ``paper`` has its values
 AVERAGE = "Avg"  # the column that every row has: accuracy averaged over the domains, in percent
 # Image sets that a stream may be made of; ``clean`` images are corrupted as they are read.
 DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
@@ -113,7 +114,6 @@ class Experiment:
     quantise: str = (
         ""  # ``ptq4vit8`` (or 6, 4) to quantise the model on clean images; an ``.onnx`` file is run as it is
     )
-    source: str = ""  # whose constants these are
     models: str = ""  # how the names of the models begin that this row is for: its constants were tuned on them
     model: str = ""  # a weights file, an ``.onnx`` file, or ``timm:NAME``
     seed: int = 0  # of the order of the images and of the method's own draws
@@ -149,13 +149,17 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     def constants(self) -> dict[str, object]:
-        """The method's config, the name of its preset, and whose constants they are, in plain values (JSON)."""
+        """The method's config, its preset's name, and whose constants these are, in plain values (JSON)."""
         made = method_class(self.method)
         own = {key: value for key, value in self.options.items() if key not in ("preset", "journal", *made.EXTRAS)}
         preset = cast("str", self.options.get("preset", next(iter(made.PRESETS))))
         config = asdict(made.configure(preset, own))
         plain = json.loads(json.dumps(config), parse_constant=str)  # JSON has no infinity
-        return {"preset": preset, "constants": plain, "source": self.source}
+        papers = "FOZO paper" if self.method in IN_FOZO_PAPER else "own paper"
+        source = {"paper": papers, "official": "authors' program"}.get(preset, "fozo" if plain else "")
+        source = "varied" if own.keys() - {"passes"} else source
+        source = next((end.strip(" ()") for end in (TUNED, OWN) if self.label.endswith(end)), source)
+        return {"preset": preset, "constants": plain, "source": source}
 
     @property
     def name(self) -> str:

@@ -81,7 +81,6 @@ class Resources:
         return self._sets[plan]
 
     def _open(self, plan: StreamPlan) -> ImageSet:
-        """Open a whole set: of a corrupted one only the domains that the plan goes through."""
         option = "imagenet" if plan.data == "clean" else plan.data
         path: str | None = getattr(self.paths, option.replace("-", "_"))
         if path is None:
@@ -102,7 +101,6 @@ class Resources:
         return self._sets[key]
 
     def pixels(self, images: ImageSet, spec: Spec) -> ImageSet | DomainSource:
-        """Give what a stream reads: the images, or the cache of corrupted ones."""
         if self.paths.pixels is None or images.corrupted:
             return images
         made = Corrupting(images, spec.image_size, channels=spec.channels)
@@ -214,7 +212,6 @@ class Resources:
 
 
 def _firsts(images: ImageSet) -> set[str]:
-    """Name the first image of each class, in the order of the names."""
     found: dict[int, str] = {}
     for path, label in sorted(images.samples):
         found.setdefault(label, path)

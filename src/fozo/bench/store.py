@@ -158,7 +158,6 @@ class Group:
         return [run for run in self.runs if (run.experiment.label, run.experiment.column) == (label, column)]
 
     def first(self, label: str) -> Run:
-        """A row's run with the lowest seed, for curves."""
         return min((run for run in self.runs if run.experiment.label == label), key=lambda run: run.experiment.seed)
 
 

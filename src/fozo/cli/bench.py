@@ -1,4 +1,4 @@
-"""``fozo bench``: the paper's tables and figures, and users' own recipes."""
+"""``fozo bench``: the paper's tables and figures, and users' own recipes; ``fozo report``: a page of what they gave."""
 
 import sys
 from contextlib import closing
@@ -115,3 +115,24 @@ def _list() -> None:
         recipe = load_recipe(name)
         table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost)
     open_console().print(table)
+
+
+def report(
+    runs: Annotated[Path, "Folder of fozo bench, or .jsonl of fozo watch --events."],
+    out: Annotated[Path, "The page; tables are written beside it."] = Path("report.html"),
+) -> None:
+    """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
+    from fozo.bench.report.page import write_report
+    from fozo.bench.report.timeline import write_timeline
+
+    if not out.name or out.is_dir():
+        raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")
+    if runs.is_file():
+        print(write_timeline(runs, out))
+        return
+    if not runs.is_dir():
+        raise FozoError(f"{runs} is not a folder; give fozo bench's --out, or what fozo watch --events wrote")
+    written, stale = write_report(runs, out)
+    for path in stale:
+        print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)
+    print(", ".join(map(str, written)))

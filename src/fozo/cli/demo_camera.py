@@ -88,7 +88,6 @@ class Scene:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """A row of a table, under :data:`HEADINGS`."""
         values = [estimate.value for estimate, _ in self.windows]
         expected = f"{100 * sum(values) / len(values):.1f}" if values else "-"
         delay = "-" if self.delay is None else str(self.delay)
@@ -109,7 +108,6 @@ class CameraRun:
 
     @property
     def events(self) -> list[tuple[int, Event]]:
-        """All events, each with the number of images after which it was reported."""
         return [(step.images, event) for step in self.steps for event in step.events]
 
     def running_accuracy(self, model: str) -> list[float]:

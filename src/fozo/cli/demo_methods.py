@@ -50,7 +50,6 @@ class SampleResources(Resources):
 
 
 def run_methods(folder: Path, *, images: int, seed: int = 0, command: str = "", show: Show = quiet) -> dict[str, Group]:
-    """Run every row on both engines, in ``folder``; the runs by engine."""
     plan, store, groups = recipe(images), Store(folder), dict[str, Group]()
     for engine, model in sample.MODELS.items():
         # One for each engine, so that memory holds one model at a time.

@@ -27,6 +27,7 @@ from fozo.data.streams import LabelledBatch
 from fozo.errors import FozoError
 from fozo.io import MAX_LINE, Log, as_dataclass, decode, disk_errors, open_output, open_regular, read_log
 from fozo.io import remove_temporary_files as sweep
+from fozo.io.files import append_whole
 from fozo.methods.registry import AnyMethod
 from fozo.types import Array, Floats, Spec
 
@@ -69,13 +70,11 @@ class FolderRun:
 
     @property
     def correct(self) -> int | None:
-        """Right predictions so far, where the classes are known."""
         counts = [line.correct for line in self.batches if line.correct is not None]
         return sum(counts) if counts and len(counts) == len(self.batches) else None
 
     @property
     def summary(self) -> str:
-        """Accuracy where it is known, and how far the images were from the clean ones."""
         parts = []
         if lost := sum(line.left_out for line in self.batches):
             parts.append(f"{lost} {'images' if lost > 1 else 'image'} left out that cannot be read")
@@ -162,7 +161,8 @@ def adapt_folder(
                 logits = _logits(method(batch.images), seen, spec) if seen else np.zeros((0, spec.classes or TOP))
                 probabilities = softmax(logits, axis=1)
                 rows = _rows(spec, images, batch, probabilities)
-                end = _append(file, out, end, [_heads(rows[0]), *rows] if batch.index == 0 else rows)
+                table = _table([_heads(rows[0]), *rows] if batch.index == 0 else rows)
+                end = append_whole(file, out, end, table)
                 line = BatchLine(
                     index=batch.index,
                     images=seen,
@@ -229,22 +229,11 @@ def _rows(spec: Spec, images: ImageSet, batch: LabelledBatch, probabilities: Flo
     return [[images.samples[index].path, *cells[index]] for index in sorted(cells)]
 
 
-def _append(file: io.FileIO, path: Path, end: int, rows: Sequence[Sequence[object]]) -> int:
-    """Append lines to the table, all or, where the disk is full, none; return its new length in bytes.
-
-    The table is UTF-8, but a file name that is not has there the bytes that it has on the disk.
-    """
+def _table(rows: Sequence[Sequence[object]]) -> bytes:
+    """CSV in UTF-8, but a file name that is not has there the bytes that it has on the disk."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    data = text.getvalue().encode("utf-8", "surrogateescape")
-    with disk_errors(path):
-        try:
-            if file.write(data) != len(data):
-                raise OSError(0, "no space left on the disk")
-        except BaseException:
-            os.ftruncate(file.fileno(), end)
-            raise
-    return end + len(data)
+    return text.getvalue().encode("utf-8", "surrogateescape")
 
 
 def _sync(file: io.FileIO, path: Path, log: Log) -> None:

@@ -84,7 +84,6 @@ def _annotation(name: str, hint: Any, required: bool) -> Any:  # noqa: ANN401 - 
 
 
 def command_line() -> str:
-    """The command as it was given; names need not be UTF-8."""
     return shlex.join(["fozo", *sys.argv[1:]]).encode(errors="backslashreplace").decode()
 
 

@@ -123,7 +123,6 @@ def watch(
 
 
 def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]]:
-    """Batches of frames; where none is ready, what there is."""
     batch: list[Frame] = []
     for frame in pictures:
         if frame is not None:
@@ -136,13 +135,11 @@ def batches(pictures: Iterator[Frame | None], size: int) -> Iterator[list[Frame]
 
 
 def reading(status: Status, time: float) -> dict[str, object]:
-    """The status after a batch, for the events file."""
     line = {"type": "reading", "image": status.images, "time": time, "sentence": status.sentence}
     return {**line, "quality": status.quality, **status.metrics()}
 
 
 def view(monitor: Monitor, source: str) -> Table:
-    """Table for the terminal: drift, what the monitor says now, events."""
     from rich.markup import escape
     from rich.table import Table
 

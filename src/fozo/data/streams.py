@@ -60,7 +60,12 @@ def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
 
 
 class Stream:
-    """An ordered, seeded iterator of batches.
+    """Ordered, seeded batches.
+
+    Examples:
+        >>> stream = fozo.Stream(images, fozo.load_engine(model).spec, "continual", batch_size=32)
+        >>> len(stream), next(stream.batches()).domain
+        (15, 'gaussian_noise/5')
 
     Args:
         source: an image set (stored corrupted, or clean and then corrupted on the fly with seed 0), or any
@@ -113,7 +118,6 @@ class Stream:
         self._starts = [0, *np.cumsum(counts).tolist()]
 
     def _check(self) -> None:
-        """Refuse a set whose labels are not the model's outputs, or which lacks a domain."""
         images, spec, offered = self.source.images, self.spec, self.source.domains
         if images.mask is not None and images.mask != spec.subset:
             raise FozoError(
@@ -142,7 +146,6 @@ class Stream:
 
     @cached_property
     def _hashes(self) -> tuple[str, str]:
-        """Of the images in the used domains, and of their order."""
         images, order = self.source.images, hashlib.sha256()
         for number in range(len(self.segments)):
             order.update(self._order(number).astype("<i8").tobytes())

@@ -78,8 +78,7 @@ class BlackBoxEngine:
         self.model, self.spec, self.takes, self.device = model, spec, takes, device
         self._warned: set[str] = set()
 
-    def __repr__(self) -> str:
-        return engine_repr(self)
+    __repr__ = engine_repr
 
     def check(self, images: Images) -> BlackBatch:
         """Refuse what is not an image; an unknown size is that of the first batch."""
@@ -134,15 +133,19 @@ class BlackBoxEngine:
         answer = self.answer(batch)
         logits = self.logits(answer, len(batch))
         if logits is None:
-            shape = f" of shape {list(answer.shape)}" if hasattr(answer, "shape") else ""
             raise FozoError(
-                f"{self.spec.name} returned {type(answer).__name__}{shape} and no logits [{len(batch)}, classes]; what "
+                f"{self.spec.name} returned {describe_answer(answer)} and no logits [{len(batch)}, classes]; what "
                 f"needs no logits is the method 'equalise', which fozo.adapter makes for it"
             )
         return {Tap.LOGITS: logits[None]}
 
     def head(self) -> Affine:
         raise FozoError(f"{self.spec.name} is a black box, whose head cannot be read; use a method that needs none")
+
+
+def describe_answer(answer: object) -> str:
+    shape = getattr(answer, "shape", None)
+    return type(answer).__name__ + ("" if shape is None else f" of shape {list(shape)}")
 
 
 def black_box(
@@ -226,7 +229,6 @@ def per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple
 
 
 def _module_fingerprint(model: torch.nn.Module) -> str:
-    """Hash a module's weights."""
     import torch
 
     if model.training:
@@ -253,10 +255,8 @@ def _module_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _reversed(model: CallableModel) -> CallableModel:
-    """Call a model with the channels of images the other way round."""
     return lambda images: model(images[:, [2, 1, 0]])
 
 
 def _on_its_device(model: torch.nn.Module, device: str, dtype: torch.dtype | None) -> CallableModel:
-    """Call a module with images on its device and in its precision."""
     return lambda images: model(images.to(device, dtype))

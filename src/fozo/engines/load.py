@@ -63,7 +63,6 @@ class LoadOptions:
     """What ``fozo quantise`` wrote, to run a torch model quantised by PTQ4ViT (in simulation)."""
 
     def refuse(self, names: Sequence[str], why: str) -> None:
-        """Refuse options that would have no effect."""
         for name in names:
             if getattr(self, name) is not None:
                 raise FozoError(f"{name}= cannot be given here: {why}")
@@ -71,6 +70,11 @@ class LoadOptions:
 
 def load_engine(model: Model, options: LoadOptions | None = None, **changes: object) -> Engine:
     """Make an engine of a model.
+
+    Examples:
+        >>> engine = fozo.load_engine(model, fozo.LoadOptions(threads=1))
+        >>> fozo.NoAdapt(engine)(batch).shape
+        (8, 10)
 
     Args:
         model: an ``.onnx`` file written by ``fozo export`` (runs without PyTorch), a torch ViT (fozo's, timm's,
@@ -125,7 +129,6 @@ def _import(library: str) -> Any:  # noqa: ANN401 - a module
 
 
 def _load_black_box(model: CallableModel | str | os.PathLike[str], options: LoadOptions) -> BlackBoxEngine:
-    """Run a model of which nothing is known; ``architecture`` is what it is called."""
     fixed = ("heads", "classes", "device", "dtype", "chunk", "scales")
     options.refuse(fixed, "this model is run as a black box, which is used as it is")
     if options.runtime not in (None, "onnxruntime") or (options.runtime and not isinstance(model, (str, os.PathLike))):
@@ -192,7 +195,6 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
 
 
 def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> TorchEngine | BlackBoxEngine:
-    """Convert a ViT; a module that is none is run as a black box."""
     import torch
 
     from fozo.engines.torch_engine import TorchEngine

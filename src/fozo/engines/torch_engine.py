@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -132,22 +132,10 @@ class TorchEngine:
         ``classes`` restricts the head to these classes, and ``labels`` (of all of them) with it. The fingerprint stays
         that of the whole model: source statistics do not depend on the head.
         """
-        a = vit.architecture
-        self.spec = Spec(
-            name=name,
-            depth=a.depth,
-            dim=a.dim,
-            classes=a.classes,
-            channels=a.channels,
-            image_size=a.image_size,
-            patch_size=a.patch_size,
-            head_width=a.head_width,
-            fingerprint=fingerprint(vit),
-            mean=mean,
-            std=std,
-            labels=None if labels is None else tuple(labels),
-            class_token=a.class_token,
-        )
+        same = ("depth", "dim", "classes", "channels", "image_size", "patch_size", "head_width", "class_token")
+        shape: dict[str, Any] = {field: getattr(vit.architecture, field) for field in same}
+        names = None if labels is None else tuple(labels)
+        self.spec = Spec(name, fingerprint=fingerprint(vit), mean=mean, std=std, labels=names, **shape)
         if classes is not None:
             self.spec, vit = self.spec.restricted(classes), _restricted(vit, classes)
         self.vit = vit
@@ -160,8 +148,7 @@ class TorchEngine:
         self._threads = Threads(torch.get_num_threads())
         self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
 
-    def __repr__(self) -> str:
-        return engine_repr(self)
+    __repr__ = engine_repr
 
     @property
     def threads(self) -> Threads:

@@ -81,7 +81,6 @@ def open_descriptor(path: str | os.PathLike[str], flags: int, doing: str) -> int
 
 
 def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
-    """Open a regular file to read it."""
     try:
         descriptor = open_descriptor(path, os.O_RDONLY, "read")
     except FileNotFoundError as error:
@@ -94,7 +93,6 @@ def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[b
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Read a whole file of at most ``limit`` bytes."""
     with open_regular(path) as file:
         try:
             data = file.read(limit + 1)
@@ -151,6 +149,18 @@ def open_output(path: str | os.PathLike[str], keep: int = 0) -> io.FileIO:
         os.ftruncate(file.fileno(), keep)
         file.seek(keep)
     return file
+
+
+def append_whole(file: io.FileIO, path: Path, end: int, data: bytes) -> int:
+    """Append bytes to a file of the length ``end``, all or, where the disk is full, none; return its new length."""
+    with disk_errors(path):
+        try:
+            if file.write(data) != len(data):
+                raise OSError(0, "no space left on the disk")
+        except BaseException:
+            os.ftruncate(file.fileno(), end)
+            raise
+    return end + len(data)
 
 
 @contextmanager

@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fozo.errors import FozoError
-from fozo.io.files import (
-    atomic_write,
-    disk_errors,
-    lock_file,
-    open_descriptor,
-    open_regular,
-    read_bytes,
-    read_text,
-    unreadable,
-)
+from fozo.io import files
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,19 +38,19 @@ def _refuse_constant(text: str) -> float:
 
 def write_json(path: Path, payload: Mapping[str, object], mode: int = 0o666) -> None:
     text = json.dumps(payload, indent=1, allow_nan=False) + "\n"  # unsorted: domains keep the order of the stream
-    with disk_errors(path), atomic_write(path, mode) as stream:
+    with files.disk_errors(path), files.atomic_write(path, mode) as stream:
         stream.write(text.encode())
 
 
 def read_json(path: Path, advice: str = "remove its folder and run it again") -> dict[str, Any]:
     """Read a JSON object; ``advice`` ends the error where the file is damaged."""
-    with unreadable(f"{path} is not readable JSON", advice):
-        return parse_json(read_bytes(path, MAX_JSON))
+    with files.unreadable(f"{path} is not readable JSON", advice):
+        return parse_json(files.read_bytes(path, MAX_JSON))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    with unreadable(f"{path} is not readable TOML", "correct it"):
-        payload: dict[str, Any] = tomllib.loads(read_text(path))
+    with files.unreadable(f"{path} is not readable TOML", "correct it"):
+        payload: dict[str, Any] = tomllib.loads(files.read_text(path))
         return payload
 
 
@@ -75,11 +66,11 @@ class Log:
     def __init__(self, path: Path) -> None:
         """Open or create it, cutting off a torn last line."""
         self.path = path
-        with disk_errors(path):
-            descriptor = open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, "write")
+        with files.disk_errors(path):
+            descriptor = files.open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, "write")
         self._file = io.FileIO(descriptor, "r+")
         try:
-            lock_file(descriptor, path)
+            files.lock_file(descriptor, path)
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 self._ends = [0, *(end for _, end in _lines(file, path))]
             self.truncate(len(self))
@@ -91,9 +82,8 @@ class Log:
         return len(self._ends) - 1
 
     def truncate(self, lines: int) -> None:
-        """Keep the first ``lines`` lines."""
         del self._ends[lines + 1 :]
-        with disk_errors(self.path):
+        with files.disk_errors(self.path):
             os.ftruncate(self._file.fileno(), self._ends[-1])
 
     def append(self, payload: Mapping[str, object]) -> None:
@@ -101,17 +91,10 @@ class Log:
         line = encode(payload)
         if len(line) > MAX_LINE:
             raise FozoError(f"a line of {len(line) >> 20} MiB is too long for {self.path}; give smaller batches")
-        with disk_errors(self.path):
-            try:
-                if self._file.write(line) != len(line):
-                    raise OSError(0, "no space left on the disk")
-            except OSError:
-                os.ftruncate(self._file.fileno(), self._ends[-1])
-                raise
-        self._ends.append(self._ends[-1] + len(line))
+        self._ends.append(files.append_whole(self._file, self.path, self._ends[-1], line))
 
     def sync(self) -> None:
-        with disk_errors(self.path):
+        with files.disk_errors(self.path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -136,13 +119,12 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """Read the lines one by one, without a torn last one."""
-    with open_regular(path) as file:
+    with files.open_regular(path) as file:
         for payload, _ in _lines(file, path):
             yield payload
 
 
 def _lines(file: IO[bytes], path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Read the whole lines of a log one by one, and where each ends."""
     length, end = os.fstat(file.fileno()).st_size, 0
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
         end += len(line)

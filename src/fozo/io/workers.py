@@ -59,7 +59,6 @@ def _deaf_children() -> Iterator[None]:
 
 
 def _start(watched: Connection, parent: int) -> None:
-    """In a new worker: see to it that it ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,21 +1,7 @@
 """The methods: one file or package each. Importing this package registers them all."""
 
-from fozo.methods import (  # noqa: F401 - which registers them
-    align,
-    cazo,
-    deyo,
-    eata,
-    equalise,
-    foa,
-    fozo,
-    gain,
-    lame,
-    neo,
-    noadapt,
-    pea,
-    sar,
-    static,
-    t3a,
-    tent,
-    zoa,
-)  # fmt: skip
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

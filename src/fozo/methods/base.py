@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 class Method(Stateful[C]):
     """Adapts to normalised images and predicts them.
 
+    Examples:
+        >>> method = fozo.Align(model, source)
+        >>> logits = method(batch)  # adapts and predicts
+        >>> method.save("camera.state")
+
     Args:
         engine: the frozen model, or what :func:`fozo.load_engine` makes an engine of.
         source: its statistics on clean data or the file that keeps them, where the method needs them.

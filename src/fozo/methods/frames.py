@@ -79,7 +79,6 @@ class FrameAdapter:
                 self._given = None
 
     def reset(self) -> None:
-        """Forget everything adapted, for all sizes."""
         for adapter in self.adapters.values():
             adapter.reset()
 

@@ -46,6 +46,10 @@ def list_methods(*, without: Collection[str] = ()) -> dict[str, MethodInfo]:
     """All registered methods by name, but those that need any of ``without`` (``{"torch"}``, say).
 
     Those of other packages are among them; one that cannot be imported is left out with a warning.
+
+    Examples:
+        >>> fozo.list_methods(without={"torch"})["neo"]
+        MethodInfo(name='neo', summary=..., passes='1', ...paper='NEO, ICLR 2026', ...)
     """
     unknown = [need for need in without if need not in NEEDS]
     if unknown:
@@ -102,6 +106,13 @@ def create(
     **options: object,
 ) -> AnyMethod:
     """Make the method called ``name`` (see :func:`list_methods`) from what every :class:`fozo.Method` takes.
+
+    Examples:
+        >>> fozo.create("foa", model, source, passes=2)(batch).shape
+        (8, 10)
+        >>> fozo.create("tempt", model)
+        Traceback (most recent call last):
+        fozo.errors.FozoError: there is no method 'tempt' (did you mean 'tent'?); known are ...
 
     Args:
         batch_size: of the stream, which the published learning rates of gradient methods depend on.

@@ -90,7 +90,6 @@ def _from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
 
 
 def _name(hints: Hints, own: str) -> str:
-    """The user's name for a model, or else its own."""
     return hints.name if hints.name != "vit" else own or "vit"
 
 
@@ -140,7 +139,6 @@ TRANSFORMERS = (
 
 
 def _from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
-    """Convert a transformers image classifier, one of :data:`TRANSFORMERS`."""
     config: Any = model.config
     known = ("vit", "deit", "dinov2", "dinov2_with_registers", "siglip")
     if config.model_type not in known or not (hasattr(model, "classifier") or hasattr(model, "cls_classifier")):
@@ -239,7 +237,6 @@ def _read_normalisation(path: Path) -> Normalisation | None:
 
 
 def _renamed(model: nn.Module, patterns: Sequence[tuple[str, str]]) -> Weights:
-    """A model's tensors under timm's names."""
     state: Weights = {}
     for name, tensor in model.state_dict().items():
         for pattern, new in patterns:

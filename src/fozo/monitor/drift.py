@@ -285,7 +285,6 @@ class DriftDetector:
 
     @property
     def _drifted(self) -> Array:
-        """The latest images of the present drift."""
         return self.rows[-(self.seen - (self.drift.first or 1) + 1) :]
 
     def _over(self, rows: Array) -> int:
@@ -311,7 +310,6 @@ class DriftDetector:
         return min(1.0, shares * p_value), distance, threshold
 
     def _date(self, length: int) -> tuple[int, float | None]:
-        """Number and time of the first of the ``length`` latest images."""
         time = float(self.times[-length])
         return self.seen - length + 1, None if math.isnan(time) else time
 

@@ -29,6 +29,11 @@ class Guarded(Wrapper[NoOptions]):
     by less than one (:class:`fozo.monitor.shadow.Comparison`). The inner method goes on adapting meanwhile. The
     evidence is in the monitor's state: save it beside the method's.
 
+    Examples:
+        >>> monitor = fozo.Monitor(fozo.MonitorReference.load(reference))
+        >>> fozo.Guarded(fozo.adapter(model, source), monitor)(batch).shape
+        (8, 10)
+
     Args:
         inner: any method; call the guarded one from now on.
         monitor: is attached to ``inner`` by ``monitor.watch(inner, guard=True)``; it needs ``shadow`` above 0 and a

@@ -109,6 +109,13 @@ class Status:
 class Monitor:
     """Watches one adapter at a time, from :meth:`watch` to :meth:`unwatch` or to the end of a ``with`` block.
 
+    Examples:
+        >>> adapter = fozo.adapter(model, source)
+        >>> monitor = fozo.Monitor(fozo.MonitorReference.load(reference)).watch(adapter)
+        >>> logits = adapter(batch)
+        >>> monitor.sentence
+        'no drift; ...'
+
     Args:
         reference: of the same model and method, from :meth:`MonitorReference.collect`.
         false_alarms: fraction of clean batches that may raise an alarm.
@@ -275,7 +282,6 @@ class Monitor:
         return partial(vars(self).update, {name: getattr(self, name) for name in names}, _stream=self._stream.copy())
 
     def observe(self, observation: Observation) -> None:
-        """Update the status by a batch that was predicted."""
         with self._lock:
             self.plain, self.passes_per_image = None, 0.0
             stream, before, images = self._stream, self.status, observation.batch.images
@@ -320,7 +326,6 @@ class Monitor:
             self.plain = logits
 
     def _update_status(self) -> None:
-        """Compute the status from what is remembered alone."""
         stream, reference = self._stream, self.reference
         drift, white, signatures = stream.detector.drift, reference.clean.whitening, reference.signatures
         guess, where, expected, comparison = None, None, None, None
@@ -346,7 +351,6 @@ class Monitor:
         )  # fmt: skip
 
     def _events(self, before: Status, now: float) -> list[Event]:
-        """What began, changed or ended with this batch, beside faults."""
         status, drift, found = self.status, self.status.drift, list[tuple[str, int, str]]()
         if drift.since is not None and not before.drift.drift_detected:
             found.append(("drift", drift.since, status.sentence))

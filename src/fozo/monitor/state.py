@@ -62,7 +62,6 @@ class StreamState:
 
     @property
     def log(self) -> npt.NDArray[np.uint8]:
-        """What was reported, without thumbnails, as JSON."""
         events = tuple(replace(event, thumbnails={}) for event in self.events)
         return np.frombuffer(json.dumps(asdict(Log(self.reported, events))).encode(), np.uint8)
 

@@ -187,7 +187,6 @@ class _Searcher:
         self._linear(f"{name}.mlp.fc2", block.mlp.fc2, samples("fc2"))
 
     def _cut(self, groups: Iterator[Operands]) -> list[Operands]:
-        """Join groups of images and cut them into samples."""
         joined = [torch.cat(parts) for parts in zip(*groups, strict=True)]
         return [Operands(*parts) for parts in zip(*(torch.split(x, self.sizes) for x in joined), strict=True)]
 
@@ -249,7 +248,6 @@ class _Searcher:
         return self._best(cut, self.factors, product, (1,)) * largest
 
     def _scores(self, name: str, samples: list[Operands]) -> None:
-        """Search a step a head for queries and for keys."""
         queries, keys = alternate(
             lambda keys: self._heads([s._replace(right=self._by_head(s.right, keys)) for s in samples], "left"),
             lambda queries: self._heads([s._replace(left=self._by_head(s.left, queries)) for s in samples], "right"),

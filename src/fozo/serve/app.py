@@ -138,7 +138,6 @@ class InferenceServer:
             self._held -= len(body)
 
     async def _read(self, http: HTTPRequest, pool: Pool, body: bytearray, outputs: tuple[str, ...]) -> InferRequest:
-        """Read a body, and parse it on a thread."""
         picture = http.headers.get("content-type", "").partition(";")[0].strip().lower() in protocol.PICTURES
         length, timeout = http.headers.get(HEADER_LENGTH), self.config.timeout
         try:
@@ -207,7 +206,6 @@ class InferenceServer:
         return {**(headers or {}), "Retry-After": str(1 if self.pool is None else self.pool.retry_after())}
 
     def refusal(self, error: FozoError | MemoryError) -> HTTPException:
-        """The response to a request that failed."""
         if isinstance(error, MemoryError):
             error = Refused("the server is short of memory; try again in a while, or send fewer images", 503)
         if isinstance(error, Refused):
@@ -235,9 +233,6 @@ class InferenceServer:
         state = {"version": MODEL_VERSION, "state": "READY", "reason": ""}
         return JSONResponse([{"name": name, **state} for name in self.models])
 
-    async def load(self, http: HTTPRequest) -> Response:
-        raise HTTPException(400, "models are chosen when the server starts; restart it with other ones")
-
     async def prometheus(self, http: HTTPRequest) -> Response:
         return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -255,8 +250,6 @@ class InferenceServer:
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
             Route("/v2/repository/index", self.index, methods=["POST"]),
-            Route("/v2/repository/models/{model}/load", self.load, methods=["POST"]),
-            Route("/v2/repository/models/{model}/unload", self.load, methods=["POST"]),
             Route("/metrics", self.prometheus),
         ]
 

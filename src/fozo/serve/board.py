@@ -103,6 +103,5 @@ async def _send(send: Send, body: bytes, more: bool = True) -> None:
 
 
 async def _disconnect(receive: Receive) -> None:
-    """Wait until the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

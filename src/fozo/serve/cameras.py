@@ -8,7 +8,6 @@ response and is not learnt from twice. The same id with other images is another 
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 import time
 from collections import OrderedDict
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.statistics import SourceStatistics
-from fozo.engines.blackbox import BlackBoxEngine, describe_answer
+from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.io import load_arrays, refuse_damage, save_arrays
@@ -31,21 +30,11 @@ from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.monitor.event import thumbnail
 from fozo.public import adapter
+from fozo.serve import protocol
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.history import Reading
 from fozo.serve.merging import LOG, MergingEngine, is_independent
-from fozo.serve.protocol import (
-    ACCURACY,
-    DRIFT,
-    LOGITS,
-    MONITORED,
-    InferRequest,
-    InferResponse,
-    Limits,
-    Outputs,
-    class_outputs,
-    datatype,
-)
+from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
 from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.types import Batch, Engine
 
@@ -80,41 +69,25 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
             total -= self.popitem(last=False)[1].nbytes
 
     def save(self, path: Path) -> None:
-        """Write all of them: an array for each output, those of all responses one after the other."""
-        rows, arrays = list[Any](), dict[str, list[npt.NDArray[Any]]]()
-        for key, one in self.items():
-            shapes = [array.shape for array in one.outputs.values()]
-            rows.append([*key, one.images, one.drift, one.accuracy, one.sentence, *shapes])
-            for number, array in enumerate(one.outputs.values()):
-                arrays.setdefault(f"output-{number}", []).append(array.ravel())
-        joined = {name: np.concatenate(parts) for name, parts in arrays.items()}
-        save_arrays(path, {"kind": KIND, "answers": rows}, joined, PRIVATE)
+        rows = [[*key, one.images, one.drift, one.accuracy, one.sentence] for key, one in self.items()]
+        each = ((f"{i}-{j}", x) for i, one in enumerate(self.values()) for j, x in enumerate(one.outputs.values()))
+        save_arrays(path, {"kind": KIND, "answers": rows}, dict(each), PRIVATE)
 
     @classmethod
     def load(cls, path: Path, names: Sequence[str], classes: int | None) -> ResponseCache:
-        """Read what was saved: outputs by these ``names``, or finite logits of ``classes`` classes."""
+        """Read what was saved: outputs by these ``names``, finite logits of ``classes`` classes where there are any."""
         header, arrays = load_arrays(path, KIND)
-        made, starts = cls(), [0] * len(names)
+        made = cls()
         with refuse_damage(path, "responses", "restore it from a backup"):
-            for id, digest, count, drift, accuracy, sentence, *shapes in cast("Any", header["answers"]):
-                outputs = dict[str, npt.NDArray[Any]]()
-                for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-                    end = starts[number] + math.prod(shape)
-                    outputs[name] = arrays[f"output-{number}"][starts[number] : end].reshape(shape)
-                    starts[number] = end
-                if classes is not None:
-                    logits = outputs[LOGITS]
-                    if logits.dtype != np.float32 or logits.shape != (count, classes) or not np.isfinite(logits).all():
-                        raise ValueError(f"the response to {id} is not {count} rows of {classes} finite logits")
-                numbers: list[Any] = [None if one is None else tuple(map(float, one)) for one in (drift, accuracy)]
-                for one, length in zip(numbers, (4, 3), strict=True):
-                    if one is not None and (len(one) != length or not np.isfinite(one).all()):
+            for i, (id, digest, count, drift, accuracy, sentence) in enumerate(cast("Any", header["answers"])):
+                outputs = {name: arrays[f"{i}-{j}"] for j, name in enumerate(names)}
+                logits = None if classes is None else outputs[LOGITS].astype(np.float32, casting="no")
+                for one, shape in ((drift, (4,)), (accuracy, (3,)), (logits, (count, classes))):
+                    if one is not None and (np.shape(one) != shape or not np.isfinite(one).all()):
                         raise ValueError(f"the response to {id} lacks numbers")
                 if type(count) is not int or count < 1:
                     raise ValueError(f"the response to {id} has {count} images")
-                made.add((str(id), str(digest)), InferResponse(count, outputs, numbers[0], numbers[1], str(sentence)))
-            if starts != [len(arrays[f"output-{number}"]) if made else 0 for number in range(len(names))]:
-                raise ValueError("its outputs have other lengths than its responses")
+                made.add((str(id), str(digest)), InferResponse(count, outputs, drift, accuracy, str(sentence)))
         return made
 
 
@@ -220,7 +193,6 @@ class Camera:
         return InferResponse(images, outputs, numbers, expected, status.sentence)
 
     def reading(self, model: str) -> Reading:
-        """What is known of the camera now, for the page."""
         status = None if self.monitor is None else self.monitor.status
         return Reading(model, self.name, time.time(), self.images, status, tuple(self.events), *self._thumbnails())
 
@@ -266,13 +238,12 @@ class Camera:
             self._lock.release()
 
 
-def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> Outputs:
-    """Let a detector return its outputs by name, from one call at a time: calls side by side take as much memory each.
+def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> protocol.Outputs:
+    """Let a detector return its outputs by name, and give their datatypes and shapes.
 
-    Gives their datatypes and shapes, as a batch has them. Passes are not merged: which rows are of which image is not
-    known.
+    One call at a time, or each would take its own memory; never merged: which rows are of which image is not known.
     """
-    model, lock, names, found = engine.model, threading.Lock(), list(engine.outputs), dict[str, tuple[str, list[int]]]()
+    model, lock, names = engine.model, threading.Lock(), list(engine.outputs)
 
     def by_name(images: object) -> object:
         with lock:
@@ -280,16 +251,13 @@ def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> Outputs:
         return answer if isinstance(answer, dict) else {names[0]: answer}
 
     engine.model = by_name
-    answer = cast("dict[str, object]", engine.answer(batch)) if names else {}
-    for name, array in answer.items():
-        if not isinstance(array, np.ndarray):
-            raise FozoError(f"the output {name} is a {describe_answer(array)}; serve a model that returns tensors")
-        if name in MONITORED:
+    found = dict[str, tuple[str, list[int]]]()
+    for name, array in cast("dict[str, Any]", engine.answer(batch)).items():
+        if name in protocol.MONITORED:
             raise FozoError(f"an output is called {name}, as one of the server's own; give it another name")
         shape = list(engine.outputs[name])
-        found[name] = datatype(array), [-1, *shape[1:]] if len(shape) == array.ndim > 0 else [-1] * array.ndim
-    if not found:
-        raise FozoError(f"{engine.spec.name} returns neither logits nor named tensors; export it to ONNX")
+        kept = len(shape) == np.ndim(array) > 0
+        found[name] = protocol.datatype(array), [-1, *shape[1:]] if kept else [-1] * np.ndim(array)
     return found
 
 
@@ -305,15 +273,16 @@ class ServedModel:
         self.caller: Callable[[], AbstractContextManager[None]] = nullcontext
         batch = engine.check(np.zeros((1, *engine.spec.image_shape), np.float32))
         # One pass finds the classes of a black box, and whether it gives logits at all.
-        if isinstance(engine, BlackBoxEngine) and engine.logits(engine.answer(batch), 1) is None:
+        if isinstance(engine, BlackBoxEngine) and engine.outputs and engine.logits(engine.answer(batch), 1) is None:
             self.engine, self.outputs = engine, pass_outputs_through(engine, batch)
         else:
+            engine.run(batch)
             merge = is_independent(engine) if config.merge is None else config.merge
             if not merge and config.merge is None:
                 LOG.warning("%s runs each camera alone: answers would depend on the other images of a pass", self.name)
             most = server.max_batch if merge else 1
             self.engine = merging = MergingEngine(engine, max_delay=server.max_delay, max_batch=most)
-            self.caller, self.outputs = merging.caller, class_outputs(engine.spec)
+            self.caller, self.outputs = merging.caller, protocol.class_outputs(engine.spec)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)
         if source is None and config.method is None:
@@ -328,7 +297,6 @@ class ServedModel:
         self.folder = None if server.state is None else StateFolder(Path(server.state), self.name)
 
     def open(self, name: str) -> Camera:
-        """Bring a camera to memory: from its folder, or new."""
         if self.folder is None:
             return Camera(name, self._create, thumbnails=self.server.thumbnails)
         folder = self.folder.open(name, self.server.max_known)
@@ -339,7 +307,6 @@ class ServedModel:
             raise
 
     def stateless(self) -> Camera:
-        """Make a camera for one request, of which nothing is kept."""
         return Camera("", self._create, stateless=True)
 
     def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:

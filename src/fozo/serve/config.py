@@ -107,7 +107,6 @@ FILES = ("state", "certificate", "key", "stats", "reference", "model")  # settin
 
 
 def read_config(path: Path) -> ServeConfig:
-    """Read a TOML file; unknown settings are refused."""
     given = read_toml(path)
     if "token" in given:
         raise FozoError(f"{path} holds a token, which others may read there; give the name of its own file, token_file")

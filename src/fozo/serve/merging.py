@@ -4,14 +4,13 @@ Each camera has its own memory, and so its own method; they share only the model
 calls that arrive at the same time are concatenated here, run once, and split again. Moves are per image already, so
 images under different moves go through the blocks side by side.
 
-* A pass begins at once if every caller at work is waiting.
+* A pass begins at once if every announced caller is waiting.
 * Otherwise it begins ``max_delay`` after the first call came.
 * While a pass is under way, the next one gathers.
 
 A model whose answer to an image depends on the other images of its batch (:func:`is_independent`) is not merged unless
 an operator asks for it. Calls that cannot be merged (prompts, or several candidates) run alone, in their turn. If a
-merged pass fails, its calls run one by one. If all of these succeed, memory may be short: for :data:`RETRY_AFTER`
-seconds passes have half as many images.
+merged pass fails, its calls run one by one.
 """
 
 from __future__ import annotations
@@ -24,11 +23,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from fozo.errors import FozoError
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Spec, Tap, Taps, engine_repr
 
 LOG = logging.getLogger("fozo.serve")
-RETRY_AFTER = 60.0  # seconds after which a batch size at which a merged pass failed is tried again
 
 
 class _Call:
@@ -57,10 +54,6 @@ class MergingEngine:
     """
 
     def __init__(self, engine: Engine, *, max_delay: float = 0.002, max_batch: int = 32) -> None:
-        if not 0 <= max_delay <= 1:
-            raise FozoError(f"max_delay is {max_delay}; give seconds from 0 to 1")
-        if max_batch < 1:
-            raise FozoError(f"max_batch is {max_batch}; give a whole number from 1 up")
         self.engine, self.max_delay, self.max_batch = engine, max_delay, max_batch
         # Other abilities (gradients, walking through blocks) are for one caller at a time.
         self.abilities = engine.abilities & {"tokens"}
@@ -69,8 +62,6 @@ class MergingEngine:
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
         self._callers, self._running = 0, False
-        self._inside = threading.local()
-        self._limit, self._limited_until = max_batch, 0.0  # fewer images in a merged pass after one has failed
 
     def __repr__(self) -> str:
         return engine_repr(self)
@@ -81,26 +72,21 @@ class MergingEngine:
 
     @contextmanager
     def caller(self) -> Iterator[None]:
-        """Announce that this thread is at work and may call :meth:`run`: other calls wait for it a little."""
+        """Announce that this thread is at work and will call :meth:`run`: other calls wait for it a little."""
         with self._lock:
             self._callers += 1
-        self._inside.value = True
         try:
             yield
         finally:
-            self._inside.value = False
             with self._lock:
                 self._callers -= 1
                 self._wake()
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        """Run the batch, together with those of other threads."""
         if "tokens" in self.abilities:
             knobs.check(self.spec, len(batch))  # here, so that only this caller sees the error
         call = _Call(batch, knobs, tuple(taps), time.monotonic() + self.max_delay)
-        unannounced = not getattr(self._inside, "value", False)
         with self._lock:
-            self._callers += unannounced
             self._waiting.append(call)
         try:
             while not call.done:
@@ -113,7 +99,6 @@ class MergingEngine:
                     call.woken.wait(patience)
         finally:
             with self._lock:
-                self._callers -= unannounced
                 if call in self._waiting:  # after Ctrl-C
                     self._waiting.remove(call)
                 self._wake()
@@ -131,40 +116,34 @@ class MergingEngine:
         if self._running or call not in self._waiting:
             return [], None  # the running thread will wake it
         first, now = self._waiting[0], time.monotonic()
-        if now >= self._limited_until:
-            self._limit = self.max_batch
         group, others, images = list[_Call](), list[_Call](), 0
         for each in self._waiting:
-            if each is first or (each.fits(first) and images + len(each.batch) <= self._limit):
+            if each is first or (each.fits(first) and images + len(each.batch) <= self.max_batch):
                 group.append(each)
                 images += len(each.batch)
             else:
                 others.append(each)
         all_waiting, left = len(self._waiting) >= self._callers, first.deadline - now
-        if not (all_waiting or images >= self._limit or not first.mergeable or left <= 0):
+        if not (all_waiting or images >= self.max_batch or not first.mergeable or left <= 0):
             return [], left if call is first else None
         self._waiting, self._running = others, True
         return group, None
 
     def _run(self, group: list[_Call]) -> None:
         """Run some calls as one; if that fails, one by one, so that a caller's error reaches only that caller."""
-        images, failure = sum(len(call.batch) for call in group), None
         try:
             if len(group) > 1:
                 try:
                     self._run_merged(group)
                     return
                 except Exception as error:
-                    failure = error
+                    images = sum(len(call.batch) for call in group)
                     LOG.error("a pass of %d images of several cameras failed; one by one now", images, exc_info=error)
             for call in group:
                 try:
                     call.result = self.engine.run(call.batch, call.knobs, call.taps)
                 except BaseException as error:  # raised where it was called
                     call.error = error
-            if failure is not None and all(call.error is None for call in group):
-                self._limit, self._limited_until = images // 2, time.monotonic() + RETRY_AFTER
-                LOG.error("for %g s passes have at most %d images", RETRY_AFTER, self._limit)
         finally:
             with self._lock:
                 self._running = False

@@ -41,7 +41,6 @@ class Metrics:
         self.memories = gauge("fozo_memories", "Images that a camera's adapter remembers", camera)
 
     def record(self, model: str, camera: Camera, images: int) -> None:
-        """Count a request of ``images`` images, and update the camera's gauges."""
         if not images:
             self.repeated.labels(model).inc()
             return

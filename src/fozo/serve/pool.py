@@ -179,7 +179,6 @@ class Pool:
             future.set_result(body)
 
     def _open(self, slot: _Slot) -> Camera:
-        """Bring a camera to memory; if that fails, it is not the client's fault."""
         try:
             return slot.model.stateless() if slot.stateless else slot.model.open(slot.name)
         except CameraInUse:

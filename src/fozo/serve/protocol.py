@@ -312,8 +312,8 @@ class InferResponse:
 
     images: int
     outputs: Mapping[str, npt.NDArray[Any]]  # logits `[B, classes]`; of a model that has none, what it returned
-    drift: tuple[float, float, float, float] | None = None  # as :data:`ALIBI` names them
-    accuracy: tuple[float, float, float] | None = None  # expected, and its interval
+    drift: Sequence[float] | None = None  # four, as :data:`ALIBI` names them
+    accuracy: Sequence[float] | None = None  # expected, and its interval
     sentence: str = ""
 
     @property
@@ -323,9 +323,10 @@ class InferResponse:
 
 def datatype(array: npt.NDArray[Any]) -> str:
     """The protocol's name of an array's type."""
-    kind = array.dtype.kind
+    kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
     if kind not in NUMBERS and kind != "b":
-        raise FozoError(f"an output is of {array.dtype}, which is not a number; leave it out of the model")
+        what = array.dtype if kind else type(array).__name__
+        raise FozoError(f"an output is {what}, not a tensor of numbers; leave it out of the model")
     return "BOOL" if kind == "b" else f"{NUMBERS[kind]}{8 * array.itemsize}"
 
 

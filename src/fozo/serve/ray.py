@@ -149,7 +149,6 @@ class Replica(InferenceServer):
         return serve.get_replica_context().rank.rank, list(self.metrics.registry.collect())
 
     async def prometheus(self, http: HTTPRequest) -> Response:
-        """The metrics of all replicas, with the label ``server``."""
         families = dict[str, Metric]()
         for rank, metrics in await self._broadcast("collect_metrics"):
             for metric in metrics:

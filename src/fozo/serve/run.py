@@ -30,12 +30,32 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send a frame a minute
 PATIENCE = 15  # seconds that connections may take to end at shutdown
+MAX_HEADERS = 1 << 16  # bytes of headers, with httptools
 BACKLOG = 128  # connections that wait to be accepted; where descriptors run short, asyncio logs as many errors a second
 LOG_LIMIT, ACCESS_LIMIT = LogLimit(), LogLimit(ACCESS_LINES, logging.INFO)
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's connection. If there are too many, one without a request is given up, best one that never had any."""
+    """uvicorn's connection. If there are too many, one without a request is given up, best one that never had any.
+
+    h11 limits the bytes of headers; httptools does not, so they are counted here: bytes that are not of a body.
+    """
+
+    headers_read = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.headers_read += len(data)
+        super().data_received(data)
+        if self.headers_read > MAX_HEADERS and hasattr(self, "parser"):  # which is httptools'
+            self.transport.abort()
+
+    def on_headers_complete(self) -> None:
+        self.headers_read = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.headers_read = 0
+        super().on_body(body)
 
     @property
     def waiting(self) -> bool:

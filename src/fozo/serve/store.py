@@ -108,7 +108,6 @@ class CameraFolder:
         return header
 
     def file(self, name: str) -> Path:
-        """The file called ``name`` of the generation in force."""
         return self.path / f"{name}-{self.generation}.npz"
 
     def checked(self, name: str) -> Path:

@@ -96,7 +96,6 @@ SETS = {"R": "imagenet-r", "Sketch": "imagenet-sketch", "V2": "imagenet-v2"}
 
 
 def _on_set(row: Experiment, column: str) -> Experiment:
-    """A row of Table 4 on one image set."""
     # FOA's lambda on ImageNet-R is 0.2, as its authors have it.
     options = {**row.options, "weight": 0.2} if (row.label, column) == ("FOA", "R") else row.options
     stream = StreamPlan(data=SETS[column], kinds=("clean",))

@@ -91,7 +91,6 @@ def _sweep(group: Group, table: Table, axis: str) -> Markup:
 
 
 def conclusions(group: Group, gained: Gained) -> dict[str, str]:
-    """Conclude for every column of a table, where they are not too many."""
     found = {}
     for side in group.columns if len(group.columns) <= MAX_COLUMNS else ():
         best, rows = _best_row(group, side), gained.get(side, {})

@@ -59,7 +59,6 @@ class Chapter:
 
     @property
     def parts(self) -> list[tuple[str, str, Sequence[Markup]]]:
-        """Heading, conclusion and charts of each column."""
         drawn = charts(self.group, self.table, self.colours)
         said = conclusions(self.group, self.gained)
         return [

@@ -23,7 +23,9 @@ COLOURS: Mapping[str, Colour] = {
     "LAME": ("#cc79a7", "#f0a3cb"), "T3A": ("#3d9bd6", "#9ad7ff"), "TENT": ("#d81b60", "#ff6f9f"),
     "EATA": ("#8c510a", "#d9a066"), "SAR": ("#7a9a01", "#b5d64a"), "DeYO": ("#00838f", "#5fe0e6"),
     "NEO": ("#3f51b5", "#93a1ff"), "GAIN": ("#a8323e", "#ff9b93"), "PEA": ("#5d7052", "#b7cfa9"),
-    "CAZO": ("#b07aa1", "#dcb4d4"),
+    "CAZO": ("#b07aa1", "#dcb4d4"), "Equalise": ("#2f6f9f", "#8cc4ea"), "CLAHE": ("#a06a2c", "#e0b27a"),
+    "Auto levels": ("#4f7f3f", "#a5d693"), "Histogram equalisation": ("#8f4f6f", "#d99ab8"),
+    "Grey world": ("#55606a", "#c3ccd4"),
 }  # fmt: skip
 # For rows that are no method as published, before these take colours of methods that a page does not show.
 SPARE: tuple[Colour, ...] = (("#000000", "#ffffff"), ("#8d6e63", "#bcaaa4"), ("#c0a000", "#ffe082"))

@@ -49,7 +49,6 @@ class Table:
 
     @property
     def headings(self) -> list[str]:
-        """The columns, corruptions by the paper's short names."""
         short = {full_name(kind): heading for kind, heading in SHORT.items()}
         return [short.get(column, column) for column in self.columns]
 
@@ -113,7 +112,6 @@ def table_of(group: Group, gained: Gained | None = None) -> Table:
 
 
 def _domains(group: Group, side: str, gained: Mapping[str, Gains]) -> dict[str, Column]:
-    """A column for each domain, where there are several, under its full name."""
     domains = list(dict.fromkeys(domain for run in group.runs for domain in run.measures.domains))
     usual = group.runs[0].experiment.stream.severity
 
@@ -163,15 +161,10 @@ def _budgets(group: Group) -> dict[str, Column]:
 
 
 def _utilities(group: Group) -> dict[str, Column]:
-    """Tempora's utilities, where times and accuracies for them were recorded."""
     runs = [{label: group.of(label, side)[0] for label in group.labels if group.of(label, side)} for side in SIDES]
-    rows = utilities(*runs)
-    return {
-        name: {
-            label: None if (value := rows.get(label, {}).get(name)) is None else Cell(value) for label in group.labels
-        }
-        for name in (next(iter(rows.values())) if rows else ())
-    }
+    cells = {name: Cell(value) for name, value in utilities(*runs).items()}
+    names = ("discrete", "continuous", "amortised") if cells else ()
+    return {name: {label: cells.get(f"{label} {name}") for label in group.labels} for name in names}
 
 
 def number(value: float, digits: int, sign: str = "") -> str:

@@ -96,7 +96,6 @@ def _charts(readings: Sequence[dict[str, Any]]) -> list[Markup]:
 
 
 def _series(label: str, readings: Sequence[dict[str, Any]], keys: tuple[str, ...], scale: float, colour: int) -> Series:
-    """One number of all readings that have it; ``keys`` leads to it."""
     points = []
     for line in readings:
         value: Any = line

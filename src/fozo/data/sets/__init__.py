@@ -42,6 +42,10 @@ def open_images(
 ) -> ImageSet:
     """Open an image set.
 
+    Examples:
+        >>> fozo.open_images(photos).classes[:2]
+        ('T-shirt/top', 'Trouser')
+
     Args:
         path: a folder, or an ``.npz`` of images, labels and classes.
         layout: one of :data:`LAYOUTS`, or ``auto`` to recognise it.
@@ -89,7 +93,6 @@ def recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
 
 
 def _name_of_classes(root: Path, folders: list[str], inside: list[Listing]) -> str:
-    """Recognise sets of class folders by the names of the folders."""
     if all(map(WNID.fullmatch, folders)):
         if tuple(folders) == imagenet_r_wnids():
             return "imagenet-r"

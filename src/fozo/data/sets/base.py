@@ -191,7 +191,6 @@ def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
 
 
 def in_paper_order(kinds: Collection[str]) -> list[str]:
-    """The paper's kinds first, in its order; then others by name."""
     return [kind for kind in KINDS if kind in kinds] + sorted(set(kinds) - set(KINDS))
 
 

@@ -107,8 +107,7 @@ class GraphEngine:
             )
         self._head = Affine(weight, bias)
 
-    def __repr__(self) -> str:
-        return engine_repr(self)
+    __repr__ = engine_repr
 
     def head(self) -> Affine:
         return self._head

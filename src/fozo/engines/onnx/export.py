@@ -24,7 +24,6 @@ ONE_FILE_BYTES = (2 << 30) - (1 << 20)  # protobuf's limit; beyond it the weight
 
 
 def build_graph(engine: TorchEngine) -> onnx.ModelProto:
-    """Build the graph of a torch engine's model, in float32."""
     weights = {name: tensor.detach().cpu().float().numpy() for name, tensor in engine.vit.state_dict().items()}
     return ViTGraph(engine.vit.architecture, weights).build()
 
@@ -57,7 +56,6 @@ def write_model(
 
 
 def _with_spec(model: onnx.ModelProto, properties: Mapping[str, str], spec: str) -> bytes:
-    """Add the metadata, which no digest covers, and serialise."""
     onnx.helper.set_model_props(model, {METADATA: spec, **properties})
     data: bytes = model.SerializeToString()
     return data

@@ -59,7 +59,6 @@ class OpenvinoEngine(GraphEngine):
     _process: ClassVar[int | None] = None  # the process that made the first engine
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
-        """Open a model; the arguments are those of :class:`OnnxEngine`."""
         try:
             openvino = importlib.import_module("openvino")
         except ImportError as error:

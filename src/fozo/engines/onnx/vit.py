@@ -176,7 +176,6 @@ class ViTGraph:
         return self.g.op("Gelu", x, approximate="tanh" if self.a.activation == "gelu_tanh" else "none")
 
     def _leave(self, x: str) -> None:
-        """Apply the final norm and declare the outputs."""
         g, a = self.g, self.a
         token = self._token(x)
         self.taps["cls"].append(token)

@@ -8,6 +8,7 @@ This is a *simulation*: values are rounded to the grid but multiplied in floatin
 to accuracy and costs more time than the plain model. For speed export with ``--int8``, see docs/edge.md.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -55,7 +56,6 @@ def after_softmax(x: Tensor, split: Tensor, side: int) -> Tensor:
 
 
 def full_precision(engine: Engine) -> TorchEngine:
-    """Refuse engines that PTQ4ViT cannot quantise."""
     if isinstance(engine, QuantisedEngine):
         raise FozoError(f"{engine.spec.name} is quantised already; give the model in full precision")
     if not isinstance(engine, TorchEngine):
@@ -67,7 +67,6 @@ def full_precision(engine: Engine) -> TorchEngine:
 
 
 def step_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
-    """Name the steps that a model has, with their shapes."""
     shapes: dict[str, tuple[int, ...]] = {"patch_embed.proj.weight": (a.dim,)}
     for i in range(a.depth):
         for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):
@@ -138,24 +137,19 @@ def quantised_vit(vit: ViT, scales: Scales) -> ViT:
     def linear(plain: Linear, name: str, rounding: Rounding = uniform) -> QuantisedLinear:
         return QuantisedLinear(plain, steps[f"{name}.weight"], steps[f"{name}.input"], side, rounding)
 
-    with torch.device("meta"):
-        twin = ViT(a)
-    twin.cls_token, twin.reg_token, twin.pos_embed = vit.cls_token, vit.reg_token, vit.pos_embed
-    twin.norm_pre, twin.norm, twin.attn_pool = vit.norm_pre, vit.norm, vit.attn_pool
-    embedding = vit.patch_embed.proj
+    twin = copy.deepcopy(vit, {id(tensor): tensor for tensor in (*vit.parameters(), *vit.buffers())})
+    embedding = twin.patch_embed.proj
     weight = rounded_weight(embedding.weight, steps["patch_embed.proj.weight"], side)
-    twin.patch_embed.proj.weight = nn.Parameter(weight, requires_grad=False)
-    twin.patch_embed.proj.bias = embedding.bias
-    for i, (old, new) in enumerate(zip(vit.blocks, twin.blocks, strict=True)):
-        assert isinstance(old, Block) and isinstance(new, Block)
-        name = f"blocks.{i}"
-        new.norm1, new.norm2 = old.norm1, old.norm2
+    embedding.weight = nn.Parameter(weight, requires_grad=False)
+    for i, block in enumerate(twin.blocks):
+        assert isinstance(block, Block)
+        name, attn, mlp = f"blocks.{i}", block.attn, block.mlp
         attention = {key.rsplit(".", 1)[1]: step for key, step in steps.items()
                      if key.startswith((f"{name}.attn.scores.", f"{name}.attn.mix."))}  # fmt: skip
-        qkv, proj = linear(old.attn.qkv, f"{name}.attn.qkv"), linear(old.attn.proj, f"{name}.attn.proj")
-        new.attn = QuantisedAttention(a, qkv, proj, attention, side)
-        new.mlp.fc1 = linear(old.mlp.fc1, f"{name}.mlp.fc1")
-        new.mlp.fc2 = linear(old.mlp.fc2, f"{name}.mlp.fc2", after_gelu)
+        qkv, proj = linear(attn.qkv, f"{name}.attn.qkv"), linear(attn.proj, f"{name}.attn.proj")
+        block.attn = QuantisedAttention(a, qkv, proj, attention, side)
+        mlp.fc1 = linear(mlp.fc1, f"{name}.mlp.fc1")
+        mlp.fc2 = linear(mlp.fc2, f"{name}.mlp.fc2", after_gelu)
     twin.head = linear(vit.head, "head")
     return twin.eval().requires_grad_(False)
 

@@ -102,7 +102,6 @@ class LayerNorms:
 
 
 def flat(tensors: Iterable[Tensor]) -> Array:
-    """The numbers of some tensors, one after another."""
     return np.concatenate([tensor.detach().double().cpu().numpy().ravel() for tensor in tensors])
 
 

@@ -72,6 +72,12 @@ def replay(
 ) -> Array:
     """Rebuild the prompts that a journal of FOZO's leads to, bit for bit, without the model and without any image.
 
+    Examples:
+        >>> method = fozo.FOZO(model, source, journal="fozo.journal")
+        >>> logits = method(batch)
+        >>> np.array_equal(fozo.replay("fozo.journal"), method.prompts)
+        True
+
     Args:
         journal: the file that ``journal=`` wrote.
         fingerprint: ``engine.spec.fingerprint`` of the model they are for; another model's journal is refused.

@@ -81,6 +81,11 @@ def token_rms(source: SourceStatistics) -> float:
 class FOZO(MatchingMethod[FOZOConfig]):
     """Zeroth-order descent on prompts.
 
+    Examples:
+        >>> method = fozo.FOZO(model, source, passes=2)  # preset="paper" follows the paper's text
+        >>> method(batch).shape, method.prompts.shape
+        ((8, 10), (3, 64))
+
     Beside what every :class:`fozo.Method` takes, ``start`` are prompts ``[p, d]`` to start from instead of random ones,
     and ``noise`` directions to use instead of seeded gaussian ones.
 
