@@ -217,7 +217,8 @@ def table(rows: Rows, lines: Sequence[tuple[str, str]], arms: Sequence[str]) -> 
     body = []
     for domain, part in lines:
         plain = cells["plain", domain, part]
-        name = domain.replace("_blur", "").replace("gaussian_", "") + (", held out" if part == "held out" else "")
+        name = domain.replace("_blur", "").replace("gaussian_", "").removesuffix(" domains")
+        name += ", held out" if part == "held out" else ""
         name += f" ({plain['images']})" if plain["images"] else ""
         others = (cells[arm, domain, part] for arm in arms)
         gains = (difference(row, "against_plain", "plain_half_width") for row in others)

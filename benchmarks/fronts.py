@@ -24,7 +24,7 @@ import argparse
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -111,7 +111,7 @@ def for_model(engine: Engine, images: Floats) -> Floats:
     """Normalise pixels in [0, 1] as a model reads them."""
     if engine.spec.normalisation is None:
         raise FozoError(f"{engine.spec.name} does not say its mean and std; export it again with both")
-    mean, std = (np.asarray(value, dtype=np.float32)[:, None, None] for value in engine.spec.normalisation)
+    mean, std = np.array(engine.spec.normalisation, dtype=np.float32)[..., None, None]
     return ((images - mean) / std).astype(np.float32)
 
 
@@ -205,8 +205,9 @@ def choice(images: Images, models: Mapping[str, Engine], severity: int, count: i
         file = cache / f"{kind}-{severity}-{count}.npz"
         if not file.is_file():
             source = source or images.reference(pixels_engine())
+            measured: dict[str, Any] = dict(measure(images, source, models, Domain(kind, severity), indices))
             with atomic_write(file) as stream:
-                np.savez(stream, **measure(images, source, models, Domain(kind, severity), indices))
+                np.savez(stream, **measured)
         with np.load(file) as kept:
             found = {name: kept[name] for name in models}
         for name, (right, witness, needed) in found.items():
@@ -252,7 +253,7 @@ def dark(images: Images, models: Mapping[str, Engine], data: Path) -> Iterator[R
     for model, engine in models.items():
         source, right[model] = images.reference(engine), {}
         for arm in DARK_ARMS:
-            options = {"profile": "tokens"} if arm == "equalise" else {}
+            options: dict[str, Any] = {"profile": "tokens"} if arm == "equalise" else {}
             method = fozo.create("noadapt" if arm == "plain" else arm, engine, source, **options)
             logits = np.concatenate([method(for_model(engine, some)) for some in batches(pictures)])
             right[model][arm] = (classes[logits[:, columns].argmax(axis=1)] == labels).astype(np.float64)
