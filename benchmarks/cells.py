@@ -77,6 +77,9 @@ class Row:
     """Images, confidence and right predictions by confidence, on the corruptions."""
     processor: str = ""
     """What it was run on, where the records say so."""
+    method: str = ""
+    constants: Mapping[str, object] = field(default_factory=dict)
+    """Preset, constants and whose they are."""
 
     def hits(self, domains: Sequence[str]) -> Array:
         """Recognised images: ``[seeds, domains, images]``."""
@@ -198,7 +201,11 @@ def read_evidence(groups: Iterable[Group]) -> list[Cell]:
 
 def _add_run(cell: Cell, run: Run) -> None:
     passes = run.measures.passes_per_image + BACKWARD.get(run.experiment.method, 0)
-    row = cell.rows.setdefault(run.experiment.label, Row(passes, processor=run.conditions.environment.processor))
+    made = Row(
+        passes, processor=run.conditions.environment.processor, method=run.experiment.method,
+        constants=run.experiment.constants(),
+    )  # fmt: skip
+    row = cell.rows.setdefault(run.experiment.label, made)
     hits = row.seeds.setdefault(run.experiment.seed, {})
     batches = row.correct.setdefault(run.experiment.seed, {})
     for record in run.records():

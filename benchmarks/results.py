@@ -12,19 +12,30 @@ Sentences are made in ``benchmarks.conclusions``, pictures in ``benchmarks.pictu
 import argparse
 import tarfile
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import conclusions, narrow
-from benchmarks.cells import CLEAN, Cell, Gain, name_of, read_evidence, standing
+from benchmarks.cells import CLEAN, RECIPE, TOKENS, Cell, Gain, name_of, read_evidence, standing
 from benchmarks.common import markdown, refusals
 from benchmarks.conclusions import OURS, adapting, rivals, words_of
 from benchmarks.pictures import curves_picture, gains_picture, map_picture
 from benchmarks.reproduction import reproduction
-from fozo.bench.gains import BASE
-from fozo.bench.plan import TUNED, published
+from benchmarks.sections import (
+    deadline_section,
+    gains_csv,
+    read_csv,
+    read_refusals,
+    recovery,
+    refusal_picture,
+    refusal_sentence,
+    tuning_csv,
+    walk_sentence,
+)
+from fozo.bench.gains import BASE, signed
+from fozo.bench.plan import OWN, TUNED, Setting, load_recipe
 from fozo.bench.store import Group, collect
 from fozo.errors import FozoError
 from fozo.io import atomic_write
@@ -35,45 +46,37 @@ WIDTH = 140
 CUT = 12.0
 """Points at which the axis of gains ends."""
 HEAD = (
-    "{models}, all methods on identical streams: fifteen corruptions one after the other at severity 5 (or as said), "
-    "never reset (*continual*) or reset at each (*reset*). Gains are points of top-1 over NoAdapt, the plain model; ± "
-    "is a 95 % interval of differences paired by image, and *significant* means that it excludes zero. *Published* "
-    "constants are those of the method's authors, but for LAME, EATA and DeYO those that the FOZO paper states (its "
-    "two entropy margins of DeYO are the other way round in the authors' program). *Tuned* rows have other constants. "
-    "Every figure and every sentence is computed by `python -m benchmarks.results` from the records in `results/`; "
-    "[how it was measured](#how-it-was-measured)."
+    "{models}, all methods on identical streams: fifteen corruptions in turn at severity 5 (or as said), never reset "
+    "(*continual*) or reset at each (*reset*). Gains are points of top-1 over NoAdapt, the plain model; ± is a 95 % "
+    "interval of differences paired by image, *significant* where it excludes zero. `python -m benchmarks.results` "
+    "computes all of it; every cell, with its constants: `results/gains.csv`."
+)
+CONSTANTS = (
+    "*Constants*: *FOZO paper*, what it states for its baselines; *authors*, their own ViT runs (TENT: ResNet-50); "
+    "*tuned*, the best of four on ViT-Tiny under the four extra corruptions, of equals the published ones, which TENT, "
+    "DeYO and T3A keep (`results/tuning.csv`; CAZO was not tuned); *varied*, others. GFLOP: counted for an image, "
+    "without NumPy's."
 )
 PROTOCOL = (
-    "Float32, images of ImageNet's validation set, the same ones for every corruption and method, batches of 64, "
-    "source statistics of 512 others. An image's mean over the corruptions is one observation; intervals are over "
-    "images, and over seeds where there are several (Student's, as two say little of their variance): those of one "
-    "seed do not include what a method draws, and of many intervals some miss. Published constants are for a ViT-B; "
-    "tuned ones did best on ViT-Tiny under the four extra corruptions, from which Align's constants come too (TENT, "
-    "DeYO and NEO have the smaller of two rates that did not differ; [methods.md](methods.md)). A few hundred images a "
-    "corruption are few (papers have 5000 to 50,000): no published number is contradicted. {commands} {processors}"
+    "Float32, ImageNet validation images, the same for every corruption and method, batches of 64, source statistics "
+    "of 512 others. An image's mean over the corruptions is one observation; intervals are over images, and over seeds "
+    "where there are several. A few hundred images a corruption are few (papers have 5000 to 50,000): no published "
+    "number is contradicted. {commands}"
 )
-CHECK = (
-    "To check the first line yourself, on fewer images and in a few minutes: `fozo bench evidence --model WEIGHTS "
-    '--imagenet DIR --images 128 --column "continual, severity 5" --only NoAdapt --only Align`, then `fozo report runs '
-    "-o report.html`."
+RESETS = (
+    "The programs of TENT and DeYO can reset before every batch, which undoes all adaptation; SAR recovers by itself; "
+    "ZOA has no reset."
 )
-CONTENT = (
-    "Streams of one group of classes each (dogs, food, ...), clean and under five corruptions, every domain begun "
-    "afresh; intervals draw batches, and are somewhat too narrow, as the same photographs come under several "
-    "corruptions. By group: [ablation.md](ablation.md). `fozo bench narrow`."
-)
+CONTENT = "By group: [ablation.md](ablation.md)."
 STREAMS = {
-    "mixed": "corruptions mixed in every batch",
+    "mixed": "corruptions mixed in a batch",
     "correlated": "classes one after the other",
-    "recurring": "ten rounds of all corruptions",
+    "recurring": "ten rounds of all",
     "B = 1": "single images",
     "B = 8": "batches of 8",
 }
 """Columns of the recipes ``streams`` and ``batches`` that are unlike the cells, in words."""
-OTHERS = (
-    "Short streams; intervals draw batches, and are means over orders of the images where there are several. "
-    "`fozo bench streams --seeds 0,1,2` and `fozo bench batches`."
-)
+PAPER = "The FOZO paper's tables beside ours, and what needs a ViT-B: `results/reproduction.md`."
 
 
 def wrapped(words: str) -> str:
@@ -95,45 +98,33 @@ def unpack(folders: Iterable[Path], into: Path) -> list[Path]:
     return found
 
 
-def lead_table(cell: Cell) -> str:
-    """The leading cell, a line for each method: as published, and tuned where it was."""
-    tuned = any(label.endswith(TUNED) for label in cell.rows)
-    columns = ["gain", *(["gain on clean"] if cell.clean else []), "error"]
-    heads = ["", "passes", "top-1", *columns, *(["tuned, over published", *columns] if tuned else [])]
+def lead_table(cell: Cell, operations: Mapping[str, float]) -> str:
+    """The leading cell: a line for each row, and whose constants it has."""
+    heads = ["", "constants", "GFLOP", "top-1", "gain", *(["after, on clean"] if cell.clean else [])]
     lines = []
-    first = [label for label in adapting(cell) if label == published(label) or published(label) not in cell.rows]
-    for label in [BASE, *first]:
-        texts = [label, f"{cell.rows[label].passes:.2g}", f"{cell.top(label):.1f}", *_measures(cell, label)]
-        if label + TUNED in cell.rows:
-            texts += [bold(cell.gain(label + TUNED, label)), *_measures(cell, label + TUNED)]
-        lines.append(texts + ["-"] * (len(heads) - len(texts)))
+    told: list[object] = []
+    for label in [BASE, *adapting(cell)]:
+        row = cell.rows[label]
+        config = (row.method, row.constants.get("constants")) if row.constants else label
+        if config in told:  # tuned to its authors' constants
+            continue
+        told.append(config)
+        again = cell.with_clean(label) if label != BASE else None
+        count = operations.get(row.method)
+        lines.append([
+            label.removesuffix(TUNED).removesuffix(OWN),
+            str(row.constants.get("source") or "-"),
+            "-" if count is None else f"{count / 1e9:.1f}",
+            f"{cell.top(label):.1f}",
+            "-" if label == BASE else bold(cell.gain(label)),
+            *(["-" if again is None else bold(again)] if cell.clean else []),
+        ])  # fmt: skip
     return markdown(heads, lines)
-
-
-def _measures(cell: Cell, label: str) -> list[str]:
-    gains = [None if label == BASE else cell.gain(label), None if label == BASE else cell.with_clean(label)]
-    shown = ["-" if gain is None else bold(gain) for gain in gains]
-    return [*shown[: 1 + cell.clean], f"{cell.rows[label].error:.1f}"]
 
 
 def bold(gain: Gain) -> str:
     """A gain for a table: bold where it is significant."""
     return f"**{gain}**" if gain.side else str(gain)
-
-
-def table(cells: Sequence[Cell]) -> str:
-    """The gains of every method in some cells, tuned ones below the published; of NoAdapt its top-1."""
-    every = dict.fromkeys(published(label) for cell in cells for label in adapting(cell))
-    heads = [cell.title.replace(", ", "<br>") for cell in cells]
-    lines = [[f"{BASE}, top-1", *(f"{cell.top(BASE):.1f}" for cell in cells)]]
-    for method in every:
-        texts = []
-        for cell in cells:
-            own = [bold(cell.gain(method))] if method in cell.rows else []
-            own += [f"*{bold(cell.gain(method + TUNED))}*"] if method + TUNED in cell.rows else []
-            texts.append("<br>".join(own) or "-")
-        lines.append([method, *texts])
-    return markdown(["", *heads], lines)
 
 
 def narrow_gains(groups: Sequence[Group]) -> dict[str, dict[str, Gain]]:
@@ -162,33 +153,31 @@ def worst_group(group: Group) -> str:
 
 def other_streams(groups: Sequence[Group]) -> str:
     """Say what Align gains on streams unlike the cells, paired by batch."""
-    said = []
+    said: dict[str, list[str]] = {}
     for group in groups:
-        parts = []
+        where = f"{name_of(group.runs[0].experiment.model)}, severity {group.runs[0].experiment.stream.severity}"
         for column, both in narrow.pairs(group, OURS).items():
             gain = narrow.gain(both)
             if column in STREAMS and gain.within is not None:
-                parts.append(f"{STREAMS[column]} {gain}{'' if gain.side else ' (not significant)'}")
-        if parts:
-            plan = group.runs[0].experiment.stream
-            kinds = len([kind for kind in plan.kinds if kind != CLEAN])
-            where = f"{name_of(group.runs[0].experiment.model)}, {kinds} corruptions at severity {plan.severity}"
-            said.append(f"{where}{' and clean images' if CLEAN in plan.kinds else ''}: {conclusions.listed(parts)}")
-    return f"Align over NoAdapt. {'. '.join(said)}." if said else ""
+                words = f"{STREAMS[column]} {signed(gain.value)}{'' if gain.side else ' (not significant)'}"
+                said.setdefault(where, []).append(words)
+    return " ".join(f"Align on short streams ({where}): {conclusions.listed(parts)}." for where, parts in said.items())
 
 
 @dataclass(frozen=True)
 class Page:
-    """The page's parts; each section is a title, a picture, a conclusion and a command."""
+    """The page's parts: how much first, then where not, under which deadline, and how it was measured."""
 
     main: Sequence[Cell]
     """Cells of all corruptions."""
     apart: Sequence[Cell]
     """Cells that are told of apart: of four corruptions, for methods of many passes, and of few rows on more images."""
-    narrow: Sequence[Group]
-    others: Sequence[Group]
-    """Runs of the recipes ``streams`` and ``batches``."""
+    groups: Sequence[Group]
+    """All runs, for what is not of cells."""
     pictures: Path
+    operations: Mapping[str, float] = field(default_factory=dict)
+    """For an image, by method."""
+    walk: Sequence[Mapping[str, str]] = ()
 
     @property
     def lead(self) -> Cell:
@@ -200,26 +189,13 @@ class Page:
         closest = min(self.main, key=lambda cell: min(cell.gain(OURS, label).low for label in rivals(cell)))
         return [self.lead, *([closest] if closest is not self.lead else [])]
 
+    def of(self, *recipes: str) -> list[Group]:
+        return [group for group in self.groups if group.recipe.name in recipes]
+
     def draw(self, name: str, alt: str, drawn: str) -> str:
         with atomic_write(self.pictures / f"{name}.svg") as file:
             file.write(drawn.encode())
         return f"![{alt}]({self.pictures.name}/{name}.svg)"
-
-    def losses(self) -> list[str]:
-        """What speaks against Align comes first."""
-        found = {cell.title: conclusions.losses(cell) for cell in self.main}
-        first, *others = found.values()
-        shared = [head for head in first if others and all(each[head] == first[head] for each in others)]
-        heads = [head for head in first if head not in shared]
-        lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
-        lines += ["| " + " | ".join([title, *(each[k] for k in heads)]) + " |" for title, each in found.items()]
-        same = f"In every cell: {'; '.join(f'{head}: {first[head]}' for head in shared)}. " if shared else ""
-        close = conclusions.against_rivals([*self.main, *self.apart])
-        return [
-            "## Where Align does not help",
-            "\n".join(lines),
-            wrapped(f"{same}{close} What it costs: [cost.md](cost.md)."),
-        ]
 
     def gains(self) -> list[str]:
         tiers = [
@@ -229,22 +205,30 @@ class Page:
         every = [gain for columns in tiers for column in columns.values() for gain in column.values()]
         low, high = max(-CUT, min(gain.low for gain in every)), max(gain.high for gain in every)
         shown = gains_picture("Gains over NoAdapt", tiers, low, high)
-        said = (conclusions.sides(self.main), conclusions.tuning(self.lead))
-        again = ", the gain on the clean images at its end" if self.lead.clean else ""
-        legend = f"Top-1, gain over NoAdapt (bold: significant){again}, and expected calibration error, in percent"
-        others = self.main[1:]
         return [
-            "## Gains over the plain model",
+            "## How much, at what cost",
             wrapped(conclusions.headline(self.lead)),
+            lead_table(self.lead, self.operations),
+            wrapped(f"{CONSTANTS} {missing(self.lead)}".strip()),
             self.draw("gains", "Gains over NoAdapt of every method in every cell", shown),
-            wrapped(" ".join(filter(None, said))),
-            wrapped(f"{legend}: {self.lead.title}."),
-            lead_table(self.lead),
-            *(["Gains in the other cells (*tuned*):", table(others)] if others else []),
         ]
 
+    def losses(self) -> list[str]:
+        """What speaks against Align, right after what speaks for it."""
+        hard = [cell for cell in self.main if cell.severity == self.lead.severity]
+        found = {cell.title: conclusions.losses(cell) for cell in hard}
+        first, *others = found.values()
+        shared = [head for head in first if others and all(each[head] == first[head] for each in others)]
+        heads = [head for head in first if head not in shared]
+        lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+        lines += ["| " + " | ".join([title, *(each[k] for k in heads)]) + " |" for title, each in found.items()]
+        same = f"In every cell: {'; '.join(f'{head}: {first[head]}' for head in shared)}. " if shared else ""
+        rest = [conclusions.milder(self.main), conclusions.afterwards(self.main)]
+        close = " ".join(filter(None, [*rest, conclusions.against_rivals([*self.main, *self.apart])]))
+        return ["## Where not", "\n".join(lines), wrapped(f"{same}{close} Time: [cost.md](cost.md).")]
+
     def learning(self) -> list[str]:
-        """How fast each method learns: drawn of the first cell, told of both."""
+        """How fast each method learns and recovers, and which collapse."""
         curves = {label: self.lead.learning(label).tolist() for label in adapting(self.lead)}
         shown = curves_picture(
             f"Gain over NoAdapt against images seen, {self.lead.title}",
@@ -252,16 +236,12 @@ class Page:
             curves,
             f"images of a corruption seen ({self.lead.title})",
         )
+        said = [*recovery(self.lead), walk_sentence(self.walk), RESETS]
         return [
-            "## Learning curves: gain against images seen in a corruption",
+            "## Recovery and collapse",
             self.draw("learning", "Gain over NoAdapt against images seen in a corruption", shown),
-            wrapped(conclusions.learning(self.shown)),
+            wrapped(" ".join(filter(None, [f"{self.lead.title}.", *said]))),
         ]
-
-    def passes(self) -> list[str]:
-        """What passes buy: all corruptions, and four where a method makes many."""
-        cells = [self.lead, *(cell for cell in self.apart if len(cell.domains) == FEW)][:2]
-        return ["## What passes buy", wrapped(conclusions.passes(cells))]
 
     def corruptions(self) -> list[str]:
         """By corruption and after returning to clean images: the first cell, and that where a rival comes closest."""
@@ -272,37 +252,50 @@ class Page:
             panels[cell.title] = {k: [cell.gain(k, domains=(name,)) for name in domains] for k in adapting(cell)}
         again = ["clean"] if any(cell.clean for cell in self.shown) else []
         shown = map_picture("Gains by corruption", [*names, *again], panels)
-        said = [conclusions.most_and_least(self.lead), conclusions.after_clean(self.lead)]
         return [
-            "## By corruption, and after returning to clean images",
             self.draw("corruptions", "Gains by corruption", shown),
-            wrapped(" ".join(filter(None, said))),
         ]
+
+    def refusal(self) -> list[str]:
+        found = read_refusals(self.groups)
+        if found is None:
+            return []
+        drawn = self.draw("evidence", "Gain of Align against evidence of drift", refusal_picture(found))
+        return ["## When it refuses", drawn, wrapped(refusal_sentence(found))]
 
     def unlike(self) -> list[str]:
         """Streams unlike the cells: narrow content, other orders and batches."""
         parts = []
-        if self.narrow:
-            gains = narrow_gains(self.narrow)
-            worst = conclusions.listed([worst_group(group) for group in self.narrow if OURS in group.labels])
+        groups = self.of("narrow")
+        if groups:
+            gains = narrow_gains(groups)
+            worst = conclusions.listed([worst_group(group) for group in groups if OURS in group.labels])
             shown = gains_picture("Gains on narrow content", [gains], -CUT, CUT)
             parts.append(self.draw("narrow", "Gains on narrow content", shown))
             parts.append(wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT}"))
-        said = other_streams(self.others)
-        parts += [wrapped(f"{said} {OTHERS}")] if said else []
+        said = other_streams(self.of("streams", "batches"))
+        parts += [wrapped(said)] if said else []
         return ["## Narrow content and other streams", *parts] if parts else []
 
     def __str__(self) -> str:
         head = HEAD.format(models=conclusions.listed(list(dict.fromkeys(cell.model for cell in self.main))))
-        first = [*self.losses(), *self.gains(), *self.learning(), *self.passes(), *self.corruptions()]
-        measured, note = reproduction(self.main)
-        paper = ["## The paper's tables and figures", *([measured] if measured else []), wrapped(note)]
-        how = PROTOCOL.format(
-            commands=commands([*self.main, *self.apart]), processors=conclusions.processors(self.main)
-        ).strip()
-        last = ["## How it was measured", wrapped(how), wrapped(CHECK)]
-        parts = ["# Results", wrapped(head), *first, *self.unlike(), *paper, *last]
-        return "\n\n".join(parts) + "\n"
+        deadline = [
+            "## Under which deadline",
+            *(p if p.startswith("|") else wrapped(p) for p in deadline_section(self.groups)),
+        ]
+        how = PROTOCOL.format(commands=commands([*self.main, *self.apart]))
+        last = ["## How it was measured", wrapped(how), wrapped(PAPER)]
+        parts = ["# Results", wrapped(head), *self.gains(), *self.losses(), *self.corruptions(), *deadline]
+        return "\n\n".join([*parts, *self.learning(), *self.refusal(), *self.unlike(), *last]) + "\n"
+
+
+def missing(cell: Cell) -> str:
+    """Name the rows of the recipe that a cell lacks."""
+    model = next((start for start, name in TOKENS.items() if name == cell.model), cell.model)
+    column = f"{cell.scenario}, severity {cell.severity}"
+    wanted = [row.label for row in load_recipe(RECIPE).experiments(Setting(model)) if row.column == column]
+    absent = [label for label in wanted if label not in cell.rows]
+    return f"Not run here yet: {conclusions.listed(absent)}." if absent else ""
 
 
 def seen(cell: Cell) -> list[int]:
@@ -329,8 +322,8 @@ def split(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
     return main, [cell for cell, own in zip(cells, full, strict=True) if not own]
 
 
-def write(records: Sequence[Path], target: Path) -> None:
-    """Read all records and write the page and its pictures."""
+def write(records: Sequence[Path], target: Path, tables: Path) -> None:
+    """Read all records and write the page and its pictures, and tables to another folder."""
     with TemporaryDirectory() as scratch:
         roots = unpack(records, Path(scratch))
         groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]
@@ -338,21 +331,32 @@ def write(records: Sequence[Path], target: Path) -> None:
         main, apart = split(compared)
         pictures = target.parent / target.stem
         pictures.mkdir(parents=True, exist_ok=True)
-        own = {
-            name: [group for group in groups if group.recipe.name == name] for name in ("narrow", "streams", "batches")
+        beside = records[0]
+        counted = {line["method"]: float(line["operations_per_image"]) for line in read_csv(beside / "operations.csv")}
+        page = Page(main, apart, groups, pictures, counted, read_csv(beside / "walk.csv"))
+        measured, note = reproduction(main)
+        files = {
+            target: str(page),
+            tables / "gains.csv": gains_csv(compared, counted),
+            tables / "tuning.csv": tuning_csv(groups),
+            tables / "reproduction.md": "\n\n".join(filter(None, ["# The paper's tables and figures", measured, note]))
+            + "\n",
         }
-        text = str(Page(main, apart, own["narrow"], [*own["streams"], *own["batches"]], pictures))
-    with atomic_write(target) as stream:
-        stream.write(text.encode())
+    for path, text in files.items():
+        with atomic_write(path) as stream:
+            stream.write(text.encode())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="*", default=[Path("results")], metavar="RECORDS")
     parser.add_argument("--page", type=Path, default=Path("docs/results.md"))
+    parser.add_argument(
+        "--tables", type=Path, default=Path("results"), help="folder for gains.csv, tuning.csv, reproduction.md"
+    )
     given = parser.parse_args()
     with refusals("results"):
-        write(given.records, given.page)
+        write(given.records, given.page, given.tables)
 
 
 if __name__ == "__main__":

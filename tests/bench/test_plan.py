@@ -158,7 +158,8 @@ def test_tuned_rows_are_what_the_rule_chose_and_are_for_their_model_alone() -> N
 
 def test_constants_are_those_of_preset_and_options() -> None:
     found: Any = Experiment("x", "deyo", {"preset": "official", "pieces": 3}).constants()
-    assert found["preset"] == "official" and found["source"] == "authors' program"
+    assert found["preset"] == "official" and found["source"] == "varied"
+    assert Experiment("x", "deyo", {"preset": "official"}).constants()["source"] == "authors' program"
     assert found["constants"] | {"e_margin": 0.5, "rate": 1e-3, "pieces": 3} == found["constants"]
     endless: Any = Experiment("x", "pea", {"preset": "paper"}).constants()
     assert endless["constants"]["gamma"] == "Infinity"

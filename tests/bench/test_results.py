@@ -1,5 +1,7 @@
 """The results page: its figures and sentences against records counted by hand, and what it refuses."""
 
+import csv
+import json
 import tarfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -9,17 +11,32 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from benchmarks import conclusions, narrow, results
+import fozo
+from benchmarks import conclusions, narrow, results, walk
 from benchmarks.cells import Cell, Gain, Row, read_evidence, standing
 from benchmarks.methods import MARKS, replaced
 from benchmarks.pack import pack
 from benchmarks.reproduction import FIGURES, MEASURED, effect, verdict
+from benchmarks.sections import (
+    UNTIMED,
+    Evidence,
+    collapsed,
+    deadline_section,
+    recovered,
+    refusal_lines,
+    refusal_picture,
+    refusal_sentence,
+    walk_sentence,
+)  # fmt: skip
+from fozo.bench.gains import signed
 from fozo.bench.measures import score
-from fozo.bench.plan import Recipe, Setting, load_recipe, names
+from fozo.bench.plan import Recipe, Setting, load_recipe, names, published
 from fozo.bench.store import CONDITIONS, RESULT, Run, Store, collect
+from fozo.data import sample
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
 from fozo.io import read_json, write_json
+from fozo.methods.registry import list_methods
 from tests.bench.invented import MODEL, finish, invent
 
 LABELS = ("NoAdapt", "FOZO", "TENT", "NEO", "Align", "NEO (tuned)")
@@ -48,37 +65,38 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_recipe_s_first_stream_is_the_paper_s_and_comes_first() -> None:
     rows = load_recipe("evidence").rows
-    assert [row.label for row in rows[:3]] == ["NoAdapt", "Align", "NEO"] and rows[0].stream.kinds == (*KINDS, "clean")
+    assert [row.label for row in rows[:3]] == ["NoAdapt", "Align", "Equalise"] and rows[0].stream.kinds == (
+        *KINDS,
+        "clean",
+    )
     assert rows[0].stream.images == 1000 and rows[0].stream.severity == 5 and load_recipe("evidence").calibration == 512
     columns = list(dict.fromkeys(row.column for row in rows))
     assert columns[::2] == ["continual, severity 5", "reset, severity 5", "continual, severity 3", "reset, severity 3"]
     methods = {row.method for row in rows}
-    assert len(methods) == 15 and "equalise" not in methods
+    assert methods == set(list_methods())
     assert all(len(row.stream.kinds) == 4 for row in rows if row.options.get("passes", 1) in (28, 41))
 
 
 def test_the_page(runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "results.md"
-    results.write([runs], page)
+    (tmp_path / "tables").mkdir()
+    results.write([runs], page, tmp_path / "tables")
     text = page.read_text()
     (cell, few) = read_evidence(collect(runs))
     assert (cell.model, cell.scenario, cell.severity, cell.images) == ("ViT-Tiny", "continual", 5, 96)
     assert len(cell.domains) == 15 and cell.clean and len(few.domains) == 4
     assert set(few.rows) == {"NoAdapt", "Align", "CAZO"}
-    for label in LABELS[1:-1]:
-        line = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
-        shown = [field.strip() for field in line.split("|")[2:-1]]
+    sources = {"FOZO": "authors' program", "TENT": "FOZO paper", "Align": "fozo", "NEO (tuned)": "tuned"}
+    for label, source in sources.items():
+        start = f"| {label.removesuffix(' (tuned)')} | {source} |"
+        line = next(line for line in text.splitlines() if line.startswith(start))
+        shown = [field.strip() for field in line.split("|")[3:-1]]
         gains = [cell.gain(label), cell.gain(label, domains=("clean",))]
-        tuned = "NEO (tuned)"
-        if label == "NEO":
-            gains += [cell.gain(tuned, "NEO"), cell.gain(tuned), cell.gain(tuned, domains=("clean",))]
-        written = [results.bold(gain) for gain in gains]
-        assert shown[1] == f"{cell.top(label):.1f}" and shown[2:4] == written[:2]
-        assert shown[4] == f"{cell.rows[label].error:.1f}" and shown[5:8] == (written[2:] or ["-"] * 3)
+        assert shown == ["-", f"{cell.top(label):.1f}", *map(results.bold, gains)]
     flat = text.replace("\n", " ")
     assert conclusions.headline(cell) in flat and "of 3 rivals, published or tuned, is" in flat
-    assert text.index("## Where Align does not help") < text.index("## Gains over the plain model")
-    assert len(text.splitlines()) < 150
+    order = ("## How much", "## Where not", "## Under which deadline", "## Recovery", "## Narrow", "## How it was")
+    assert sorted(order, key=text.index) == list(order) and "Not timed yet: `fozo bench tempora" in text
     assert all(len(line) <= results.WIDTH for line in text.splitlines() if not line.startswith(("|", "![")))
     assert "nan" not in text and str(runs) not in text and text.startswith("# Results")
     pictures = sorted((tmp_path / "results").glob("*.svg"))
@@ -86,17 +104,72 @@ def test_the_page(runs: Path, tmp_path: Path) -> None:
     for path in pictures:
         ElementTree.fromstring(path.read_text())  # well formed
         assert f"(results/{path.name})" in text and "nan" not in path.read_text()
-    assert "| Table 1, FOZO | +4.0 | " in text and "| Table 2, TENT | +2.8 | " in text
-    assert "`table1` (LAME -1.4, T3A -1.8, FOA +2.6, ZOA +3.0)" in flat and "`table3` (8 bits; FOZO +3.5)" in flat
     (streams,) = (group for group in collect(runs) if group.recipe.name == "streams")
     mixed = narrow.gain(narrow.pairs(streams, "Align")["mixed"])
-    assert f"corruptions mixed in every batch {mixed}" in flat and "single images" not in flat
+    assert f"corruptions mixed in a batch {signed(mixed.value)}" in flat and "single images" not in flat
     assert "--images 96" in text
     group = next(group for group in collect(runs) if group.recipe.name == "narrow")
     worst = min(("dogs", "food"), key=lambda name: narrow.gain(narrow.pairs(group, "Align")[name]).value)
     assert f"Align's worst group: {worst}, " in text.replace("\n", " ")
     (column,) = results.narrow_gains([group]).values()
     assert list(column) == ["Align"]
+    paper = (tmp_path / "tables" / "reproduction.md").read_text()
+    assert "| Table 1, FOZO | +4.0 | " in paper and "| Table 2, TENT | +2.8 | " in paper
+    assert "`table1` (LAME -1.4, T3A -1.8, FOA +2.6, ZOA +3.0)" in paper and "`table3` (8 bits; FOZO +3.5)" in paper
+    lines = list(csv.DictReader((tmp_path / "tables" / "gains.csv").open()))
+    assert len(lines) == len(cell.rows) + len(few.rows)
+    (tent,) = (line for line in lines if line["row"] == "TENT")
+    assert float(tent["gain"]) == pytest.approx(cell.gain("TENT").value, abs=1e-3) and tent["source"] == "FOZO paper"
+    assert json.loads(tent["constants"])["rate"] == 0.001 and tent["preset"] == "paper"
+
+
+def test_recovery_collapse_and_evidence() -> None:
+    plain = [[0, 1] * 4, [0, 1] * 4]
+    cell = invented(NoAdapt=plain, Align=[[0, 0, 0, 0, 1, 1, 1, 1], [1] * 8], NEO=[[0, 1] * 4, [0] * 8])
+    for row in cell.rows.values():  # batches of two images
+        row.correct[0] = {n: [(int(own[i : i + 2].sum()), 2) for i in (0, 2, 4, 6)] for n, own in row.seeds[0].items()}
+    assert (recovered(cell, "Align"), recovered(cell, "NoAdapt")) == (4, 0)
+    assert (collapsed(cell, "NEO"), collapsed(cell, "Align")) == (6, None)
+    cell.rows["Align"].correct[0] = {name: batches[:3] for name, batches in cell.rows["Align"].correct[0].items()}
+    found = Evidence(np.array([1.0, 1.2, 50.0, 500.0, 600.0]), np.full(5, 64.0), np.array([0.0, 2.0, 9.0, 20.0, 22.0]))
+    assert found.share[:2].tolist() == [0, 0] and 0 < found.share[2] < 1 and found.share[3] == pytest.approx(1)
+    (nothing, often, gain), (everything, _, large) = refusal_lines(found)
+    assert (nothing, often, gain.value, everything, large.value) == ("nothing", 40.0, 1.0, "all", 21.0)
+    assert "nothing in 40 % (gain +1.0" in refusal_sentence(found)
+    ElementTree.fromstring(refusal_picture(found, bins=2))
+
+
+def test_the_walk_goes_through_all_corruptions_and_is_told_by_gains() -> None:
+    path = walk.steps()
+    assert len(path) == 70 and path[0] == ("gaussian_noise", 5, "shot_noise", 0)
+    assert path[4] == ("gaussian_noise", 1, "shot_noise", 4) and path[5] == ("shot_noise", 5, "impulse_noise", 0)
+    text = walk.run(fozo.open_images(sample.IMAGES).take(40), *engine_and_source(), ["noadapt", "neo"], 1)
+    lines = list(csv.DictReader(text.splitlines()))
+    assert len(lines) == 140 and {line["images"] for line in lines} == {"1"}
+    right = {name: [int(line["correct"]) for line in lines if line["method"] == name] for name in ("noadapt", "neo")}
+    gain = 100 * (np.mean(right["neo"]) - np.mean(right["noadapt"]))
+    assert f"NEO {signed(float(gain))} (" in walk_sentence(lines) and walk_sentence([]) == ""
+
+
+def engine_and_source() -> tuple[fozo.Engine, fozo.SourceStatistics]:
+    model = sample.MODELS["float32"]
+    return fozo.load_engine(model), sample.source(model)
+
+
+def test_utilities_are_of_times_and_of_the_accuracies_of_the_cells(tmp_path: Path) -> None:
+    assert deadline_section([]) == [UNTIMED]
+    recipe = load_recipe("tempora")
+    rows = tuple(row for row in recipe.rows if row.label in ("NoAdapt", "NEO") and row.column == "latency")
+    invent(tmp_path, replace(recipe, rows=rows), batches=6)
+    evidence = Store(tmp_path / "evidence")
+    evidence.folder.mkdir()
+    setting = Setting(MODEL, images=192, stored=False)
+    evidence.ask(load_recipe("evidence"), setting, (0,))
+    chosen = load_recipe("evidence").experiments(setting, labels=("NoAdapt", "NEO"), columns=("reset, severity 5",))
+    for number, experiment in enumerate(chosen):
+        finish(evidence, experiment, number, batches=6)
+    words, table = deadline_section(collect(tmp_path))
+    assert "ViT-Tiny, severity 5, reset" in words and table.count("\n| N") == 2
 
 
 def test_a_gain_is_paired_by_image_whatever_the_order_and_knows_of_seeds(runs: Path) -> None:
@@ -148,10 +221,6 @@ def test_sentences_follow_the_figures() -> None:
     assert "it is significantly behind none" in conclusions.against_rivals([better])
     found = conclusions.losses(better)
     assert (found["significantly below NoAdapt on"], found["no significant gain on"]) == ("none", "snow (0.0)")
-    assert conclusions.sides([better]) == (
-        "Rivals significantly above NoAdapt wherever they ran: none; nowhere: NEO; significantly below it in one cell "
-        "at least: none of 1 rows."
-    )
     worse = invented(NoAdapt=[ALL, HALF], Align=[NONE, HALF], NEO=[ALL, ALL])
     said = conclusions.against_rivals([worse])
     assert "in 0 of 1 comparisons" in said and "is behind NEO" in said
@@ -159,32 +228,29 @@ def test_sentences_follow_the_figures() -> None:
     assert found["significantly below NoAdapt on"] == "fog (-100.0 ± 0.0)"
     assert found["no significant gain on"] == "snow (0.0)"
     assert found["significantly behind a rival on"] == "fog (NEO, by 100.0) and snow (NEO, by 50.0)"
-    assert found["after returning to clean images"] == "-"
-    assert "significantly above NoAdapt wherever they ran: NEO; nowhere: none;" in conclusions.sides([worse])
     tied = invented(NoAdapt=[NONE, HALF], Align=[NONE, HALF], NEO=[NONE, HALF])
     assert "is not significantly different from NEO" in conclusions.against_rivals([tied])
 
 
-def test_many_that_do_not_differ_are_counted_and_the_least_are_named() -> None:
+def test_many_that_do_not_differ_are_counted() -> None:
     one = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF])
     names = ("snow/3", "a/3", "b/3", "fog/3", "c/3", "d/3")
     many = replace(one, domains=names)
     for row in one.rows.values():
         row.seeds[0] = {name: row.seeds[0]["fog/5" if name == "fog/3" else "snow/5"] for name in names}
     many.rows["Align"].seeds[0]["a/3"] = np.array([1, 0, 1, 0, 1, 0, 1, 1], dtype=float)
-    assert conclusions.losses(many)["no significant gain on"] == (
-        "5 of 6, the least snow (0.0), b (0.0), c (0.0) and d (0.0)"
-    )
+    assert conclusions.losses(many)["no significant gain on"] == "5 of 6"
 
 
 def test_what_all_cells_share_is_said_once(tmp_path: Path) -> None:
     cell = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], NEO=[NONE, HALF])
-    other = replace(invented(NoAdapt=[NONE, HALF], Align=[ALL, ALL], NEO=[NONE, HALF]), severity=3)
-    _, table, said = results.Page([cell, other], [], [], [], tmp_path).losses()
+    other = replace(invented(NoAdapt=[NONE, HALF], Align=[ALL, ALL], NEO=[NONE, HALF]), scenario="reset")
+    _, table, said = results.Page([cell, other], [], [], tmp_path).losses()
     assert table.splitlines()[0] == "| | no significant gain on |"
     assert said.startswith("In every cell: significantly below NoAdapt on: none; ")
-    _, table, said = results.Page([cell], [], [], [], tmp_path).losses()
+    _, table, said = results.Page([cell, replace(other, severity=3)], [], [], tmp_path).losses()
     assert "| significantly below NoAdapt on |" in table and "every cell" not in said
+    assert said.startswith("No significant gain at severity 3 on 0 to 0 of 15.")
 
 
 def test_few_rows_on_more_images_are_reported_apart(tmp_path: Path) -> None:
@@ -194,47 +260,22 @@ def test_few_rows_on_more_images_are_reported_apart(tmp_path: Path) -> None:
     more = replace(wide, images=16, rows={name: wide.rows[name] for name in ("NoAdapt", "Align", "PEA")})
     main, apart = results.split([wide, more, cell])
     assert [len(main), len(apart)] == [1, 2] and main[0] is wide and apart[0] is more
-    page = results.Page(main, apart[:1], [], [], tmp_path)
+    page = results.Page(main, apart[:1], [], tmp_path)
     assert "in 5 of 5 comparisons" in page.losses()[-1] and "16 images" not in "".join(page.gains())
     with pytest.raises(FozoError, match="no records of all corruptions"):
         results.split([cell])
 
 
-def test_tuning_is_reported_against_the_published_constants() -> None:
+def test_a_tuned_row_stands_behind_the_published_one() -> None:
     cell = invented(
         NoAdapt=[NONE, HALF], Align=[ALL, HALF], **{"NEO": [NONE, HALF], "NEO (tuned)": [ALL, HALF]},
         **{"PEA": [HALF, HALF], "PEA (tuned)": [HALF, HALF], "FOA (tuned)": [NONE, NONE]},
     )  # fmt: skip
-    assert conclusions.tuning(cell) == (
-        "Against its published constants, tuning significantly helps NEO (+50.0 ± 0.0); makes no significant "
-        "difference to PEA (0.0)."
-    )
-    assert conclusions.tuning(invented(NoAdapt=[NONE, NONE], Align=[ALL, ALL])) == ""
-    # The best method first; a tuned row stands behind its published one, whatever it gains.
     assert conclusions.adapting(cell) == ["Align", "NEO", "NEO (tuned)", "PEA", "PEA (tuned)", "FOA (tuned)"]
-    assert sorted(line.split(" | ")[0] for line in results.lead_table(cell).splitlines()[2:]) == [
-        "| Align", "| FOA (tuned)", "| NEO", "| NoAdapt", "| PEA"
+    cell.rows["PEA (tuned)"].constants = cell.rows["PEA"].constants = {"constants": {"momentum": 0.1}}
+    assert [line.split(" | ")[0] for line in results.lead_table(cell, {}).splitlines()[2:]] == [
+        "| NoAdapt", "| Align", "| NEO", "| NEO", "| PEA", "| FOA"
     ]  # fmt: skip
-
-
-def test_what_is_left_on_clean_images() -> None:
-    cell = replace(invented(NoAdapt=[HALF, HALF], Align=[HALF, ALL], ZOA=[HALF, NONE]), clean=True)
-    for label, right in (("NoAdapt", ALL), ("Align", ALL), ("ZOA", NONE)):
-        cell.rows[label].seeds[0]["clean"] = np.array(right, dtype=float)
-    assert conclusions.after_clean(cell) == (
-        "After returning to clean images, 1 of 2 rows is significantly below NoAdapt, the worst ZOA (-100.0 ± 0.0); "
-        "Align is not significantly different from it (0.0 ± 0.0)."
-    )
-    assert conclusions.losses(cell)["after returning to clean images"] == "0.0 ± 0.0"
-    assert conclusions.after_clean(replace(cell, clean=False)) == ""
-
-
-def test_other_processors_are_named() -> None:
-    cell = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], NEO=[NONE, HALF])
-    assert conclusions.processors([cell]) == ""
-    for label, row in cell.rows.items():
-        row.processor = "A" if label == "NEO" else "B"
-    assert "ViT-Tiny, continual, 2 corruptions, 8 images: 2 on B and 1 on A" in conclusions.processors([cell])
 
 
 def test_a_larger_cell_with_all_rows_takes_a_smaller_one_s_place() -> None:
@@ -256,8 +297,8 @@ def test_a_larger_cell_with_all_rows_takes_a_smaller_one_s_place() -> None:
 )
 def test_whatever_is_finished_makes_a_page(rows: tuple[str, ...], tmp_path: Path) -> None:
     cell = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], **{row: [HALF, NONE] for row in rows})
-    text = str(results.Page([cell], [], [], [], tmp_path))
-    assert "nan" not in text and all(row in text for row in rows) and len(list(tmp_path.glob("*.svg"))) == 3
+    text = str(results.Page([cell], [], [], tmp_path))
+    assert "nan" not in text and all(published(row) in text for row in rows) and len(list(tmp_path.glob("*.svg"))) == 3
     for path in tmp_path.glob("*.svg"):
         ElementTree.fromstring(path.read_text())
 
@@ -286,14 +327,14 @@ def test_archives_are_read_and_what_is_missing_is_said(runs: Path, tmp_path: Pat
     with tarfile.open(packed / "evidence.tar.xz", "w:xz") as file:
         for name in ("evidence", "narrow", "streams"):
             file.add(runs / name, name)
-    results.write([packed], tmp_path / "page.md")
-    results.write([runs], tmp_path / "same.md")
+    results.write([packed], tmp_path / "page.md", tmp_path)
+    results.write([runs], tmp_path / "same.md", tmp_path)
     assert (tmp_path / "page.md").read_text() == (tmp_path / "same.md").read_text().replace("(same/", "(page/")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FozoError, match="no records of all corruptions"):
-        results.write([tmp_path / "empty"], tmp_path / "none.md")
+        results.write([tmp_path / "empty"], tmp_path / "none.md", tmp_path)
     with pytest.raises(FozoError, match="no folder"):
-        results.write([tmp_path / "nowhere"], tmp_path / "none.md")
+        results.write([tmp_path / "nowhere"], tmp_path / "none.md", tmp_path)
     assert not (tmp_path / "none.md").exists()
 
 

@@ -33,7 +33,7 @@ from fozo.data.corruptions import KINDS
 from fozo.data.groups import class_indices
 from fozo.data.scenarios import SCENARIOS, Scenario
 from fozo.data.sets.base import check_seed
-from fozo.engines.ptq4vit.scales import BITS
+from fozo.engines.ptq4vit import BITS
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_toml
 from fozo.methods.registry import method_class
@@ -157,6 +157,7 @@ class Experiment:
         plain = json.loads(json.dumps(config), parse_constant=str)  # JSON has no infinity
         papers = "FOZO paper" if self.method in IN_FOZO_PAPER else "own paper"
         source = {"paper": papers, "official": "authors' program"}.get(preset, "fozo" if plain else "")
+        source = "varied" if own.keys() - {"passes"} else source
         source = next((end.strip(" ()") for end in (TUNED, OWN) if self.label.endswith(end)), source)
         return {"preset": preset, "constants": plain, "source": source}
 

@@ -92,7 +92,8 @@ def load_state(
 
 def _check_owner(path: str, header: Mapping[str, object], owner: Mapping[str, object]) -> None:
     if header.get("version") != VERSION:
-        raise FozoError(f"{path} is a state of version {header.get('version')!r}, where {VERSION} is needed")
+        what = f"{path} is a state of version {header.get('version')!r}, but this fozo reads version {VERSION}"
+        raise FozoError(f"{what}; remove it, and adapt from the start")
     for key in [*owner, "inner"]:
         theirs, ours = header.get(key), owner.get(key)
         if theirs == ours:
