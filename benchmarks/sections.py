@@ -164,13 +164,15 @@ def refusal_picture(found: Evidence, bins: int = 12) -> str:
     for tick in ticks(low, high, 5):
         parts.append(line(left, down(tick), WIDTH - 20, down(tick), "zero" if tick == 0 else "grid"))
         parts.append(text(left - 8, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
+    for power in range(int(np.ceil(across.low)), int(across.high) + 1):
+        parts.append(line(across(power), top, across(power), bottom, "grid"))
+        parts.append(text(across(power), bottom + 16, f"{10**power:,}", "middle soft small"))
     for x, gain, share in points:
         parts.append(line(across(x), down(gain.low), across(x), down(gain.high), "up" if gain.side > 0 else "tie"))
         parts.append(
             f'<circle cx="{across(x):.1f}" cy="{down(gain.value):.1f}" r="6" class="up" '
             f'style="fill-opacity: {0.1 + 0.9 * share:.2f}"><title>{gain}, evidence {share:.2f}</title></circle>'
         )
-        parts.append(text(across(x), bottom + 16, f"{10**x:.3g}", "middle soft small"))
     parts.append(
         text(WIDTH / 2, bottom + 36, "distance of a batch from clean images (about 1 for these)", "middle soft")
     )
