@@ -31,6 +31,8 @@ NARROW_VARIANCE, CHANCE = 0.25, 2**0.5
 """Of Align's evidence of drift (docs/method.md): what content may shift descriptors by, and two standard deviations."""
 BOUNDS = {"nothing": 0.0, "a part": 0.95, "all": 1.0}
 """Upper ends of the evidence for each answer."""
+IMAGES = 192
+"""Of a corruption, in the cell whose accuracies utilities are of."""
 MEASURES = ("discrete", "continuous", "amortised")
 DEADLINES = (
     "Tempora's utilities (ICML 2026), percent. *Discrete*: a batch arrives each reference latency (the plain model's), "
@@ -192,17 +194,12 @@ def deadlines(groups: Sequence[Group]) -> list[list[str]]:
     sides = {side: _by_label(r for r in timed if r.experiment.column == side) for side in (LATENCY, ADAPTING, FROZEN)}
     if BASE not in sides[LATENCY]:
         return []
-    model, plan = sides[LATENCY][BASE].experiment.model, None
+    model = sides[LATENCY][BASE].experiment.model
     for group in groups:
         for run in group.runs if group.recipe.name == RECIPE else ():
-            plan = run.experiment.stream
-            same = run.experiment.model == model and (plan.scenario, plan.severity, plan.images) == (
-                "episodic",
-                USUAL,
-                192,
-            )
-            if same and len(plan.kinds) > len(MEASURES) + 1 and run.experiment.seed == 0:
-                sides[ADAPTING].setdefault(run.experiment.label, run)
+            own = run.experiment
+            if (own.model, own.column, own.stream.images, own.seed) == (model, f"reset, severity {USUAL}", IMAGES, 0):
+                sides[ADAPTING].setdefault(own.label, run)
     times, found = latencies(sides[LATENCY]), utilities(*sides.values())
     rows = []
     for label in sides[ADAPTING]:
