@@ -17,8 +17,7 @@ from fozo.types import Floats
 
 Bytes = npt.NDArray[np.uint8]
 LEVELS = 256
-LUMA = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in luminance (BT.601)."""
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in luminance (BT.601)
 
 
 def luminance(images: Floats) -> Floats:

@@ -56,10 +56,8 @@ class StaticFrontEnd(Wrapper[C]):
 class ClaheConfig:
     """Everything about CLAHE that can be chosen."""
 
-    clip: float = 2.0
-    """At which multiple of its mean a tile's histogram is cut."""
-    tiles: int = 8
-    """Down, and across."""
+    clip: float = 2.0  # at which multiple of its mean a tile's histogram is cut
+    tiles: int = 8  # down, and across
 
     def __post_init__(self) -> None:
         positive("clahe", clip=self.clip, tiles=self.tiles)
