@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fozo.data.corruptions import CONSTANTS, EXTRA_KINDS, KINDS, corrupt, frost_source
-from fozo.data.corruptions import functions
+from fozo.data.corruptions import CONSTANTS, EXTRA_KINDS, KINDS, corrupt, frost_source, functions
 from fozo.data.images import Pixels
 from fozo.types import Floats
 from tests.data.conftest import photograph
