@@ -281,7 +281,7 @@ def tables(rows: Rows, second: Rows, studies: Rows) -> dict[str, str]:
     found = {
         "made": table(rows, made, main),
         "real": table(rows, [*real, held_out], main),
-        "others": table(rows, [made[0], real[-1], held_out], ("autolevels", "histeq", "greyworld")),
+        "others": table(rows, [made[0], made[2], real[-1], held_out], ("autolevels", "histeq", "greyworld")),
         "second": table(second, [made[0], *real], main),
     }
     writers = {"narrow": narrow_table, "choice": choice_table, "dark": dark_table}
