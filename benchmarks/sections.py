@@ -31,6 +31,8 @@ NARROW_VARIANCE, CHANCE = 0.25, 2**0.5
 """Of Align's evidence of drift (docs/method.md): what content may shift descriptors by, and two standard deviations."""
 BOUNDS = {"nothing": 0.0, "a part": 0.95, "all": 1.0}
 """Upper ends of the evidence for each answer."""
+IMAGES = 192
+"""Of a corruption, in the cell whose accuracies utilities are of."""
 MEASURES = ("discrete", "continuous", "amortised")
 DEADLINES = (
     "Tempora's utilities (ICML 2026), percent. *Discrete*: a batch arrives each reference latency (the plain model's), "
@@ -164,13 +166,15 @@ def refusal_picture(found: Evidence, bins: int = 12) -> str:
     for tick in ticks(low, high, 5):
         parts.append(line(left, down(tick), WIDTH - 20, down(tick), "zero" if tick == 0 else "grid"))
         parts.append(text(left - 8, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
+    for power in range(int(np.ceil(across.low)), int(across.high) + 1):
+        parts.append(line(across(power), top, across(power), bottom, "grid"))
+        parts.append(text(across(power), bottom + 16, f"{10**power:,}", "middle soft small"))
     for x, gain, share in points:
         parts.append(line(across(x), down(gain.low), across(x), down(gain.high), "up" if gain.side > 0 else "tie"))
         parts.append(
             f'<circle cx="{across(x):.1f}" cy="{down(gain.value):.1f}" r="6" class="up" '
             f'style="fill-opacity: {0.1 + 0.9 * share:.2f}"><title>{gain}, evidence {share:.2f}</title></circle>'
         )
-        parts.append(text(across(x), bottom + 16, f"{10**x:.3g}", "middle soft small"))
     parts.append(
         text(WIDTH / 2, bottom + 36, "distance of a batch from clean images (about 1 for these)", "middle soft")
     )
@@ -190,17 +194,12 @@ def deadlines(groups: Sequence[Group]) -> list[list[str]]:
     sides = {side: _by_label(r for r in timed if r.experiment.column == side) for side in (LATENCY, ADAPTING, FROZEN)}
     if BASE not in sides[LATENCY]:
         return []
-    model, plan = sides[LATENCY][BASE].experiment.model, None
+    model = sides[LATENCY][BASE].experiment.model
     for group in groups:
         for run in group.runs if group.recipe.name == RECIPE else ():
-            plan = run.experiment.stream
-            same = run.experiment.model == model and (plan.scenario, plan.severity, plan.images) == (
-                "episodic",
-                USUAL,
-                192,
-            )
-            if same and len(plan.kinds) > len(MEASURES) + 1 and run.experiment.seed == 0:
-                sides[ADAPTING].setdefault(run.experiment.label, run)
+            own = run.experiment
+            if (own.model, own.column, own.stream.images, own.seed) == (model, f"reset, severity {USUAL}", IMAGES, 0):
+                sides[ADAPTING].setdefault(own.label, run)
     times, found = latencies(sides[LATENCY]), utilities(*sides.values())
     rows = []
     for label in sides[ADAPTING]:

@@ -5,8 +5,6 @@ spread evenly; its cumulative sum is the tile's lookup table. A pixel is the bil
 nearest tiles. Those four are packed into one 32-bit table a cell, so that each pixel is looked up once.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

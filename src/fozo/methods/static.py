@@ -8,8 +8,6 @@ Where a luminance Y (BT.601) is equalised, its change is added to red, green and
 in YCbCr and keeping both chroma channels.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
