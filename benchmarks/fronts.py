@@ -65,8 +65,7 @@ Row = dict[str, str]
 
 def percent(right: Array) -> Array:
     """Top-1 in percent over all images, then over every draw."""
-    found: Array = 100 * (drawn(len(right), DRAWS) @ right) / len(right)
-    return found
+    return np.asarray(100 * (drawn(len(right), DRAWS) @ right) / len(right))
 
 
 def record(model: str, domain: str, arm: str, images: int, values: Array, base: Array | None = None) -> Row:
@@ -117,9 +116,8 @@ def for_model(engine: Engine, images: Floats) -> Floats:
 
 def narrow(images: Images, data: Path) -> Iterator[Row]:
     """Of clean streams of narrow content, and of real rain: images changed, largest change, distance to the clean."""
-    source, bands = images.reference(pixels_engine()), spectra(3, SIDE, SIDE)
+    source, bands, mixed = images.reference(pixels_engine()), spectra(3, SIDE, SIDE), images.pictures(images.firsts)
     streams = {name: images.pictures(images.others(name)[: NARROW[1]]) for name in (*TUNING, *HELD_OUT)}
-    mixed = images.pictures(images.firsts)
     energies = np.concatenate([bands.log_energies(bands.transform(some)[1]) for some in batches(mixed)])
     smooth = np.argsort(energies[:, 0].mean(axis=1))[: NARROW[1]]
     streams[SMOOTH] = [mixed[i] for i in np.random.default_rng(0).permutation(smooth)]

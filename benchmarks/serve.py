@@ -46,8 +46,8 @@ import fozo
 from benchmarks.common import in_turn, markdown
 from fozo.data import sample
 from fozo.io.system import usable_cpus
-from fozo.methods.align.config import AlignConfig
 from fozo.methods.align.memory import RetrievalConfig
+from fozo.methods.align.method import AlignConfig
 from fozo.serve.cameras import Camera
 from fozo.serve.limits import count_scans
 from fozo.serve.protocol import InferRequest, Limits

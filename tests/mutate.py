@@ -39,7 +39,7 @@ TESTS = {
     "core.noise": "core/test_spsa.py core/test_cmaes.py",
     "core.statistics": "core/test_statistics.py",
     "core.normalisation": "core/test_normalisation.py engines/test_images.py",
-    "monitor.shadow": "monitor/test_guarded.py",
+    "monitor.regression": "monitor/test_guarded.py",
     "methods.pea": "methods/test_pea.py",
     "methods.common.stateful": "methods/test_contract.py",
     "methods.common.wrapper": "methods/test_wrappers.py",

@@ -24,14 +24,14 @@ from tests.fuzz_images import READERS
 from tests.helpers import REPO
 
 BUDGETS = {
-    "index": 250, "quickstart": 400, "camera": 300, "models": 1100, "detectors": 900, "monitoring": 1700,
-    "serving": 1800, "edge": 900, "safety": 700, "bench": 800, "method": 1000, "ablation": 800, "fozo": 1200,
-    "results": 1100, "methods": 1200, "related": 650, "cost": 600, "corruptions": 300,
+    "index": 250, "quickstart": 400, "camera": 300, "models": 1100, "detectors": 800, "monitoring": 1700,
+    "serving": 1800, "edge": 900, "safety": 700, "bench": 800, "method": 1150, "ablation": 1050, "fozo": 1200,
+    "results": 1100, "methods": 1100, "related": 650, "cost": 650, "corruptions": 300,
 }  # fmt: skip
 """Words that a page may have, code and tables included."""
 IN_ALL = 16_000
 LONGEST = 40  # words of a sentence
-PENDING = frozenset({"ablation", "cost", "detectors", "method", "results", "serving"})
+PENDING = frozenset({"results"})
 """Pages that their authors have not shortened yet: out of this set with each that is."""
 DONE = sorted(BUDGETS.keys() - PENDING)
 PAGES = {path.stem: path for path in (REPO / "docs").glob("*.md")}

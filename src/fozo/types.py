@@ -30,10 +30,8 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Images: TypeAlias = "Floats | torch.Tensor"
 ImagesT = TypeVar("ImagesT", bound="Floats | torch.Tensor")
 T = TypeVar("T")
-Value: TypeAlias = bool | int | float | str
-"""What an option may be: what TOML, JSON and a command line all can say."""
-LOG = logging.getLogger("fozo")
-"""fozo's logger: ``logging.basicConfig(level=logging.INFO)`` shows it."""
+Value: TypeAlias = bool | int | float | str  # what an option may be: what TOML, JSON and a command line all can say
+LOG = logging.getLogger("fozo")  # fozo's logger: `logging.basicConfig(level=logging.INFO)` shows it
 LOG.addHandler(logging.NullHandler())
 State: TypeAlias = dict[str, npt.NDArray[np.generic]]
 """All that adaptation has changed, as named arrays in their own precision."""
@@ -54,19 +52,15 @@ class Spec:
     channels: int
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
-    head_width: int
-    """Width of what the head reads: ``dim``, or ``2 * dim`` where it reads [CLS, mean of patches]."""
-    fingerprint: str
-    """Hash of architecture and weights; files made for one model are refused by another."""
+    head_width: int  # width of what the head reads: `dim`, or `2 * dim` where it reads [CLS, mean of patches]
+    fingerprint: str  # hash of architecture and weights; files made for one model are refused by another
     mean: tuple[float, ...] | None = None
     """Per-channel normalisation of the pixels in [0, 1]; ``None`` when the model's file does not tell."""
     std: tuple[float, ...] | None = None
     subset: tuple[int, ...] | None = None
     """Indices of the classes that the head was restricted to (ImageNet-R has 200 of 1000), else ``None``."""
-    labels: tuple[str, ...] | None = None
-    """Names of the classes in the order of the logits, where they are known."""
-    class_token: bool = True
-    """Whether there is a CLS token; the head of a model without one reads its patch tokens."""
+    labels: tuple[str, ...] | None = None  # names of the classes in the order of the logits, where they are known
+    class_token: bool = True  # whether there is a CLS token; the head of a model without one reads its patch tokens
 
     def __post_init__(self) -> None:
         """Refuse a mean and std that no model has: pixels are in [0, 1] (for one that reads 0..255, std is 1/255)."""
@@ -151,10 +145,8 @@ class Move:
 class Knobs:
     """All that may be turned without touching a weight. Every knob left at ``None`` is off."""
 
-    prompts: Floats | None = None
-    """``[K, p, d]``: tokens inserted after CLS, after the position embedding."""
-    cls: Move | None = None
-    """Of the CLS token; it moves nothing where there is none."""
+    prompts: Floats | None = None  # `[K, p, d]`: tokens inserted after CLS, after the position embedding
+    cls: Move | None = None  # of the CLS token; it moves nothing where there is none
     patches: Move | None = None
 
     def candidates(self) -> int:
@@ -188,10 +180,8 @@ NO_KNOBS = Knobs()
 class Tap(str, Enum):
     """What a pass can report. Only the taps asked for are fetched and copied, and computed where that can be spared."""
 
-    LOGITS = "logits"
-    """``[K, B, classes]``: the head's output, the one tap that every engine has."""
-    POOLED = "pooled"
-    """``[K, B, h]``: what the head reads. For most models the last layer's ``FEATURES``."""
+    LOGITS = "logits"  # `[K, B, classes]`: the head's output, the one tap that every engine has
+    POOLED = "pooled"  # `[K, B, h]`: what the head reads. For most models the last layer's `FEATURES`.
     CLS = "cls"
     """``[K, B, L, d]``: the CLS token as it leaves each block, before any move; the mean patch where there is none."""
     FEATURES = "features"
@@ -210,10 +200,8 @@ Taps: TypeAlias = dict[Tap, Floats]
 class Affine:
     """A model's head: ``logits = pooled @ weight + bias``."""
 
-    weight: Floats
-    """``[h, classes]``."""
-    bias: Floats
-    """``[classes]``."""
+    weight: Floats  # `[h, classes]`
+    bias: Floats  # `[classes]`
 
     def __call__(self, pooled: Floats) -> Floats:
         """Apply it: ``[..., h] -> [..., classes]``."""

@@ -15,7 +15,7 @@ def test_the_benchmark_can_be_imported_where_there_is_no_resource_module() -> No
     """Windows has neither ``resource`` nor ``fcntl``: `fozo demo` was an ImportError there."""
     code = (
         "import sys; sys.modules.update(resource=None, fcntl=None); "
-        "import fozo.cli, fozo.cli.demo_camera, fozo.bench.executors, fozo.bench.environment as e; "
+        "import fozo.cli, fozo.cli.demo_run, fozo.bench.executors, fozo.bench.environment as e; "
         "e.STATUS = e.Path('nowhere'); print(e.peak_memory('cpu'))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -24,7 +24,7 @@ from fozo.data import sources
 from fozo.data.corruptions import corrupt as corrupt_once
 from fozo.data.streams import Stream
 from fozo.engines.load import LoadOptions
-from fozo.engines.ptq4vit.scales import Scales
+from fozo.engines.ptq4vit import Scales
 from fozo.errors import FozoError
 from fozo.io import read_json
 from fozo.types import Answer, Batch, Floats, Value

@@ -16,9 +16,8 @@ from fozo.bench.environment import environment
 from fozo.bench.measures import measure, score
 from fozo.bench.plan import Setting
 from fozo.bench.store import Conditions, Group, Run
-from fozo.cli import app, demo_methods
-from fozo.cli.demo_camera import BATCH, SCRIPT, CameraRun, run_camera
-from fozo.cli.demo_methods import METHODS, STREAM, methods_table
+from fozo.cli import app, demo_run
+from fozo.cli.demo_run import BATCH, METHODS, SCRIPT, STREAM, CameraRun, methods_table, run_camera
 from fozo.data import sample
 from fozo.data.sets import open_images
 from fozo.monitor import MonitorReference
@@ -100,7 +99,7 @@ def test_a_pipe_gets_plain_lines_in_order(printed: tuple[str, str]) -> None:
 
 
 def test_the_table_fits_a_terminal_of_80_characters(tmp_path: Path) -> None:
-    recipe = demo_methods.recipe(8)
+    recipe = demo_run.recipe(8)
     experiment, *_ = recipe.experiments(Setting("fashion-float32.onnx"))
     domains = [segment.name for segment in experiment.stream.order.segments()]
     wrong = np.arange(9) == 8  # 8 of 9 are right: 88.9 %

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import fozo
 from fozo.bench.report.timeline import write_timeline
-from fozo.cli.frames import Frame, frames
+from fozo.cli.folder import Frame, frames
 from fozo.cli.watch import batches, view
 from fozo.data import sample
 from fozo.data.corruptions import corrupt
@@ -162,7 +162,7 @@ def test_a_torn_last_line_is_left_out_and_text_is_escaped(tmp_path: Path) -> Non
 def test_frames_come_from_folders_that_grow(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fozo.cli.frames.POLL", 0.0)
+    monkeypatch.setattr("fozo.cli.folder.POLL", 0.0)
     picture = np.zeros((8, 8, 3), dtype=np.uint8)
     (tmp_path / "b.png").write_bytes(b"half a file")
     Image.fromarray(picture).save(tmp_path / "c.png")

@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fozo.data.corruptions import CONSTANTS, EXTRA_KINDS, KINDS, corrupt, frost_source
-from fozo.data.corruptions import frost as frost_module
-from fozo.data.corruptions.functions import frost
+from fozo.data.corruptions import CONSTANTS, EXTRA_KINDS, KINDS, corrupt, frost_source, functions
 from fozo.data.images import Pixels
 from fozo.types import Floats
 from tests.data.conftest import photograph
@@ -168,9 +166,9 @@ def test_noise_is_white_and_distributed_as_published(kind: str, severity: int) -
 
 @pytest.fixture
 def fresh_textures() -> Iterator[None]:
-    frost_module.textures.cache_clear()
+    functions.frost_textures.cache_clear()
     yield
-    frost_module.textures.cache_clear()
+    functions.frost_textures.cache_clear()
 
 
 @pytest.fixture
@@ -179,7 +177,7 @@ def photographs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_textures:
     package = tmp_path / "imagecorruptions"
     (package / "frost").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
-    for index, name in enumerate(frost_module.FILES):
+    for index, name in enumerate(functions.FROST_FILES):
         Image.new("RGB", (300, 260), (40 * index + 20, 90, 200)).save(package / "frost" / name)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "imagecorruptions", raising=False)
@@ -199,18 +197,18 @@ def test_frost_takes_photographs_of_an_installed_package(photographs: None) -> N
 
 
 def test_frost_without_photographs_is_drawn(monkeypatch: pytest.MonkeyPatch, fresh_textures: None) -> None:
-    monkeypatch.setattr(frost_module, "_folder", lambda: None)
+    monkeypatch.setattr(functions, "_frost_folder", lambda: None)
     assert frost_source() == "procedural"
-    for texture, (mean, std) in zip(frost_module.textures(1), frost_module.COLOURS, strict=True):
+    for texture, (mean, std) in zip(functions.frost_textures(1), functions.FROST_COLOURS, strict=True):
         np.testing.assert_allclose(texture.mean(axis=(0, 1)), mean, atol=3)
         np.testing.assert_allclose(texture.std(axis=(0, 1)), std, atol=4)
     image, black = photograph(100), flat(0, size=100)
     for severity in (1, 5):
         weight, strength, _ = CONSTANTS["frost"][224][severity - 1]
         ice = np.stack([corrupt(black, "frost", severity, seed) for seed in range(150)])
-        mean_colour = np.mean([colour for colour, _ in frost_module.COLOURS], axis=0)
+        mean_colour = np.mean([colour for colour, _ in functions.FROST_COLOURS], axis=0)
         np.testing.assert_allclose(ice.mean(axis=(0, 1, 2)), strength * mean_colour, rtol=0.12)
         expected = np.clip(weight * image.astype(float) + ice[0], 0, 255)
         assert np.abs(corrupt(image, "frost", severity, 0) - expected).max() <= 2
-    larger = frost(np.zeros((700, 530, 3), np.uint8), np.random.default_rng(0), 0.6, 0.75, 1)
+    larger = functions.frost(np.zeros((700, 530, 3), np.uint8), np.random.default_rng(0), 0.6, 0.75, 1)
     assert larger.std() > 5

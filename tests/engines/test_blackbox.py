@@ -14,7 +14,7 @@ from torch import nn
 
 import fozo
 from fozo.engines.blackbox import UNNAMED, black_box
-from fozo.engines.onnx.foreign import ForeignGraph
+from fozo.engines.onnx.runtimes import ForeignGraph
 from fozo.errors import FozoError
 from fozo.testing import check_engine
 from fozo.types import Knobs, Tap

@@ -7,7 +7,7 @@ import pytest
 
 import fozo
 from fozo.errors import FozoError
-from fozo.monitor.shadow import Comparison
+from fozo.monitor.regression import Comparison
 from fozo.types import Floats, Tap
 from tests.monitor.conftest import BATCH, Material, run, watched
 

@@ -9,8 +9,8 @@ import torch
 
 import fozo
 from fozo import FOZO, quant
+from fozo.engines.ptq4vit import Array, Scales
 from fozo.engines.ptq4vit.engine import after_gelu, after_softmax, step_shapes, uniform
-from fozo.engines.ptq4vit.scales import Array, Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import ViT

@@ -33,7 +33,7 @@ from fozo.data.corruptions import KINDS
 from fozo.data.groups import class_indices
 from fozo.data.scenarios import SCENARIOS, Scenario
 from fozo.data.sets.base import check_seed
-from fozo.engines.ptq4vit.scales import BITS
+from fozo.engines.ptq4vit import BITS
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_toml
 from fozo.methods.registry import method_class

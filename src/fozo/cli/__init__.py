@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli import adapt, bench, data, demo, models, rank, serve, watch
+from fozo.cli import adapt, bench, data, demo, models, serve, watch
 from fozo.cli.options import as_command
 from fozo.cli.progress import Progress
 from fozo.errors import FozoError, ImageWarning, PluginWarning
@@ -27,7 +27,7 @@ CODES = (
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)
 for _command in (
-    demo.demo, bench.bench, bench.report, models.calibrate, models.quantise, adapt.adapt, watch.watch, rank.rank,
+    demo.demo, bench.bench, bench.report, models.calibrate, models.quantise, adapt.adapt, watch.watch, data.rank,
     serve.serve, models.methods, data.corrupt, models.export,
 ):  # fmt: skip
     app.command()(as_command(_command))

@@ -1,7 +1,5 @@
 """``fozo adapt``: adapt to a folder of images, and write what is on them."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator

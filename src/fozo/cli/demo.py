@@ -14,8 +14,7 @@ def demo(
 ) -> None:
     """See a camera go bad and a monitor report it; then all forward-only methods, float32 and INT8."""
     from fozo.bench.report.render import write_page
-    from fozo.cli.demo_camera import SCRIPT, CameraRun, demo_page, print_scenes, run_camera
-    from fozo.cli.demo_methods import print_methods, run_methods
+    from fozo.cli.demo_run import SCRIPT, CameraRun, demo_page, print_methods, print_scenes, run_camera, run_methods
     from fozo.cli.progress import Progress, open_console
     from fozo.data import sample
     from fozo.data.sets import open_images

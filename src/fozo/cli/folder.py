@@ -1,9 +1,15 @@
-"""Folders of images as the commands read them, and the monitor's reference that is made from one."""
+"""Images as the commands read them, and the monitor's reference that is made from them.
 
+Images of a folder; and frames of one, one that grows, a video file or a camera, for ``fozo watch`` and to calibrate on.
+"""
+
+import importlib
+import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +18,8 @@ import numpy as np
 
 from fozo.cli.progress import Progress
 from fozo.data.classes import match_classes
-from fozo.data.images import Pixels
+from fozo.data.images import EXTENSIONS, Pixels, read_image
+from fozo.data.inputs import sized_pixels
 from fozo.data.sets import open_images
 from fozo.data.sets.base import ImageSet, Sample
 from fozo.data.sets.folder import open_unlabelled
@@ -24,7 +31,102 @@ from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
 from fozo.types import Engine, Spec
 
+CLEAN_FRAMES = 256  # at most, of a video to calibrate on: neighbours are all but the same
+POLL = 0.5  # seconds between two reads of a folder that grows
+PATIENCE = 4  # tries of a file that cannot be read before it is left out: it may be half-written
 CLEAN = 512  # images, at most, that a monitor's reference is made from: more take time and change little
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture of a camera."""
+
+    name: str
+    pixels: Pixels  # ``uint8 [height, width, 3]``
+    time: float
+    """Seconds since 1970: of the file's writing, or of its being read from a camera; of a video, since it began."""
+
+
+def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
+    """Give frames of a folder, a video file or the number of a camera in order; ``None`` where there is none yet.
+
+    ``follow`` waits for more images in a folder, for ever.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path, follow)
+    if follow:
+        raise FozoError(f"{source} is not a folder; only a folder can be followed")
+    if not source.isdecimal() and not path.is_file():
+        raise FozoError(f"there is no folder or video {source}; give one of these, or the number of a camera")
+    return _video(source)
+
+
+def clean_frames(video: Path, first: str | None, spec: Spec) -> Pixels:
+    """Read clean frames of a video at the model's size, evenly spaced, of all of it or of its ``first`` 60s or 5min."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|)", first or "")
+    if first is not None and (match is None or not float(match[1])):
+        raise FozoError(f"--first is {first!r}; give how long the video is clean, such as 60s or 5min")
+    until = float(match[1]) * {"min": 60, "h": 3600}.get(match[2], 1) if match else float("inf")
+    kept: list[Pixels] = []
+    step = 1
+    for number, frame in enumerate(_video(str(video))):
+        if frame.time >= until:
+            break
+        if number % step == 0:
+            kept.append(sized_pixels([frame.pixels], spec)[0])
+        if len(kept) > CLEAN_FRAMES:
+            kept, step = kept[::2], 2 * step
+    return np.stack(kept)
+
+
+def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
+    done: set[Path] = set()
+    failed: dict[Path, int] = {}
+    while True:
+        found = sorted(
+            path
+            for path in root.rglob("*")
+            if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path not in done
+        )
+        if not follow and not found:
+            raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
+        for path in found:
+            try:
+                yield Frame(path.relative_to(root).as_posix(), read_image(path), path.stat().st_mtime)
+            except (FozoError, OSError) as error:
+                failed[path] = failed.get(path, 0) + 1
+                if follow and failed[path] < PATIENCE:
+                    continue
+                print(f"fozo: {error}; it is left out", file=sys.stderr)
+            done.add(path)
+        if not follow:
+            return
+        yield None
+        time.sleep(POLL)
+
+
+def _video(source: str) -> Iterator[Frame]:
+    try:
+        cv2: Any = importlib.import_module("cv2")
+    except ImportError as error:
+        raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[bench]'") from error
+    camera = source.isdecimal()
+    video = cv2.VideoCapture(int(source) if camera else source)
+    try:
+        number = 0
+        while True:
+            read, picture = video.read()
+            if not read or picture is None:
+                break
+            number += 1
+            at = time.time() if camera else video.get(cv2.CAP_PROP_POS_MSEC) / 1000
+            yield Frame(str(number), np.ascontiguousarray(picture[:, :, ::-1]), at)  # OpenCV's blue comes first
+        if not number:
+            what = f"camera {source}" if camera else source
+            raise FozoError(f"OpenCV cannot read a frame of {what}; check that it is there and of a kind it knows")
+    finally:
+        video.release()
 
 
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:

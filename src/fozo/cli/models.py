@@ -30,8 +30,7 @@ def calibrate(
     batch_size: BatchSize = 64,
 ) -> None:
     """Measure a model's source statistics on clean images: a few dozen of your own camera, or a few hundred mixed."""
-    from fozo.cli.folder import make_reference, read_batches
-    from fozo.cli.frames import clean_frames
+    from fozo.cli.folder import clean_frames, make_reference, read_batches
     from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.data.sets.folder import open_unlabelled

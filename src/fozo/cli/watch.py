@@ -23,7 +23,7 @@ STATE = "File to go on from if it is there, written every minute and at the end;
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fozo.cli.frames import Frame
+    from fozo.cli.folder import Frame
     from fozo.monitor import Event, Monitor, Status
 
 
@@ -49,8 +49,7 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from fozo.cli.folder import make_reference
-    from fozo.cli.frames import clean_frames, frames
+    from fozo.cli.folder import clean_frames, frames, make_reference
     from fozo.cli.models import calibrate
     from fozo.data.inputs import sized_pixels
     from fozo.io import check_output, disk_errors, open_output

@@ -5,8 +5,6 @@ spread evenly; its cumulative sum is the tile's lookup table. A pixel is the bil
 nearest tiles. Those four are packed into one 32-bit table a cell, so that each pixel is looked up once.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np
@@ -17,8 +15,7 @@ from fozo.types import Floats
 
 Bytes = npt.NDArray[np.uint8]
 LEVELS = 256
-LUMA = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in luminance (BT.601)."""
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in luminance (BT.601)
 
 
 def luminance(images: Floats) -> Floats:

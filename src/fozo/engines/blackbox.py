@@ -71,8 +71,7 @@ class BlackBoxEngine:
 
     abilities: frozenset[str] = frozenset()
     threads = Threads(1)
-    outputs: Mapping[str, Sequence[int]] = {}
-    """Shapes of a file's outputs by their names; -1 is for a side that varies."""
+    outputs: Mapping[str, Sequence[int]] = {}  # shapes of a file's outputs by their names; -1 is for a side that varies
 
     def __init__(self, model: CallableModel, spec: Spec, *, takes: str | None = None, device: str = "cpu") -> None:
         self.model, self.spec, self.takes, self.device = model, spec, takes, device
@@ -192,7 +191,7 @@ def black_box(
             raise FozoError(
                 f"{os.fspath(model)} is not an .onnx file; give a function, a torch module or an .onnx file"
             )
-        from fozo.engines.onnx.foreign import ForeignGraph
+        from fozo.engines.onnx.runtimes import ForeignGraph
 
         graph = ForeignGraph(model, size, threads)
         own, fingerprint = graph.path.stem, graph.fingerprint

@@ -5,8 +5,6 @@ images of one size only. A constant border, a letterbox, does not count as pictu
 mirrored picture takes its place, and then it is put back.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any, cast

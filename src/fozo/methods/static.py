@@ -8,8 +8,6 @@ Where a luminance Y (BT.601) is equalised, its change is added to red, green and
 in YCbCr and keeping both chroma channels.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,10 +54,8 @@ class StaticFrontEnd(Wrapper[C]):
 class ClaheConfig:
     """Everything about CLAHE that can be chosen."""
 
-    clip: float = 2.0
-    """At which multiple of its mean a tile's histogram is cut."""
-    tiles: int = 8
-    """Down, and across."""
+    clip: float = 2.0  # at which multiple of its mean a tile's histogram is cut
+    tiles: int = 8  # down, and across
 
     def __post_init__(self) -> None:
         positive("clahe", clip=self.clip, tiles=self.tiles)

@@ -26,7 +26,7 @@ class Guarded(Wrapper[NoOptions]):
     """Returns the plain model's logits while the monitor's evidence says that adaptation hurts (``status.guarding``).
 
     It begins where the expected gain of adaptation is below zero by more than two standard errors, and ends where it is
-    by less than one (:class:`fozo.monitor.shadow.Comparison`). The inner method goes on adapting meanwhile. The
+    by less than one (:class:`fozo.monitor.regression.Comparison`). The inner method goes on adapting meanwhile. The
     evidence is in the monitor's state: save it beside the method's.
 
     Examples:

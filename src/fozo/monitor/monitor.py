@@ -35,8 +35,7 @@ from fozo.monitor.event import Event, thumbnail
 from fozo.monitor.faults import SENTENCES, FaultDetector
 from fozo.monitor.quality import MIN_DEVIATIONS, QualityStatistics, advice, changes, direction
 from fozo.monitor.reference import MonitorReference
-from fozo.monitor.regression import Estimate, prediction_features
-from fozo.monitor.shadow import MIN_PAIRS, PAIRS, Comparison, paired
+from fozo.monitor.regression import MIN_PAIRS, PAIRS, Comparison, Estimate, paired, prediction_features
 from fozo.monitor.signatures import Guess
 from fozo.monitor.state import StreamState
 from fozo.types import Array, Floats, State, Tap

@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fozo.engines.ptq4vit import BITS, METRICS, Scales
 from fozo.engines.ptq4vit.engine import QKV_PARTS, after_gelu, after_softmax, levels, rounded_weight, uniform
-from fozo.engines.ptq4vit.scales import BITS, METRICS, Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import Block, Linear, ViT

@@ -14,8 +14,8 @@ import fozo
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import encode, read_log
-from fozo.methods.align.config import AlignConfig
 from fozo.methods.align.memory import RetrievalConfig
+from fozo.methods.align.method import AlignConfig
 from fozo.testing import same
 from tests.helpers import random_images, random_vit
 

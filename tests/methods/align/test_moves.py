@@ -8,8 +8,7 @@ import pytest
 
 import fozo
 from fozo.core.moments import log_variance
-from fozo.methods.align.moves import BlockUpdates, Single, layer_counts, plan, split, unmoved
-from fozo.methods.align.targets import Targets
+from fozo.methods.align.moves import BlockUpdates, Single, Targets, layer_counts, plan, split, unmoved
 from fozo.types import Floats, Knobs, Move, Tap, Taps
 from tests.helpers import random_images, run
 

@@ -5,8 +5,7 @@ import pytest
 
 from fozo.core.content import contents
 from fozo.core.statistics import SourceStatistics
-from fozo.methods.align.moves import layer_counts, split
-from fozo.methods.align.targets import NAMES, Targets
+from fozo.methods.align.moves import NAMES, Targets, layer_counts, split
 from fozo.types import Affine, Array
 from tests.helpers import invented_source
 

@@ -14,8 +14,7 @@ from fozo.core.moments import Moments
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
 from fozo.methods.common.journal import Journal
-from fozo.methods.fozo.method import token_rms
-from fozo.methods.fozo.shift import ContentShift
+from fozo.methods.fozo.method import ContentShift, token_rms
 from fozo.testing import same
 from fozo.types import Tap
 from tests.helpers import random_images, run

@@ -24,7 +24,7 @@ import numpy as np
 from PIL import Image
 
 from fozo.data.corruptions import functions
-from fozo.data.corruptions.frost import frost_source
+from fozo.data.corruptions.functions import frost_source
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
 from fozo.io import read_toml

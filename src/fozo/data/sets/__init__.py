@@ -10,9 +10,8 @@ from pathlib import Path
 
 from fozo.data.sets import imagenet
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
-from fozo.data.sets.folder import Listing, Tree, open_folder, open_unlabelled, some
+from fozo.data.sets.folder import Listing, Tree, open_arrays, open_folder, open_unlabelled, some
 from fozo.data.sets.imagenet import SEVERITIES, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
-from fozo.data.sets.packed import open_arrays
 from fozo.errors import FozoError
 
 __all__ = [

@@ -1,19 +1,28 @@
-"""Class folders: the plain ImageFolder layout, and the listing that the other layouts of folders share."""
+"""Class folders: the plain ImageFolder layout, and the listing that other layouts share; and sets in one ``.npz``."""
 
 from __future__ import annotations
 
+import math
 import os
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from fozo.data.images import EXTENSIONS, Pixels, header_size, read_image
-from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample, with_size
+from fozo.data.sets.base import CLEAN, Domain, ImageSet, Names, Sample, with_size
 from fozo.errors import FozoError
+from fozo.io import open_npz, unreadable
 
 MAX_DEPTH = 100  # folders inside each other, below a class
+
+
+# Unpacked, a set may have ``RATIO * file + SPARE`` bytes: drawings shrink to a twentieth, a bomb to a thousandth.
+RATIO, SPARE = 50.0, 64 << 20
 
 
 def some(names: Sequence[str]) -> str:
@@ -156,3 +165,51 @@ def open_unlabelled(root: Path) -> ImageSet:
     if not paths:
         raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
     return with_size(unlabelled("unlabelled", root, paths))
+
+
+@dataclass(frozen=True)
+class ArrayStore:
+    """Images in one array, each called by its number."""
+
+    pixels: Pixels
+
+    def read(self, path: str, domain: Domain) -> Pixels:
+        """Copy one image; gray ones are repeated into three channels, as from files."""
+        image = np.array(self.pixels[int(path)])
+        return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
+
+    def measure(self, path: str, domain: Domain) -> tuple[int, int]:
+        return self.pixels.shape[1], self.pixels.shape[2]
+
+    def stamps(self, paths: Sequence[str], domain: Domain) -> list[int]:
+        return [zlib.crc32(self.read(path, domain).tobytes()) for path in paths]
+
+
+def open_arrays(tree: Tree, classes: Names = None) -> ImageSet:
+    """Open images packed into one ``.npz`` file, with its own class names unless others are given.
+
+    Its arrays are ``images`` (``uint8 [N, height, width]``, or ``[N, height, width, 3]``), ``labels`` (``[N]``) and
+    ``classes`` (names, ``[C]``).
+    """
+    root = tree.root
+    with (
+        unreadable(f"{root} is not a readable .npz of images, labels and classes", "write it again"),
+        open_npz(root, kinds="biufU", ratio=RATIO, spare=SPARE) as (specs, read),
+    ):
+        pixels, numbers, names = (specs[name] for name in ("images", "labels", "classes"))
+        fits = pixels.dtype == np.uint8 and pixels.shape[3:] in ((), (3,)) and len(pixels.shape) > 2
+        if not fits or numbers.dtype.kind not in "iu" or math.prod(numbers.shape) != pixels.shape[0]:
+            raise FozoError(
+                f"{root} holds {pixels.dtype} images of shape {list(pixels.shape)} and {numbers.dtype} labels of shape "
+                f"{list(numbers.shape)}; give uint8 images [N, height, width(, 3)] and N whole numbers"
+            )
+        if names.dtype.kind != "U" or len(names.shape) != 1 or 0 in pixels.shape:
+            raise ValueError("classes is not a list of names, or the images have no pixels")
+        images, labels = read("images").view(np.uint8), read("labels").astype(np.int64).ravel().tolist()
+        named = tuple(map(str, read("classes") if classes is None else classes))
+    samples = tuple(Sample(f"{number:06d}", label) for number, label in enumerate(labels))
+    low, high = min(labels), max(labels)
+    if low < 0 or high >= len(named):
+        raise FozoError(f"{root} has labels from {low} to {high} for {len(named)} classes; pass classes= to name them")
+    size = (images.shape[1], images.shape[2])
+    return ImageSet("arrays", samples, named, ArrayStore(images), size=size)

@@ -2,16 +2,90 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fozo.engines.ptq4vit.scales import BITS, METRICS, Scales
+import numpy as np
+import numpy.typing as npt
+
+from fozo.errors import FozoError
+from fozo.io import load_arrays, refuse_damage, save_arrays
 from fozo.types import Engine
+
+BITS = (4, 6, 8)
+MAX_STEP = 1e30  # steps of float32 weights and activations lie far below it, and far above its inverse
+METRICS = ("hessian", "l2", "cosine")
+Array = npt.NDArray[np.float64]
+
 
 if TYPE_CHECKING:
     from fozo.engines.ptq4vit.engine import QuantisedEngine
 
 __all__ = ["BITS", "METRICS", "Scales", "with_scales"]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What quantisation learns, and for which model: one step (or a few) for each operand of each product. NumPy only.
+
+    Names follow the model's modules: ``blocks.0.attn.qkv.weight``, ``blocks.0.attn.qkv.input``, and for attention's two
+    products ``attn.scores.queries``, ``attn.scores.keys``, ``attn.mix.split`` (where softmax's two ranges meet) and
+    ``attn.mix.values``.
+    """
+
+    fingerprint: str  # of the model in full precision
+    bits: int
+    steps: Mapping[str, Array]
+    model: str = ""
+    metric: str = ""  # how they were found, for readers only
+    images: int = 0
+
+    KIND = "quantisation scales"
+
+    def __post_init__(self) -> None:
+        if self.bits not in BITS:
+            raise FozoError(f"bits is {self.bits}; choose from {', '.join(map(str, BITS))}")
+        for name, step in self.steps.items():
+            if not ((step > 1 / MAX_STEP) & (step < MAX_STEP)).all():
+                raise FozoError(f"the quantisation step {name} is not positive and finite; search the scales again")
+
+    @property
+    def digest(self) -> str:
+        """Eight hexadecimal digits that identify a set of steps."""
+        text = hashlib.sha256(str(self.bits).encode())
+        for name, step in sorted(self.steps.items()):
+            text.update(name.encode() + np.ascontiguousarray(step, dtype="<f8").tobytes())
+        return text.hexdigest()[:8]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        metadata = {"model": self.model, "metric": self.metric, "images": self.images}
+        save_arrays(
+            path, {"kind": self.KIND, "fingerprint": self.fingerprint, "bits": self.bits, **metadata}, self.steps
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Scales:
+        header, arrays = load_arrays(path, cls.KIND)
+        with refuse_damage(path, cls.KIND, "make it again"):
+            steps = {name: array.astype(np.float64) for name, array in arrays.items()}
+            fingerprint, model, metric = (str(header[key]) for key in ("fingerprint", "model", "metric"))
+            bits, images = (int(str(header[key])) for key in ("bits", "images"))
+            return cls(fingerprint, bits, steps, model, metric, images)
+
+    def check(self, fingerprint: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse to quantise another model than the one these steps were searched for."""
+        if self.fingerprint != fingerprint:
+            raise FozoError(
+                f"these scales were searched for {self.model or 'another model'} ({self.fingerprint}), not for {model} "
+                f"({fingerprint}); search them for this one with: fozo quantise MODEL IMAGES"
+            )
+        for name, shape in shapes.items():
+            if name not in self.steps or self.steps[name].shape != shape:
+                found = list(self.steps[name].shape) if name in self.steps else "missing"
+                raise FozoError(f"the quantisation step {name} is {found}, not {list(shape)}; search the scales again")
 
 
 def with_scales(engine: Engine, scales: Scales | str | os.PathLike[str]) -> QuantisedEngine:

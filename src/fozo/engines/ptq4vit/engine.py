@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fozo.engines.ptq4vit.scales import Scales
+from fozo.engines.ptq4vit import Scales
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import Architecture, Attention, Block, Linear, ViT

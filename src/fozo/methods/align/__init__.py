@@ -3,7 +3,6 @@
 ``method`` has the loop, docs/method.md the mathematics.
 """
 
-from fozo.methods.align.config import AlignConfig
-from fozo.methods.align.method import Align
+from fozo.methods.align.method import Align, AlignConfig
 
 __all__ = ["Align", "AlignConfig"]

@@ -37,8 +37,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig, Retrieved
 from fozo.types import Array, Engine, Floats
 
-MAX_LOG_GAIN = np.log(4.0)
-"""No band is amplified more than fourfold: beyond it, the rounding to 8 bits would show."""
+MAX_LOG_GAIN = np.log(4.0)  # no band is amplified more than fourfold: beyond it, the rounding to 8 bits would show
 STRONG = 2.0
 """Deviation in log energy from which on bands are those of noise, or of blur; all is done from 1 more. Noise of
 severity 3 has an excess of 4, and snow of 1.5; defocus a tilt of 5, and real fog, rain, sand and snow of 1 to 2."""

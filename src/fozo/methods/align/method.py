@@ -6,8 +6,8 @@ One forward pass an image, no gradient, no prompt, no random number. For each gr
 2. **estimate** their domains and **retrieve** earlier images of these (:mod:`~fozo.methods.align.memory`);
 3. **equalise**: restore contrast, light and detail, and remove noise (:mod:`~fozo.methods.align.equaliser`);
 4. **plan**: blocks are expected to add to these images what they added to those retrieved. How far tokens are then from
-   clean ones of that content, as far as it is drift (:mod:`~fozo.methods.align.targets`), decides the moves before
-   every block (:mod:`~fozo.methods.align.moves`);
+   clean ones of that content, as far as it is drift (:class:`~fozo.methods.align.moves.Targets`), decides the moves
+   before every block (:mod:`~fozo.methods.align.moves`);
 5. **run** the model under these moves, and **remember** what its blocks added.
 
 With more passes, images are run again once they are in the memory themselves: the moves then rest on what the blocks
@@ -22,7 +22,7 @@ and the memory starts again (``fallbacks``).
 import copy
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
 
@@ -32,20 +32,71 @@ import numpy.typing as npt
 from fozo.core.content import contents
 from fozo.core.descriptor import Single
 from fozo.errors import FozoError
-from fozo.methods.align.config import BURST, AlignConfig
 from fozo.methods.align.equaliser import Equaliser, Restoration
-from fozo.methods.align.memory import REPLAN, DomainEstimate, Retrieved, Rows
-from fozo.methods.align.moves import BlockUpdates, layer_counts, plan
-from fozo.methods.align.targets import Targets
+from fozo.methods.align.memory import REPLAN, DomainEstimate, RetrievalConfig, Retrieved, Rows
+from fozo.methods.align.moves import BlockUpdates, Targets, layer_counts, plan
 from fozo.methods.base import Method
+from fozo.methods.common.options import positive
 from fozo.methods.registry import register
 from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap
 
+AUTO = "auto"
+MOST_PASSES = 1000  # each costs as much as the first, and from the third on they change nothing
+ESS_THRESHOLD = 8.0  # ``auto`` makes a second pass where fewer effective samples than this have been retrieved
+BURST = 16.0  # second passes in the token bucket of ``auto`` at the beginning: two groups
+BUCKET = 64.0  # second passes that it holds at most, so that a long quiet time is not followed by a long burst
 LARGEST_GROUP = 32  # images that are measured, and go through the model, together: bounds the memory that they take
 RICH = 32.0  # effective samples beyond which those of an image's own batch would hardly add to them
 PART = 0.25  # new images that a correction is cached for, as a part of the effective samples that it rests on
 Mask = npt.NDArray[np.bool_]
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
+
+
+@dataclass(frozen=True)
+class AlignConfig:
+    """Everything about Align that can be chosen. One setting serves all models: nothing has a unit."""
+
+    passes: int | str = 1
+    """Forward passes for each image, or ``"auto"``: two after a change of domain, else one."""
+    mean_strength: float = 0.15
+    """Part of the way that the mean of the patch tokens is moved before each block."""
+    std_strength: float = 0.2
+    """Part of the way that their standard deviation is, on a logarithmic scale."""
+    cls_strength: float = 0.3
+    """Part of the way that the CLS token is, in the first half of the model."""
+    equaliser_strength: float = 0.7
+    """Part of the way that bands of spatial frequency are moved to their clean energy, 0 being none of it."""
+    content_strength: float = 1.0
+    """Part of the way that targets follow the content of the stream; with 0 they are those of the average image."""
+    content_error: float = 0.4
+    """Squared error expected of content-conditioned targets, as a part of the squared correction for content."""
+    group_size: int = 8
+    """Images that go through the model together, and see the same memories (a micro-batch); more, up to 32, once the
+    memory is rich for all of them."""
+    budget: float = 1.1
+    """For ``passes="auto"``: passes an image, on average over the stream."""
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+
+    def __post_init__(self) -> None:
+        if self.passes != AUTO and (type(self.passes) is not int or not 1 <= self.passes <= MOST_PASSES):
+            raise FozoError(
+                f"align takes a whole number of passes from 1 to {MOST_PASSES}, or 'auto', not {self.passes!r}"
+            )
+        for name in ("mean_strength", "std_strength", "cls_strength", "equaliser_strength", "content_strength"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise FozoError(f"align: {name} is {getattr(self, name)}; give a part from 0 (none) to 1 (all the way)")
+        if not 0 <= self.content_error < np.inf:
+            raise FozoError(f"align: content_error is {self.content_error}; give a number from 0 (content says all) up")
+        if not self.budget >= 1:
+            raise FozoError(f"align: budget is {self.budget}; give an average number of passes from 1 up")
+        positive("align", group_size=self.group_size)
+
+    def spend(self, images: int, samples: float, credit: float) -> tuple[int, float]:
+        """With ``auto``, say how many passes the next images get, and what is left in its token bucket."""
+        credit = min(credit + (self.budget - 1) * images, BUCKET)
+        if samples >= ESS_THRESHOLD or credit < images:
+            return 1, credit
+        return 2, credit - images
 
 
 @dataclass(frozen=True)

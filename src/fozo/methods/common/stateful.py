@@ -47,8 +47,7 @@ class Stateful(ABC, Generic[C]):
     engine: Engine
     config: C
     seed: int
-    passes_per_image: float = 1.0
-    """Forward passes that the latest batch cost, as an average over its images."""
+    passes_per_image: float = 1.0  # forward passes that the latest batch cost, as an average over its images
 
     def _renew(self) -> None:
         """Set what belongs to one object and to no sibling of it."""

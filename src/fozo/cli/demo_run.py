@@ -1,37 +1,49 @@
-"""First part of ``fozo demo``: a camera goes bad and recovers, and a monitor reports it without labels.
+"""Both parts of ``fozo demo``, without PyTorch or a network.
 
-The plain model and Align see the same images; the monitor watches Align. Labels are used for the accuracies alone.
+First a camera goes bad and recovers, and a monitor reports it without labels. The plain model and Align see the same
+images; the monitor watches Align. Labels are used for the accuracies alone.
+
+Then every forward-only method on the bundled images, float32 and INT8: ``fozo bench`` on a recipe of its own, with the
+statistics that come with the sample.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from fozo.bench.gains import Gain, by_image, signed
+from fozo.bench.gains import BASE, Gain, by_image, over_base, signed
 from fozo.bench.measures import BatchRecord, score
+from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid
+from fozo.bench.recipes.comparison import METHODS as RIVALS
 from fozo.bench.report.charts import Series, line_chart
-from fozo.bench.report.figures import domain_spans
+from fozo.bench.report.figures import conclusions, domain_spans
 from fozo.bench.report.page import chapters
 from fozo.bench.report.render import COLOURS, render
 from fozo.bench.report.tables import full_name
-from fozo.bench.store import Group
+from fozo.bench.resources import Paths, Resources, Show, needs, quiet
+from fozo.bench.run import run_experiment
+from fozo.bench.store import Group, Store
 from fozo.cli.progress import print_sentence
+from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images
+from fozo.data.sets.base import ImageSet
 from fozo.data.streams import Stream
-from fozo.engines.load import load_engine
+from fozo.engines.load import LoadOptions, load_engine
 from fozo.io.system import usable_cpus
 from fozo.methods.align import Align
 from fozo.methods.noadapt import NoAdapt
 from fozo.monitor import Estimate, Event, Monitor, MonitorReference, Status
 from fozo.monitor.monitor import clock
+from fozo.types import Engine
 
 SCRIPT = ("clean", "fog", "contrast", "motion_blur", "gaussian_noise", "clean")  # what happens to the camera
 SEVERITY = 3
@@ -40,6 +52,12 @@ BATCH = 16
 LATEST = 64  # images of a running accuracy: as many as of the monitor's estimate
 PLAIN, ALIGN, EXPECTED = list(COLOURS).index("NoAdapt"), list(COLOURS).index("Align"), len(COLOURS)
 HEADINGS = ("plain", "adapted", "expected", "noticed after", "images")
+METHODS: Methods = {label: RIVALS[label] for label in (BASE, "LAME", "T3A", "FOA", "FOZO (paper)", "FOZO", "Align")}
+"""The rows of the demo. All that adapt prompts have the same two passes; Align makes one."""
+STREAM = StreamPlan(
+    data="clean", kinds=("clean", "gaussian_noise", "motion_blur", "brightness", "fog", "contrast"), severity=3
+)
+"""Corruptions that NumPy and Pillow can do alone. Unadapted, they cost from little to a lot, but not all."""
 
 
 @dataclass(frozen=True)
@@ -205,3 +223,57 @@ def _timeline(camera: CameraRun) -> Markup:
     events = [(event.image, str(number)) for number, (_, event) in enumerate(camera.events, 1)]
     title = f"Accuracy of the latest {LATEST} images, and what the monitor expects without labels"
     return line_chart(title, series, "", "accuracy (%)", spans=spans, events=events)
+
+
+def recipe(images: int) -> Recipe:
+    rows = grid(METHODS, {AVERAGE: replace(STREAM, images=images)})
+    return Recipe("demo", "Demo: Fashion-MNIST while the camera goes bad", rows)
+
+
+class SampleResources(Resources):
+    """The bundled files, with the statistics that come with the models."""
+
+    def inputs(self, experiment: Experiment, streamed: ImageSet) -> dict[str, str | None]:
+        images = sample.source(Path(experiment.model)).images
+        return {"calibrated_on": f"{images} images of the training set" if needs(experiment.method, {}) else None}
+
+    def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
+        return sample.source(Path(experiment.model))
+
+
+def run_methods(folder: Path, *, images: int, seed: int = 0, command: str = "", show: Show = quiet) -> dict[str, Group]:
+    plan, store, groups = recipe(images), Store(folder), dict[str, Group]()
+    for engine, model in sample.MODELS.items():
+        # One for each engine, so that memory holds one model at a time.
+        resources = SampleResources(Paths(imagenet=str(sample.IMAGES)), LoadOptions(), folder)
+        runs = tuple(
+            run_experiment(each, resources, store, threads=usable_cpus(), command=command, show=show)
+            for each in plan.experiments(Setting(str(model)), seeds=(seed,))
+        )
+        titled = replace(plan, title=f"Every method on such a stream, {engine}")
+        setting = f"{model.name}, severity {STREAM.severity}, {images} images a domain, corrupted on the fly"
+        groups[engine] = Group(titled, setting, runs)
+    return groups
+
+
+def methods_table(groups: Mapping[str, Group]) -> Table:
+    """Both engines' rows as one aligned table; the page has their times and memory."""
+    domains = list(next(iter(groups.values())).runs[0].measures.domains)
+    table = Table(title="Top-1 accuracy (%) on one continual stream", title_justify="left", box=None)
+    table.add_column("engine", no_wrap=True)
+    table.add_column("method", no_wrap=True)
+    headings = [domain.partition("/")[0].rpartition("_")[2] for domain in domains]
+    for column in (*headings, "mean", "passes"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for engine, group in groups.items():
+        for run in group.runs:
+            found = run.measures
+            cells = [f"{value:.1f}" for value in (*(found.domains[domain] for domain in domains), found.average)]
+            table.add_row(engine, run.experiment.label, *cells, str(found.passes_per_image))
+    return table
+
+
+def print_methods(groups: Mapping[str, Group], console: Console) -> None:
+    console.print(methods_table(groups))
+    for engine, group in groups.items():
+        print_sentence(console, f"{engine}: {conclusions(group, over_base(group))[AVERAGE]}")
