@@ -111,7 +111,7 @@ def for_model(engine: Engine, images: Floats) -> Floats:
     if engine.spec.normalisation is None:
         raise FozoError(f"{engine.spec.name} does not say its mean and std; export it again with both")
     mean, std = np.array(engine.spec.normalisation, dtype=np.float32)[..., None, None]
-    return ((images - mean) / std).astype(np.float32)
+    return np.asarray((images - mean) / std, dtype=np.float32)
 
 
 def narrow(images: Images, data: Path) -> Iterator[Row]:

@@ -22,7 +22,7 @@ from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
 from fozo.data.groups import GROUPS, HELD_OUT, TUNING
 from fozo.monitor import CleanImages, DriftDetector
-from fozo.monitor.faults import FaultDetector
+from fozo.monitor.state import FaultDetector
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.signatures import Signatures
 from fozo.types import Array

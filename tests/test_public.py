@@ -15,7 +15,7 @@ import pytest
 
 import fozo
 from fozo.core.normalisation import check_images
-from fozo.engines.onnx import engine as graph
+from fozo.engines.onnx import runtimes as graph
 from fozo.engines.onnx.runtimes import OnnxEngine
 from fozo.errors import FozoError
 from fozo.io.system import installed_version

@@ -79,10 +79,10 @@ def test_a_study_says_what_it_needs() -> None:
 
 def test_the_page_s_verdict_follows_from_the_interval() -> None:
     rows = [
-        {"model": model, "domain": "mean", "arm": arm, "value": "1", "difference": gain, "half_width": "0.5"}
-        for model, gain in (("A", "0.6"), ("B", "-0.4"), ("C", "-0.6"))
+        {"model": model, "domain": "mean", "arm": arm, "value": passes, "difference": gain, "half_width": "0.5"}
+        for model, gain, passes in (("A", "0.6", "1.1"), ("B", "-0.4", "1"), ("C", "-0.6", "1"), ("D", "0.6", "1.2"))
         for arm in ("plain", "tokens", "detector", "chosen", "labels", "passes")
     ]
     text = choice_table(rows)
-    assert "| **+0.6 ± 0.5** | -0.4 ± 0.5 | *-0.6 ± 0.5* |" in text
+    assert "| **+0.6 ± 0.5** | -0.4 ± 0.5 | *-0.6 ± 0.5* |" in text and "at more than 1.1 passes, for D." in text
     assert all(words in text for words in ("place for A.", "costs points for C.", "no significant difference for B."))

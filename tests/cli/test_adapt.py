@@ -14,8 +14,7 @@ import fozo
 from fozo.cli import folder_run
 from fozo.cli.folder import label_by_folder
 from fozo.data.images import read_image
-from fozo.data.sets.folder import open_unlabelled
-from fozo.data.sets.imagenet import imagenet_wnids
+from fozo.data.sets.folder import imagenet_wnids, open_unlabelled
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import encode
 from fozo.methods import eata

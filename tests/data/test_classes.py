@@ -13,8 +13,7 @@ from fozo.data.classes import KNOWN, match_classes
 from fozo.data.groups import CLASSES, GROUPS, HELD_OUT, TUNING, class_indices, parse
 from fozo.data.scenarios import Continual
 from fozo.data.sets import CLEAN, ImageSet, Sample, imagenet_wnids, open_images
-from fozo.data.sets.folder import FolderStore
-from fozo.data.sets.imagenet import imagenet_r_wnids
+from fozo.data.sets.folder import FolderStore, imagenet_r_wnids
 from fozo.data.streams import Stream
 from fozo.errors import FozoError
 from tests.data.conftest import MakeSpec, Plant

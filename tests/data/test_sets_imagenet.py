@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fozo.data.sets import imagenet_wnids, open_images, robustbench_list
-from fozo.data.sets.imagenet import imagenet_r_wnids
+from fozo.data.sets.folder import imagenet_r_wnids
 from tests.data.conftest import Plant
 from tests.data.test_sets import labels_by_path
 from tests.refusals import refuses

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fozo
-from fozo.engines.onnx.engine import GraphEngine
+from fozo.engines.onnx.runtimes import GraphEngine
 from tests.helpers import VARIANTS, random_vit
 
 Engines = Callable[[str, str], GraphEngine]

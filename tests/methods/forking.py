@@ -18,7 +18,7 @@ import numpy as np
 import fozo
 from fozo.data import sample
 from fozo.methods.base import Method
-from fozo.methods.common import fork as _fork
+from fozo.methods.common import stateful
 from fozo.types import Answer, Batch, Floats
 
 LIMIT = 60  # seconds after which a child hangs
@@ -108,7 +108,7 @@ def main(kind: str, folder: str) -> None:
     if kind == "under way":
         while_another_thread_adapts(method, seconds=0.5)
     if kind == "stuck":
-        _fork.WAIT = 0.1
+        stateful.WAIT = 0.1
         while_another_thread_adapts(method, seconds=2 * LIMIT)
     found = forked(lambda: refused(method, images) if kind == "openvino" else method(images), Path(folder))
     if isinstance(found, str):

@@ -17,7 +17,7 @@ from fozo.engines.blackbox import black_box
 from fozo.engines.load import Model
 from fozo.methods import registry
 from fozo.methods.base import Method
-from fozo.methods.common import fork
+from fozo.methods.common import stateful
 from fozo.methods.common.observer import Observation
 from fozo.testing import check_method, same
 from tests.helpers import random_images
@@ -173,7 +173,7 @@ def test_a_journal_follows_resets_restores_failures_and_restarts(name: str, tmp_
 
 def test_a_fork_waits_for_all_busy_methods_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect 14: it waited for each of them as long."""
-    monkeypatch.setattr(fork, "WAIT", 0.3)
+    monkeypatch.setattr(stateful, "WAIT", 0.3)
     methods, held, done = [create("neo") for _ in range(4)], threading.Barrier(5), threading.Event()
 
     def hold(method: Method[Any]) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fozo.monitor.faults import LASTING, FaultDetector
+from fozo.monitor.state import LASTING, FaultDetector
 from fozo.types import Floats
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fozo.monitor import Event
-from fozo.monitor.event import thumbnail
+from fozo.monitor.state import thumbnail
 from fozo.serve.board import CameraBoard
 from fozo.serve.history import History
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium

@@ -22,8 +22,7 @@ from fozo.data.images import EXTENSIONS, Pixels, read_image
 from fozo.data.inputs import sized_pixels
 from fozo.data.sets import open_images
 from fozo.data.sets.base import ImageSet, Sample
-from fozo.data.sets.folder import open_unlabelled
-from fozo.data.sets.imagenet import imagenet_wnids
+from fozo.data.sets.folder import imagenet_wnids, open_unlabelled
 from fozo.data.streams import LabelledBatch, in_order
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors

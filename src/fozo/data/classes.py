@@ -23,8 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fozo.data.sets.base import ImageSet, Sample
-from fozo.data.sets.folder import some
-from fozo.data.sets.imagenet import WNID, imagenet_r_wnids, imagenet_wnids
+from fozo.data.sets.folder import WNID, imagenet_r_wnids, imagenet_wnids, some
 from fozo.errors import FozoError
 from fozo.types import LOG, Spec
 

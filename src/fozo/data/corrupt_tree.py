@@ -23,8 +23,7 @@ from PIL import Image
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, with_size
-from fozo.data.sets.folder import Tree, unlabelled
-from fozo.data.sets.imagenet import RECORD, read_record
+from fozo.data.sets.folder import RECORD, Tree, read_record, unlabelled
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json

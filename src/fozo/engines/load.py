@@ -19,7 +19,7 @@ from fozo.types import Engine
 if TYPE_CHECKING:
     import torch
 
-    from fozo.engines.onnx.engine import GraphEngine
+    from fozo.engines.onnx.runtimes import GraphEngine
     from fozo.engines.torch_engine import TorchEngine
 
 TIMM = "timm:"

@@ -23,7 +23,6 @@ from fozo.data.inputs import as_batch, to_type_of
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError
-from fozo.methods.common import fork
 from fozo.methods.common.info import NEEDS, check_needs
 from fozo.methods.common.observer import AttachedObserver, DriftReading, Observation, Observer
 from fozo.methods.common.options import NoOptions, with_options
@@ -102,7 +101,6 @@ class Method(Stateful[C]):
         self._frozen = False
         self._observed: AttachedObserver | None = None
         self._watch = Watch()
-        fork.protect(self)
 
     @property
     def source(self) -> SourceStatistics:

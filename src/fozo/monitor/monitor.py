@@ -31,13 +31,11 @@ from fozo.methods.base import Method
 from fozo.methods.common.observer import Observation
 from fozo.methods.common.state import AnyArray, check_arrays, check_finite, load_state, save_state
 from fozo.monitor.drift import RECENT, Drift, DriftDetector
-from fozo.monitor.event import Event, thumbnail
-from fozo.monitor.faults import SENTENCES, FaultDetector
 from fozo.monitor.quality import MIN_DEVIATIONS, QualityStatistics, advice, changes, direction
 from fozo.monitor.reference import MonitorReference
 from fozo.monitor.regression import MIN_PAIRS, PAIRS, Comparison, Estimate, paired, prediction_features
 from fozo.monitor.signatures import Guess
-from fozo.monitor.state import StreamState
+from fozo.monitor.state import SENTENCES, Event, FaultDetector, StreamState, thumbnail
 from fozo.types import Array, Floats, State, Tap
 
 if TYPE_CHECKING:

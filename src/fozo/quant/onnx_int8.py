@@ -22,8 +22,8 @@ from onnxruntime import quantization
 from torch import Tensor, nn
 
 from fozo.core.noise import starting_prompts
-from fozo.engines.onnx.engine import Float32
 from fozo.engines.onnx.export import build_graph, write_model
+from fozo.engines.onnx.runtimes import Float32
 from fozo.engines.onnx.schema import IMAGES, MOVES, PROMPTS
 from fozo.engines.torch_engine import TorchEngine
 from fozo.io import temporary_folder

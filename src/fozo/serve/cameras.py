@@ -28,7 +28,7 @@ from fozo.io import load_arrays, refuse_damage, save_arrays
 from fozo.methods.base import Method
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
-from fozo.monitor.event import thumbnail
+from fozo.monitor.state import thumbnail
 from fozo.public import adapter
 from fozo.serve import protocol
 from fozo.serve.config import ModelConfig, ServeConfig

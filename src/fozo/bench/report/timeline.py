@@ -11,9 +11,9 @@ from fozo.bench.report.charts import Series, line_chart
 from fozo.bench.report.render import render, write_page
 from fozo.errors import FozoError
 from fozo.io import check_output, open_regular, parse_json
-from fozo.monitor.event import check_thumbnail
 from fozo.monitor.monitor import clock
 from fozo.monitor.quality import STATISTICS
+from fozo.monitor.state import check_thumbnail
 
 MAX_LINE = 1 << 20  # bytes of a line
 MAX_LINES = 200_000  # lines of a file: at 8 images a batch, more than a million images

@@ -8,10 +8,9 @@ from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 
-from fozo.data.sets import imagenet
+from fozo.data.sets import folder
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, Sample
-from fozo.data.sets.folder import Listing, Tree, open_arrays, open_folder, open_unlabelled, some
-from fozo.data.sets.imagenet import SEVERITIES, WNID, imagenet_r_wnids, imagenet_wnids, robustbench_list
+from fozo.data.sets.folder import imagenet_wnids, open_unlabelled, robustbench_list
 from fozo.errors import FozoError
 
 __all__ = [
@@ -20,13 +19,13 @@ __all__ = [
 
 # How a set of each layout is opened; the options that mean something for it are the function's parameters.
 LAYOUTS: dict[str, Callable[..., ImageSet]] = {
-    "imagenet": imagenet.open_imagenet,
-    "imagenet-c": imagenet.open_imagenet_c,
-    "imagenet-r": imagenet.open_imagenet_r,
-    "imagenet-v2": imagenet.open_imagenet_v2,
-    "imagenet-sketch": imagenet.open_imagenet_sketch,
-    "folder": open_folder,
-    "arrays": open_arrays,
+    "imagenet": folder.open_imagenet,
+    "imagenet-c": folder.open_imagenet_c,
+    "imagenet-r": folder.open_imagenet_r,
+    "imagenet-v2": folder.open_imagenet_v2,
+    "imagenet-sketch": folder.open_imagenet_sketch,
+    "folder": folder.open_folder,
+    "arrays": folder.open_arrays,
 }
 
 
@@ -57,7 +56,7 @@ def open_images(
     root = Path(path)
     if not root.exists():
         raise FozoError(f"there is no file or folder {root}; check the path")
-    tree = Tree(root)
+    tree = folder.Tree(root)
     if layout == "auto":
         tree, layout = recognise(tree, own_classes=classes is not None)
     if layout not in LAYOUTS:
@@ -71,7 +70,7 @@ def open_images(
     return images if crops else replace(images, size=None)
 
 
-def recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
+def recognise(tree: folder.Tree, own_classes: bool = False) -> tuple[folder.Tree, str]:
     """Find the layout of a path, and the folder where it begins (an unpacked tar may wrap it in another)."""
     root = tree.root
     if root.is_file():
@@ -79,26 +78,26 @@ def recognise(tree: Tree, own_classes: bool = False) -> tuple[Tree, str]:
             raise FozoError(f"{root} is not an .npz file; give a folder of images, or an .npz of them")
         return tree, "arrays"
     folders, files, _ = tree.listing()
-    if imagenet.kind_folders(tree):
+    if folder.kind_folders(tree):
         return tree, "imagenet-c"
     inside = tree.listings(folders)
     if len(folders) == 1 and not files and inside[0].folders and not inside[0].images:
         return recognise(tree.below(folders[0]), own_classes)
     if not any(map(any, inside)):
         expected = "class/image or kind/severity/class/image"
-        found = f"{len(files)} images and {f'the folders {some(folders)}' if folders else 'no folders'}"
+        found = f"{len(files)} images and {f'the folders {folder.some(folders)}' if folders else 'no folders'}"
         raise FozoError(f"{root} is not a set of labelled images: expected {expected}, but found {found}")
     return tree, "folder" if own_classes else _name_of_classes(root, folders, inside)
 
 
-def _name_of_classes(root: Path, folders: list[str], inside: list[Listing]) -> str:
-    if all(map(WNID.fullmatch, folders)):
-        if tuple(folders) == imagenet_r_wnids():
+def _name_of_classes(root: Path, folders: list[str], inside: list[folder.Listing]) -> str:
+    if all(map(folder.WNID.fullmatch, folders)):
+        if tuple(folders) == folder.imagenet_r_wnids():
             return "imagenet-r"
         first = inside[0].images
         return "imagenet-sketch" if first and first[0].startswith("sketch_") else "imagenet"
     if all(map(str.isdecimal, folders)):
-        if set(folders) <= set(SEVERITIES) and all(listing.folders for listing in inside):
+        if set(folders) <= set(folder.SEVERITIES) and all(listing.folders for listing in inside):
             raise FozoError(f"{root} holds the severities of one corruption; give the folder above, or one severity")
         if {int(name) for name in folders} == set(range(1000)):
             return "imagenet-v2"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 C = TypeVar("C", bound="DataclassInstance")
+WAIT = 10.0  # seconds, for all methods together: one that takes longer may be waiting for the fork
+_methods: list[weakref.ref[Stateful[Any]]] = []  # appending and copying are atomic, unlike those of a WeakSet
+_forking = threading.Lock()
+_held: list[threading.RLock] = []
 
 
 class Stateful(ABC, Generic[C]):
@@ -52,6 +58,7 @@ class Stateful(ABC, Generic[C]):
     def _renew(self) -> None:
         """Set what belongs to one object and to no sibling of it."""
         self.lock = threading.RLock()
+        _methods.append(weakref.ref(self, _methods.remove))
         self.journal: Journal | None = None
         self._recorded: State = {}  # the variables as the journal's last entry left them
         self._entries = 0  # the journal's entries that led here
@@ -190,3 +197,38 @@ class Stateful(ABC, Generic[C]):
             self._entries = followed
             self.load_state(other.state())
             self._recorded = {} if self.journal is None else self.variables()
+
+
+def _alive() -> list[Stateful[Any]]:
+    return [method for reference in _methods.copy() if (method := reference()) is not None]
+
+
+def _before() -> None:
+    """Let a fork wait until no batch is under way, so a child inherits methods that are whole and locks that are free.
+
+    A child has only the thread that forked. What other threads had locked would stay locked for ever, and what they had
+    half changed would stay so.
+    """
+    _forking.acquire()
+    deadline = time.monotonic() + WAIT
+    for method in _alive():
+        if method.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            _held.append(method.lock)
+
+
+def _after() -> None:
+    while _held:
+        _held.pop().release()
+    _forking.release()
+
+
+def _after_in_child() -> None:
+    renewed: dict[int, threading.RLock] = {}  # a wrapper shares its inner method's
+    for method in _alive():
+        if method.lock not in _held:  # its owner does not exist here
+            method.lock = renewed.setdefault(id(method.lock), threading.RLock())
+    _after()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after_in_child)
