@@ -85,13 +85,18 @@ def losses(cell: Cell) -> dict[str, str]:
     gains = by_domain(cell)
     equal = {name: gain for name, gain in gains.items() if gain.side == 0}
     few = listed([f"{name} ({signed(gain.value)})" for name, gain in equal.items()])
-    again = cell.with_clean(OURS)
     return {
         "significantly below NoAdapt on": listed([f"{name} ({gain})" for name, gain in gains.items() if gain.side < 0]),
         "no significant gain on": few if len(equal) <= NAMED else f"{len(equal)} of {len(gains)}",
         "significantly behind a rival on": listed(ahead(cell)),
-        "after returning to clean images": "-" if again is None else str(again),
     }
+
+
+def afterwards(cells: Sequence[Cell]) -> str:
+    """Say what Align loses on clean images after the corruptions."""
+    found = {cell.title: gain for cell in cells if (gain := cell.with_clean(OURS)) is not None}
+    below = [f"{title} ({gain})" for title, gain in found.items() if gain.side < 0]
+    return f"On clean images afterwards it is significantly below NoAdapt in {listed(below)}." if found else ""
 
 
 def milder(cells: Sequence[Cell]) -> str:
@@ -104,17 +109,12 @@ def milder(cells: Sequence[Cell]) -> str:
     return f"No significant gain {listed(said)}." if said else ""
 
 
-def grouped(gains: Mapping[str, Gain], words: Mapping[int, str]) -> str:
-    """Put gains in words by their sides, the largest first; those that are not significant without their intervals."""
-    order = sorted(gains, key=lambda label: -gains[label].value)
-    said = []
-    for side, verb in words.items():
-        own = {label: gains[label] for label in order if gains[label].side == side}
-        said += [f"{verb} {listed([f'{k} ({v if side else signed(v.value)})' for k, v in own.items()])}"] if own else []
-    return "; ".join(said)
-
-
 def narrow(gains: Mapping[str, Mapping[str, Gain]]) -> str:
-    """Say on which side of NoAdapt the rows lie on narrow content."""
-    words = {1: "significantly above NoAdapt", -1: "significantly below", 0: "not significant"}
-    return ". ".join(f"{name}: {grouped(column, words)}" for name, column in gains.items()) + "."
+    """Say what Align gains on narrow content, and which rows are on either side of NoAdapt."""
+    parts = []
+    for name, column in gains.items():
+        sides = {side: [label for label in column if column[label].side == side and label != OURS] for side in (1, -1)}
+        own = f"Align {column[OURS]}" if OURS in column else "Align was not run"
+        others = f"rivals significantly above NoAdapt: {listed(sides[1])}; below: {listed(sides[-1])}"
+        parts.append(f"{name}: {own}" + (f"; {others}" if column.keys() - {OURS} else ""))
+    return ". ".join(parts) + "."

@@ -56,7 +56,7 @@ ROOT = Path(__file__).parents[1]
 RECORDS, SECOND, STUDIES = (ROOT / "results" / f"{name}.csv" for name in ("detectors", "ssd", "fronts"))
 PAGE = ROOT / "docs" / "detectors.md"
 ARMS = ("plain", "autolevels", "histeq", "greyworld", "clahe", "equalise")
-NAMES = {"plain": "no front end", "autolevels": "auto levels", "histeq": "histogram equalisation",
+NAMES = {"plain": "no front end", "autolevels": "auto levels", "histeq": "histogram eq.",
          "greyworld": "grey world", "clahe": "CLAHE", "equalise": "`equalise`", "align": "Align",
          "tokens": "`tokens`", "detector": "`detector`", "chosen": "chosen", "labels": "chosen by labels",
          "passes": "passes an image"}  # fmt: skip
@@ -65,7 +65,7 @@ MADE = ("fog", "contrast", "defocus_blur", "gaussian_noise")
 WEATHER = ("fog", "rain", "sand", "snow")
 CAR = (2,)
 HALVES, FEWEST = ("all", "first half", "held out"), 14  # FEWEST: images of a kind of light that has a column
-MEAN = "mean of real domains"
+MEAN, MOST_PASSES = "mean of real domains", 1.1  # a choice may cost a tenth of a pass an image
 SMOOTH, RAIN = "96 smoothest of 1000", "real rain"  # streams of fronts.py's study of narrow content
 FIELDS = ("arm", "domain", "part", "images", "ap50", "half_width", "against_plain", "plain_half_width", "against_clahe",
           "clahe_half_width")  # fmt: skip
@@ -206,9 +206,14 @@ def records(found: Mapping[str, Draws], sizes: Mapping[str, int]) -> list[dict[s
 
 def difference(row: Mapping[str, str], value: str = "difference", width: str = "half_width") -> str:
     """Write a difference with half of its interval: bold where it is a gain, italic where a loss, if significant."""
-    gain, half = float(row[value]), float(row[width])
-    text = f"{gain:+.1f} ± {half:.1f}"
-    return f"**{text}**" if gain > half else f"*{text}*" if -gain > half else text
+    text = f"{float(row[value]):+.1f} ± {float(row[width]):.1f}"
+    return {1: f"**{text}**", -1: f"*{text}*", 0: text}[significant(row, value, width)]
+
+
+def significant(row: Mapping[str, str], value: str = "difference", width: str = "half_width") -> int:
+    """1 for a gain, -1 for a loss, and 0 where the interval of the difference holds zero."""
+    gain = float(row[value])
+    return int(np.sign(gain)) if abs(gain) > float(row[width]) else 0
 
 
 def table(rows: Rows, lines: Sequence[tuple[str, str]], arms: Sequence[str]) -> str:
@@ -217,8 +222,10 @@ def table(rows: Rows, lines: Sequence[tuple[str, str]], arms: Sequence[str]) -> 
     body = []
     for domain, part in lines:
         plain = cells["plain", domain, part]
-        name = domain.replace("_blur", "").replace("gaussian_", "") + (", held out" if part == "held out" else "")
-        name += f" ({plain['images']})" if plain["images"] else ""
+        name = domain.replace("_blur", "").replace("gaussian_", "").removesuffix(" domains")
+        name = name.removeprefix("made ").removeprefix("real ")
+        name += ", held out" if part == "held out" else ""
+        name += f" ({plain['images']})" if domain.startswith(("real", "low")) else ""
         others = (cells[arm, domain, part] for arm in arms)
         gains = (difference(row, "against_plain", "plain_half_width") for row in others)
         body.append([name, f"{float(plain['ap50']):.1f}", *gains])
@@ -241,19 +248,26 @@ def narrow_table(rows: Rows) -> str:
 
 
 def choice_table(rows: Rows) -> str:
-    """A column for each model: fixed candidates, the choice, and its difference to the best of them."""
+    """A column for each model: fixed candidates, the choice, and its difference to the best of them; and a verdict."""
     cells = {(row["model"], row["arm"]): row for row in rows if row["domain"] == "mean"}
     models = list(dict.fromkeys(row["model"] for row in rows))
     arms = ("plain", "tokens", "detector", "chosen", "labels", "passes")
     body = [[NAMES[arm], *(f"{float(cells[model, arm]['value']):.2f}" for model in models)] for arm in arms]
     body.insert(4, ["less the best fixed", *(difference(cells[model, "chosen"]) for model in models)])
-    return markdown(["", *models], body)
+    verdicts: dict[str, list[str]] = {}
+    for model in models:
+        side, dear = significant(cells[model, "chosen"]), float(cells[model, "passes"]["value"]) > MOST_PASSES
+        gain = f"gains, at more than {MOST_PASSES} passes," if dear else "earns its place"
+        words = {1: gain, -1: "costs points", 0: "makes no significant difference"}[side]
+        verdicts.setdefault(words, []).append(model)
+    verdict = [f"The choice {words} for {', '.join(found)}." for words, found in verdicts.items()]
+    return markdown(["", *models], body) + "\n\n" + " ".join(verdict)
 
 
 def dark_table(rows: Rows) -> str:
     """Every model on all images, then all models by kind of light."""
     cells = {(row["model"], row["domain"], row["arm"]): row for row in rows}
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    arms = [arm for arm in dict.fromkeys(row["arm"] for row in rows) if arm != "autolevels"]  # no column for it
     body = []
     for model, part in dict.fromkeys((row["model"], row["domain"]) for row in rows):
         if (model == "all models") != (part == "all"):
@@ -265,14 +279,14 @@ def dark_table(rows: Rows) -> str:
 
 def tables(rows: Rows, second: Rows, studies: Rows) -> dict[str, str]:
     """The tables of the page by the name of their place in it."""
-    real = [(f"real {kind}", "all") for kind in WEATHER] + [("low light", "all"), (MEAN, "all"), (MEAN, "held out")]
-    made = [("clear", "all"), *((f"made {kind}", "all") for kind in MADE)]
-    summary, main = [made[0], *real[-2:]], ("autolevels", "clahe", "equalise")
+    real = [(name, "all") for name in (*(f"real {kind}" for kind in WEATHER), "low light", MEAN)]
+    made = [(name, "all") for name in ("clear", *(f"made {kind}" for kind in MADE))]
+    held_out, main = (MEAN, "held out"), ("clahe", "equalise")
     found = {
         "made": table(rows, made, main),
-        "real": table(rows, real, main),
-        "others": table(rows, summary, ("histeq", "greyworld")),
-        "second": table(second, [*made, *real], main[1:]),
+        "real": table(rows, [*real, held_out], main),
+        "others": table(rows, [made[0], made[2], real[-1]], ("autolevels", "histeq", "greyworld")),
+        "second": table(second, [made[0], *real], main),
     }
     writers = {"narrow": narrow_table, "choice": choice_table, "dark": dark_table}
     studied = {name: [row for row in studies if row["study"] == name] for name in writers}

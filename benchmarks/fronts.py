@@ -24,7 +24,7 @@ import argparse
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -65,8 +65,7 @@ Row = dict[str, str]
 
 def percent(right: Array) -> Array:
     """Top-1 in percent over all images, then over every draw."""
-    found: Array = 100 * (drawn(len(right), DRAWS) @ right) / len(right)
-    return found
+    return np.asarray(100 * (drawn(len(right), DRAWS) @ right) / len(right))
 
 
 def record(model: str, domain: str, arm: str, images: int, values: Array, base: Array | None = None) -> Row:
@@ -111,15 +110,14 @@ def for_model(engine: Engine, images: Floats) -> Floats:
     """Normalise pixels in [0, 1] as a model reads them."""
     if engine.spec.normalisation is None:
         raise FozoError(f"{engine.spec.name} does not say its mean and std; export it again with both")
-    mean, std = (np.asarray(value, dtype=np.float32)[:, None, None] for value in engine.spec.normalisation)
-    return ((images - mean) / std).astype(np.float32)
+    mean, std = np.array(engine.spec.normalisation, dtype=np.float32)[..., None, None]
+    return np.asarray((images - mean) / std, dtype=np.float32)
 
 
 def narrow(images: Images, data: Path) -> Iterator[Row]:
     """Of clean streams of narrow content, and of real rain: images changed, largest change, distance to the clean."""
-    source, bands = images.reference(pixels_engine()), spectra(3, SIDE, SIDE)
+    source, bands, mixed = images.reference(pixels_engine()), spectra(3, SIDE, SIDE), images.pictures(images.firsts)
     streams = {name: images.pictures(images.others(name)[: NARROW[1]]) for name in (*TUNING, *HELD_OUT)}
-    mixed = images.pictures(images.firsts)
     energies = np.concatenate([bands.log_energies(bands.transform(some)[1]) for some in batches(mixed)])
     smooth = np.argsort(energies[:, 0].mean(axis=1))[: NARROW[1]]
     streams[SMOOTH] = [mixed[i] for i in np.random.default_rng(0).permutation(smooth)]
@@ -205,8 +203,9 @@ def choice(images: Images, models: Mapping[str, Engine], severity: int, count: i
         file = cache / f"{kind}-{severity}-{count}.npz"
         if not file.is_file():
             source = source or images.reference(pixels_engine())
+            measured: dict[str, Any] = dict(measure(images, source, models, Domain(kind, severity), indices))
             with atomic_write(file) as stream:
-                np.savez(stream, **measure(images, source, models, Domain(kind, severity), indices))
+                np.savez(stream, **measured)
         with np.load(file) as kept:
             found = {name: kept[name] for name in models}
         for name, (right, witness, needed) in found.items():
@@ -252,7 +251,7 @@ def dark(images: Images, models: Mapping[str, Engine], data: Path) -> Iterator[R
     for model, engine in models.items():
         source, right[model] = images.reference(engine), {}
         for arm in DARK_ARMS:
-            options = {"profile": "tokens"} if arm == "equalise" else {}
+            options: dict[str, Any] = {"profile": "tokens"} if arm == "equalise" else {}
             method = fozo.create("noadapt" if arm == "plain" else arm, engine, source, **options)
             logits = np.concatenate([method(for_model(engine, some)) for some in batches(pictures)])
             right[model][arm] = (classes[logits[:, columns].argmax(axis=1)] == labels).astype(np.float64)

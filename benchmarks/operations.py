@@ -32,11 +32,11 @@ ATEN = torch.ops.aten
 
 
 def _attention(*shapes: Sequence[int], out_shape: object = None, **options: object) -> int:
-    return int(sdpa_flop_count(*shapes[:3]))
+    return int(sdpa_flop_count(*shapes[:3]))  # type: ignore[no-untyped-call]
 
 
 def _attention_backward(*shapes: Sequence[int], out_shape: object = None, **options: object) -> int:
-    return int(sdpa_backward_flop_count(*shapes[:4]))
+    return int(sdpa_backward_flop_count(*shapes[:4]))  # type: ignore[no-untyped-call]
 
 
 CPU_KERNELS = {  # which torch's own table lacks
@@ -60,7 +60,9 @@ def operations() -> dict[str, float]:
         made: Any = method_class(name)
         eager = {"e_margin": 2.0} if hasattr(next(iter(made.PRESETS.values())), "e_margin") else {}  # all images count
         eager |= {"deyo": {"plpd_threshold": -1.0}, "eata": {"d_margin": 2.0}}.get(name, {})
-        given = {key: MEASURED[key].measure(engine, iter([clean])) for key in made.info.needs & MEASURED.keys()}
+        given: dict[str, Any] = {
+            key: MEASURED[key].measure(engine, iter([clean])) for key in made.info.needs & MEASURED.keys()
+        }
         method = fozo.create(name, engine, source, **{**given, **eager, **options})
         method(batches[0])
         method(batches[1])

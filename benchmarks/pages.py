@@ -2,10 +2,10 @@
 
     python -m benchmarks.pages [--check]
 
-docs/results.md and its pictures are written whole, and examples/quickstart.ipynb is run. In other pages a table stands
-between ``<!-- table: NAME -->`` and ``<!-- end -->``; ``tables`` below lists the names by page. ``--check`` writes
-nothing and fails where a page is stale. It leaves out the notebook, which another processor may run to other last bits;
-a test compares its figures.
+docs/results.md, its pictures and its data are written whole, and examples/quickstart.ipynb is run. In other pages a
+table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; ``tables`` below lists the names by page.
+``--check`` writes nothing and fails where a page is stale. It leaves out the notebook, which another processor may run
+to other last bits; a test compares its figures.
 """
 
 import argparse
@@ -14,14 +14,16 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import detectors, narrow, results
-from benchmarks.cells import Cell, name_of, read_evidence, standing
+from benchmarks.cells import CLEAN, Cell, name_of, read_evidence, standing
 from benchmarks.common import markdown, refusals
 from benchmarks.conclusions import OURS, rivals, words_of
 from fozo.bench.gains import BASE, signed
+from fozo.bench.plan import published
 from fozo.bench.store import Group, Run, collect
 from fozo.errors import FozoError
 from fozo.io import atomic_write
@@ -39,11 +41,12 @@ PAPER = "FOZO"
 def gains_table(cells: Sequence[Cell], held_out: Sequence[Group]) -> str:
     """What a visitor asks first, on continual streams: the plain model, the paper's method, the best rival, Align."""
     apart = [_held_out(cell, held_out) for cell in cells]
+    methods = len({published(label) for label in rivals(cells[0])})
     heads = [f"{cell.model}, severity {cell.severity}<br>{cell.images} images" for cell in cells]
     rows = {
         "plain model, top-1 (%)": [f"{cell.top(BASE):.1f}" for cell in cells],
         "FOZO as published, 2 passes": [str(cell.gain(PAPER)) for cell in cells],
-        "best rival, published or tuned": [f"{_best(cell)} {cell.gain(_best(cell))}" for cell in cells],
+        f"best of {methods} rivals, published or tuned": [f"{_best(cell)} {cell.gain(_best(cell))}" for cell in cells],
         "**Align, 1 pass**": [f"**{cell.gain(OURS)}**" for cell in cells],
         "Align, clean images afterwards": [str(cell.with_clean(OURS)) for cell in cells],
         "Align, held-out classes": [_interval(both) if both else "not run" for both in apart],
@@ -67,9 +70,8 @@ def _best(cell: Cell) -> str:
 
 def _held_out(cell: Cell, groups: Sequence[Group]) -> list[tuple[Run, Run]]:
     """Runs of Align on the classes it was not tuned on, of a cell's model and severity, each beside NoAdapt's."""
-    own = [group for group in groups if _model(group) == cell.model]
-    both = [pair for group in own for pairs in narrow.pairs(group, OURS).values() for pair in pairs]
-    return [pair for pair in both if pair[0].experiment.stream.severity == cell.severity]
+    own = (group for group in groups if (_model(group), _severity(group)) == (cell.model, cell.severity))
+    return [pair for group in own for pair in _pairs(group)]
 
 
 def _interval(both: narrow.Pairs) -> str:
@@ -81,7 +83,7 @@ def _interval(both: narrow.Pairs) -> str:
 def _worst(both: narrow.Pairs) -> str:
     domains = narrow.by_domain(both)
     name = min(domains, key=lambda name: domains[name])
-    return f"{words_of(name)} {signed(domains[name])}"
+    return f"{words_of(name)} {signed(domains[name])}" if domains[name] < 0 else "none below"
 
 
 def methods_table() -> str:
@@ -105,22 +107,57 @@ def _year(paper: str) -> int:
     return int(found[0]) if found else 9999
 
 
+def held_out_table(groups: Sequence[Group]) -> str:
+    """Align on classes that it was not tuned on: a row for each model and severity."""
+    rows = []
+    for group in sorted(groups, key=lambda group: (_model(group), -_severity(group)), reverse=True):
+        both = _pairs(group)
+        domains = narrow.by_domain(both)
+        corrupted = fmean(gain for name, gain in domains.items() if name != CLEAN)
+        tops = (f"{narrow.average(side):.1f}" for side in ((base for _, base in both), (own for own, _ in both)))
+        gains = (_interval(both), signed(corrupted), signed(domains[CLEAN]))
+        rows.append([_model(group), _severity(group), *tops, *gains, _worst(both)])
+    heads = ["model", "severity", BASE, OURS, "difference (95 %)", "corrupted only", CLEAN, "worst domain"]
+    return markdown(heads, rows)
+
+
+def narrow_table(groups: Sequence[Group]) -> str:
+    """Align on one kind of thing at a time: a row for each model."""
+    rows, kinds = [], []
+    for group in sorted(groups, key=_model, reverse=True):
+        both = _pairs(group)
+        domains = narrow.by_domain(both)
+        kinds = [words_of(name) for name in domains]
+        columns = {name: narrow.gain(each).value for name, each in narrow.pairs(group, OURS).items()}
+        worst = min(columns, key=lambda name: columns[name])
+        top = f"{narrow.average(base for _, base in both):.1f}"
+        gains = (signed(gain) for gain in domains.values())
+        rows.append([_model(group), top, _interval(both), *gains, f"{worst} {signed(columns[worst])}"])
+    return markdown(["", BASE, "average (95 %)", *kinds, "worst group"], rows)
+
+
 def tables(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, dict[str, str]]:
     """The tables of each page by name."""
-    own = {name: [each for each in groups if each.recipe.name == name] for name in ("held_out", "narrow", "ablation")}
+    own = {name: [each for each in groups if each.recipe.name == name] for name in ("held_out", "narrow")}
     continual = [cell for cell in cells if cell.scenario == "continual"]
     continual.sort(key=lambda cell: (cell.model, cell.severity), reverse=True)
-    pages = {
+    return {
         "README.md": {"gains": gains_table(continual, own["held_out"]), "methods": methods_table()},
         "docs/index.md": {"headline": headline(cells[0])},
-        "docs/detectors.md": detectors.tables(detectors.read_records()),
-        "docs/ablation.md": {"held-out classes": narrow.held_out_table(own["held_out"])},
+        "docs/detectors.md": detectors.page_tables(),
+        "docs/ablation.md": {
+            "held-out classes": held_out_table(own["held_out"]),
+            "narrow": narrow_table(own["narrow"]),
+        },
     }
-    for group in own["narrow"]:
-        pages["docs/ablation.md"][f"narrow, {_model(group)}"] = narrow.narrow_table(group)
-    for group in own["ablation"]:
-        pages["docs/ablation.md"][f"parts, {_model(group)}"] = narrow.ablation_table(group, OURS)
-    return pages
+
+
+def _pairs(group: Group) -> list[tuple[Run, Run]]:
+    return [pair for both in narrow.pairs(group, OURS).values() for pair in both]
+
+
+def _severity(group: Group) -> int:
+    return group.runs[0].experiment.stream.severity
 
 
 def _model(group: Group) -> str:
@@ -138,13 +175,12 @@ def filled(name: str, page: str, known: Mapping[str, str]) -> str:
 def computed() -> dict[str, str]:
     """All pages and pictures by their path in the repository, as they should be."""
     with TemporaryDirectory() as scratch:
-        page = Path(scratch) / "docs" / "results.md"
+        page, data = Path(scratch) / "docs" / "results.md", Path(scratch) / "results"
         page.parent.mkdir()
-        results.write([RECORDS], page)
-        found = {
-            str(path.relative_to(scratch)): path.read_text(encoding="utf-8")
-            for path in (page, *sorted(page.with_suffix("").iterdir()))
-        }
+        data.mkdir()
+        results.write([RECORDS], page, data)
+        written = sorted(path for path in Path(scratch).rglob("*.*"))
+        found = {path.relative_to(scratch).as_posix(): path.read_text(encoding="utf-8") for path in written}
         roots = results.unpack([RECORDS], Path(scratch) / "records")
         groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]
         cells = results.split(standing(cell for cell in read_evidence(groups) if set(cell.rows) > {BASE, OURS}))[0]

@@ -88,6 +88,11 @@ def name_style(label: str) -> str:
     return "end bold" if label == "Align" else "end soft" if label.endswith(TUNED) else "end"
 
 
+def margin(labels: Sequence[str]) -> float:
+    """Pixels that names of rows take on the left."""
+    return max(108, 16 + 6.5 * max(map(len, labels)))
+
+
 def dot(x: float, y: float, label: str, ink: str) -> str:
     """The mark of a row: filled, and hollow where its constants are tuned."""
     fill = "var(--paper)" if label.endswith(TUNED) else ink
@@ -115,7 +120,7 @@ def _tier(columns: Mapping[str, Mapping[str, Gain]], low: float, high: float, ab
     """Columns of gains side by side, from a height on, and where they end."""
     every = dict.fromkeys(label for column in columns.values() for label in column)
     labels = by_method({k: fmean(column[k].value for column in columns.values() if k in column) for k in every})
-    left, top, step = 108, above + 26 + 14 * max(name.count(", ") + 1 for name in columns), 17
+    left, top, step = margin(labels), above + 26 + 14 * max(name.count(", ") + 1 for name in columns), 17
     wide = (WIDTH - left - 10) / len(columns)
     bottom = top + step * len(labels)
     parts = []
@@ -191,7 +196,7 @@ def map_picture(title: str, columns: Sequence[str], panels: Mapping[str, Mapping
 
     A row may be shorter than the headings.
     """
-    left, top, high = 108, 74, 19
+    left, top, high = margin([label for rows in panels.values() for label in rows]), 74, 19
     wide = (WIDTH - left - 56) / len(columns)  # the last heading leans out
     parts = []
     for number, name in enumerate(columns):

@@ -2,8 +2,9 @@
 
     python -m benchmarks.prompt_curves epsilon docs/results/epsilon.svg   # Theorems 1 and 2: Eq. 12, fixed epsilons
     python -m benchmarks.prompt_curves curves docs/results/prompts.svg    # norms, epsilon, parts of the loss
+    python -m benchmarks.prompt_curves presets                            # top-1 of the bundled model
 
-Both print the rows of a table, and need minutes of one core; ``curves`` needs PyTorch.
+All print the rows of a table, and need minutes of one core; ``curves`` needs PyTorch.
 """
 
 import argparse
@@ -87,7 +88,9 @@ Curves: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 INKS = ("var(--good)", "var(--bad)", "var(--tie)", "var(--ink)", "var(--m4)")
 
 
-def panel(left: float, top: float, title: str, curves: Curves, below: str, log: bool = False) -> list[str]:
+def panel(
+    left: float, top: float, title: str, curves: Curves, below: str, log: bool = False, ends: Sequence[object] = ()
+) -> list[str]:
     """A small chart, 205 by 150 pixels inside, with its legend in the upper right corner."""
     scale = np.log10 if log else np.asarray
     ys = np.concatenate([scale(np.maximum(y, 1e-6)) for _, y in curves.values()])
@@ -98,8 +101,8 @@ def panel(left: float, top: float, title: str, curves: Curves, below: str, log: 
     for mark in np.linspace(low, high, 4):
         label = f"{10**mark:.2g}" if log else f"{mark:.2g}"
         parts += [line(left, up(mark), left + 205, up(mark), "grid"), text(left - 4, up(mark) + 4, label, "end small")]
-    for mark in (xs.min(), xs.max()):
-        parts.append(text(across(mark), top + 165, f"{mark:g}", "middle small"))
+    for mark, end in zip((xs.min(), xs.max()), ends or (f"{xs.min():g}", f"{xs.max():g}"), strict=True):
+        parts.append(text(across(mark), top + 165, str(end), "middle small"))
     for place, (name, (x, y)) in enumerate(curves.items()):
         pairs = zip(x, scale(np.maximum(y, 1e-6)), strict=True)
         points = " ".join(f"{across(a):.1f},{up(b):.1f}" for a, b in pairs)
@@ -125,7 +128,7 @@ def epsilon(target: Path, runs: int = 20, seeds: int = 6) -> None:
             print(f"| {kind} | {name} | {domains.mean():.3f} | {domains[:20].mean():.3f} | {domains[40:].mean():.3f} |")
             curves[name] = (list(range(60)), domains.tolist())
         title = {"quadratic": "noisy quadratic", "skewed": "skewed: e^a - a - 1", "rippled": "rippled quadratic"}[kind]
-        parts += panel(50 + 268 * place, 45, title, curves, "steps in a domain; distance to its optimum", log=True)
+        parts += panel(50 + 268 * place, 45, title, curves, "steps; squared distance to the optimum", log=True)
     rows: dict[str, tuple[list[float], list[float]]] = {}
     for name, values in list(SCHEDULES.items())[:3]:
         low = 0.2 if name == "Eq. 12" else values["epsilon_min"]
@@ -137,8 +140,8 @@ def epsilon(target: Path, runs: int = 20, seeds: int = 6) -> None:
         print(f"| bundled model | {name} | top-1 {right.mean():.1f} +- {half:.1f} | loss {loss.mean():.1f} |")
         rows[name] = (list(range(len(loss))), loss.tolist())
     parts += panel(50, 270, "bundled model: loss", rows, "batches of 32; six corruptions of 192 images")
-    notes = ("Squared distance to an optimum that moves every 60 steps: mean of 20 runs, n = 4, 32 dimensions.",
-             "Noise and ripples favour a large epsilon, a third derivative a small one; Eq. 12 lies between.",
+    notes = ("The optimum moves every 60 steps; mean of 20 runs, n = 4, 32 dimensions.",
+             "Noise and ripples favour a large epsilon, a third derivative a small one.",
              "On the bundled model (8 passes, mean of 6 seeds) the three cannot be distinguished.")  # fmt: skip
     parts += [text(318, 300 + 18 * place, note, "small") for place, note in enumerate(notes)]
     draw(target, "Eq. 12 against fixed epsilons", 470, parts)
@@ -181,25 +184,41 @@ def curves(target: Path) -> None:
             if preset == "official":
                 epsilons[f"batches of {size}"] = (images, [row["epsilon"] for row in rows])
     found = widths((48, 96, 192, 384))
-    dims, below = list(range(len(found))), f"widths {', '.join(map(str, found))}; random weights"
+    dims, below, widest = list(range(len(found))), "width of a ViT of random weights", (min(found), max(found))
     shares = {"alignment": (dims, [each["share"] for each in found.values()]),
               "entropy": (dims, [1 - each["share"] for each in found.values()])}  # fmt: skip
     sizes = {"RMS": (dims, [each["rms"] for each in found.values()])}
     parts = panel(50, 45, "prompts' RMS over the tokens'", norms, "images of the stream, bundled model", log=True)
     parts += panel(318, 45, "epsilon of the authors' program", epsilons, "images of the stream, bundled model")
-    parts += panel(586, 45, "share of the loss", shares, below)
-    parts += panel(50, 270, "projected gradients, RMS", sizes, below, log=True)
+    parts += panel(586, 45, "share of the loss", shares, below, ends=widest)
+    parts += panel(50, 270, "projected gradients, RMS", sizes, below, log=True, ends=widest)
     notes = ("Official: prompts grow with every batch, and epsilon jumps back to 0.5 at most of them.",
-             "Wide models: the loss is nearly all alignment, a sum over features, and gradients grow with it.",
+             "Wide models: nearly all of the loss is alignment, a sum over features.",
              "Scaled: one prompt, in units of the tokens, within 1 of their RMS.")  # fmt: skip
     parts += [text(318, 300 + 18 * place, note, "small") for place, note in enumerate(notes)]
     draw(target, "What FOZO's prompts do", 470, parts)
 
 
+def presets() -> None:
+    """Top-1 of the bundled model, unadapted and under each preset; batches of 32."""
+    plain = fozo.create("noadapt", fozo.load_engine(sample.MODELS["float32"], threads=1))
+    right = [(plain(each.images).argmax(axis=1) == each.labels).mean() for each in bundled_stream(32, 0).batches()]
+    print(f"| NoAdapt | {100 * np.mean(right):.1f} |")
+    for preset in fozo.FOZO.PRESETS:
+        for passes in (2, 8):
+            rows = bundled(0, preset=preset, passes=passes)
+            print(f"| {preset}, {passes} passes | {np.mean([row['right'] for row in rows]):.1f} |", flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figure", choices=["epsilon", "curves"])
-    parser.add_argument("target", type=Path)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("epsilon", "curves"):
+        commands.add_parser(name).add_argument("target", type=Path)
+    commands.add_parser("presets")
     given = parser.parse_args()
     with refusals("prompt_curves"):
-        {"epsilon": epsilon, "curves": curves}[given.figure](given.target)
+        if given.command == "presets":
+            presets()
+        else:
+            {"epsilon": epsilon, "curves": curves}[given.command](given.target)

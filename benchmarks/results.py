@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import conclusions, narrow
-from benchmarks.cells import CLEAN, Cell, Gain, name_of, read_evidence, standing
+from benchmarks.cells import CLEAN, RECIPE, TOKENS, Cell, Gain, name_of, read_evidence, standing
 from benchmarks.common import markdown, refusals
 from benchmarks.conclusions import OURS, adapting, rivals, words_of
 from benchmarks.pictures import curves_picture, gains_picture, map_picture
@@ -31,10 +31,11 @@ from benchmarks.sections import (
     recovery,
     refusal_picture,
     refusal_sentence,
+    tuning_csv,
     walk_sentence,
 )
 from fozo.bench.gains import BASE, signed
-from fozo.bench.plan import OWN, TUNED
+from fozo.bench.plan import OWN, TUNED, Setting, load_recipe
 from fozo.bench.store import Group, collect
 from fozo.errors import FozoError
 from fozo.io import atomic_write
@@ -45,32 +46,28 @@ WIDTH = 140
 CUT = 12.0
 """Points at which the axis of gains ends."""
 HEAD = (
-    "{models}, all methods on identical streams: fifteen corruptions one after the other at severity 5 (or as said), "
-    "never reset (*continual*) or reset at each (*reset*). Gains are points of top-1 over NoAdapt, the plain model; ± "
-    "is a 95 % interval of differences paired by image, and *significant* means that it excludes zero. Computed by "
-    "`python -m benchmarks.results` from `results/`; every number of every cell, with its constants: "
-    "`results/gains.csv`."
+    "{models}, all methods on identical streams: fifteen corruptions in turn at severity 5 (or as said), never reset "
+    "(*continual*) or reset at each (*reset*). Gains are points of top-1 over NoAdapt, the plain model; ± is a 95 % "
+    "interval of differences paired by image, *significant* where it excludes zero. `python -m benchmarks.results` "
+    "computes all of it; every cell, with its constants: `results/gains.csv`."
 )
 CONSTANTS = (
-    "*Constants*: *FOZO paper*, values that it states for its baselines; *authors*, those of their own ViT runs (TENT: "
-    "a ResNet-50's); *tuned*, the best of four on ViT-Tiny under the four extra corruptions, of equals the published "
-    "one, by which TENT, DeYO and T3A keep theirs. CAZO is not tuned. GFLOP: counted for an image, outside NumPy "
-    "(`python -m benchmarks.operations`)."
+    "*Constants*: *FOZO paper*, what it states for its baselines; *authors*, their own ViT runs (TENT: ResNet-50); "
+    "*tuned*, the best of four on ViT-Tiny under the four extra corruptions, of equals the published ones, which TENT, "
+    "DeYO and T3A keep (`results/tuning.csv`; CAZO was not tuned); *varied*, others. GFLOP: counted for an image, "
+    "without NumPy's."
 )
 PROTOCOL = (
     "Float32, ImageNet validation images, the same for every corruption and method, batches of 64, source statistics "
     "of 512 others. An image's mean over the corruptions is one observation; intervals are over images, and over seeds "
-    "where there are several. One seed's interval lacks what a method draws. A few hundred images a corruption are few "
-    "(papers have 5000 to 50,000): no published number is contradicted. {commands}"
+    "where there are several. A few hundred images a corruption are few (papers have 5000 to 50,000): no published "
+    "number is contradicted. {commands}"
 )
 RESETS = (
-    "Resets: the programs of TENT and DeYO offer one before every batch, which leaves them unadapted; SAR's recovery "
-    "is in its rows; ZOA has none. The *reset* cells reset every method at each corruption."
+    "The programs of TENT and DeYO can reset before every batch, which undoes all adaptation; SAR recovers by itself; "
+    "ZOA has no reset."
 )
-CONTENT = (
-    "One group of classes each; intervals draw batches, and are somewhat too narrow. By group: "
-    "[ablation.md](ablation.md)."
-)
+CONTENT = "By group: [ablation.md](ablation.md)."
 STREAMS = {
     "mixed": "corruptions mixed in a batch",
     "correlated": "classes one after the other",
@@ -79,11 +76,7 @@ STREAMS = {
     "B = 8": "batches of 8",
 }
 """Columns of the recipes ``streams`` and ``batches`` that are unlike the cells, in words."""
-OTHERS = "Short streams; intervals draw batches (`fozo bench streams`, `fozo bench batches`)."
-PAPER = (
-    "The FOZO paper's own tables beside ours: `results/reproduction.md`. ViT-B and ImageNet-C by command: `--model "
-    "timm:vit_base_patch16_224.augreg2_in21k_ft_in1k --imagenet-c DIR`."
-)
+PAPER = "The FOZO paper's tables beside ours, and what needs a ViT-B: `results/reproduction.md`."
 
 
 def wrapped(words: str) -> str:
@@ -107,7 +100,7 @@ def unpack(folders: Iterable[Path], into: Path) -> list[Path]:
 
 def lead_table(cell: Cell, operations: Mapping[str, float]) -> str:
     """The leading cell: a line for each row, and whose constants it has."""
-    heads = ["", "constants", "GFLOP", "top-1", "gain", *(["after, on clean"] if cell.clean else []), "ECE"]
+    heads = ["", "constants", "GFLOP", "top-1", "gain", *(["after, on clean"] if cell.clean else [])]
     lines = []
     told: list[object] = []
     for label in [BASE, *adapting(cell)]:
@@ -125,7 +118,6 @@ def lead_table(cell: Cell, operations: Mapping[str, float]) -> str:
             f"{cell.top(label):.1f}",
             "-" if label == BASE else bold(cell.gain(label)),
             *(["-" if again is None else bold(again)] if cell.clean else []),
-            f"{row.error:.1f}",
         ])  # fmt: skip
     return markdown(heads, lines)
 
@@ -161,19 +153,15 @@ def worst_group(group: Group) -> str:
 
 def other_streams(groups: Sequence[Group]) -> str:
     """Say what Align gains on streams unlike the cells, paired by batch."""
-    said = []
+    said: dict[str, list[str]] = {}
     for group in groups:
-        parts = []
+        where = f"{name_of(group.runs[0].experiment.model)}, severity {group.runs[0].experiment.stream.severity}"
         for column, both in narrow.pairs(group, OURS).items():
             gain = narrow.gain(both)
             if column in STREAMS and gain.within is not None:
-                parts.append(f"{STREAMS[column]} {signed(gain.value)}{'' if gain.side else ' (not significant)'}")
-        if parts:
-            plan = group.runs[0].experiment.stream
-            kinds = len([kind for kind in plan.kinds if kind != CLEAN])
-            where = f"{name_of(group.runs[0].experiment.model)}, {kinds} corruptions at severity {plan.severity}"
-            said.append(f"{where}{' and clean images' if CLEAN in plan.kinds else ''}: {conclusions.listed(parts)}")
-    return f"Align over NoAdapt. {'. '.join(said)}." if said else ""
+                words = f"{STREAMS[column]} {signed(gain.value)}{'' if gain.side else ' (not significant)'}"
+                said.setdefault(where, []).append(words)
+    return " ".join(f"Align on short streams ({where}): {conclusions.listed(parts)}." for where, parts in said.items())
 
 
 @dataclass(frozen=True)
@@ -221,7 +209,7 @@ class Page:
             "## How much, at what cost",
             wrapped(conclusions.headline(self.lead)),
             lead_table(self.lead, self.operations),
-            wrapped(CONSTANTS),
+            wrapped(f"{CONSTANTS} {missing(self.lead)}".strip()),
             self.draw("gains", "Gains over NoAdapt of every method in every cell", shown),
         ]
 
@@ -235,7 +223,8 @@ class Page:
         lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
         lines += ["| " + " | ".join([title, *(each[k] for k in heads)]) + " |" for title, each in found.items()]
         same = f"In every cell: {'; '.join(f'{head}: {first[head]}' for head in shared)}. " if shared else ""
-        close = " ".join([conclusions.milder(self.main), conclusions.against_rivals([*self.main, *self.apart])]).strip()
+        rest = [conclusions.milder(self.main), conclusions.afterwards(self.main)]
+        close = " ".join(filter(None, [*rest, conclusions.against_rivals([*self.main, *self.apart])]))
         return ["## Where not", "\n".join(lines), wrapped(f"{same}{close} Time: [cost.md](cost.md).")]
 
     def learning(self) -> list[str]:
@@ -285,7 +274,7 @@ class Page:
             parts.append(self.draw("narrow", "Gains on narrow content", shown))
             parts.append(wrapped(f"{conclusions.narrow(gains)} Align's worst group: {worst}. {CONTENT}"))
         said = other_streams(self.of("streams", "batches"))
-        parts += [wrapped(f"{said} {OTHERS}")] if said else []
+        parts += [wrapped(said)] if said else []
         return ["## Narrow content and other streams", *parts] if parts else []
 
     def __str__(self) -> str:
@@ -298,6 +287,15 @@ class Page:
         last = ["## How it was measured", wrapped(how), wrapped(PAPER)]
         parts = ["# Results", wrapped(head), *self.gains(), *self.losses(), *self.corruptions(), *deadline]
         return "\n\n".join([*parts, *self.learning(), *self.refusal(), *self.unlike(), *last]) + "\n"
+
+
+def missing(cell: Cell) -> str:
+    """Name the rows of the recipe that a cell lacks."""
+    model = next((start for start, name in TOKENS.items() if name == cell.model), cell.model)
+    column = f"{cell.scenario}, severity {cell.severity}"
+    wanted = [row.label for row in load_recipe(RECIPE).experiments(Setting(model)) if row.column == column]
+    absent = [label for label in wanted if label not in cell.rows]
+    return f"Not run here yet: {conclusions.listed(absent)}." if absent else ""
 
 
 def seen(cell: Cell) -> list[int]:
@@ -340,6 +338,7 @@ def write(records: Sequence[Path], target: Path, tables: Path) -> None:
         files = {
             target: str(page),
             tables / "gains.csv": gains_csv(compared, counted),
+            tables / "tuning.csv": tuning_csv(groups),
             tables / "reproduction.md": "\n\n".join(filter(None, ["# The paper's tables and figures", measured, note]))
             + "\n",
         }
@@ -352,7 +351,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="*", default=[Path("results")], metavar="RECORDS")
     parser.add_argument("--page", type=Path, default=Path("docs/results.md"))
-    parser.add_argument("--tables", type=Path, default=Path("results"), help="folder for gains.csv, reproduction.md")
+    parser.add_argument(
+        "--tables", type=Path, default=Path("results"), help="folder for gains.csv, tuning.csv, reproduction.md"
+    )
     given = parser.parse_args()
     with refusals("results"):
         write(given.records, given.page, given.tables)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.cells import CLEAN, RECIPE, USUAL, Cell, Gain, name_of
 from benchmarks.common import markdown
 from benchmarks.conclusions import OURS, listed, rivals
 from benchmarks.pictures import WIDTH, Span, line, svg, text
 from fozo.bench.gains import BASE, signed
+from fozo.bench.recipes.comparison import GRID, METHODS, choose
 from fozo.bench.report.charts import ticks
 from fozo.bench.store import Group, Run
 from fozo.bench.tempora import ADAPTING, FROZEN, LATENCY, latencies, utilities
@@ -29,12 +31,13 @@ NARROW_VARIANCE, CHANCE = 0.25, 2**0.5
 """Of Align's evidence of drift (docs/method.md): what content may shift descriptors by, and two standard deviations."""
 BOUNDS = {"nothing": 0.0, "a part": 0.95, "all": 1.0}
 """Upper ends of the evidence for each answer."""
+IMAGES = 192
+"""Of a corruption, in the cell whose accuracies utilities are of."""
 MEASURES = ("discrete", "continuous", "amortised")
 DEADLINES = (
-    "Tempora's utilities (ICML 2026), in percent: top-1 where every answer comes in time. *Discrete*: a batch arrives "
-    "each reference latency (that of the plain model), and is lost if one waits already. *Continuous*: a wait of one "
-    "more reference latency halves an answer's worth. *Amortised*: adaptation may take half a reference latency in "
-    "each corruption, then the method is frozen."
+    "Tempora's utilities (ICML 2026), percent. *Discrete*: a batch arrives each reference latency (the plain model's), "
+    "and is lost if another waits. *Continuous*: waiting one more latency halves an answer's worth. *Amortised*: a "
+    "method may adapt for half a latency in each corruption, then it is frozen."
 )
 UNTIMED = (
     "Not timed yet: `fozo bench tempora --column latency --model WEIGHTS --imagenet DIR --out RUNS` takes seven "
@@ -74,15 +77,11 @@ def collapsed(cell: Cell, label: str) -> int | None:
 
 def recovery(cell: Cell) -> list[str]:
     """What a change of corruption, the return to clean images and a long stream do to each method."""
-    after = {label: recovered(cell, label) for label in cell.rows if label != BASE}
-    at_once = [label for label, images in after.items() if images == 0]
+    after = recovered(cell, OURS)
     said = ""
-    if after[OURS] is not None:
-        waits = f"after {after[OURS]} images" if after[OURS] else "from the first batch on"
-        said = (
-            f"After a change of corruption Align is within {WITHIN:g} points of its final gain {waits}; "
-            f"{len(at_once)} of {len(after)} rows are from the first batch, most of them because they gain little. "
-        )
+    if after is not None:
+        waits = f"after {after} images" if after else "from the first batch on"
+        said = f"After a change of corruption Align is within {WITHIN:g} points of its final gain {waits}. "
     if cell.clean:
         first = [_all_batches(cell, label)[-len(cell.learning(label)), 0] for label in (OURS, BASE)]
         images = _all_batches(cell, BASE)[-1, 1]
@@ -90,8 +89,10 @@ def recovery(cell: Cell) -> list[str]:
             f"Back on clean images, it recognises {first[0]:.0f} of the first {images:.0f}, NoAdapt {first[1]:.0f}. "
         )
     ends = {label: images for label in rivals(cell) if (images := collapsed(cell, label)) is not None}
-    found = listed([f"{label} after {images:,}" for label, images in sorted(ends.items(), key=lambda item: item[1])])
-    return [f"{said}Below half of NoAdapt's accuracy to the end of the {cell.images}-image corruptions: {found}."]
+    found = listed(
+        [f"{label} after {images:,} images" for label, images in sorted(ends.items(), key=lambda item: item[1])]
+    )
+    return [f"{said}Below half of NoAdapt's accuracy until the end of the stream: {found}."]
 
 
 # --- evidence ---------------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class Evidence:
         found: Array = 1 - np.exp(-2 * np.maximum(ratio - 1 - CHANCE, 0))
         return found
 
-    def of(self, chosen: Array) -> Gain:
+    def of(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Gain:
         """Mean gain of some batches, with a 95 % interval over batches."""
         own = self.gain[chosen]
         return Gain.around(float(own.mean()), float(1.96 * own.std(ddof=1) / len(own) ** 0.5) if len(own) > 1 else 0.0)
@@ -165,13 +166,15 @@ def refusal_picture(found: Evidence, bins: int = 12) -> str:
     for tick in ticks(low, high, 5):
         parts.append(line(left, down(tick), WIDTH - 20, down(tick), "zero" if tick == 0 else "grid"))
         parts.append(text(left - 8, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
+    for power in range(int(np.ceil(across.low)), int(across.high) + 1):
+        parts.append(line(across(power), top, across(power), bottom, "grid"))
+        parts.append(text(across(power), bottom + 16, f"{10**power:,}", "middle soft small"))
     for x, gain, share in points:
         parts.append(line(across(x), down(gain.low), across(x), down(gain.high), "up" if gain.side > 0 else "tie"))
         parts.append(
             f'<circle cx="{across(x):.1f}" cy="{down(gain.value):.1f}" r="6" class="up" '
             f'style="fill-opacity: {0.1 + 0.9 * share:.2f}"><title>{gain}, evidence {share:.2f}</title></circle>'
         )
-        parts.append(text(across(x), bottom + 16, f"{10**x:.3g}", "middle soft small"))
     parts.append(
         text(WIDTH / 2, bottom + 36, "distance of a batch from clean images (about 1 for these)", "middle soft")
     )
@@ -186,39 +189,33 @@ def _by_label(runs: Iterable[Run]) -> dict[str, Run]:
 
 
 def deadlines(groups: Sequence[Group]) -> list[list[str]]:
-    """Rows of the table: time for a batch over the plain model's, top-1 and utilities; none without times."""
+    """Rows of the table: time for a batch over the plain model's, and utilities; none without times."""
     timed = [run for group in groups if group.recipe.name == "tempora" for run in group.runs]
     sides = {side: _by_label(r for r in timed if r.experiment.column == side) for side in (LATENCY, ADAPTING, FROZEN)}
     if BASE not in sides[LATENCY]:
         return []
-    model, plan = sides[LATENCY][BASE].experiment.model, None
+    model = sides[LATENCY][BASE].experiment.model
     for group in groups:
         for run in group.runs if group.recipe.name == RECIPE else ():
-            plan = run.experiment.stream
-            same = run.experiment.model == model and (plan.scenario, plan.severity, plan.images) == (
-                "episodic",
-                USUAL,
-                192,
-            )
-            if same and len(plan.kinds) > len(MEASURES) + 1 and run.experiment.seed == 0:
-                sides[ADAPTING].setdefault(run.experiment.label, run)
+            own = run.experiment
+            if (own.model, own.column, own.stream.images, own.seed) == (model, f"reset, severity {USUAL}", IMAGES, 0):
+                sides[ADAPTING].setdefault(own.label, run)
     times, found = latencies(sides[LATENCY]), utilities(*sides.values())
     rows = []
-    for label, run in sides[ADAPTING].items():
+    for label in sides[ADAPTING]:
         if label in times:
-            corrupted = [value for name, value in run.measures.domains.items() if name != CLEAN]
             values = [found.get(f"{label} {name}") for name in MEASURES]
             shown = ["-" if value is None else f"{value:.1f}" for value in values]
             factor = sum(times[label]) / times[BASE].prediction
-            rows.append([label, f"{factor:.2f}", f"{np.mean(corrupted):.1f}", *shown])
-    return sorted(rows, key=lambda row: -float(row[3]))
+            rows.append([label, f"{factor:.2f}", *shown])
+    return sorted(rows, key=lambda row: -float(row[2]))
 
 
 def deadline_section(groups: Sequence[Group]) -> list[str]:
     rows = deadlines(groups)
     if not rows:
         return [UNTIMED]
-    heads = ["", "time, x plain", "top-1", *MEASURES]
+    heads = ["", "time, x plain", *MEASURES]
     model = next(name_of(g.runs[0].experiment.model) for g in groups if g.recipe.name == "tempora")
     return [f"{DEADLINES} {model}, severity 5, reset, batches of 64.", markdown(heads, rows)]
 
@@ -231,13 +228,17 @@ def walk_sentence(lines: Sequence[Mapping[str, str]]) -> str:
     for each in lines:
         shares.setdefault(each["method"], []).append(100 * int(each["correct"]) / int(each["images"]))
     total = sum(int(each["images"]) for each in lines) // len(shares)
+    labels = {method: label for label, (method, _) in METHODS.items() if "(" not in label}
     base = np.array(shares.pop("noadapt"))
     tenth = len(base) // 10
     gains = {name: np.array(own) - base for name, own in shares.items()}
-    said = [f"{name} {signed(float(own.mean()))} ({signed(float(own[-tenth:].mean()))})" for name, own in gains.items()]
+    said = [
+        f"{labels[name]} {signed(float(own.mean()))} ({signed(float(own[-tenth:].mean()))})"
+        for name, own in gains.items()
+    ]
     return (
-        f"On a slow walk between corruptions (as CCC; the bundled model, {total:,} images, {base.mean():.1f} % "
-        f"unadapted), gains over all and over the last tenth: {', '.join(said)}."
+        f"On a slow walk between corruptions (after CCC; bundled model, {total:,} images), gains over all and over the "
+        f"last tenth: {', '.join(said)}."
     )
 
 
@@ -269,6 +270,22 @@ def gains_csv(cells: Sequence[Cell], operations: Mapping[str, float]) -> str:
             where = [cell.model, cell.scenario, cell.severity, len(cell.domains), cell.images, label]
             own = [len(row.seeds), f"{cell.top(label):.3f}", *numbers, f"{row.error:.3f}"]
             writer.writerow([*where, *named, *cost, *own, *curves])
+    return text.getvalue()
+
+
+def tuning_csv(groups: Iterable[Group]) -> str:
+    """Top-1 of every constant that was tried for a rival, and which is its tuned one by the rule of the recipe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model", "images_a_corruption", "method", "constant", "top1", "tuned"])
+    for group in (group for group in groups if group.recipe.name == "tuning"):
+        found = {run.experiment.label: run.measures.average for run in group.runs}
+        where = [name_of(group.runs[0].experiment.model), group.runs[0].experiment.stream.images]
+        for method, values in GRID.items():
+            whole = all(f"{method}, {name}" in found for name in values)
+            best = choose(method, found) if whole else ""
+            for name in (name for name in values if f"{method}, {name}" in found):
+                writer.writerow([*where, method, name, f"{found[f'{method}, {name}']:.3f}", int(name == best)])
     return text.getvalue()
 
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.detection import ANCHORS, around_largest, drawn, read_ssd
+from benchmarks.detectors import choice_table
 from benchmarks.fronts import CLASSES, Judged, chosen, percent, summary
 from fozo.data.groups import CLASSES as IMAGENET
 from tests.helpers import REPO
@@ -74,3 +75,14 @@ def test_a_study_says_what_it_needs() -> None:
     command = [sys.executable, "-m", "benchmarks.fronts", "dark", "--images", "x"]
     run = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stderr.count("\n")) == (2, 1) and "--images, --data, --models" in run.stderr
+
+
+def test_the_page_s_verdict_follows_from_the_interval() -> None:
+    rows = [
+        {"model": model, "domain": "mean", "arm": arm, "value": passes, "difference": gain, "half_width": "0.5"}
+        for model, gain, passes in (("A", "0.6", "1.1"), ("B", "-0.4", "1"), ("C", "-0.6", "1"), ("D", "0.6", "1.2"))
+        for arm in ("plain", "tokens", "detector", "chosen", "labels", "passes")
+    ]
+    text = choice_table(rows)
+    assert "| **+0.6 ± 0.5** | -0.4 ± 0.5 | *-0.6 ± 0.5* |" in text and "at more than 1.1 passes, for D." in text
+    assert all(words in text for words in ("place for A.", "costs points for C.", "no significant difference for B."))

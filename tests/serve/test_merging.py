@@ -85,10 +85,10 @@ def test_a_full_pass_takes_no_more(bundled: Engine, max_batch: int, batches: lis
 
 
 def test_a_full_pass_does_not_wait(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although another caller is at work and the delay, by a clock that stands, never ends."""
+    """Although three callers are at work and the delay, by a clock that stands, never ends."""
     engine = MergingEngine(bundled, max_delay=1.0, max_batch=4)
     monkeypatch.setattr("fozo.serve.merging.time.monotonic", lambda: 0.0)
-    with engine.caller(), ThreadPoolExecutor(2) as pool:
+    with engine.caller(), engine.caller(), engine.caller(), ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(engine.run, engine.check(random_images(bundled.spec, 2, seed=i))) for i in range(2)]
         try:
             assert all(call.result(30)[Tap.LOGITS].shape == (1, 2, 10) for call in calls)

@@ -59,7 +59,7 @@ def test_metadata(url: str) -> None:
             "logits", "probabilities", "labels", "drift", "expected_accuracy",
         }  # fmt: skip
         assert client.get_model_repository_index() == [{"name": NAME, "version": "1", "state": "READY", "reason": ""}]
-        with pytest.raises(InferenceServerException, match="when the server starts"):
+        with pytest.raises(InferenceServerException, match="Not Found"):
             client.load_model(NAME)
         with pytest.raises(InferenceServerException, match="no version"):
             client.get_model_metadata(NAME, "2")
@@ -189,7 +189,6 @@ def test_the_token(tmp_path: Path) -> None:
         for header in ("Bearer gehe", "Bearer", "Basic gehe im", "gehe im", "Basic !!"):
             assert httpx.get(metrics, headers={"Authorization": header}).status_code == 401
         assert httpx.get(metrics, headers={"Authorization": "Bearer gehe im"}).status_code == 200
-        assert httpx.get(metrics, auth=("user", "gehe im")).status_code == 200
 
 
 def test_the_names_a_server_answers_to() -> None:

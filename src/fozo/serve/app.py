@@ -233,9 +233,6 @@ class InferenceServer:
         state = {"version": MODEL_VERSION, "state": "READY", "reason": ""}
         return JSONResponse([{"name": name, **state} for name in self.models])
 
-    async def load(self, http: HTTPRequest) -> Response:
-        raise HTTPException(400, "models are chosen when the server starts; restart it with other ones")
-
     async def prometheus(self, http: HTTPRequest) -> Response:
         return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -253,8 +250,6 @@ class InferenceServer:
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
             Route("/v2/repository/index", self.index, methods=["POST"]),
-            Route("/v2/repository/models/{model}/load", self.load, methods=["POST"]),
-            Route("/v2/repository/models/{model}/unload", self.load, methods=["POST"]),
             Route("/metrics", self.prometheus),
         ]
 

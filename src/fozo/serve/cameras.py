@@ -81,16 +81,13 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
         with refuse_damage(path, "responses", "restore it from a backup"):
             for i, (id, digest, count, drift, accuracy, sentence) in enumerate(cast("Any", header["answers"])):
                 outputs = {name: arrays[f"{i}-{j}"] for j, name in enumerate(names)}
-                numbers: list[Any] = [None if one is None else tuple(map(float, one)) for one in (drift, accuracy)]
-                shapes: list[tuple[Any, tuple[int, ...]]]
-                shapes = [(one, (n,)) for n, one in zip((4, 3), numbers, strict=True) if one is not None]
-                if classes is not None:
-                    shapes.append((outputs[LOGITS].astype(np.float32, casting="no"), (count, classes)))
-                if type(count) is not int or count < 1 or any(np.shape(one) != shape for one, shape in shapes):
-                    raise ValueError(f"the response to {id} lacks numbers")
-                if not all(np.isfinite(one).all() for one, _ in shapes):
-                    raise ValueError(f"the response to {id} has numbers that are not finite")
-                made.add((str(id), str(digest)), InferResponse(count, outputs, numbers[0], numbers[1], str(sentence)))
+                logits = None if classes is None else outputs[LOGITS].astype(np.float32, casting="no")
+                for one, shape in ((drift, (4,)), (accuracy, (3,)), (logits, (count, classes))):
+                    if one is not None and (np.shape(one) != shape or not np.isfinite(one).all()):
+                        raise ValueError(f"the response to {id} lacks numbers")
+                if type(count) is not int or count < 1:
+                    raise ValueError(f"the response to {id} has {count} images")
+                made.add((str(id), str(digest)), InferResponse(count, outputs, drift, accuracy, str(sentence)))
         return made
 
 

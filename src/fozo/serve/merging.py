@@ -4,7 +4,7 @@ Each camera has its own memory, and so its own method; they share only the model
 calls that arrive at the same time are concatenated here, run once, and split again. Moves are per image already, so
 images under different moves go through the blocks side by side.
 
-* A pass begins at once if every caller at work is waiting.
+* A pass begins at once if every announced caller is waiting.
 * Otherwise it begins ``max_delay`` after the first call came.
 * While a pass is under way, the next one gathers.
 
@@ -62,7 +62,6 @@ class MergingEngine:
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
         self._callers, self._running = 0, False
-        self._inside = threading.local()
 
     def __repr__(self) -> str:
         return engine_repr(self)
@@ -73,14 +72,12 @@ class MergingEngine:
 
     @contextmanager
     def caller(self) -> Iterator[None]:
-        """Announce that this thread is at work and may call :meth:`run`: other calls wait for it a little."""
+        """Announce that this thread is at work and will call :meth:`run`: other calls wait for it a little."""
         with self._lock:
             self._callers += 1
-        self._inside.value = True
         try:
             yield
         finally:
-            self._inside.value = False
             with self._lock:
                 self._callers -= 1
                 self._wake()
@@ -89,9 +86,7 @@ class MergingEngine:
         if "tokens" in self.abilities:
             knobs.check(self.spec, len(batch))  # here, so that only this caller sees the error
         call = _Call(batch, knobs, tuple(taps), time.monotonic() + self.max_delay)
-        unannounced = not getattr(self._inside, "value", False)
         with self._lock:
-            self._callers += unannounced
             self._waiting.append(call)
         try:
             while not call.done:
@@ -104,7 +99,6 @@ class MergingEngine:
                     call.woken.wait(patience)
         finally:
             with self._lock:
-                self._callers -= unannounced
                 if call in self._waiting:  # after Ctrl-C
                     self._waiting.remove(call)
                 self._wake()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hmac
 import ipaddress
 import logging
@@ -32,8 +30,8 @@ class AccessPolicy:
     rebinding that site's name resolves to this server, so ``Host`` is checked as well: addresses (which cannot be
     rebound), ``localhost``, and ``hosts`` are allowed; ``*`` allows all. Only HTTP/1.0 may leave it out.
 
-    Clients that know only passwords may send the token as one, with any user name. With ``log`` it logs all requests:
-    time, client, method, path without the query, which may hold secrets, status (0: no response), milliseconds.
+    With ``log`` it logs all requests: time, client, method, path without the query, which may hold secrets, status (0:
+    no response), milliseconds.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] = (), *, log: bool = False) -> None:
@@ -68,7 +66,6 @@ class AccessPolicy:
             return JSONResponse({"error": "requests of other sites' pages are refused"}, 403, CLOSE)
         if self.token is None or path in PUBLIC or self._has_token(headers.get("authorization", ""), self.token):
             return None
-        # Basic is not offered: a browser would then ask for a password where the page asks for the token.
         challenge = {"WWW-Authenticate": 'Bearer realm="fozo"', **CLOSE}
         return JSONResponse({"error": "this server needs a token; send Authorization: Bearer"}, 401, challenge)
 
@@ -85,12 +82,5 @@ class AccessPolicy:
 
     def _has_token(self, authorization: str, token: bytes) -> bool:
         scheme, _, text = authorization.partition(" ")
-        given = text.strip().encode("utf-8", "replace")
-        if scheme.lower() == "basic":
-            try:
-                given = base64.b64decode(given, validate=True).partition(b":")[2]
-            except (binascii.Error, ValueError):
-                return False
-        elif scheme.lower() != "bearer":
-            return False
-        return hmac.compare_digest(given, token)  # in constant time
+        same = hmac.compare_digest(text.strip().encode("utf-8", "replace"), token)  # in constant time
+        return same and scheme.lower() == "bearer"
