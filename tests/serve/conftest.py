@@ -19,9 +19,8 @@ import fozo
 from fozo.data import sample
 from fozo.monitor import Drift, Estimate, MonitorReference
 from fozo.serve.app import InferenceServer, create_app
-from fozo.serve.board import CameraBoard
+from fozo.serve.board import CameraBoard, Reading
 from fozo.serve.config import ModelConfig, ServeConfig
-from fozo.serve.history import Reading
 from fozo.serve.run import _listen
 from fozo.serve.security import AccessPolicy
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps

@@ -15,8 +15,7 @@ import httpx
 import pytest
 
 from fozo.monitor import Event
-from fozo.serve.board import CameraBoard
-from fozo.serve.history import CAMERAS_PER_MESSAGE, FORGOTTEN, SILENT, History, Viewer
+from fozo.serve.board import CAMERAS_PER_MESSAGE, FORGOTTEN, SILENT, CameraBoard, History, Viewer
 from fozo.serve.page import document, policy
 from tests.serve.conftest import NOW, reading, serving
 

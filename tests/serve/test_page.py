@@ -11,8 +11,7 @@ import pytest
 
 from fozo.monitor import Event
 from fozo.monitor.state import thumbnail
-from fozo.serve.board import CameraBoard
-from fozo.serve.history import History
+from fozo.serve.board import CameraBoard, History
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
 from tests.serve.conftest import config, frames, reading, running, serving
 from tests.serve.conftest import foggy as fog

@@ -15,7 +15,7 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 import fozo
-from fozo.serve.history import Reading
+from fozo.serve.board import Reading
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -31,8 +31,8 @@ from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.monitor.state import thumbnail
 from fozo.public import adapter
 from fozo.serve import protocol
+from fozo.serve.board import Reading
 from fozo.serve.config import ModelConfig, ServeConfig
-from fozo.serve.history import Reading
 from fozo.serve.merging import LOG, MergingEngine, is_independent
 from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
 from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
