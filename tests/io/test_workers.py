@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fozo.data import sample
-from fozo.io import workers
-from fozo.io.workers import worker_pool
+from fozo.io import system
+from fozo.io.system import worker_pool
 from tests.data.conftest import plant_noise
 
 RECIPE = """
@@ -77,7 +77,7 @@ def test_a_killed_command_takes_its_workers_along(name: str, tmp_path: Path) -> 
 def test_where_there_is_no_prctl_the_pipe_does_it() -> None:
     context = get_context("spawn")
     watched, held = context.Pipe(duplex=False)
-    worker = context.Process(target=workers._watch, args=(watched,))
+    worker = context.Process(target=system._watch, args=(watched,))
     worker.start()
     watched.close()
     held.close()  # as the system does when the parent dies

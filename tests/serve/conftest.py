@@ -21,8 +21,8 @@ from fozo.monitor import Drift, Estimate, MonitorReference
 from fozo.serve.app import InferenceServer, create_app
 from fozo.serve.board import CameraBoard, Reading
 from fozo.serve.config import ModelConfig, ServeConfig
+from fozo.serve.limits import AccessPolicy
 from fozo.serve.run import _listen
-from fozo.serve.security import AccessPolicy
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
 
 MODEL = sample.MODELS["float32"]

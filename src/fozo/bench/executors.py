@@ -15,7 +15,7 @@ from fozo.bench.run import run_experiment
 from fozo.bench.store import Run, Store
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-from fozo.io.workers import worker_pool
+from fozo.io.system import worker_pool
 
 CACHE = "calibration"
 TRIES = 3

@@ -27,8 +27,7 @@ from fozo.data.sets.folder import RECORD, Tree, read_record, unlabelled
 from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
-from fozo.io.system import installed_version, usable_cpus
-from fozo.io.workers import worker_pool
+from fozo.io.system import installed_version, usable_cpus, worker_pool
 
 QUALITY = 85
 

@@ -31,11 +31,10 @@ from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
 from fozo.serve.cameras import Camera, ServedModel
-from fozo.serve.limits import Refused
+from fozo.serve.limits import CLOSE, AccessPolicy, Refused
 from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
-from fozo.serve.security import CLOSE, AccessPolicy
 from fozo.serve.store import CameraInUse, hold
 
 if TYPE_CHECKING:
