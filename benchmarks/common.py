@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 import fozo
-from fozo.bench.environment import peak_memory
+from fozo.bench.store import peak_memory
 from fozo.data.scenarios import Continual
 from fozo.data.sets import ImageSet
 from fozo.errors import FozoError

@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="commands whose name begins so")
     options = parser.parse_args()
-    for module in ("fozo.cli", "fozo.bench.run", "fozo.bench.executors", "onnxruntime.quantization", "torch", "onnx"):
+    for module in ("fozo.cli", "fozo.bench.run", "onnxruntime.quantization", "torch", "onnx"):
         __import__(module)  # once, before the children are forked
     from fozo.bench.run import run_experiment
 

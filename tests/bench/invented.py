@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fozo.bench.environment import environment
 from fozo.bench.measures import BatchRecord, Cost, measure, score
 from fozo.bench.plan import Experiment, Recipe, Setting, load_recipe
-from fozo.bench.store import EXPERIMENT, Conditions, Store
+from fozo.bench.store import EXPERIMENT, Conditions, Store, environment
 from fozo.io import Log, write_json
 
 MODEL = "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fozo.bench import environment as module
-from fozo.bench.environment import environment, peak_memory
+from fozo.bench import store as module
+from fozo.bench.store import environment, peak_memory
 from fozo.io.system import usable_cpus
 
 
@@ -15,7 +15,7 @@ def test_the_benchmark_can_be_imported_where_there_is_no_resource_module() -> No
     """Windows has neither ``resource`` nor ``fcntl``: `fozo demo` was an ImportError there."""
     code = (
         "import sys; sys.modules.update(resource=None, fcntl=None); "
-        "import fozo.cli, fozo.cli.demo_run, fozo.bench.executors, fozo.bench.environment as e; "
+        "import fozo.cli, fozo.cli.demo_run, fozo.bench.run, fozo.bench.store as e; "
         "e.STATUS = e.Path('nowhere'); print(e.peak_memory('cpu'))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

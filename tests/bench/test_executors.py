@@ -7,9 +7,9 @@ import threading
 import time
 from pathlib import Path
 
-from fozo.bench.executors import Setup, run_local
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths
+from fozo.bench.run import Setup, run_local
 from fozo.data import sample
 
 

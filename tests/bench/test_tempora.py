@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fozo.bench.executors import Setup, run_local
 from fozo.bench.measures import Cost
 from fozo.bench.plan import Experiment, Recipe, Setting, load_recipe
 from fozo.bench.report.tables import table_of
 from fozo.bench.resources import Paths
+from fozo.bench.run import Setup, run_local
 from fozo.bench.store import Run, Store
 from fozo.bench.tempora import Latency, continuous, discrete, frozen_after, served
 

@@ -12,10 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import fozo
-from fozo.bench.environment import environment
 from fozo.bench.measures import measure, score
 from fozo.bench.plan import Setting
-from fozo.bench.store import Conditions, Group, Run
+from fozo.bench.store import Conditions, Group, Run, environment
 from fozo.cli import app, demo_run
 from fozo.cli.demo_run import BATCH, METHODS, SCRIPT, STREAM, CameraRun, methods_table, run_camera
 from fozo.data import sample

@@ -41,10 +41,10 @@ def bench(
     if name == "list":
         _list()
         return
-    from fozo.bench.executors import Setup, run_local
     from fozo.bench.plan import Experiment, Setting, load_recipe
     from fozo.bench.recipes.paper import beside_paper, estimate
     from fozo.bench.resources import Paths
+    from fozo.bench.run import Setup, run_local
     from fozo.bench.store import Run, Store
     from fozo.cli.progress import Progress
     from fozo.io import locked

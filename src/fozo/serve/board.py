@@ -33,6 +33,14 @@ FORGOTTEN = 3600.0  # seconds without an image after which a camera that has lef
 CAMERAS_PER_MESSAGE = 16  # so that a large page does not block the event loop
 
 Key = tuple[str, str]  # model and camera
+VIEWERS = 16  # pages that may be open at a time
+PACE = 0.3  # seconds between two messages to a page: changes in between are sent together
+HEARTBEAT = 10.0  # seconds after which something is sent anyway, so that both sides notice a dead connection
+STUCK = 30.0  # seconds after which a page that reads nothing is given up
+HEADERS = {
+    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -221,16 +229,6 @@ class History:
             if len(some) == len(new):
                 viewer.version = self.version
             return message | {"cameras": lines}
-
-
-VIEWERS = 16  # pages that may be open at a time
-PACE = 0.3  # seconds between two messages to a page: changes in between are sent together
-HEARTBEAT = 10.0  # seconds after which something is sent anyway, so that both sides notice a dead connection
-STUCK = 30.0  # seconds after which a page that reads nothing is given up
-HEADERS = {
-    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}  # fmt: skip
 
 
 class CameraBoard:

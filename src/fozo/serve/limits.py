@@ -26,6 +26,13 @@ LOG = logging.getLogger("fozo.access")
 CLOSE = {"Connection": "close"}  # nothing more is read from a client that was refused
 PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 """Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
+MAX_SCANS = 16  # scans of a JPEG that has as many pixels as a request may have; a smaller one may have more
+MAX_SEGMENTS = 1 << 14  # segments of a picture, and bytes between those before a JPEG's pixels
+SMALL_PICTURE = 1 << 21  # pixels, 1080p: a picture up to this size never waits for larger ones
+ARITHMETIC = b"\xc9\xca\xcb\xcd\xce\xcf"  # markers of frames in a slower coding, which browsers do not decode either
+SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xd9-\xef\xfe]")  # markers after which Pillow skips; and the end
+LOG_LINES, ACCESS_LINES, LOG_SECONDS = 10, 600, 60.0  # warnings of one kind, and requests of one status, in a time
+PACE_REQUESTS, MAX_RETRY = 16, 60  # requests that the pace is a mean of, about; seconds of Retry-After
 
 
 class AccessPolicy:
@@ -90,15 +97,6 @@ class AccessPolicy:
         scheme, _, text = authorization.partition(" ")
         same = hmac.compare_digest(text.strip().encode("utf-8", "replace"), token)  # in constant time
         return same and scheme.lower() == "bearer"
-
-
-MAX_SCANS = 16  # scans of a JPEG that has as many pixels as a request may have; a smaller one may have more
-MAX_SEGMENTS = 1 << 14  # segments of a picture, and bytes between those before a JPEG's pixels
-SMALL_PICTURE = 1 << 21  # pixels, 1080p: a picture up to this size never waits for larger ones
-ARITHMETIC = b"\xc9\xca\xcb\xcd\xce\xcf"  # markers of frames in a slower coding, which browsers do not decode either
-SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xd9-\xef\xfe]")  # markers after which Pillow skips; and the end
-LOG_LINES, ACCESS_LINES, LOG_SECONDS = 10, 600, 60.0  # warnings of one kind, and requests of one status, in a time
-PACE_REQUESTS, MAX_RETRY = 16, 60  # requests that the pace is a mean of, about; seconds of Retry-After
 
 
 class Refused(FozoError):
