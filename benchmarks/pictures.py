@@ -8,8 +8,7 @@ from statistics import fmean
 
 from benchmarks.cells import Gain, by_method
 from fozo.bench.plan import TUNED, published
-from fozo.bench.report.charts import ticks
-from fozo.bench.report.render import COLOURS
+from fozo.bench.report.render import COLOURS, ticks
 
 WIDTH = 820
 METHODS = (

@@ -16,7 +16,7 @@ from benchmarks.conclusions import OURS, listed, rivals
 from benchmarks.pictures import WIDTH, Span, line, svg, text
 from fozo.bench.gains import BASE, signed
 from fozo.bench.recipes.comparison import GRID, METHODS, choose
-from fozo.bench.report.charts import ticks
+from fozo.bench.report.render import ticks
 from fozo.bench.store import Group, Run
 from fozo.bench.tempora import ADAPTING, FROZEN, LATENCY, latencies, utilities
 from fozo.types import Array

@@ -20,10 +20,8 @@ from fozo.bench.gains import Gains, by_image, gains, over_base
 from fozo.bench.measures import BatchRecord, measure, score
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan, load_recipe, names
 from fozo.bench.report import timeline
-from fozo.bench.report.charts import Series, Span, line_chart, ticks
-from fozo.bench.report.figures import conclusions
-from fozo.bench.report.page import Chapter, write_report
-from fozo.bench.report.render import COLOURS, PALETTE, PASSES, assign_colours, render
+from fozo.bench.report.page import Chapter, conclusions, write_report
+from fozo.bench.report.render import COLOURS, PALETTE, PASSES, Series, Span, assign_colours, line_chart, render, ticks
 from fozo.bench.report.tables import Cell, Table, table_of
 from fozo.bench.store import Group, collect
 from fozo.data.corruptions import KINDS

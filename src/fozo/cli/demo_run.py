@@ -22,10 +22,8 @@ from fozo.bench.gains import BASE, Gain, by_image, over_base, signed
 from fozo.bench.measures import BatchRecord, score
 from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid
 from fozo.bench.recipes.comparison import METHODS as RIVALS
-from fozo.bench.report.charts import Series, line_chart
-from fozo.bench.report.figures import conclusions, domain_spans
-from fozo.bench.report.page import chapters
-from fozo.bench.report.render import COLOURS, render
+from fozo.bench.report.page import chapters, conclusions, domain_spans
+from fozo.bench.report.render import COLOURS, Series, line_chart, render
 from fozo.bench.report.tables import full_name
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment

@@ -1,8 +1,8 @@
 """Files that are written whole or not at all, and read without trusting them.
 
 ``files`` opens and writes: regular files only, complete or not at all, nothing left behind by a kill. ``arrays`` reads
-and writes named arrays without pickles, ``logs`` JSON, TOML and append-only logs, ``validate`` checks plain values
-against a dataclass. Whatever a file holds, its reader gives a valid object or a
+and writes named arrays without pickles, ``logs`` JSON, TOML and append-only logs, and checks plain
+values against a dataclass. Whatever a file holds, its reader gives a valid object or a
 :class:`~fozo.errors.FozoError`, and sizes in its headers are bounded before anything is allocated;
 ``python -m tests.fuzz`` tries that.
 """
@@ -21,8 +21,18 @@ from fozo.io.files import (
     temporary_folder,
     unreadable,
 )
-from fozo.io.logs import MAX_LINE, Log, decode, encode, parse_json, read_json, read_log, read_toml, write_json
-from fozo.io.validate import as_dataclass
+from fozo.io.logs import (
+    MAX_LINE,
+    Log,
+    as_dataclass,
+    decode,
+    encode,
+    parse_json,
+    read_json,
+    read_log,
+    read_toml,
+    write_json,
+)
 
 __all__ = [
     "MAX_LINE", "ArraySpec", "Log", "as_dataclass", "atomic_write", "check_output", "decode", "disk_errors",

@@ -1,24 +1,33 @@
-"""The report of ``fozo bench``: one page, and the same tables as Markdown, CSV and LaTeX."""
+"""The report of ``fozo bench``: one page of tables, charts and sentences; the tables as Markdown, CSV and LaTeX too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from markupsafe import Markup
 
-from fozo.bench.gains import BASE, Gained, over_base
-from fozo.bench.plan import AVERAGE
+from fozo.bench.gains import BASE, Gain, Gained, Gains, gains, over_base, signed
+from fozo.bench.measures import BatchRecord
+from fozo.bench.plan import AVERAGE, TUNED
 from fozo.bench.recipes.paper import PAPERS_MODEL
-from fozo.bench.report.figures import charts, conclusions
-from fozo.bench.report.render import assign_colours, render, write_page
-from fozo.bench.report.tables import Cell, Table, comma_separated, number, table_of
-from fozo.bench.store import Group, collect, stores
+from fozo.bench.report.render import Series, Span, assign_colours, line_chart, render, write_page
+from fozo.bench.report.tables import Cell, Table, comma_separated, full_name, number, table_of
+from fozo.bench.store import Group, Run, collect, stores
 from fozo.io import check_output
 
 COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
+MAX_COLUMNS = 8  # columns of a table that have charts and conclusions of their own
+STRONG = 6  # curves that a reader can follow: the best ones and the base; others are drawn behind them
+WINDOW = 128  # fewest images that a point of an accuracy over time is of, in whole batches
+WINDOWS = 4  # points of a domain, at most
+MAX_NAMES = 5  # rows that a sentence names of those on one side
+SIDES = {1: "significantly above", 0: "not significantly different", -1: "significantly below"}
+UNKNOWN = "without an interval"
 
 
 def write_report(root: Path, out: Path) -> tuple[list[Path], list[str]]:
@@ -105,3 +114,123 @@ class Chapter:
                 if value and value not in found.setdefault(name, []):
                     found[name].append(value)
         return found
+
+
+def charts(group: Group, table: Table, colours: Mapping[str, int]) -> dict[str, list[Markup]]:
+    """Draw what there is to be seen of a group, by column of its table; charts that would be empty are left out."""
+    sweeps = list(dict.fromkeys(run.experiment.axis for run in group.runs if run.experiment.x is not None))
+    if sweeps:
+        return {AVERAGE: [_sweep(group, table, axis) for axis in sweeps]}
+    found = {}
+    for side in group.columns if len(group.columns) <= MAX_COLUMNS else ():
+        runs = {label: group.of(label, side)[0] for label in group.labels if group.of(label, side)}
+        drawn = over_stream(runs, colours, next(iter(runs.values())).experiment.stream.severity)
+        found[side] = [drawn] if drawn else []
+    return found
+
+
+def windows(records: Sequence[BatchRecord]) -> tuple[list[float], list[float]]:
+    """Accuracy in percent within windows of whole batches, none of which reaches into another domain.
+
+    Each is given with the middle of its images in the stream.
+    """
+    middles, shares, seen = [], [], 0
+    most = WINDOWS if len({record.domain for record in records}) > 1 else 10 * WINDOWS
+    for _, run in groupby(records, key=lambda record: record.domain):
+        own = list(run)
+        count = max(1, min(most, len(own), sum(record.images for record in own) // WINDOW))
+        for part in np.array_split(np.arange(len(own)), count):
+            size = sum(own[i].images for i in part)
+            middles.append(seen + size / 2)
+            shares.append(100 * sum(own[i].correct for i in part) / size)
+            seen += size
+    return middles, shares
+
+
+def domain_spans(records: Sequence[BatchRecord], severity: int) -> list[Span]:
+    """Say from which image to which the stream was in a domain; nothing where it is one all along."""
+    spans, seen = [], 0
+    for name, run in groupby(records, key=lambda record: record.domain):
+        images = sum(record.images for record in run)
+        spans.append(Span(seen, seen + images, full_name(name, severity)))
+        seen += images
+    return spans if len(spans) > 1 else []
+
+
+def over_stream(runs: Mapping[str, Run], colours: Mapping[str, int], severity: int) -> Markup:
+    """Draw a curve for each row: the best rows and the base in front, the others faint behind them."""
+    ranked = sorted(runs, key=lambda label: -runs[label].measures.average)
+    front = {BASE, *[label for label in ranked if label != BASE][: STRONG - 1]}
+    series = [
+        Series(label, *windows(runs[label].records()), colours[label], label.endswith(TUNED), faint=label not in front)
+        for label in sorted(runs, key=lambda label: label in front)
+    ]
+    spans = domain_spans(next(iter(runs.values())).records(), severity)
+    if len(spans) > 40:  # a stream that comes back again and again: names would not be read
+        spans = []
+    return line_chart("Accuracy along the stream", series, "" if spans else "images", "accuracy (%)", spans=spans)
+
+
+def _sweep(group: Group, table: Table, axis: str) -> Markup:
+    places = {run.experiment.label: run.experiment.x for run in group.runs if run.experiment.axis == axis}
+    cells = {label: row[table.columns.index(AVERAGE)] for label, row in table.rows}
+    points = [(x, cell) for label, x in places.items() if x is not None and (cell := cells[label]) is not None]
+    x, ours, within = [x for x, _ in points], [c.ours for _, c in points], [c.within for _, c in points if c.within]
+    low, high = [each.low for each in within], [each.high for each in within]
+    series = [Series("ours, with 95 % interval", x, ours, 1, low=low, high=high)]
+    paper = [(x, cell.paper) for x, cell in points if cell.paper is not None]
+    if paper:
+        series.append(Series("paper", [x for x, _ in paper], [y for _, y in paper], 2, dashed=True))
+    return line_chart(f"Accuracy against {axis}", series, axis, "accuracy (%)", dots=True)
+
+
+def conclusions(group: Group, gained: Gained) -> dict[str, str]:
+    found = {}
+    for side in group.columns if len(group.columns) <= MAX_COLUMNS else ():
+        best, rows = _best_row(group, side), gained.get(side, {})
+        both = [best, _against_base(rows)] if len(rows) > 1 else [best]  # with one row the first sentence says it all
+        if text := " ".join(filter(None, both)):
+            found[side] = text
+    return found
+
+
+def _best_row(group: Group, side: str) -> str:
+    averages = {}
+    for label in group.labels:
+        if runs := group.of(label, side):
+            averages[label] = sum(run.measures.average for run in runs) / len(runs)
+    if len(averages) < 2:
+        return ""
+    best = max(averages, key=lambda label: averages[label])
+    value = f"{averages[best]:.1f} %"
+    leads: dict[str, Gain] = {}
+    for label in averages:
+        if label != best:
+            paired = gains(group.of(best, side), group.of(label, side))
+            leads[label] = Gain(0.0, None) if paired is None else paired.mean
+    close = [label for label, lead in leads.items() if lead.side <= 0]
+    if len(close) == len(leads):
+        return f"{best} is highest with {value}, but no lead is significant."
+    if close:
+        return f"{best} is highest with {value}, not significantly different from {few(close)}."
+    second = max(leads, key=lambda label: averages[label])
+    lead, within = leads[second], leads[second].within
+    assert within is not None  # else it had no side
+    return (
+        f"{best} is best with {value}, {lead.value:.1f} points ahead of {second} (95 % interval {within.low:.1f} to "
+        f"{within.high:.1f})."
+    )
+
+
+def _against_base(gained: Mapping[str, Gains]) -> str:
+    means = {label: each.mean for label, each in gained.items()}
+    sides: dict[str, list[str]] = {name: [] for name in (*SIDES.values(), UNKNOWN)}
+    for label in sorted(means, key=lambda label: -means[label].value):
+        gain = means[label]
+        sides[UNKNOWN if gain.within is None else SIDES[gain.side]].append(f"{label} {signed(gain.value)}")
+    said = (f"{name}: {few(labels)}" for name, labels in sides.items() if labels)
+    return f"Points against {BASE}: {'; '.join(said)}."
+
+
+def few(words: Sequence[str]) -> str:
+    return ", ".join(words if len(words) <= MAX_NAMES + 1 else [*words[:MAX_NAMES], f"{len(words) - MAX_NAMES} more"])

@@ -7,8 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fozo.bench.report.charts import Series, line_chart
-from fozo.bench.report.render import render, write_page
+from fozo.bench.report.render import Series, line_chart, render, write_page
 from fozo.errors import FozoError
 from fozo.io import check_output, open_regular, parse_json
 from fozo.monitor.monitor import clock
