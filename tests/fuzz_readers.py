@@ -18,9 +18,7 @@ from safetensors.torch import save_file
 
 import fozo
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
-from fozo.bench.report.page import write_report
-from fozo.bench.report.timeline import page as timeline_page
-from fozo.bench.report.timeline import read_events
+from fozo.bench.report.page import read_events, timeline_page, write_report
 from fozo.bench.store import Store
 from fozo.cli.folder_run import BatchLine, read_folder_run
 from fozo.core.statistics import SourceStatistics

@@ -19,8 +19,7 @@ from benchmarks.narrow import by_batch
 from fozo.bench.gains import Gains, by_image, gains, over_base
 from fozo.bench.measures import BatchRecord, measure, score
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan, load_recipe, names
-from fozo.bench.report import timeline
-from fozo.bench.report.page import Chapter, conclusions, write_report
+from fozo.bench.report.page import Chapter, conclusions, timeline_page, write_report
 from fozo.bench.report.render import COLOURS, PALETTE, PASSES, Series, Span, assign_colours, line_chart, render, ticks
 from fozo.bench.report.tables import Cell, Table, table_of
 from fozo.bench.store import Group, collect
@@ -143,7 +142,7 @@ def test_names_cannot_inject_markup(tmp_path: Path) -> None:
     ]
     pages = {
         "report": write_report(tmp_path, tmp_path / "report.html")[0][0].read_text(),
-        "timeline": timeline.page(hostile, lines),
+        "timeline": timeline_page(hostile, lines),
     }
     for name, text in pages.items():
         checker = Checker()

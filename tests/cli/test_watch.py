@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 import fozo
-from fozo.bench.report.timeline import write_timeline
+from fozo.bench.report.page import write_timeline
 from fozo.cli.folder import Frame, frames
 from fozo.cli.watch import batches, view
 from fozo.data import sample

@@ -6,9 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fozo.cli import app
-from fozo.data import check
-from fozo.data.check import check_image_set
-from fozo.data.sets import imagenet_wnids
+from fozo.data import sets
+from fozo.data.sets import check_image_set, imagenet_wnids
 from tests.data.conftest import Plant
 from tests.refusals import refuses
 
@@ -45,7 +44,7 @@ def test_broken_files_are_named(plant: Plant) -> None:
 
 
 def test_only_a_full_check_finds_every_truncated_file(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "DECODED", 3)  # decodes the first, the middle and the last
+    monkeypatch.setattr(sets, "DECODED", 3)  # decodes the first, the middle and the last
     root = plant(f"{label}/{number}.png" for label in "ab" for number in range(5))
     (root / "b" / "4.png").write_bytes((root / "b" / "4.png").read_bytes()[:-25])
     (root / "a" / "1.png").write_bytes((root / "a" / "1.png").read_bytes()[:-25])
@@ -64,7 +63,7 @@ def test_an_odd_size_among_crops_is_broken_and_among_photographs_is_not(plant: P
 
 
 def test_progress_counts_every_image(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "CHUNK", 4)
+    monkeypatch.setattr(sets, "CHUNK", 4)
     seen: list[tuple[int, int]] = []
     check_image_set(plant(f"a/{i}.png" for i in range(10)), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(4, 10), (8, 10), (10, 10)]

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fozo.data.check import check_image_set
 from fozo.data.corrupt_tree import corrupt_tree
 from fozo.data.images import MAX_PIXELS, header_size, read_image, resize_crop
-from fozo.data.sets import open_images
+from fozo.data.sets import check_image_set, open_images
 from fozo.errors import FozoError
 from tests.data.conftest import Plant, encoded, png
 from tests.refusals import refuses

@@ -205,7 +205,7 @@ def test_take_and_select(plant: Plant) -> None:
 
 def test_reading_loads_neither_torch_nor_what_corrupts_images() -> None:
     program = (
-        "import sys, fozo.data.sets, fozo.data.streams, fozo.data.check;"
+        "import sys, fozo.data.sets, fozo.data.streams;"
         "heavy = {'torch', 'cv2', 'scipy', 'skimage', 'numba', 'imagecorruptions', 'fozo.data.corrupt_tree'};"
         "sys.exit(str(heavy & sys.modules.keys()) if heavy & sys.modules.keys() else 0)"
     )

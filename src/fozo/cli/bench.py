@@ -122,8 +122,7 @@ def report(
     out: Annotated[Path, "The page; tables are written beside it."] = Path("report.html"),
 ) -> None:
     """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
-    from fozo.bench.report.page import write_report
-    from fozo.bench.report.timeline import write_timeline
+    from fozo.bench.report.page import write_report, write_timeline
 
     if not out.name or out.is_dir():
         raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")

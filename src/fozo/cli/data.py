@@ -56,7 +56,7 @@ def check(
 ) -> None:
     """Say what an image set is, and which of its files are broken (then the exit code is 2)."""
     from fozo.cli.progress import Progress
-    from fozo.data.check import check_image_set
+    from fozo.data.sets import check_image_set
 
     with closing(Progress()) as progress:
         report = check_image_set(path, layout, full=full, progress=partial(progress, "checking"))

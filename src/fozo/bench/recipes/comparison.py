@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from fozo.bench.plan import AVERAGE, OWN, TUNED, Experiment, Methods, Recipe, StreamPlan, grid
 from fozo.bench.tempora import ADAPTING, FROZEN, LATENCY
+from fozo.data import groups
 from fozo.data.corruptions import EXTRA_KINDS, KINDS
-from fozo.data.groups import HELD_OUT
 from fozo.methods.fozo import FOZOConfig
 from fozo.types import Value
 
@@ -96,7 +96,7 @@ NARROW = Recipe(  # four hours a seed, 100 minutes without CAZO; python -m bench
     title="All fifteen methods on narrow content: 14 groups of classes, clean and under five corruptions at level 3",
     cost="360,000 passes",
     calibration=1000,
-    rows=grid(ONCE, {group: replace(NARROW_PLAN, classes=group) for group in HELD_OUT}),
+    rows=grid(ONCE, {group: replace(NARROW_PLAN, classes=group) for group in groups.HELD_OUT}),
 )
 
 # Four values of one constant for every method that has a scale, the published one first. Published rates are for a
@@ -236,4 +236,53 @@ TEMPORA = Recipe(
     ),
 )
 
-RECIPES = (QUICK, STREAMS, BATCHES, NARROW, TUNING, EVIDENCE, TEMPORA)
+# The ablation is on classes and corruptions that Align may be tuned on: those outside the held-out groups, and the four
+# extra corruptions beside four that hardly show in an image's descriptor. Its tables are in docs/ablation.md, by
+# ``python -m benchmarks.narrow RUNS``. It takes an hour on a core.
+WITH_TWO_PASSES: Methods = {**PLAIN_AND_ALIGN, **TWO_PASSES}
+HIDDEN = ("elastic_transform", "jpeg_compression", "pixelate", "zoom_blur")  # hardly change an image's descriptor
+MIXED = tuple(kind for pair in zip(EXTRA_KINDS, HIDDEN, strict=True) for kind in pair)
+ABLATION = Recipe(  # streams begin with clean images, as that of a camera that was put up in good weather
+    name="ablation",
+    title="Ablation of Align: eight corruptions, balanced and narrow content, continual",
+    cost="37,000 passes",
+    calibration=1000,
+    rows=grid(
+        {
+            **PLAIN_AND_ALIGN,
+            "without CLS": ("align", {"cls_strength": 0.0}),
+            "without std": ("align", {"std_strength": 0.0}),
+            "without mean": ("align", {"mean_strength": 0.0}),
+            "content ignored": ("align", {"content_strength": 0.0}),
+            "without content_error": ("align", {"content_error": 0.0}),
+            "groups of 16": ("align", {"group_size": 16}),
+            "without equaliser": ("align", {"equaliser_strength": 0.0}),
+        },
+        {
+            **{
+                f"severity {level}": StreamPlan(
+                    "clean", "continual", ("clean", *MIXED), level, 128, batch_size=32, classes="tuning"
+                )
+                for level in (5, 3)
+            },
+            **{
+                group: StreamPlan(
+                    "clean", "continual", ("clean", *EXTRA_KINDS, *HIDDEN[:2]), 3, 56, batch_size=16, classes=group
+                )
+                for group in groups.TUNING
+            },
+        },
+    ),
+)
+HELD_OUT = Recipe(  # the 508 classes in all held-out groups, mixed
+    name="held_out",
+    title="Align against NoAdapt on held-out classes, clean and under 15 corruptions, continual",
+    cost="20,000 passes",
+    calibration=1000,
+    rows=grid(
+        WITH_TWO_PASSES,
+        {AVERAGE: StreamPlan("clean", kinds=("clean", *KINDS), images=320, batch_size=32, classes="held_out")},
+    ),
+)
+
+RECIPES = (QUICK, STREAMS, BATCHES, NARROW, TUNING, EVIDENCE, TEMPORA, ABLATION, HELD_OUT)
