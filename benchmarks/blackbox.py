@@ -25,7 +25,7 @@ from benchmarks.common import clean_and_test, clean_batches
 from benchmarks.resnet50 import MEAN, STD, load, write_onnx
 from fozo.data.corruptions import KINDS, frost_source
 from fozo.data.sets import CLEAN, Domain
-from fozo.data.sources import Corrupting
+from fozo.data.streams import Corrupting
 from fozo.engines.blackbox import BlackBoxEngine, black_box
 
 BATCH = 32

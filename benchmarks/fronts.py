@@ -42,7 +42,7 @@ from fozo.data.corruptions import KINDS
 from fozo.data.groups import GROUPS, HELD_OUT, TUNING
 from fozo.data.images import resize_crop
 from fozo.data.sets.base import CLEAN, Domain
-from fozo.data.sources import Corrupting
+from fozo.data.streams import Corrupting
 from fozo.engines.blackbox import black_box
 from fozo.errors import FozoError
 from fozo.io import atomic_write

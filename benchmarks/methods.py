@@ -29,7 +29,7 @@ import fozo
 from benchmarks.common import clean_and_test, clean_batches, in_a_process, mebibytes, timed
 from fozo.bench.recipes.comparison import METHODS as RIVALS
 from fozo.data.sets import Domain
-from fozo.data.sources import Corrupting
+from fozo.data.streams import Corrupting
 from fozo.errors import FozoError
 from fozo.io import atomic_write
 from fozo.methods.common.measured import MEASURED

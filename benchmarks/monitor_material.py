@@ -23,7 +23,7 @@ from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS, corrupt
 from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
-from fozo.data.sources import prepare
+from fozo.data.streams import prepare
 from fozo.methods.registry import AnyMethod
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import SAMPLE, turns

@@ -26,7 +26,7 @@ from fozo.data.corruptions import corrupt
 from fozo.data.groups import GROUPS
 from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
-from fozo.data.sources import prepare
+from fozo.data.streams import prepare
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import CleanImages, DriftDetector, MonitorReference
 from fozo.monitor.quality import QualityStatistics

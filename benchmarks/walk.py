@@ -23,7 +23,7 @@ from benchmarks.common import clean_and_test, clean_batches, refusals
 from fozo.data import sample
 from fozo.data.corruptions import KINDS, corrupt
 from fozo.data.sets import ImageSet
-from fozo.data.sources import prepare
+from fozo.data.streams import prepare
 from fozo.io import atomic_write
 from fozo.types import Engine, Floats
 

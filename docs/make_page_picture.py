@@ -23,7 +23,7 @@ import fozo
 from fozo.data import sample
 from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels
-from fozo.data.sources import prepare
+from fozo.data.streams import prepare
 from tests.serve.browser import Browser, chromium
 
 MODEL = sample.MODELS["float32"]

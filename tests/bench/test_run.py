@@ -20,7 +20,7 @@ from fozo.bench.resources import Paths, Resources, Show
 from fozo.bench.run import Checkpoints, run_experiment
 from fozo.bench.store import RESULT, Run, Store
 from fozo.core.objective import entropies
-from fozo.data import sources
+from fozo.data import streams
 from fozo.data.corruptions import corrupt as corrupt_once
 from fozo.data.streams import Stream
 from fozo.engines.load import LoadOptions
@@ -78,7 +78,7 @@ def test_kept_pixels_are_those_that_would_be_made_again(
         made.append(options["image_id"])
         return corrupt_once(*args, **options)
 
-    monkeypatch.setattr(sources, "corrupt", corrupt)
+    monkeypatch.setattr(streams, "corrupt", corrupt)
     assert timeless(run("again", cached).folder) == timeless(whole.folder) and len(made) == 1
 
 

@@ -22,7 +22,7 @@ from fozo.data import sample
 from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
-from fozo.data.sources import prepare
+from fozo.data.streams import prepare
 from fozo.errors import FozoError, ImageWarning
 from tests.cli.conftest import Call
 

@@ -13,8 +13,7 @@ from fozo.data.corruptions import corrupt
 from fozo.data.images import resize_crop
 from fozo.data.scenarios import Continual
 from fozo.data.sets import CLEAN, Domain, open_images
-from fozo.data.sources import Corrupting
-from fozo.data.streams import Stream
+from fozo.data.streams import Corrupting, Stream
 from tests.data.conftest import MakeSpec, plant_noise
 
 TWO = ("fog", "snow")

@@ -24,8 +24,7 @@ from fozo.data.images import Pixels
 from fozo.data.scenarios import SCENARIOS, Continual, Episodic, Gradual, Mixed, Scenario
 from fozo.data.sets import CLEAN, Domain, ImageSet, Sample, open_images
 from fozo.data.sets.folder import imagenet_r_wnids
-from fozo.data.sources import Corrupting
-from fozo.data.streams import LabelledBatch, Stream
+from fozo.data.streams import Corrupting, LabelledBatch, Stream
 from fozo.errors import FozoError
 from fozo.types import Spec
 from tests.data.conftest import MakeSpec, Plant

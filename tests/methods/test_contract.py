@@ -16,9 +16,8 @@ from fozo.data import sample
 from fozo.engines.blackbox import black_box
 from fozo.engines.load import Model
 from fozo.methods import registry
-from fozo.methods.base import Method
+from fozo.methods.base import Method, Observation
 from fozo.methods.common import stateful
-from fozo.methods.common.observer import Observation
 from fozo.testing import check_method, same
 from tests.helpers import random_images
 from tests.methods.test_every_method import create
@@ -75,7 +74,7 @@ def test_an_observer_that_keeps_failing_is_logged_once_and_then_counted(
 ) -> None:
     """Defect 4: there were 600 lines for 50 frames."""
     now = [0.0]
-    monkeypatch.setattr("fozo.methods.common.observer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fozo.methods.base.time.monotonic", lambda: now[0])
     method = create("noadapt")
     method.attach(Observer(fails=True))
     with caplog.at_level(logging.ERROR):

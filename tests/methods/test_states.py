@@ -162,7 +162,7 @@ def test_a_state_of_an_older_version_is_refused_with_advice(tmp_path: Path, monk
     """As fozo 0.1.0 wrote them: version 3."""
     method = used("fozo")
     with monkeypatch.context() as before:
-        before.setattr("fozo.methods.common.state.VERSION", 3)
+        before.setattr("fozo.methods.common.stateful.VERSION", 3)
         method.save(tmp_path / "old.npz")
     before_state = method.state()
     with pytest.raises(fozo.FozoError, match=r"old\.npz is a state of version 3, but this fozo reads .*; remove it"):

@@ -11,7 +11,7 @@ import fozo
 from fozo.data import sample
 from fozo.data.corruptions import corrupt
 from fozo.data.images import Pixels
-from fozo.data.sources import prepare
+from fozo.data.streams import prepare
 from fozo.types import Floats
 
 CALIBRATION, BATCH = 300, 16

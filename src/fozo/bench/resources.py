@@ -18,8 +18,7 @@ from fozo.data.groups import CLASSES, class_indices
 from fozo.data.sets import open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
 from fozo.data.sets.folder import Tree
-from fozo.data.sources import Corrupting, DomainSource
-from fozo.data.streams import in_order
+from fozo.data.streams import Corrupting, DomainSource, in_order
 from fozo.engines.load import LoadOptions, load_engine
 from fozo.engines.onnx.schema import hash_file
 from fozo.errors import FozoError

@@ -24,7 +24,7 @@ from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind,
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, with_size
 from fozo.data.sets.folder import RECORD, Tree, read_record, unlabelled
-from fozo.data.sources import Corrupting, corrupted_name, describe_preparation
+from fozo.data.streams import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, write_json
 from fozo.io.system import installed_version, usable_cpus, worker_pool
@@ -78,7 +78,7 @@ def corrupt_tree(
 ) -> Outcome:
     """Corrupt every image of a folder of class folders, to files of ``size`` px.
 
-    The pixels are those of :class:`~fozo.data.sources.Corrupting`. Random draws are keyed by
+    The pixels are those of :class:`~fozo.data.streams.Corrupting`. Random draws are keyed by
     ``class/file.JPEG``, so they do not depend on ``workers`` or on other images.
 
     Args:

@@ -9,11 +9,14 @@ presets and options, states, journals, freezing and exact resets. A subclass imp
 from __future__ import annotations
 
 import copy
+import logging
+import math
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, overload
 
 import numpy as np
 
@@ -24,13 +27,14 @@ from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError
 from fozo.methods.common.info import NEEDS, check_needs
-from fozo.methods.common.observer import AttachedObserver, DriftReading, Observation, Observer
 from fozo.methods.common.options import NoOptions, with_options
 from fozo.methods.common.stateful import C, Stateful
 from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, Tap
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+LOG = logging.getLogger(__name__)
+REPORT_SECONDS = 60.0  # Between two log lines about an observer that keeps failing
 
 
 class Method(Stateful[C]):
@@ -288,3 +292,62 @@ class Method(Stateful[C]):
         chosen = {f.name: getattr(self.config, f.name) for f in fields(self.config)}
         changed = [f"{name}={value!r}" for name, value in chosen.items() if value != getattr(usual, name)]
         return f"<{', '.join([f'{type(self).__name__} on {self.engine.spec.name}', *changed])}>"
+
+
+class DriftReading(Protocol):
+    """What every drift detector can answer, in river's words."""
+
+    @property
+    def drift_detected(self) -> bool: ...
+
+    @property
+    def warning_detected(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a method saw in a batch."""
+
+    batch: Batch  # The images as they came in, checked; read-only
+    logits: Floats  # ``[B, classes]``: what was predicted; ``[B, 0]`` where a black box returns no logits
+    descriptors: Array | None  # ``[B, f]`` of :mod:`fozo.core.descriptor`, where the method has measured them
+    last_input: Floats | None = None  # the last image as the model read it, if it was changed; copy it to keep it
+
+
+class Observer(Protocol):
+    """Watches a method: :class:`fozo.Monitor`, or your own. It never changes a prediction.
+
+    If it has ``checkpoint()``, which returns a function that undoes, batches of calls that raise are undone.
+    """
+
+    @property
+    def drift(self) -> DriftReading: ...
+
+    def observe(self, observation: Observation) -> None: ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers to report beside the method's own."""
+
+    def reset(self) -> None:
+        """Forget all batches: the method was reset."""
+
+
+class AttachedObserver:
+    """Calls an observer. Its failures are logged, the first with a traceback and then one line a minute."""
+
+    def __init__(self, observer: Observer, method: str) -> None:
+        self.observer, self.method = observer, method
+        self.failures, self._next_report = 0, -math.inf
+
+    def observe(self, observation: Observation) -> None:
+        try:
+            self.observer.observe(observation)
+        except Exception:
+            self.failures += 1
+            if time.monotonic() < self._next_report:
+                return
+            self._next_report = time.monotonic() + REPORT_SECONDS
+            if self.failures == 1:
+                LOG.exception("the monitor of %s failed; predictions do not depend on it", self.method)
+            else:
+                LOG.error("the monitor of %s has failed on %d batches", self.method, self.failures)

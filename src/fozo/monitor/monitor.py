@@ -27,9 +27,8 @@ import numpy as np
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.methods.base import Method
-from fozo.methods.common.observer import Observation
-from fozo.methods.common.state import AnyArray, check_arrays, check_finite, load_state, save_state
+from fozo.methods.base import Method, Observation
+from fozo.methods.common.stateful import AnyArray, check_arrays, check_finite, load_state, save_state
 from fozo.monitor.drift import RECENT, Drift, DriftDetector
 from fozo.monitor.quality import MIN_DEVIATIONS, QualityStatistics, advice, changes, direction
 from fozo.monitor.reference import MonitorReference

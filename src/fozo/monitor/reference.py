@@ -22,7 +22,7 @@ from fozo.data.corruptions import KINDS, corrupt
 from fozo.data.images import Pixels
 from fozo.data.inputs import leave_out
 from fozo.data.sets.base import ImageSet
-from fozo.data.sources import prepare
+from fozo.data.streams import prepare
 from fozo.errors import FozoError
 from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
 from fozo.methods.base import Method

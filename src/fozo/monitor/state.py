@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fozo.io import as_dataclass, parse_json
-from fozo.methods.common.state import read_attributes, write_attributes
+from fozo.methods.common.stateful import read_attributes, write_attributes
 from fozo.monitor.drift import DriftDetector
 from fozo.types import Array, Floats, State
 

@@ -7,15 +7,16 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.methods.common import state as states
+from fozo.io import ArraySpec, load_arrays, save_arrays
 from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.journal import Journal, apply_changes, changes, read_journal
 from fozo.methods.common.options import plain
@@ -30,6 +31,9 @@ WAIT = 10.0  # seconds, for all methods together: one that takes longer may be w
 _methods: list[weakref.ref[Stateful[Any]]] = []  # appending and copying are atomic, unlike those of a WeakSet
 _forking = threading.Lock()
 _held: list[threading.RLock] = []
+VERSION = 4
+MAX_MAGNITUDE = 1e30  # Adaptation leads to no number near it; beyond it, products of two would not be finite
+AnyArray: TypeAlias = npt.NDArray[np.generic] | ArraySpec  # An array, or what a file's header says about one
 
 
 class Stateful(ABC, Generic[C]):
@@ -72,11 +76,11 @@ class Stateful(ABC, Generic[C]):
 
         The names, shapes and precisions are always the same, but for the rows that :attr:`VARIABLE_LENGTH` lets vary.
         """
-        return states.read_attributes(self, self.STATE, self.VARIABLE_LENGTH)
+        return read_attributes(self, self.STATE, self.VARIABLE_LENGTH)
 
     def assign(self, variables: State) -> None:
         """Put variables of the right names, shapes and precisions in force; refuse impossible values here."""
-        states.write_attributes(self, self.STATE, self.VARIABLE_LENGTH, variables)
+        write_attributes(self, self.STATE, self.VARIABLE_LENGTH, variables)
 
     def variable_length(self) -> Mapping[str, str]:
         return self.VARIABLE_LENGTH
@@ -148,7 +152,7 @@ class Stateful(ABC, Generic[C]):
         """Continue from what :meth:`state` returned. A state that does not fit is refused, and nothing is changed."""
         with self.lock:
             self.check_arrays(state)
-            states.check_finite(state)
+            check_finite(state)
             with self.transaction():
                 try:
                     self.assign({name: np.array(value) for name, value in state.items()})
@@ -160,8 +164,8 @@ class Stateful(ABC, Generic[C]):
                 self._metrics = {}
             self._rewind()
 
-    def check_arrays(self, arrays: Mapping[str, states.AnyArray]) -> None:
-        states.check_arrays(self.info.name, self.variables(), self.variable_length(), arrays)
+    def check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
+        check_arrays(self.info.name, self.variables(), self.variable_length(), arrays)
 
     def identity(self) -> dict[str, object]:
         """Return plain values (JSON) that have to be the same for a state to be continued."""
@@ -175,14 +179,14 @@ class Stateful(ABC, Generic[C]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an ``.npz`` (no pickle), atomically."""
-        states.save_state(path, self.engine.spec.name, self.owner(), self.state())
+        save_state(path, self.engine.spec.name, self.owner(), self.state())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a saved state, as if the run had never been interrupted.
 
         A state of another method, model or config is refused, and nothing is changed.
         """
-        self.load_state(states.load_state(path, self.owner(), self.check_arrays))
+        self.load_state(load_state(path, self.owner(), self.check_arrays))
 
     def replay(self, journal: str | os.PathLike[str], batches: int | None = None) -> None:
         """Continue from where a journal leads, without any image: after all its batches, or the first ``batches``.
@@ -232,3 +236,92 @@ def _after_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
     os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after_in_child)
+
+
+def read_attributes(owner: object, names: Iterable[str], optional: Collection[str]) -> State:
+    """Return attributes as named arrays, objects by their ``state()``; ``optional`` numbers have 0 or 1 rows."""
+    found: State = {}
+    for name in names:
+        value = getattr(owner, name)
+        if hasattr(value, "state"):
+            found |= value.state()
+        elif name in optional and (value is None or isinstance(value, float)):
+            found[name] = np.array([] if value is None else [value], dtype=np.float64)
+        else:
+            found[name] = np.asarray(value)
+    return found
+
+
+def write_attributes(owner: object, names: Iterable[str], optional: Collection[str], state: State) -> None:
+    """Set what :func:`read_attributes` returned. Plain integers are counts, so negative ones are refused."""
+    for name in names:
+        current = getattr(owner, name)
+        if hasattr(current, "load_state"):
+            current.load_state(state)
+            continue
+        value: object = state[name]
+        if name in optional and (current is None or isinstance(current, float)):
+            if len(state[name]) > 1:
+                raise FozoError(f"the state's {name!r} is {len(state[name])} numbers, not one; save the state again")
+            value = float(state[name][0]) if len(state[name]) else None
+        elif isinstance(current, (int, float)):
+            value = type(current)(state[name].item())
+            if isinstance(current, int) and value < 0:
+                raise FozoError(f"the state's {name!r} is {value}, but counts start at 0; give a state saved whole")
+        setattr(owner, name, value)
+
+
+def check_arrays(method: str, current: State, variable: Mapping[str, str], state: Mapping[str, AnyArray]) -> None:
+    """Refuse names, shapes and precisions other than the current ones; ``variable`` rows may differ in number."""
+    rows: dict[str, int] = {}
+    for name in sorted(current.keys() ^ state.keys()):
+        what = f"holds {name!r}, which {method} does not have" if name in state else f"lacks {name!r}"
+        raise FozoError(f"the state {what}; give a state that it saved itself")
+    for name, value in state.items():
+        wanted = current[name].shape
+        if name in variable and value.shape:
+            wanted = (rows.setdefault(variable[name], value.shape[0]), *wanted[1:])
+        if value.dtype != current[name].dtype or value.shape != wanted:
+            raise FozoError(
+                f"the state's {name!r} is {value.dtype} of shape {list(value.shape)}, where finite "
+                f"{current[name].dtype} of shape {list(wanted)} is needed; give a state that was saved whole"
+            )
+
+
+def check_finite(state: State) -> None:
+    for name, value in state.items():
+        if value.dtype.kind == "f" and not (np.abs(value.astype(np.float64)) <= MAX_MAGNITUDE).all():
+            raise FozoError(f"the state's {name!r} has values that are not finite; give a state that was saved whole")
+
+
+def save_state(path: str | os.PathLike[str], model: str, owner: Mapping[str, object], state: State) -> None:
+    """Write an ``.npz`` (no pickle), atomically. ``owner`` says what has to be the same to continue from it."""
+    header = {"kind": "state", "version": VERSION, "model": model, **owner}
+    save_arrays(path, header, state, mode=0o600)  # it tells what a camera saw; a monitor's holds a frame
+
+
+def load_state(
+    path: str | os.PathLike[str], owner: Mapping[str, object], check_specs: Callable[[Mapping[str, AnyArray]], None]
+) -> State:
+    """Read a state of ``owner``; anything else is refused before its arrays are read."""
+
+    def check(header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
+        _check_owner(os.fspath(path), header, owner)
+        check_specs(specs)
+
+    return load_arrays(path, "state", check)[1]
+
+
+def _check_owner(path: str, header: Mapping[str, object], owner: Mapping[str, object]) -> None:
+    if header.get("version") != VERSION:
+        what = f"{path} is a state of version {header.get('version')!r}, but this fozo reads version {VERSION}"
+        raise FozoError(f"{what}; remove it, and adapt from the start")
+    for key in [*owner, "inner"]:
+        theirs, ours = header.get(key), owner.get(key)
+        if theirs == ours:
+            continue
+        if isinstance(theirs, dict) and isinstance(ours, dict):
+            key = next((name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)), key)
+            theirs, ours = theirs.get(key), ours.get(key)
+        saved = f"{path} was saved with {key}={theirs!r} ({header.get('model')})"
+        raise FozoError(f"{saved}, but this run has {ours!r}; restore it into a method made the same way")
