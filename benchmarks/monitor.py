@@ -23,7 +23,7 @@ from fozo.data.corruptions import KINDS
 from fozo.data.groups import GROUPS, HELD_OUT, TUNING
 from fozo.monitor import CleanImages, DriftDetector
 from fozo.monitor.quality import QualityStatistics
-from fozo.monitor.signatures import Signatures
+from fozo.monitor.reference import Signatures
 from fozo.monitor.state import FaultDetector
 from fozo.types import Array
 

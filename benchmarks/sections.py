@@ -14,11 +14,10 @@ from benchmarks.cells import CLEAN, RECIPE, USUAL, Cell, Gain, name_of
 from benchmarks.common import markdown
 from benchmarks.conclusions import OURS, listed, rivals
 from benchmarks.pictures import WIDTH, Span, line, svg, text
-from fozo.bench.gains import BASE, signed
+from fozo.bench.gains import ADAPTING, BASE, FROZEN, LATENCY, latencies, signed, utilities
 from fozo.bench.recipes.comparison import GRID, METHODS, choose
 from fozo.bench.report.render import ticks
 from fozo.bench.store import Group, Run
-from fozo.bench.tempora import ADAPTING, FROZEN, LATENCY, latencies, utilities
 from fozo.types import Array
 
 WITHIN = 2.0

@@ -17,8 +17,7 @@ from fozo.cli import app
 from fozo.data.corruptions import EXTRA_KINDS, KINDS
 from fozo.data.scenarios import SCENARIOS
 from fozo.monitor.quality import NAMES
-from fozo.monitor.reference import PHYSICAL, SAMPLE
-from fozo.monitor.signatures import SEVERITIES
+from fozo.monitor.reference import PHYSICAL, SAMPLE, SEVERITIES
 from fozo.monitor.state import LASTING
 from tests.fuzz_images import READERS
 from tests.helpers import REPO

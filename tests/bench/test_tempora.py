@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from fozo.bench.gains import Latency, continuous, discrete, frozen_after, served
 from fozo.bench.measures import Cost
 from fozo.bench.plan import Experiment, Recipe, Setting, load_recipe
 from fozo.bench.report.tables import table_of
 from fozo.bench.resources import Paths
 from fozo.bench.run import Setup, run_local
 from fozo.bench.store import Run, Store
-from fozo.bench.tempora import Latency, continuous, discrete, frozen_after, served
 
 PLAIN = Latency(1.0, 0.0)
 NAMES = ("discrete", "continuous", "amortised")

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from fozo.bench import run
-from fozo.cli import progress
+from fozo.cli import options
 from fozo.data.streams import Stream
 from fozo.io import locked, read_json
 from tests.cli.conftest import RECIPE, Call
@@ -156,7 +156,7 @@ def test_control_c_says_how_to_go_on(call: Call, command: Command, monkeypatch: 
 def test_progress_on_a_terminal(call: Call, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(options, "DELAY", 0)
     _, out, errors = call(*command)
     assert "calibrating" in errors and "Align seed 0: " in errors and "24/24" in errors
     assert "\x1b" not in out and len(out.splitlines()) == 3

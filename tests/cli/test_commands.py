@@ -14,8 +14,8 @@ import typer
 
 import fozo
 from fozo.bench.plan import load_recipe
-from fozo.cli import app, options, progress
-from fozo.cli.progress import Progress
+from fozo.cli import app, options
+from fozo.cli.options import Progress
 from fozo.errors import FozoError
 from fozo.types import Tap
 from tests.cli.conftest import Call
@@ -85,8 +85,8 @@ def test_a_terminal_is_shown_a_bar_after_two_seconds(
     monkeypatch.setenv("TERM", "xterm")
     with closing(Progress()) as bar:
         bar("calibrating", 3, 8)
-        assert capsys.readouterr().err == "" and progress.DELAY == 2
-        monkeypatch.setattr(progress, "DELAY", 0)
+        assert capsys.readouterr().err == "" and options.DELAY == 2
+        monkeypatch.setattr(options, "DELAY", 0)
         bar("calibrating", 4, 8)
     assert "calibrating" in capsys.readouterr().err
 
@@ -95,7 +95,7 @@ def test_without_a_terminal_there_is_a_plain_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("fozo.cli.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("fozo.cli.options.time.monotonic", lambda: now)
     shown = []
     with closing(Progress()) as bar:
         for seconds in (1, 29, 30, 31, 59, 60, 61):
@@ -107,7 +107,7 @@ def test_without_a_terminal_there_is_a_plain_line_now_and_then(
     ]  # fmt: skip
     assert shown[2] and shown[5]
     monkeypatch.setattr(Progress, "quiet", True)
-    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    monkeypatch.setattr(options, "PAUSE", 0.0)
     with closing(Progress()) as bar:
         bar("calibrating", 1, 80)
     assert capsys.readouterr() == ("", "")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fozo.monitor.quality import QualityStatistics
-from fozo.monitor.signatures import SEVERITIES, Signatures
+from fozo.monitor.reference import SEVERITIES, Signatures
 from tests.monitor.conftest import Material
 
 

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from fozo.cli import adapt, bench, data, demo, models, serve, watch
-from fozo.cli.options import as_command
-from fozo.cli.progress import Progress
+from fozo.cli.options import Progress, as_command
 from fozo.errors import FozoError, ImageWarning, PluginWarning
 from fozo.io.system import installed_version
 

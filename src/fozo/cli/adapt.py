@@ -5,18 +5,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fozo.cli.options import STATISTICS, BatchSize, Model, load_model, read_options, read_value
+from fozo.cli.options import STATISTICS, BatchSize, Model, Progress, load_model, read_options, read_value
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
-
-if TYPE_CHECKING:
-    from fozo.data.streams import LabelledBatch
-    from fozo.types import Floats
-
+from fozo.types import Floats
 
 MAX_STATISTICS = 1 << 30  # bytes of a file of statistics, at most
 METHOD = "See fozo methods; align by default, equalise for a model that shows no tokens."
@@ -51,9 +47,9 @@ def adapt(
     from fozo.bench.resources import needs
     from fozo.cli.folder import label_by_folder, read_batches
     from fozo.cli.folder_run import LOG, adapt_folder
-    from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.data.sets.folder import open_unlabelled
+    from fozo.data.streams import LabelledBatch
     from fozo.io import check_output, read_bytes
     from fozo.methods.common.info import NEEDS
     from fozo.methods.common.measured import MEASURED

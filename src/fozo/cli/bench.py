@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli.options import command_line
+from fozo.cli.options import Progress, command_line, open_console
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 from fozo.io.system import usable_cpus
@@ -46,7 +46,6 @@ def bench(
     from fozo.bench.resources import Paths
     from fozo.bench.run import Setup, run_local
     from fozo.bench.store import Run, Store
-    from fozo.cli.progress import Progress
     from fozo.io import locked
 
     recipe = load_recipe(name)
@@ -108,7 +107,6 @@ def _list() -> None:
     from rich.table import Table
 
     from fozo.bench.plan import load_recipe, names
-    from fozo.cli.progress import open_console
 
     table = Table("recipe", "what", "rows", "cost at full size")
     for name in names():

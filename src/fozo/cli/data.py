@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli.options import STATISTICS, load_model
+from fozo.cli.options import STATISTICS, Progress, load_model
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
@@ -31,7 +31,6 @@ def corrupt(
     workers: Annotated[int | None, "Processes; by default one for each core."] = None,
 ) -> None:
     """Make an ImageNet-C-shaped tree OUT/kind/severity/class/file.JPEG from clean images."""
-    from fozo.cli.progress import Progress
     from fozo.data.corrupt_tree import corrupt_tree, parse_kinds, parse_severities
 
     with closing(Progress()) as progress:
@@ -55,7 +54,6 @@ def check(
     ] = False,
 ) -> None:
     """Say what an image set is, and which of its files are broken (then the exit code is 2)."""
-    from fozo.cli.progress import Progress
     from fozo.data.sets import check_image_set
 
     with closing(Progress()) as progress:

@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
-from fozo.cli.options import command_line
+from fozo.cli.options import Progress, command_line, open_console
 
 
 def demo(
@@ -15,7 +15,6 @@ def demo(
     """See a camera go bad and a monitor report it; then all forward-only methods, float32 and INT8."""
     from fozo.bench.report.render import write_page
     from fozo.cli.demo_run import SCRIPT, CameraRun, demo_page, print_methods, print_scenes, run_camera, run_methods
-    from fozo.cli.progress import Progress, open_console
     from fozo.data import sample
     from fozo.data.sets import open_images
     from fozo.io import check_output, temporary_folder

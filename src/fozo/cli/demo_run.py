@@ -28,7 +28,7 @@ from fozo.bench.report.tables import full_name
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Group, Store
-from fozo.cli.progress import print_sentence
+from fozo.cli.options import print_sentence
 from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
 from fozo.data.scenarios import Continual

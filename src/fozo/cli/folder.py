@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from fozo.cli.progress import Progress
+from fozo.cli.options import Progress
 from fozo.data.classes import match_classes
 from fozo.data.images import EXTENSIONS, Pixels, read_image
 from fozo.data.inputs import sized_pixels

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli.options import BatchSize, Clean, Model, load_model
+from fozo.cli.options import BatchSize, Clean, Model, Progress, load_model, open_console
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
@@ -31,7 +31,6 @@ def calibrate(
 ) -> None:
     """Measure a model's source statistics on clean images: a few dozen of your own camera, or a few hundred mixed."""
     from fozo.cli.folder import clean_frames, make_reference, read_batches
-    from fozo.cli.progress import Progress
     from fozo.core.statistics import SourceStatistics
     from fozo.data.sets.folder import open_unlabelled
     from fozo.io import check_output, disk_errors
@@ -75,7 +74,6 @@ def quantise(
     import numpy as np
 
     from fozo.cli.folder import read_batches
-    from fozo.cli.progress import Progress
     from fozo.data.sets.folder import open_unlabelled
     from fozo.io import check_output, disk_errors
     from fozo.quant import ptq4vit
@@ -113,7 +111,6 @@ def methods() -> None:
     """List the adaptation methods."""
     from rich.table import Table
 
-    from fozo.cli.progress import open_console
     from fozo.methods.registry import list_methods
 
     console = open_console()

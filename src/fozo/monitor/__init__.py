@@ -4,9 +4,8 @@ from fozo.monitor.drift import CleanImages, Drift, DriftDetector
 from fozo.monitor.guarded import Guarded
 from fozo.monitor.monitor import Monitor, Status
 from fozo.monitor.quality import describe
-from fozo.monitor.reference import MonitorReference
+from fozo.monitor.reference import Guess, MonitorReference
 from fozo.monitor.regression import Estimate
-from fozo.monitor.signatures import Guess
 from fozo.monitor.state import Event
 
 __all__ = [

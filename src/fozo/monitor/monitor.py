@@ -31,9 +31,8 @@ from fozo.methods.base import Method, Observation
 from fozo.methods.common.stateful import AnyArray, check_arrays, check_finite, load_state, save_state
 from fozo.monitor.drift import RECENT, Drift, DriftDetector
 from fozo.monitor.quality import MIN_DEVIATIONS, QualityStatistics, advice, changes, direction
-from fozo.monitor.reference import MonitorReference
+from fozo.monitor.reference import Guess, MonitorReference
 from fozo.monitor.regression import MIN_PAIRS, PAIRS, Comparison, Estimate, paired, prediction_features
-from fozo.monitor.signatures import Guess
 from fozo.monitor.state import SENTENCES, Event, FaultDetector, StreamState, thumbnail
 from fozo.types import Array, Floats, State, Tap
 

@@ -8,8 +8,8 @@ Times are of one core with a ViT-Tiny. CAZO makes more than half of the passes; 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from fozo.bench.gains import ADAPTING, FROZEN, LATENCY
 from fozo.bench.plan import AVERAGE, OWN, TUNED, Experiment, Methods, Recipe, StreamPlan, grid
-from fozo.bench.tempora import ADAPTING, FROZEN, LATENCY
 from fozo.data import groups
 from fozo.data.corruptions import EXTRA_KINDS, KINDS
 from fozo.methods.fozo import FOZOConfig

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import TypeAlias
 
-from fozo.bench.gains import Gain, Gained, Gains
+from fozo.bench.gains import ADAPTING, FROZEN, LATENCY, Gain, Gained, Gains, utilities
 from fozo.bench.measures import Interval, at_budget, within_domains
 from fozo.bench.store import Group, Run
-from fozo.bench.tempora import ADAPTING, FROZEN, LATENCY, utilities
 from fozo.data.corruptions import KINDS
 
 HEADINGS = "Gauss Shot Impul Defcs Gls Mtn Zm Snw Frst Fg Brt Cnt Els Px JPG"
