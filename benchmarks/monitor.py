@@ -22,9 +22,9 @@ from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
 from fozo.data.groups import GROUPS, HELD_OUT, TUNING
 from fozo.monitor import CleanImages, DriftDetector
-from fozo.monitor.state import FaultDetector
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.signatures import Signatures
+from fozo.monitor.state import FaultDetector
 from fozo.types import Array
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
