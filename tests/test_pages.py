@@ -109,7 +109,7 @@ def test_links_between_pages_and_from_the_program_lead_somewhere() -> None:
             for file, anchor in re.findall(r"\bdocs/([\w/]+\.md)(?:#([\w-]+))?", path.read_text(encoding="utf-8")):
                 if not (REPO / "docs" / file).is_file() or (anchor and anchor not in anchors(REPO / "docs" / file)):
                     broken.append(f"{path.relative_to(REPO)}: docs/{file}")
-    for page in DONE:
+    for page in BUDGETS:
         records = re.findall(r"(?:`|results/)([\w-]+\.md|(?<=/)[\w-]+\.(?:csv|json|log\.xz|tar\.xz))`", text_of(page))
         broken += [f"{page}: {file}" for file in records if not (REPO / "results" / file).is_file()]
     assert broken == []
