@@ -65,7 +65,7 @@ def against_rivals(cells: Sequence[Cell]) -> str:
     if ahead:
         gain, label, cell = min(ahead, key=lambda each: each[0].low)
         said += f" (the closest: {label} on {cell.title}, {gain})"
-    return f"{said}; it {'; it '.join(rest or ['is significantly behind none'])}."
+    return f"{said}. It {'; it '.join(rest or ['is significantly behind none'])}."
 
 
 def ahead(cell: Cell) -> list[str]:

@@ -52,10 +52,10 @@ HEAD = (
     "computes all of it; every cell, with its constants: `results/gains.csv`."
 )
 CONSTANTS = (
-    "*Constants*: *FOZO paper*, what it states for its baselines; *authors*, their own ViT runs (TENT: ResNet-50); "
-    "*tuned*, the best of four on ViT-Tiny under the four extra corruptions, of equals the published ones, which TENT, "
-    "DeYO and T3A keep (`results/tuning.csv`; CAZO was not tuned); *varied*, others. GFLOP: counted for an image, "
-    "without NumPy's."
+    "*Constants*: *FOZO paper*, what it states for its baselines; *authors*, their own ViT runs (TENT: ResNet-50). "
+    "*Tuned* is the best of four on ViT-Tiny under the four extra corruptions, of equals the published ones, which "
+    "TENT, DeYO and T3A keep (`results/tuning.csv`; CAZO was not tuned); *varied* are others. GFLOP: counted for an "
+    "image, without NumPy's."
 )
 PROTOCOL = (
     "Float32, ImageNet validation images, the same for every corruption and method, batches of 64, source statistics "

@@ -2,8 +2,8 @@
 
     python docs/make_equaliser_sheet.py
 
-``docs/equaliser.jpg`` has six corruptions at two severities, ``docs/before_after.jpg`` three of them
-at the higher one, for the README.
+``docs/equaliser.jpg`` has six corruptions at two severities, as Align restores them for a ViT;
+``docs/before_after.jpg`` three of them at the higher one, as ``equalise`` does for any other model.
 
 Needs ``pip install 'fozo[bench]' scikit-image``. Descriptors, clean and of each corruption, are of crops of four
 photographs that scikit-image bundles; the one shown is NASA's portrait of Eileen Collins (public domain).
@@ -48,10 +48,10 @@ class Equaliser:
         self.engine = black_box(lambda images: images, name="sheet", image_size=SIZE, mean=0.0, std=1.0)
         self.source = fozo.calibrate(self.engine, [pixels(self.clean)])
 
-    def before_and_after(self, kind: str, severity: int) -> tuple[Pixels, Pixels]:
+    def before_and_after(self, kind: str, severity: int, profile: str) -> tuple[Pixels, Pixels]:
         """The first photograph under a corruption, and what the model gets to see of it."""
         bad = [corrupt(image, kind, severity, seed=2, image_id=str(i)) for i, image in enumerate(self.clean)]
-        better = fozo.create("equalise", self.engine, self.source, profile="tokens")(pixels(bad))[0]
+        better = fozo.create("equalise", self.engine, self.source, profile=profile)(pixels(bad))[0]
         return bad[0], np.rint(255 * np.asarray(better).transpose(1, 2, 0)).astype(np.uint8)
 
 
@@ -71,7 +71,7 @@ def whole_sheet(equaliser: Equaliser) -> Image.Image:
     for row, kind in enumerate(KINDS):
         top = HEADER + row * CELL
         draw.text((LABEL - 12, top + CELL / 2), kind.replace("_", " "), "black", font, anchor="rm")
-        cells = [cell for severity in (3, 5) for cell in equaliser.before_and_after(kind, severity)]
+        cells = [cell for severity in (3, 5) for cell in equaliser.before_and_after(kind, severity, "tokens")]
         for column, cell in enumerate(cells):
             small = Image.fromarray(cell).resize((CELL - 4, CELL - 4), Image.Resampling.LANCZOS)
             sheet.paste(small, (LABEL + column * CELL + 2, top + 2))
@@ -83,7 +83,7 @@ def strip(equaliser: Equaliser) -> Image.Image:
     sheet = Image.new("RGB", (3 * SIZE, 2 * SIZE), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(20)
     for column, kind in enumerate(STRIP):
-        for row, cell in enumerate(equaliser.before_and_after(kind, 5)):
+        for row, cell in enumerate(equaliser.before_and_after(kind, 5, "detector")):
             small = Image.fromarray(cell).resize((SIZE - 6, SIZE - 6), Image.Resampling.LANCZOS)
             corner = (column * SIZE + 3, row * SIZE + 3)
             sheet.paste(small, corner)
