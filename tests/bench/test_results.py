@@ -218,7 +218,7 @@ NONE, ALL, HALF = [0] * 8, [1] * 8, [1, 0] * 4
 def test_sentences_follow_the_figures() -> None:
     better = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], NEO=[NONE, HALF])
     assert "significantly ahead of a rival in 1 of 1" in conclusions.against_rivals([better])
-    assert "it is significantly behind none" in conclusions.against_rivals([better])
+    assert "It is significantly behind none" in conclusions.against_rivals([better])
     found = conclusions.losses(better)
     assert (found["significantly below NoAdapt on"], found["no significant gain on"]) == ("none", "snow (0.0)")
     worse = invented(NoAdapt=[ALL, HALF], Align=[NONE, HALF], NEO=[ALL, ALL])
