@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.moments import BlockEngine
+from fozo.engines.walk import BlockEngine
 from fozo.errors import FozoError, ImageWarning
 from fozo.methods.base import Method
 from fozo.methods.common.info import NEEDS

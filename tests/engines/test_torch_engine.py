@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import fozo
-from fozo.core.moments import MatrixMove, TokenMoments
+from fozo.core.moments import TokenMoments
 from fozo.engines.torch_engine import TorchEngine
+from fozo.engines.walk import MatrixMove
 from fozo.errors import FozoError
 from fozo.types import Knobs, Move, Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run

@@ -1,16 +1,14 @@
-"""Mean and variance, gathered in one pass over batches of any size; and passes that gather them after each block."""
+"""Mean and variance, gathered in one pass over batches of any size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.types import Array, Batch, Engine, Floats, State, Taps
+from fozo.types import Array, Floats, State
 
 TINY = 1e-12  # keeps the logarithm of a variance finite where a feature is constant over an image
 
@@ -107,25 +105,3 @@ class TokenMoments:
         if self.count < 2:
             raise FozoError(f"a covariance needs at least two tokens, not {self.count}")
         return self.scatter / (self.count - 1)
-
-
-@dataclass(frozen=True)
-class MatrixMove:
-    """A move ``token @ matrix + shift`` of every token."""
-
-    matrix: Array  # [d, d]
-    shift: Array  # [d]
-
-
-Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]  # a block, and moments of tokens that leave it
-
-
-@runtime_checkable
-class BlockEngine(Engine, Protocol):
-    """An engine that can stop between blocks, for methods that move all tokens on the way (PEA)."""
-
-    def walk(self, batch: Batch, visit: Visit) -> Taps:
-        """Run one pass over the whole batch block by block, and report ``POOLED`` and ``LOGITS``.
-
-        After each block ``visit`` gets the moments of all tokens of all images, and returns a move or ``None``.
-        """

@@ -26,9 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fozo.core.moments import TokenMoments, Visit
+from fozo.core.moments import TokenMoments
 from fozo.core.normalisation import check_images
 from fozo.engines.blackbox import to_numpy
+from fozo.engines.walk import Visit
 from fozo.errors import FozoError
 from fozo.models.vit import Block, Linear, ViT
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
@@ -339,7 +340,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def walk(self, batch: Batch, visit: Visit) -> Taps:
-        """Run one pass block by block; see :class:`fozo.core.moments.BlockEngine`.
+        """Run one pass block by block; see :class:`fozo.engines.walk.BlockEngine`.
 
         Every image is through a block before any enters the next: the moments of all decide how each is moved.
         """

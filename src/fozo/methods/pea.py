@@ -28,8 +28,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fozo.core.moments import BlockEngine, MatrixMove, TokenMoments
+from fozo.core.moments import TokenMoments
 from fozo.core.objective import entropies
+from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
 from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
 from fozo.methods.base import Method

@@ -93,7 +93,7 @@ NARROW_PLAN = StreamPlan(
 )  # fmt: skip
 NARROW = Recipe(  # four hours a seed, 100 minutes without CAZO; python -m benchmarks.narrow RUNS makes tables of it
     name="narrow",
-    title="All fifteen methods on narrow content: 14 groups of classes, clean and under five corruptions at level 3",
+    title="Every method on narrow content: 14 groups of classes, clean and under five corruptions at level 3",
     cost="360,000 passes",
     calibration=1000,
     rows=grid(ONCE, {group: replace(NARROW_PLAN, classes=group) for group in groups.HELD_OUT}),
@@ -212,7 +212,7 @@ def _evidence() -> tuple[Experiment, ...]:
 
 EVIDENCE = Recipe(  # 32 to 50 hours, 5 to 8 for one stream without the rows of many passes; --images 512 is half of it
     name="evidence",
-    title="All fifteen methods on long streams: 15 corruptions and then clean images, continual and reset",
+    title="Every method on long streams: 15 corruptions and then clean images, continual and reset",
     cost="5.2 million passes",
     calibration=512,
     rows=_evidence(),

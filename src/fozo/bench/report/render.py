@@ -150,7 +150,7 @@ def line_chart(
     spans: Sequence[Span] = (),
     events: Sequence[tuple[float, str]] = (),
 ) -> Markup:
-    """Draw curves in their order; those without points are left out, and with none there is no chart.
+    """Draw curves in their order; those without points are left out. Without any curve, the chart is empty.
 
     ``dots`` marks points. ``spans`` are names on the x axis instead of numbers, ``events`` positions on it with the
     short words to mark them with.

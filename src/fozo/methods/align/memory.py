@@ -189,9 +189,9 @@ class RetrievalConfig:
 
         As for two domains in :meth:`Memory.retrieve`, but narrow content may shift the descriptors of clean images by
         ``CONTENT_VARIANCE``, and squares of few independent numbers are often far above their average, 1: what lies
-        within ``CHANCE`` standard deviations of it is no evidence. The features of ``brightness`` are judged by
-        themselves too: a wrong exposure changes them and hardly anything else, so the average over all features does
-        not show it.
+        within ``CHANCE`` standard deviations of it does not count as evidence. The features of ``brightness`` are
+        judged by themselves too: a wrong exposure changes them and hardly anything else, so the average over all
+        features does not show it.
         """
         squared = domains.mean**2 / (domains.variance + CONTENT_VARIANCE)
         chance = CHANCE * math.sqrt(2 / max(self.dimensions, 1))

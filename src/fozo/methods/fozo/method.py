@@ -47,8 +47,7 @@ class ContentShift(ActivationShift):
 
     in units of the variance over clean images, of which content leaves the part u unexplained. So whether there is
     a drift is judged against clean images, but the shift leads to the origin, as NEO's does (arXiv:2510.05635;
-    neural collapse puts the mean of the classes there): on the tuning corruptions that gains 0.8 to 1.2 points more
-    than leading to mu_S.
+    neural collapse puts the mean of the classes there).
 
     ``images`` is how many of the images of late the averages remember.
     """
