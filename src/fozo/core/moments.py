@@ -19,6 +19,12 @@ def log_variance(variance: npt.ArrayLike) -> Array:
     return logarithm
 
 
+def shrinkage(error: npt.ArrayLike, deviation: npt.ArrayLike) -> Array:
+    """The part of a squared deviation that its expected squared error does not explain (James and Stein, 1961)."""
+    part: Array = np.maximum(1 - np.asarray(error) / np.maximum(deviation, 1e-30), 0)
+    return part
+
+
 @dataclass(frozen=True)
 class Moments:
     """Count, mean and sum of squared deviations of a sample: mergeable without loss (Chan et al., 1983).

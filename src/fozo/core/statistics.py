@@ -15,7 +15,7 @@ import numpy as np
 
 from fozo.core.content import ContentBasis, ContentMoments, ContentRegression
 from fozo.core.descriptor import half_octaves
-from fozo.core.moments import Moments
+from fozo.core.moments import Moments, shrinkage
 from fozo.core.normalisation import InputRange, Normalisation, name_of
 from fozo.errors import FozoError
 from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
@@ -107,8 +107,7 @@ class SourceStatistics:
             scale = np.maximum(mixed.std, 1e-9)
             deviation = np.square((few.mean - expected) / scale).mean(axis=-1, keepdims=True)
             chance = np.square(few.std / scale).mean(axis=-1, keepdims=True) / few.count
-            believed = np.maximum(1 - chance / np.maximum(deviation, 1e-300), 0)
-            parts[name] = replace(mixed, mean=expected + believed * (few.mean - expected))
+            parts[name] = replace(mixed, mean=expected + shrinkage(chance, deviation) * (few.mean - expected))
         inputs = None if self.inputs is None or own.inputs is None else self.inputs.merge(own.inputs)
         return replace(self, content=replace(self.content, mean=own.content.mean), inputs=inputs, **parts)
 
