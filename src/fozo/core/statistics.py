@@ -36,6 +36,10 @@ class SourceStatistics:
     show and how it goes together with the parts named in ``CONDITIONED``, see :mod:`fozo.core.content`.
 
     A black box shows no tokens: its statistics are those of :meth:`of_images`, all parts but ``descriptor`` are empty.
+
+    Examples:
+        >>> source.blend(fozo.calibrate(model, "camera/clean"))  # of many mixed images and a few of one camera
+        <SourceStatistics of vit-fashion (3e4973ae8e70): 4096 images>
     """
 
     fingerprint: str

@@ -65,8 +65,7 @@ class Restoration:
     @property
     def on_pixels(self) -> npt.NDArray[np.bool_]:
         """Of which domains the pixels are changed before the bands, ``[n]``."""
-        changed: npt.NDArray[np.bool_] = self.log_stretch + self.brightening + self.local > 0
-        return changed
+        return self.log_stretch + self.brightening + self.local > 0
 
     def __bool__(self) -> bool:
         return bool(self.on_pixels.any() or self.log_gains.any())
