@@ -6,13 +6,24 @@ class FozoError(ValueError):
 
     The command line prints it and exits with code 2. Whatever raised it left files and
     adapters as they were.
+
+    Examples:
+        >>> try:
+        ...     fozo.NoAdapt(model)(batch[:, :, :20])
+        ... except fozo.FozoError as error:
+        ...     print(error)
+        vit-fashion reads float images of shape [B, 1, 28, 28], but the batch has shape [8, 1, 20, 28]; resize ...
     """
 
 
 class ImageWarning(UserWarning):
     """Images that can be read, but were probably not meant so; said once by an engine for each likely cause.
 
-    ``warnings.simplefilter("error", fozo.errors.ImageWarning)`` has them refused.
+    Examples:
+        >>> warnings.simplefilter("error", ImageWarning)  # refuses them
+        >>> fozo.NoAdapt(model)((batch - 0.286) / 0.353)
+        Traceback (most recent call last):
+        fozo.errors.ImageWarning: image 0 of the batch holds ...: it looks normalised twice; normalise it once
     """
 
 

@@ -1,10 +1,5 @@
 """Conformance suites: run them over a method or an engine of your own, as fozo's tests do over all of its own.
 
-    from fozo.testing import check_engine, check_method
-
-    check_engine(my_engine)
-    check_method(lambda: MyMethod(engine, source))
-
 Each raises an ``AssertionError`` that says which promise of :class:`fozo.Method` or :class:`fozo.Engine` was not kept.
 They need no test framework, use small random images, and take a few dozen forward passes.
 """
@@ -80,6 +75,9 @@ def _refused_unchanged(method: Method[Any], what: str) -> Iterator[None]:
 
 def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> None:
     """Check that a method keeps the promises of :class:`fozo.Method`.
+
+    Examples:
+        >>> check_method(lambda: fozo.create("neo", engine, source))
 
     Args:
         factory: makes a new method on the same engine each time; options that make it adapt to any batch help.
@@ -270,6 +268,9 @@ def _check_manners(factory: Factory, batches: Sequence[Images]) -> None:
 
 def check_engine(engine: Engine, tolerance: float = 1e-4) -> None:
     """Check that an engine keeps the promises of :class:`fozo.Engine`.
+
+    Examples:
+        >>> check_engine(engine)
 
     Args:
         engine: what to check.

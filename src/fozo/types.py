@@ -43,6 +43,11 @@ class Spec:
 
     Of a black box, which has no tokens, depth and widths are 0, and the one patch is the image. What is unknown of it
     (the size of its images, the number of classes) is 0 until the first batch.
+
+    Examples:
+        >>> spec = engine.spec
+        >>> spec.image_shape, spec.depth, spec.dim, spec.label(9)
+        ((1, 28, 28), 6, 64, 'Ankle boot')
     """
 
     name: str
@@ -135,6 +140,12 @@ class Move:
     """An affine move ``scale * token + shift`` of tokens as they enter each block.
 
     Both arrays are ``[K or 1, B or 1, L, d]``: one move for all, or one for each candidate, or for each image.
+
+    Examples:
+        >>> still = np.ones((1, 1, engine.spec.depth, engine.spec.dim), dtype=np.float32)
+        >>> knobs = fozo.Knobs(patches=fozo.Move(scale=still, shift=0.1 * still))
+        >>> engine.run(engine.check(batch), knobs)[fozo.Tap.LOGITS].shape
+        (1, 8, 10)
     """
 
     scale: Floats
@@ -143,7 +154,13 @@ class Move:
 
 @dataclass(frozen=True)
 class Knobs:
-    """All that may be turned without touching a weight. Every knob left at ``None`` is off."""
+    """All that may be turned without touching a weight. Every knob left at ``None`` is off.
+
+    Examples:
+        >>> knobs = fozo.Knobs(prompts=np.zeros((4, 3, engine.spec.dim)))  # four candidates of three prompts
+        >>> engine.run(engine.check(batch), knobs)[fozo.Tap.LOGITS].shape
+        (4, 8, 10)
+    """
 
     prompts: Floats | None = None  # `[K, p, d]`: tokens inserted after CLS, after the position embedding
     cls: Move | None = None  # of the CLS token; it moves nothing where there is none
@@ -178,7 +195,13 @@ NO_KNOBS = Knobs()
 
 
 class Tap(str, Enum):
-    """What a pass can report. Only the taps asked for are fetched and copied, and computed where that can be spared."""
+    """What a pass can report. Only the taps asked for are fetched and copied, and computed where that can be spared.
+
+    Examples:
+        >>> taps = engine.run(engine.check(batch), taps=[fozo.Tap.POOLED, fozo.Tap.PATCH_MEAN])
+        >>> taps[fozo.Tap.POOLED].shape, taps[fozo.Tap.PATCH_MEAN].shape
+        ((1, 8, 64), (1, 8, 6, 64))
+    """
 
     LOGITS = "logits"  # `[K, B, classes]`: the head's output, the one tap that every engine has
     POOLED = "pooled"  # `[K, B, h]`: what the head reads. For most models the last layer's `FEATURES`.
@@ -261,12 +284,10 @@ class Engine(Protocol):
     """Runs a frozen model. ``check`` once per batch, then ``run`` as often as a method likes.
 
     Examples:
-        >>> engine = fozo.load_engine(model)
-        >>> assert isinstance(engine, fozo.Engine) and isinstance(engine.spec, fozo.Spec)
-        >>> still = np.ones((1, 1, engine.spec.depth, engine.spec.dim), dtype=np.float32)
-        >>> knobs = fozo.Knobs(patches=fozo.Move(scale=still, shift=0.1 * still))
-        >>> engine.run(engine.check(batch), knobs, taps=[fozo.Tap.CLS])[fozo.Tap.CLS].shape
-        (1, 8, 6, 64)
+        >>> checked = engine.check(batch)
+        >>> pooled = engine.run(checked, taps=[fozo.Tap.POOLED])[fozo.Tap.POOLED]
+        >>> len(checked), engine.head()(pooled).shape
+        (8, (1, 8, 10))
     """
 
     @property

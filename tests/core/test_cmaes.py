@@ -60,8 +60,6 @@ def test_small_eigenvalues_are_raised_to_the_largest_condition() -> None:
     assert condition == pytest.approx(1e14) and np.isfinite(optimizer.ask()).all()
 
 
-def test_a_population_of_one_and_losses_without_points_are_refused() -> None:
-    with pytest.raises(FozoError, match="at least 2"):
-        search(population=1)
+def test_losses_without_points_are_refused() -> None:
     with pytest.raises(FozoError, match="after ask"):
         search().tell(np.zeros(7))

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fozo.core.moments import Moments, Window, log_variance
+from fozo.core.moments import Moments, Window, log_variance, shrinkage
 from fozo.errors import FozoError
 
 NUMBERS = arrays(np.float64, st.tuples(st.integers(2, 30), st.integers(1, 4)), elements=st.floats(-1e6, 1e6))
@@ -60,3 +60,7 @@ def test_window_keeps_the_latest_rows(sizes: list[int]) -> None:
 def test_a_window_without_room_for_two_is_refused() -> None:
     with pytest.raises(FozoError, match="at least two images, not 1"):
         Window(1, (1,))
+
+
+def test_shrinkage_keeps_what_is_beyond_the_expected_error() -> None:
+    assert shrinkage([1.0, 1.0, 0.0, 1.0], [4.0, 0.5, 0.0, 0.0]).tolist() == [0.75, 0.0, 1.0, 0.0]

@@ -16,10 +16,10 @@ from tests.helpers import random_images
 from tests.methods.test_every_method import create
 
 PAIRS: dict[str, Callable[[], Method[Any]]] = {
-    "equalise, fozo": lambda: Equalise.before(create("fozo")),
-    "equalise, tent": lambda: Equalise.before(create("tent")),
-    "align, neo": lambda: NEO.behind(create("align")),
-    "equalise, foa, neo": lambda: NEO.behind(Equalise.before(create("foa"))),
+    "equalise, fozo": lambda: Equalise.around(create("fozo")),
+    "equalise, tent": lambda: Equalise.around(create("tent")),
+    "align, neo": lambda: NEO.around(create("align")),
+    "equalise, foa, neo": lambda: NEO.around(Equalise.around(create("foa"))),
 }
 
 
@@ -30,7 +30,7 @@ def test_a_pair_keeps_every_promise(pair: str) -> None:
 
 def test_each_does_to_the_other_what_it_does_alone() -> None:
     """NEO's correction of logits is linear, so it can be checked against the inner method's own logits."""
-    alone, pair = create("foa"), NEO.behind(create("foa"))
+    alone, pair = create("foa"), NEO.around(create("foa"))
     bias, total, images = pair.engine.head().bias, 0.0, 0
     for seed in range(3):
         batch = random_images(6, seed=seed)
@@ -45,7 +45,7 @@ def test_the_inner_method_sees_equalised_images() -> None:
     inner = create("t3a")
     seen, step = list[np.ndarray](), inner.step
     inner.step = lambda batch: (seen.append(batch.images.copy()), step(batch))[1]  # type: ignore[method-assign, func-returns-value]
-    pair, alone = Equalise.before(inner), create("equalise")
+    pair, alone = Equalise.around(inner), create("equalise")
     for seed in range(3):
         batch = 0.3 * random_images(12, seed=seed)
         pair(batch), alone(batch)
@@ -55,11 +55,11 @@ def test_the_inner_method_sees_equalised_images() -> None:
 
 
 def test_states_belong_to_one_combination(tmp_path: Path) -> None:
-    pair, batch = Equalise.before(create("t3a")), random_images(6)
+    pair, batch = Equalise.around(create("t3a")), random_images(6)
     pair(batch)
     pair.save(tmp_path / "pair.npz")
     assert {"mean", "inner.labels"} <= pair.state().keys()
-    for other in (create("equalise"), Equalise.before(create("noadapt"))):
+    for other in (create("equalise"), Equalise.around(create("noadapt"))):
         with pytest.raises(fozo.FozoError, match=r"inner|method"):
             other.restore(tmp_path / "pair.npz")
     create("equalise").save(tmp_path / "alone.npz")
@@ -69,7 +69,7 @@ def test_states_belong_to_one_combination(tmp_path: Path) -> None:
 
 
 def test_a_failure_behind_the_inner_step_undoes_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = NEO.behind(create("foa"))
+    pair = NEO.around(create("foa"))
     pair(random_images(6))
     before = pair.state()
     with monkeypatch.context() as patch:
@@ -85,12 +85,12 @@ def test_what_cannot_be_wrapped_is_refused(tmp_path: Path, engine: fozo.Engine) 
     inner = create("t3a")
     inner.open_journal(tmp_path / "journal")
     with pytest.raises(fozo.FozoError, match="t3a has a journal of its own"):
-        NEO.behind(inner)
+        NEO.around(inner)
 
 
 def test_a_frozen_inner_method_stays_as_it_is() -> None:
     inner = create("t3a")
-    pair = NEO.behind(inner)
+    pair = NEO.around(inner)
     pair(random_images(6))
     inner.freeze()
     before = pair.state()

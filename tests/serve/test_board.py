@@ -50,8 +50,10 @@ def test_the_state_is_a_word(changes: dict[str, Any], state: str) -> None:
     assert reading(**changes).state == state
 
 
-def test_points_and_events_are_bounded() -> None:
-    history = History(points=5, events=3, spacing=1.0)
+def test_points_and_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"POINTS": 5, "EVENTS": 3, "SPACING": 1.0}.items():
+        monkeypatch.setattr(f"fozo.serve.board.{name}", value)
+    history = History()
     for second in range(20):
         event = Event("drift", second, NOW + second, "text")
         history.record(reading(time=NOW + second, drift=second / 10, events=(event,)))
@@ -71,7 +73,7 @@ def test_drift_is_shown_over_its_threshold(distance: float, threshold: float) ->
 
 
 def test_a_point_keeps_the_worst_of_its_time_and_the_line_says_the_newest() -> None:
-    history, viewer = History(spacing=5.0), Viewer()
+    history, viewer = History(), Viewer()
     for second, drift in enumerate([0.1, 0.9, 0.2, 0.3, 0.1, 0.4, 0.2]):
         history.record(reading(time=NOW + second, drift=drift))
         line = new_lines(history, viewer)["gate"]
@@ -82,8 +84,9 @@ def test_a_point_keeps_the_worst_of_its_time_and_the_line_says_the_newest() -> N
     assert len(new_lines(history, Viewer())["gate"]["points"]) == 3
 
 
-def test_a_viewer_is_sent_all_at_first_and_then_what_is_new() -> None:
-    history, slow = History(spacing=1.0), Viewer()
+def test_a_viewer_is_sent_all_at_first_and_then_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.SPACING", 1.0)
+    history, slow = History(), Viewer()
     count = 2 * CAMERAS_PER_MESSAGE + 3
     for second in range(3):
         for number in range(count):
@@ -127,8 +130,9 @@ def test_a_camera_that_leaves_the_memory_stays_on_the_page_for_a_while() -> None
     assert new_lines(history, viewer)["a"]["fresh"]
 
 
-def test_a_new_camera_takes_the_place_of_a_silent_one_only() -> None:
-    history, viewer = History(cameras=2), Viewer()
+def test_a_new_camera_takes_the_place_of_a_silent_one_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.CAMERAS", 2)
+    history, viewer = History(), Viewer()
     history.record(reading("a", NOW))
     history.record(reading("b", NOW + 1))
     history.record(reading("c", NOW + 2))
@@ -148,8 +152,10 @@ def test_numbers_that_json_does_not_have_are_left_out() -> None:
     assert (line["drift"], line["points"][0][1:4]) == (None, [None, None, None])
 
 
-def test_many_threads_record_while_a_viewer_looks() -> None:
-    history, viewer = History(spacing=0.0, points=10_000), Viewer()
+def test_many_threads_record_while_a_viewer_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.SPACING", 0.0)
+    monkeypatch.setattr("fozo.serve.board.POINTS", 10_000)
+    history, viewer = History(), Viewer()
     rounds = 300
     seen: dict[str, list[float]] = {f"cam-{number}": [] for number in range(6)}
 
@@ -233,8 +239,9 @@ def test_a_quiet_stream_has_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None
         assert lines[1::2] == [": still here"] * 2  # between empty lines
 
 
-def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
-    board = CameraBoard(viewers=1)
+def test_there_is_a_limit_to_viewers_and_a_place_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.board.VIEWERS", 1)
+    board = CameraBoard()
     with serving(board) as port:
         address = f"http://127.0.0.1:{port}/events"
         with stream_of(port) as stream:
@@ -251,7 +258,8 @@ def test_there_is_a_limit_to_viewers_and_a_place_is_given_back() -> None:
 
 def test_a_viewer_that_does_not_read_blocks_no_other_and_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fozo.serve.board.STUCK", 1.0)
-    board = CameraBoard(History(spacing=0.0))
+    monkeypatch.setattr("fozo.serve.board.SPACING", 0.0)
+    board = CameraBoard()
     with serving(board) as port, stream_of(port) as stuck, stream_of(port) as stream:
         assert stuck.response.status_code == 200
         text = "x" * 20_000

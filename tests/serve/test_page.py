@@ -11,7 +11,7 @@ import pytest
 
 from fozo.monitor import Event
 from fozo.monitor.state import thumbnail
-from fozo.serve.board import CameraBoard, History
+from fozo.serve.board import CameraBoard
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
 from tests.serve.conftest import config, frames, reading, running, serving
 from tests.serve.conftest import foggy as fog
@@ -49,8 +49,9 @@ def browser(session: Browser) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def board() -> CameraBoard:
-    return CameraBoard(History(spacing=0.0))
+def board(monkeypatch: pytest.MonkeyPatch) -> CameraBoard:
+    monkeypatch.setattr("fozo.serve.board.SPACING", 0.0)
+    return CameraBoard()
 
 
 def show(board: CameraBoard, camera: str = "gate", ago: float = 0.0, **changes: Any) -> None:

@@ -29,10 +29,10 @@ from pathlib import Path, PurePath
 from typing import Any, TypeAlias, cast
 
 from fozo.bench import recipes
+from fozo.core.noise import check_seed
 from fozo.data.corruptions import KINDS
 from fozo.data.groups import class_indices
 from fozo.data.scenarios import SCENARIOS, Scenario
-from fozo.data.sets.base import check_seed
 from fozo.engines.ptq4vit import BITS
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_toml

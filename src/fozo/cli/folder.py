@@ -7,6 +7,7 @@ import importlib
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,11 +19,11 @@ import numpy as np
 
 from fozo.cli.options import Progress
 from fozo.data.classes import match_classes
-from fozo.data.images import EXTENSIONS, Pixels, read_image
+from fozo.data.images import Pixels, read_image
 from fozo.data.inputs import sized_pixels
 from fozo.data.sets import open_images
 from fozo.data.sets.base import ImageSet, Sample
-from fozo.data.sets.folder import imagenet_wnids, open_unlabelled
+from fozo.data.sets.folder import image_paths, imagenet_wnids, open_unlabelled
 from fozo.data.streams import LabelledBatch, in_order
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors
@@ -80,25 +81,18 @@ def clean_frames(video: Path, first: str | None, spec: Spec) -> Pixels:
 
 
 def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
-    done: set[Path] = set()
-    failed: dict[Path, int] = {}
+    done: set[str] = set()
+    failed = Counter[str]()
     while True:
-        found = sorted(
-            path
-            for path in root.rglob("*")
-            if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path not in done
-        )
-        if not follow and not found:
-            raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
-        for path in found:
+        for name in sorted(set(image_paths(root, empty=follow)) - done):
             try:
-                yield Frame(path.relative_to(root).as_posix(), read_image(path), path.stat().st_mtime)
+                yield Frame(name, read_image(root / name), (root / name).stat().st_mtime)
             except (FozoError, OSError) as error:
-                failed[path] = failed.get(path, 0) + 1
-                if follow and failed[path] < PATIENCE:
+                failed[name] += 1
+                if follow and failed[name] < PATIENCE:
                     continue
                 print(f"fozo: {error}; it is left out", file=sys.stderr)
-            done.add(path)
+            done.add(name)
         if not follow:
             return
         yield None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import gamma
 
 from fozo.core.noise import Purpose, generator
-from fozo.core.spsa import as_floats, checked_losses
+from fozo.core.spsa import checked_losses
 from fozo.errors import FozoError
 from fozo.types import Array, State
 
@@ -81,8 +81,6 @@ class CMAES:
             seed: of the samples.
             draws: gives, for a step, the source of its normal numbers, instead of the seeded private generator.
         """
-        if population < 2:
-            raise FozoError(f"CMA-ES needs a population of at least 2, not {population}")
         generator(seed, Purpose.CMAES)  # refuses a bad seed now rather than at the first batch
         self.seed, self.population, self.keep_best = seed, population, keep_best
         self.draws = draws or self._seeded_draws
@@ -193,12 +191,10 @@ class CMAES:
 
     def load_state(self, state: State) -> None:
         """Continue from what :meth:`state` returned, refusing what does not fit before anything is changed."""
-        point = as_floats(state, "point", self.point.shape)
-        arrays = {name: as_floats(state, name, getattr(self, name).shape) for name in self.ARRAYS}
-        sigma, index, decomposed, mirrored = (float(as_floats(state, name, ())) for name in self.SCALARS)
-        if not (sigma > 0 and (arrays["lengths"] > 0).all() and 0 <= decomposed <= index and mirrored in (0, 1)):
+        sigma, index, decomposed, mirrored = (float(state[name]) for name in self.SCALARS)
+        if not (sigma > 0 and state["lengths"].min() > 0 and 0 <= decomposed <= index and mirrored in (0, 1)):
             raise FozoError("the state of CMA-ES is not one that a search leads to; save the state again")
-        self.point, self._asked = point, None
+        self._asked = None
         self.sigma, self.index, self.decomposed, self.mirrored = sigma, int(index), int(decomposed), bool(mirrored)
-        for name, value in arrays.items():
-            setattr(self, name, value)
+        for name in ("point", *self.ARRAYS):
+            setattr(self, name, np.array(state[name], dtype=np.float64))

@@ -15,8 +15,12 @@ TINY = 1e-12  # keeps the logarithm of a variance finite where a feature is cons
 
 def log_variance(variance: npt.ArrayLike) -> Array:
     """Logarithm of a variance, always finite. Unlike variances, these may be averaged and subtracted."""
-    logarithm: Array = np.log(np.asarray(variance, dtype=np.float64) + TINY)
-    return logarithm
+    return np.log(np.asarray(variance, dtype=np.float64) + TINY)
+
+
+def shrinkage(error: npt.ArrayLike, deviation: npt.ArrayLike) -> Array:
+    """The part of a squared deviation that its expected squared error does not explain (James and Stein, 1961)."""
+    return np.maximum(1 - np.asarray(error) / np.maximum(deviation, 1e-30), 0)
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,14 @@ class Noise(Protocol):
         """Return standard normal numbers, always the same for the same step and shape."""
 
 
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**64:
+        raise FozoError(f"the seed is {seed}; give a whole number from 0 to 2**64 - 1")
+
+
 def generator(seed: int, purpose: Purpose, step: int = 0) -> np.random.Generator:
     """Open the stream of random numbers at the address (seed, purpose, step)."""
-    if not 0 <= seed < 2**64:
-        raise FozoError(f"seed must lie in [0, 2^64), not {seed}")
+    check_seed(seed)
     # The key holds seed and purpose; the step sits above the 2^192 numbers that one stream could draw.
     return np.random.Generator(np.random.Philox(key=seed + (purpose << 64), counter=step << 192))
 

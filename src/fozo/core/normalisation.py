@@ -144,12 +144,6 @@ class InputRange:
             raise ValueError("inputs has a range or a std below 0")
         return cls(low, high, (tuple(known[0].tolist()), tuple(known[1].tolist())) if len(known) else None)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, InputRange):
-            return NotImplemented
-        own, theirs = self.arrays(), other.arrays()
-        return all(np.array_equal(own[name], theirs[name]) for name in own)
-
     def merge(self, other: InputRange) -> InputRange:
         """Of both collections of images; of two different normalisations neither counts."""
         one, two = self.normalisation, other.normalisation

@@ -15,7 +15,7 @@ import numpy as np
 
 from fozo.core.content import ContentBasis, ContentMoments, ContentRegression
 from fozo.core.descriptor import half_octaves
-from fozo.core.moments import Moments
+from fozo.core.moments import Moments, shrinkage
 from fozo.core.normalisation import InputRange, Normalisation, name_of
 from fozo.errors import FozoError
 from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
@@ -36,6 +36,10 @@ class SourceStatistics:
     show and how it goes together with the parts named in ``CONDITIONED``, see :mod:`fozo.core.content`.
 
     A black box shows no tokens: its statistics are those of :meth:`of_images`, all parts but ``descriptor`` are empty.
+
+    Examples:
+        >>> source.blend(fozo.calibrate(model, "camera/clean"))  # of many mixed images and a few of one camera
+        <SourceStatistics of vit-fashion (3e4973ae8e70): 4096 images>
     """
 
     fingerprint: str
@@ -107,8 +111,7 @@ class SourceStatistics:
             scale = np.maximum(mixed.std, 1e-9)
             deviation = np.square((few.mean - expected) / scale).mean(axis=-1, keepdims=True)
             chance = np.square(few.std / scale).mean(axis=-1, keepdims=True) / few.count
-            believed = np.maximum(1 - chance / np.maximum(deviation, 1e-300), 0)
-            parts[name] = replace(mixed, mean=expected + believed * (few.mean - expected))
+            parts[name] = replace(mixed, mean=expected + shrinkage(chance, deviation) * (few.mean - expected))
         inputs = None if self.inputs is None or own.inputs is None else self.inputs.merge(own.inputs)
         return replace(self, content=replace(self.content, mean=own.content.mean), inputs=inputs, **parts)
 

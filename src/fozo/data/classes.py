@@ -41,6 +41,11 @@ def match_classes(images: ImageSet, spec: Spec) -> ImageSet:
     """Label images by the outputs of a model: the same set, its classes being the model's labels.
 
     A set that fits already, and any set where the model's labels are unknown, is returned as it is.
+
+    Examples:
+        >>> folders = fozo.open_images("camera/labelled")  # classes in the order of their names
+        >>> folders.classes[:2], match_classes(folders, engine.spec).classes[:2]
+        (('Ankle boot', 'Coat'), ('T-shirt/top', 'Trouser'))
     """
     labels = spec.labels
     if labels is None:

@@ -1,9 +1,5 @@
 """Streams: a set of images under a scenario, as an ordered, seeded, resumable sequence of batches.
 
-    stream = Stream(open_images("imagenet-c"), engine.spec, Continual(severity=5), batch_size=64)
-    for batch in stream.batches():
-        logits = method(batch.images)
-
 Batch i is a function of the image list, the scenario and the seed alone, in every process.
 A :class:`DomainSource` gives the pixels of any image under any domain, at the model's size: stored corrupted
 (ImageNet-C), or stored clean and corrupted as they are read.
@@ -25,11 +21,12 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fozo.core.noise import check_seed
 from fozo.data.classes import match_classes
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
 from fozo.data.images import Pixels, Size, covered, fit, luminance, resize_crop, sides
 from fozo.data.scenarios import SCENARIOS, Continual, Positions, Scenario
-from fozo.data.sets.base import CLEAN, Domain, ImageSet, check_seed
+from fozo.data.sets.base import CLEAN, Domain, ImageSet
 from fozo.errors import FozoError
 from fozo.io import atomic_write, unreadable
 from fozo.io.system import usable_cpus
@@ -58,22 +55,14 @@ class LabelledBatch:
     """Images of the set that would be in this batch if they could be read."""
 
 
-def normalisation_table(spec: Spec) -> npt.NDArray[np.float32]:
-    """Tabulate ``spec.normalise`` over the 256 values of a pixel, ``[channels, 256]``.
-
-    Looking pixels up gives the same bits as normalising them, several times faster.
-    """
-    ramp = np.repeat(np.arange(256, dtype=np.uint8).reshape(1, 1, 256, 1), spec.channels, axis=3)
-    return replace(spec, image_size=(1, 256)).normalise(ramp).reshape(spec.channels, 256)
-
-
 class Stream:
     """Ordered, seeded batches.
 
     Examples:
-        >>> stream = fozo.Stream(images, fozo.load_engine(model).spec, "continual", batch_size=32)
-        >>> len(stream), next(stream.batches()).domain
-        (15, 'gaussian_noise/5')
+        >>> stream = fozo.Stream(images, engine.spec, "continual", batch_size=32)
+        >>> first = next(stream.batches())
+        >>> len(stream), first.domain, first.images.shape, first.labels.shape
+        (15, 'gaussian_noise/5', (32, 1, 28, 28), (32,))
 
     Args:
         source: an image set (stored corrupted, or clean and then corrupted on the fly with seed 0), or any
@@ -117,7 +106,9 @@ class Stream:
         self.source, self.spec, self.scenario = source, spec, scenario
         self.batch_size, self.seed, self.workers = batch_size, seed, workers
         self.leave_out = leave_out
-        self._table = normalisation_table(spec)
+        # Each pixel's value normalised, [channels, 256]: looking pixels up gives the same bits, several times faster.
+        ramp = np.repeat(np.arange(256, dtype=np.uint8).reshape(1, 1, 256, 1), spec.channels, axis=3)
+        self._table = replace(spec, image_size=(1, 256)).normalise(ramp).reshape(spec.channels, 256)
         self.segments = scenario.segments()
         self._used = tuple(dict.fromkeys(domain for segment in self.segments for domain in segment.domains))
         self._check()

@@ -132,19 +132,15 @@ class BlackBoxEngine:
         answer = self.answer(batch)
         logits = self.logits(answer, len(batch))
         if logits is None:
+            shape = f" of shape {list(answer.shape)}" if hasattr(answer, "shape") else ""
             raise FozoError(
-                f"{self.spec.name} returned {describe_answer(answer)} and no logits [{len(batch)}, classes]; what "
+                f"{self.spec.name} returned {type(answer).__name__}{shape} and no logits [{len(batch)}, classes]; what "
                 f"needs no logits is the method 'equalise', which fozo.adapter makes for it"
             )
         return {Tap.LOGITS: logits[None]}
 
     def head(self) -> Affine:
         raise FozoError(f"{self.spec.name} is a black box, whose head cannot be read; use a method that needs none")
-
-
-def describe_answer(answer: object) -> str:
-    shape = getattr(answer, "shape", None)
-    return type(answer).__name__ + ("" if shape is None else f" of shape {list(shape)}")
 
 
 def black_box(
@@ -160,6 +156,10 @@ def black_box(
     threads: int | None = None,
 ) -> BlackBoxEngine:
     """Make an engine of any model.
+
+    Examples:
+        >>> black_box(lambda images: images.mean(axis=(2, 3)), name="colours", image_size=224)
+        <BlackBoxEngine colours: 3x224x224 to 0 classes, cpu>
 
     Args:
         model: a torch module in evaluation mode, an ``.onnx`` file of any program, or a function of a batch of images

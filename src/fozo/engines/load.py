@@ -28,7 +28,12 @@ Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How to load a model: the keywords of :func:`load_engine`, and the options of every command that takes a model."""
+    """How to load a model: the keywords of :func:`load_engine`, and the options of every command that takes a model.
+
+    Examples:
+        >>> fozo.load_engine(model, fozo.LoadOptions(classes=[0, 9], threads=1))
+        <OnnxEngine vit-fashion: 1x28x28 to 2 classes, cpu>
+    """
 
     architecture: str | None = None
     """For a file, the timm name with its full tag, such as ``vit_tiny_patch16_224.augreg_in21k_ft_in1k``; by default
@@ -72,9 +77,8 @@ def load_engine(model: Model, options: LoadOptions | None = None, **changes: obj
     """Make an engine of a model.
 
     Examples:
-        >>> engine = fozo.load_engine(model, fozo.LoadOptions(threads=1))
-        >>> fozo.NoAdapt(engine)(batch).shape
-        (8, 10)
+        >>> fozo.load_engine(model, threads=1)
+        <OnnxEngine vit-fashion: 1x28x28 to 10 classes, cpu>
 
     Args:
         model: an ``.onnx`` file written by ``fozo export`` (runs without PyTorch), a torch ViT (fozo's, timm's,

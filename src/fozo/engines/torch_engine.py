@@ -46,11 +46,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
-def moved_layers(move: Move) -> list[bool]:
-    moved: list[bool] = ((move.scale != 1) | (move.shift != 0)).any(axis=(0, 1, 3)).tolist()
-    return moved
-
-
 class Chunk:
     """Some images on their way through the ViT, under every candidate: moves, prompts and taps, block by block."""
 
@@ -326,10 +321,7 @@ class TorchEngine:
         flat = torch.empty(sum(map(math.prod, shapes.values())), dtype=self.dtype, device=self.device)
         found = _cut(flat, shapes)
         prompts = self._tensor(knobs.prompts) if knobs.prompts is not None else None
-        moves = [
-            None if move is None else (self._tensor(move.scale), self._tensor(move.shift), moved_layers(move))
-            for move in (knobs.cls, knobs.patches)
-        ]
+        moves = [None if move is None else self._tensors(move) for move in (knobs.cls, knobs.patches)]
         for start in range(0, count, self.chunk):
             images = slice(start, min(start + self.chunk, count))
             Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, found).run(self.chunk)
@@ -358,6 +350,10 @@ class TorchEngine:
         if not isinstance(batch, TorchBatch) or batch.x.shape[1:] != self.spec.image_shape:
             raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
         return batch
+
+    def _tensors(self, move: Move) -> TensorMove:
+        moved = ((move.scale != 1) | (move.shift != 0)).any(axis=(0, 1, 3)).tolist()
+        return self._tensor(move.scale), self._tensor(move.shift), moved
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array)).to(self.device, self.dtype)

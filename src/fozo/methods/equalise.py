@@ -22,7 +22,6 @@ import numpy as np
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import PROFILES, Equaliser
 from fozo.methods.align.memory import RetrievalConfig, Rows
-from fozo.methods.base import Method
 from fozo.methods.common.options import one_of
 from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
@@ -49,7 +48,14 @@ class EqualiseConfig:
 class Equalise(Wrapper[EqualiseConfig]):
     """Images equalised by domain, and nothing else: for models that show no tokens.
 
-    ``inner`` is a method that gets the equalised images instead of the plain model, see :meth:`before`.
+    Examples:
+        >>> detector = fozo.load_engine(lambda images: [f"boxes of image {i}" for i in range(len(images))])
+        >>> Equalise(detector, fozo.calibrate(detector, frames))(frames)[:2]
+        ['boxes of image 0', 'boxes of image 1']
+        >>> Equalise.around(fozo.FOZO(model, source), strength=0.5).config
+        EqualiseConfig(strength=0.5, profile='detector', ...)
+
+    ``inner`` is a method that gets the equalised images instead of the plain model, see :meth:`around`.
     """
 
     PRESETS: ClassVar = {"default": EqualiseConfig()}
@@ -60,11 +66,6 @@ class Equalise(Wrapper[EqualiseConfig]):
 
         def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
             """Adapt to images and return what the model returns for them."""
-
-    @classmethod
-    def before(cls, method: Method[Any], **options: object) -> Equalise:
-        """Equalise the images of a method: ``Equalise.before(fozo.FOZO(model, source))``."""
-        return cls.around(method, **options)
 
     def prepare(self) -> None:
         super().prepare()

@@ -109,8 +109,7 @@ class GAIN(Method[GAINConfig]):
             middle = (low + high) / 2
             further = short(middle)
             low, high = np.where(further, middle, low), np.where(further, high, middle)
-        found: Array = np.where(none, 0.0, np.where(full, 1.0, (low + high) / 2))
-        return found
+        return np.where(none, 0.0, np.where(full, 1.0, (low + high) / 2))
 
     def step(self, batch: Batch) -> Floats:
         taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))

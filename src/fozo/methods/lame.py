@@ -28,9 +28,7 @@ class LAMEConfig:
     """Everything about LAME that can be chosen. The defaults are the FOZO paper's."""
 
     affinity: str = "knn"  # What makes two images neighbours: ``knn``, ``rbf`` or ``linear`` (the cosine)
-    neighbours: int = (
-        5  # k of ``knn``; the distance to the k-th nearest, the image included, is also the width of ``rbf``
-    )
+    neighbours: int = 5  # k of ``knn``; the distance to the k-th nearest, the image included, is the width of ``rbf``
     symmetric: bool = True  # Whether the affinity is averaged with its transpose, which the convergence proof assumes
     steps: int = 100  # At most this many iterations
     tolerance: float = 1e-8  # Stop when the energy changes by less than this share of itself
@@ -79,8 +77,7 @@ class LAME(Method[LAMEConfig]):
     def _rbf(self, distance: Array) -> Array:
         k = min(self.config.neighbours, len(distance)) - 1
         width = max(float(np.sort(distance, axis=1)[:, k].mean()), 1e-12)  # identical images have no width
-        kernel: Array = np.exp(-(distance**2) / (2 * width**2))
-        return kernel
+        return np.exp(-(distance**2) / (2 * width**2))
 
 
 def adjust(logits: Array, kernel: Array, config: LAMEConfig) -> tuple[Array, int]:

@@ -15,12 +15,11 @@ the model's own preference for some classes is subtracted with the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method
 from fozo.methods.common.options import one_of, share
 from fozo.methods.common.wrapper import Wrapper
 from fozo.methods.registry import register
@@ -31,9 +30,7 @@ from fozo.types import Answer, Array, Batch, Floats
 class NEOConfig:
     """Everything about NEO that can be chosen."""
 
-    average: str = (
-        "images"  # The mean runs over ``images`` (authors' program), ``batches`` (Algorithm 1), or as an ``ema``
-    )
+    average: str = "images"  # What the mean is over: ``images`` (program), ``batches`` (Algorithm 1), or an ``ema``
     rate: float = 0.1  # Weight of a new batch in the ``ema``
 
     def __post_init__(self) -> None:
@@ -46,7 +43,7 @@ class NEO(Wrapper[NEOConfig]):
     """The stream's running mean, subtracted from what the head reads.
 
     ``bias`` is the head's ``[classes]``, for an engine that does not show it. ``inner`` is a method whose logits are
-    corrected instead of the plain model's, see :meth:`behind`.
+    corrected instead of the plain model's, see :meth:`around`.
     """
 
     PRESETS: ClassVar = {
@@ -56,11 +53,6 @@ class NEO(Wrapper[NEOConfig]):
     }
     EXTRAS: ClassVar = ("bias", "inner")
     STATE: ClassVar = ("mean", "count")
-
-    @classmethod
-    def behind(cls, method: Method[Any], **options: object) -> NEO:
-        """Correct the logits of a method: ``NEO.behind(fozo.FOZO(model, source))``."""
-        return cls.around(method, **options)
 
     def prepare(self) -> None:
         super().prepare()
@@ -93,5 +85,4 @@ class NEO(Wrapper[NEOConfig]):
         return logits
 
     def _centred(self, logits: Floats) -> Floats:
-        centred: Floats = (logits - self.mean).astype(logits.dtype)
-        return centred
+        return (logits - self.mean).astype(logits.dtype)

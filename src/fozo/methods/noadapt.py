@@ -8,7 +8,12 @@ from fozo.types import Answer, Batch, Floats
 
 @register("noadapt", passes="1", adapts="nothing", paper="-")
 class NoAdapt(Method[NoOptions]):
-    """The frozen model as it is."""
+    """The frozen model as it is.
+
+    Examples:
+        >>> fozo.NoAdapt(model)(batch).argmax(axis=1).tolist()
+        [9, 3, 3, 9, 9, 7, 6, 6]
+    """
 
     def step(self, batch: Batch) -> Floats | Answer:
         return self.plain(batch)

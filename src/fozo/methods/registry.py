@@ -29,7 +29,17 @@ M = TypeVar("M", bound=type[AnyMethod])
 def register(
     name: str, *, passes: str, adapts: str, paper: str, needs: Collection[str] = (), draws: bool = False
 ) -> Callable[[M], M]:
-    """Decorate a class: make it known by ``name``, with its docstring's first line and these values as its info."""
+    """Decorate a class: make it known by ``name``, with its docstring's first line and these values as its info.
+
+    Examples:
+        >>> @register("mirrored", passes="1", adapts="nothing", paper="-")
+        ... class Mirrored(fozo.Method):
+        ...     "Images seen in a mirror."
+        ...     def step(self, batch):
+        ...         return self.plain(batch.with_images(batch.images[..., ::-1]))
+        >>> fozo.create("mirrored", model)(batch).shape
+        (8, 10)
+    """
 
     def add(method: M) -> M:
         if name in _REGISTRY:

@@ -93,8 +93,7 @@ class AutoLevels(StaticFrontEnd[NoOptions]):
     def enhance(self, pixels: Floats) -> Floats:
         low, high = np.quantile(pixels, (CUT, 1 - CUT), axis=(2, 3), keepdims=True).astype(np.float32)
         flat = high <= low  # a channel of one value has no contrast to stretch
-        stretched: Floats = np.where(flat, pixels, (pixels - low) / np.where(flat, 1, high - low))
-        return stretched
+        return np.where(flat, pixels, (pixels - low) / np.where(flat, 1, high - low))
 
 
 @register("greyworld", passes="1", adapts="nothing", paper="Buchsbaum, J. Franklin Institute 310, 1980")
@@ -109,5 +108,4 @@ class GreyWorld(StaticFrontEnd[NoOptions]):
 
 def _with_luminance(pixels: Floats, change: Callable[[Floats], Floats]) -> Floats:
     luma = luminance(pixels)
-    changed: Floats = pixels + (change(luma) - luma).astype(pixels.dtype)[:, None]
-    return changed
+    return pixels + (change(luma) - luma).astype(pixels.dtype)[:, None]

@@ -64,8 +64,7 @@ class Supports(NamedTuple):
 
 def _unit(rows: Floats) -> Floats:
     length = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    unit: Floats = np.ascontiguousarray(rows / length, dtype=rows.dtype)
-    return unit
+    return np.ascontiguousarray(rows / length, dtype=rows.dtype)
 
 
 @register(

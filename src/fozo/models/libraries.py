@@ -73,6 +73,8 @@ def _from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     tanh = getattr(activation, "approximate", "none") == "tanh"
     state = model.state_dict()
     cfg: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
+    names = cfg.get("label_names") or ()
+    named = len(names) == getattr(model.get_submodule("head"), "out_features", 0) > 0
     height, width = model.get_submodule("patch_embed").img_size  # type: ignore[misc]
     found = replace(
         hints,
@@ -84,19 +86,13 @@ def _from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         pool=TIMM_POOLS.get((pool, "fc_norm.weight" in state)),
         mean=hints.mean or cfg.get("mean"),
         std=hints.std or cfg.get("std"),
-        labels=_timm_labels(cfg, model.get_submodule("head")),
+        labels=tuple(map(str, names)) if named else None,  # else its tag may tell: names_by_tag
     )
     return _checked(model, state, found), found
 
 
 def _name(hints: Hints, own: str) -> str:
     return hints.name if hints.name != "vit" else own or "vit"
-
-
-def _timm_labels(cfg: Mapping[str, Any], head: nn.Module) -> tuple[str, ...] | None:
-    """Give the names that a timm model brings; a tag of ImageNet-1k tells them too (:func:`names_by_tag`)."""
-    names = cfg.get("label_names") or ()
-    return tuple(map(str, names)) if len(names) == getattr(head, "out_features", 0) > 0 else None
 
 
 def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of transformers, which is not imported

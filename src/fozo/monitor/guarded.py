@@ -1,12 +1,8 @@
-"""A method that falls back to the plain model while its monitor finds that adaptation hurts.
-
-guarded = fozo.Guarded(adapter, fozo.Monitor(reference, shadow=0.1))
-logits = guarded(images)
-"""
+"""A method that falls back to the plain model while its monitor finds that adaptation hurts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from fozo.errors import FozoError
 from fozo.methods.base import Method
@@ -43,8 +39,6 @@ class Guarded(Wrapper[NoOptions]):
     info = MethodInfo(
         "guarded", "plain predictions while adaptation hurts", "inner + shadow", "what the inner method adapts", ""
     )
-    inner: Method[Any]
-    PRESETS: ClassVar = {"default": NoOptions()}
 
     def __init__(self, inner: Method[Any], monitor: Monitor) -> None:
         if monitor.shadow == 0 or monitor.reference.adapted is None:

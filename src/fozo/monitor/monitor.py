@@ -1,10 +1,5 @@
 """The monitor: watches a method, and reports drift, its diagnosis and the expected accuracy.
 
-    monitor = fozo.Monitor(fozo.MonitorReference.load("monitor.npz")).watch(adapter)
-    adapter(images)
-    if adapter.drift.drift_detected:
-        print(monitor.sentence)  # contrast -41 %, fine detail -68 % since image 1,204: like fog; expected accuracy ...
-
 It observes every batch after its prediction, inside the adapter's lock. Its report is one frozen :class:`Status`, which
 may be read from any thread. If the monitor fails, the predictions stand.
 """
@@ -108,8 +103,8 @@ class Monitor:
         >>> adapter = fozo.adapter(model, source)
         >>> monitor = fozo.Monitor(fozo.MonitorReference.load(reference)).watch(adapter)
         >>> logits = adapter(batch)
-        >>> monitor.sentence
-        'no drift; ...'
+        >>> adapter.drift.drift_detected, monitor.sentence
+        (False, 'no drift; expected accuracy ...')
 
     Args:
         reference: of the same model and method, from :meth:`MonitorReference.collect`.

@@ -59,7 +59,14 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MonitorReference:
-    """What a monitor compares with."""
+    """What a monitor compares with.
+
+    Examples:
+        >>> made = fozo.MonitorReference.collect(fozo.Align(model, source), images, corruptions=False)
+        >>> made.save("camera.monitor.npz")
+        >>> fozo.MonitorReference.load("camera.monitor.npz")
+        <MonitorReference of align on vit-fashion: 32 clean images with labels, 0 corruptions>
+    """
 
     fingerprint: str
     model: str
@@ -295,7 +302,6 @@ class Guess:
     severity: float  # between 1 and 5; 0 for clean
     ambiguous_with: tuple[str, ...]  # other corruptions that cannot be distinguished from it
     known: bool  # whether it is near anything that was seen at calibration
-    normalised_distance: float  # mean squared, in units of its expected error: 1 for more of the same
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -362,8 +368,8 @@ class Signatures:
         best = min(found, key=found.__getitem__)
         near = found[best][0] + 2 * expected * np.log(LIKELIHOOD_RATIO)
         others = sorted((distance, kind) for kind, (distance, _) in found.items() if kind != best and distance < near)
-        normalised = found[best][0] / len(mean) / expected
-        return Guess(best, found[best][1], tuple(kind for _, kind in others), normalised < UNKNOWN, normalised)
+        known = found[best][0] / len(mean) / expected < UNKNOWN
+        return Guess(best, found[best][1], tuple(kind for _, kind in others), known)
 
     def changed(self, features: Array) -> bool:
         """Whether the latest 16 images, and the latest 8, resemble another corruption than those before."""

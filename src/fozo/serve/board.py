@@ -105,16 +105,16 @@ def rounded(value: float | None, digits: int = 4) -> float | None:
 class CameraHistory:
     """The recent past of one camera."""
 
-    def __init__(self, version: int, points: int, events: int) -> None:
+    def __init__(self, version: int) -> None:
         self.created = self.version = self.frames_version = version
-        self.points: deque[Point] = deque(maxlen=points)
-        self.events: deque[tuple[int, Event]] = deque(maxlen=events)
+        self.points: deque[Point] = deque(maxlen=POINTS)
+        self.events: deque[tuple[int, Event]] = deque(maxlen=EVENTS)
         self.before: str | None = None
         self.after: str | None = None
         self.evicted = False  # whether it has left the server's memory
         self.reading: Reading
 
-    def add(self, reading: Reading, version: int, spacing: float) -> None:
+    def add(self, reading: Reading, version: int) -> None:
         """Add a reading; of those that share a point, the one farthest above its threshold is drawn."""
         self.version, self.reading, self.evicted = version, reading, False
         self.events.extend((version, event) for event in reading.events)
@@ -122,7 +122,7 @@ class CameraHistory:
             self.before, self.after, self.frames_version = reading.before, reading.after, version
         point = Point(version, rounded(reading.time, 2), *reading.numbers)
         last = self.points[-1] if self.points else None
-        if last is None or last.time is None or not 0 <= reading.time - last.time < spacing:
+        if last is None or last.time is None or not 0 <= reading.time - last.time < SPACING:
             self.points.append(point)
         elif last.drift is None or (point.drift is not None and point.drift >= last.drift):
             self.points[-1] = point._replace(time=last.time)
@@ -144,17 +144,9 @@ class CameraHistory:
 
 
 class History:
-    """The recent past of all cameras; may be used from any thread.
+    """The recent past of all cameras; may be used from any thread."""
 
-    Args:
-        cameras, points, events: how many of them are kept.
-        spacing: seconds between two points, at least.
-    """
-
-    def __init__(
-        self, *, cameras: int = CAMERAS, points: int = POINTS, events: int = EVENTS, spacing: float = SPACING
-    ) -> None:
-        self.cameras, self.points, self.events, self.spacing = cameras, points, events, spacing
+    def __init__(self) -> None:
         self.version = 0  # grows with every change
         self.full = False  # whether a camera was left out because there is no room for it
         self._removed_at = 0
@@ -173,13 +165,13 @@ class History:
                 return
             self.version += 1
             if camera is None or key not in self._cameras:
-                camera = self._cameras[key] = CameraHistory(self.version, self.points, self.events)
-            camera.add(reading, self.version, self.spacing)
+                camera = self._cameras[key] = CameraHistory(self.version)
+            camera.add(reading, self.version)
             self._cameras.move_to_end(key)
 
     def _make_room(self, now: float) -> bool:
         """Remove the oldest camera if it is silent; an active one stays, or rows would flicker."""
-        if len(self._cameras) >= self.cameras:
+        if len(self._cameras) >= CAMERAS:
             key, oldest = next(iter(self._cameras.items()))
             if not oldest.evicted and now - oldest.reading.time < SILENT:
                 self.version += not self.full
@@ -221,7 +213,7 @@ class History:
             some = new[:CAMERAS_PER_MESSAGE]
             lines = [self._cameras[key].since(viewer.sent.get(key, -1)) for key in some]
             viewer.sent.update((key, self._cameras[key].version) for key in some)
-            message: dict[str, Any] = {"time": time.time(), "limit": self.cameras if self.full else None}
+            message: dict[str, Any] = {"time": time.time(), "limit": CAMERAS if self.full else None}
             if viewer.removed_at < self._removed_at:
                 message["all"] = list(self._cameras)
                 viewer.sent = {key: version for key, version in viewer.sent.items() if key in self._cameras}
@@ -232,11 +224,10 @@ class History:
 
 
 class CameraBoard:
-    """The page and the data that it shows, for at most ``viewers`` pages. Worker threads record the readings."""
+    """The page and the data that it shows, for :data:`VIEWERS` pages at most. Worker threads record the readings."""
 
-    def __init__(self, history: History | None = None, *, viewers: int = VIEWERS) -> None:
-        self.history = History() if history is None else history
-        self.viewers, self.open, self.closed = viewers, 0, False
+    def __init__(self) -> None:
+        self.history, self.open, self.closed = History(), 0, False
         self.record, self.forget = self.history.record, self.history.forget
         self.routes = [Route("/", self._show), Route("/events", self._events), Route("/frames", self._frames)]
 
@@ -248,7 +239,7 @@ class CameraBoard:
         return HTMLResponse(document(), headers={"Content-Security-Policy": policy(), **HEADERS})
 
     async def _events(self, request: Request) -> Response:
-        if self.closed or self.open >= self.viewers:
+        if self.closed or self.open >= VIEWERS:
             why = "the server is stopping" if self.closed else f"{self.open} pages are open already, which is the limit"
             return JSONResponse({"error": why}, 503, {"Retry-After": "5"})
         return EventStream(self)

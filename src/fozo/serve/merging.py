@@ -63,8 +63,7 @@ class MergingEngine:
         self._waiting: list[_Call] = []
         self._callers, self._running = 0, False
 
-    def __repr__(self) -> str:
-        return engine_repr(self)
+    __repr__ = engine_repr
 
     @property
     def spec(self) -> Spec:
@@ -155,7 +154,8 @@ class MergingEngine:
     def _run_merged(self, group: list[_Call]) -> None:
         counts = [len(call.batch) for call in group]
         images = np.concatenate([call.batch.images for call in group])
-        knobs = merge_knobs([call.knobs for call in group], counts)
+        cls, patches = ([getattr(call.knobs, part) for call in group] for part in ("cls", "patches"))
+        knobs = Knobs(cls=_merge_moves(cls, counts), patches=_merge_moves(patches, counts))
         result = self.engine.run(group[0].batch.with_images(images), knobs, group[0].taps)
         for call, count, end in zip(group, counts, np.cumsum(counts), strict=True):
             call.result = {tap: array[:, end - count : end] for tap, array in result.items()}
@@ -179,13 +179,8 @@ def is_independent(engine: Engine) -> bool:
     return bool(np.abs(one - other).max() <= 1e-4 * max(1.0, np.abs(one).max()))
 
 
-def merge_knobs(knobs: Sequence[Knobs], counts: Sequence[int]) -> Knobs:
-    """Concatenate the moves of several batches of ``counts`` images: a row for each image."""
-    cls, patches = [each.cls for each in knobs], [each.patches for each in knobs]
-    return Knobs(cls=_merge_moves(cls, counts), patches=_merge_moves(patches, counts))
-
-
 def _merge_moves(moves: Sequence[Move | None], counts: Sequence[int]) -> Move | None:
+    """Concatenate the moves of several batches of ``counts`` images: a row for each image."""
     like = next((move for move in moves if move is not None), None)
     if like is None:
         return None

@@ -58,6 +58,11 @@ def corrupt(image: Pixels, kind: str, severity: int, seed: int, *, image_id: str
     The shorter side decides which constants are taken: those published for 32 px up to 48 px, for 64 px up to 96 px,
     else for 224 px.
 
+    Examples:
+        >>> foggy = corrupt(images.read(0), "fog", severity=3, seed=0)
+        >>> foggy.shape, foggy.dtype
+        ((28, 28, 3), dtype('uint8'))
+
     Args:
         image: ``uint8 [height, width, 3]``, or gray ``[height, width]`` or ``[height, width, 1]``.
         kind: one of :data:`KINDS` or :data:`EXTRA_KINDS`.

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fozo.core.noise import check_seed
 from fozo.data.corruptions import KINDS
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
@@ -62,7 +63,13 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Labelled images in a fixed order."""
+    """Labelled images in a fixed order.
+
+    Examples:
+        >>> images = fozo.open_images(photos).take(100)
+        >>> images.read(0).shape, images.classes[images.labels[0]]
+        ((28, 28, 3), 'Ankle boot')
+    """
 
     name: str
     """The layout it was opened as, such as ``imagenet-c``."""
@@ -151,11 +158,6 @@ class ImageSet:
         if twice:
             raise FozoError(f"the list names {twice[0]!r} more than once; list every image once")
         return replace(self, samples=tuple(map(named.__getitem__, paths)))
-
-
-def check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**64:
-        raise FozoError(f"the seed is {seed}; give a whole number from 0 to 2**64 - 1")
 
 
 def shuffled(count: int, seed: int, stream: int = 0) -> npt.NDArray[np.int64]:

@@ -166,16 +166,20 @@ def unlabelled(name: str, root: Path, paths: Iterable[str]) -> ImageSet:
     return ImageSet(name, tuple(Sample(path, 0) for path in paths), ("",), FolderStore({CLEAN: root}))
 
 
-def open_unlabelled(root: Path) -> ImageSet:
-    """List every image below a folder, sorted by name; folders mean nothing."""
-    if not root.is_dir():
-        raise FozoError(f"{root} is not a folder; give a folder of images")
+def image_paths(root: Path, empty: bool = False) -> list[str]:
+    """List every image below a folder, sorted by name; folders mean nothing. ``empty``: there may be none."""
     files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
     images = (file for file in files if file.name.lower().endswith(EXTENSIONS) and not file.name.startswith("."))
     paths = sorted(file.relative_to(root).as_posix() for file in images if file.is_file())
-    if not paths:
+    if not paths and not empty:
         raise FozoError(f"{root} holds no images ({', '.join(EXTENSIONS)}); check the path")
-    return with_size(unlabelled("unlabelled", root, paths))
+    return paths
+
+
+def open_unlabelled(root: Path) -> ImageSet:
+    if not root.is_dir():
+        raise FozoError(f"{root} is not a folder; give a folder of images")
+    return with_size(unlabelled("unlabelled", root, image_paths(root)))
 
 
 @dataclass(frozen=True)

@@ -200,13 +200,7 @@ class OnnxEngine(GraphEngine):
     """Runs a file of ``fozo export`` on the CPU. The same inputs give the same outputs, bit for bit."""
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
-        """Open a model.
-
-        Args:
-            path: the ``.onnx`` file.
-            threads: calls that are made at a time, each on one processor; by default as many as this process may use.
-            chunk: how many images (times candidates) go through the blocks together; bounds memory.
-        """
+        """Open a file; ``threads`` calls are made at a time, each on one processor (:class:`fozo.LoadOptions`)."""
         file = model_path(path)
         session = open_session(file, 1)
         metadata = session.get_modelmeta().custom_metadata_map

@@ -20,11 +20,8 @@ MAX_STEP = 1e30  # steps of float32 weights and activations lie far below it, an
 METRICS = ("hessian", "l2", "cosine")
 Array = npt.NDArray[np.float64]
 
-
 if TYPE_CHECKING:
     from fozo.engines.ptq4vit.engine import QuantisedEngine
-
-__all__ = ["BITS", "METRICS", "Scales", "with_scales"]
 
 
 @dataclass(frozen=True)

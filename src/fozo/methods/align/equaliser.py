@@ -33,6 +33,7 @@ import numpy.typing as npt
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.core.contrast import clahe, luminance
 from fozo.core.descriptor import Single, spectra
+from fozo.core.moments import shrinkage
 from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig, Retrieved
 from fozo.types import Array, Engine, Floats
@@ -64,17 +65,10 @@ class Restoration:
     @property
     def on_pixels(self) -> npt.NDArray[np.bool_]:
         """Of which domains the pixels are changed before the bands, ``[n]``."""
-        changed: npt.NDArray[np.bool_] = self.log_stretch + self.brightening + self.local > 0
-        return changed
+        return self.log_stretch + self.brightening + self.local > 0
 
     def __bool__(self) -> bool:
         return bool(self.on_pixels.any() or self.log_gains.any())
-
-
-def believed(lack: Floats, variance: Floats) -> Array:
-    """The part of a deviation that is not chance: James and Stein's estimate."""
-    part: Array = np.maximum(1 - variance / np.maximum(lack, 1e-9) ** 2, 0)
-    return part
 
 
 class Equaliser:
@@ -124,7 +118,7 @@ class Equaliser:
         """Decide what is done to images of ``domains``."""
         posterior = retrieved.posterior(domains)
         drifted = self.retrieval.drifted(posterior, self.spectra.brightness) * (self.strength > 0)
-        deviation = posterior.mean * believed(np.abs(posterior.mean), posterior.variance) * self.std
+        deviation = posterior.mean * shrinkage(posterior.variance, posterior.mean**2) * self.std
         energies = drifted[:, None, None] * self.spectra.log_energies(deviation)
         deficit, excess = np.maximum(-energies, 0), np.maximum(energies[:, :, self._fine], 0)
         bright = self.spectra.brightness
@@ -137,11 +131,12 @@ class Equaliser:
                 self.spectra.log_energies(part)[:, bright, self._coarse].mean(axis=(1, 2))
                 for part in (posterior.mean, posterior.variance)
             )
-            lack = np.maximum(-means, 0)
-            stretch = drifted * believed(lack, variances + self.levels_variance) * common[:, bright, 0].mean(axis=1) / 2
+            lack = np.maximum(-means, 0) ** 2
+            missing = common[:, bright, 0].mean(axis=1)
+            stretch = drifted * shrinkage(variances + self.levels_variance, lack) * missing / 2
             brightening = drifted * self._brightening(posterior)
             if self.detector and min(self.spectra.height, self.spectra.width) >= SMALLEST:
-                local = drifted * believed(lack, variances + CONTENT_VARIANCE)
+                local = drifted * shrinkage(variances + CONTENT_VARIANCE, lack)
         tilt = np.maximum(deficit - common, 0)
         blurred = np.clip(tilt[:, bright].max(axis=(1, 2)) - STRONG, 0, 1)
         stretch, local = stretch * (1 - blurred), local * (1 - blurred)
@@ -157,7 +152,7 @@ class Equaliser:
         """How far images of domains that are darker than clean ones are moved towards their square root, ``[n]``."""
         bright, (mean, std) = self.spectra.brightness, np.mean(np.asarray(self.normalisation), axis=(1, 2, 3))
         lack = np.maximum(-posterior.mean[:, bright], 0)
-        lack = lack * believed(lack, posterior.variance[:, bright] + CONTENT_VARIANCE)
+        lack = lack * shrinkage(posterior.variance[:, bright] + CONTENT_VARIANCE, lack**2)
         length = np.sqrt(self.spectra.channels / self.mean[bright].size)  # of the sum of colours that brightness is
         clean, dark = (
             np.clip(value.mean(axis=-1) / length * std + mean, 0.02, 0.9)

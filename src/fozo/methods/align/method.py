@@ -54,7 +54,12 @@ TAPS = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 @dataclass(frozen=True)
 class AlignConfig:
-    """Everything about Align that can be chosen. One setting serves all models: nothing has a unit."""
+    """Everything about Align that can be chosen. One setting serves all models: nothing has a unit.
+
+    Examples:
+        >>> fozo.Align(model, source, passes=2, **{"retrieval.capacity": 256}).config
+        AlignConfig(passes=2, ..., retrieval=RetrievalConfig(..., capacity=256))
+    """
 
     passes: int | str = 1
     """Forward passes for each image, or ``"auto"``: two after a change of domain, else one."""
@@ -114,7 +119,14 @@ class Correction:
     needs={"source", "tokens"},
 )  # fmt: skip
 class Align(Method[AlignConfig]):
-    """Images equalised and tokens aligned with clean ones of the same content, by domain."""
+    """Images equalised and tokens aligned with clean ones of the same content, by domain.
+
+    Examples:
+        >>> method = fozo.Align(model, source, passes="auto")
+        >>> logits = method(batch)
+        >>> method.metrics()
+        {'shift': 0.65..., 'effective_sample_size': ..., 'skipped': 0.0, 'fallbacks': 0.0}
+    """
 
     PRESETS: ClassVar = {"default": AlignConfig()}
     STATE: ClassVar = ("memory", "credit", "batches")

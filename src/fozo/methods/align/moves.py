@@ -23,7 +23,7 @@ entering each of the L blocks, their log variances, and the CLS token leaving ea
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.moments import TINY
+from fozo.core.moments import TINY, shrinkage
 from fozo.core.statistics import SourceStatistics
 from fozo.types import Affine, Array, Floats, Knobs, Move, Tap, Taps
 
@@ -166,7 +166,7 @@ class Targets:
         error = self.content_error * self._mean_square(target) + chance  # U
         target += self.average
         deviation = self._mean_square(unmoved(updates, self.depth) - target)  # D
-        return updates, target, np.maximum(1 - error / np.maximum(deviation, 1e-200), 0)
+        return updates, target, shrinkage(error, deviation)
 
     def _mean_square(self, values: Array) -> Array:
         """Of each layer, in units of the variance over clean images: ``[n, layers, 1]``."""

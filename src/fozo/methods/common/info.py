@@ -20,7 +20,13 @@ ABILITIES = ("tokens", "gradient", "torch", "blocks")  # an engine's; gradient g
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What a user should know about a method before choosing it."""
+    """What a user should know about a method before choosing it.
+
+    Examples:
+        >>> info = fozo.FOZO.info
+        >>> info.passes, info.paper, sorted(info.needs)
+        ('2n', 'Wang and Wang, CVPR 2026', ['source', 'tokens'])
+    """
 
     name: str
     summary: str

@@ -1,8 +1,4 @@
-"""A method around another one: what it does to images, or to logits, composes with every method.
-
->>> adapter = Equalise.before(fozo.FOZO(model, source))
->>> adapter = NEO.behind(fozo.FOA(model, source))
-"""
+"""A method around another one: what it does to images, or to logits, composes with every method."""
 
 from __future__ import annotations
 
@@ -12,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.common.info import MethodInfo
-from fozo.methods.common.options import NoOptions
 from fozo.methods.common.stateful import C
+from fozo.methods.noadapt import NoAdapt
 from fozo.types import Answer, Batch, Floats, State
 
 if TYPE_CHECKING:
@@ -22,15 +17,6 @@ if TYPE_CHECKING:
 
 PREFIX = "inner."
 V = TypeVar("V")
-
-
-class PlainModel(Method[NoOptions]):
-    """The frozen model, which a wrapper is around where no method is given."""
-
-    info = MethodInfo("plain", "the frozen model", "1", "nothing", "-")
-
-    def step(self, batch: Batch) -> Floats | Answer:
-        return self.plain(batch)
 
 
 class Wrapper(Method[C]):
@@ -50,7 +36,7 @@ class Wrapper(Method[C]):
         return cls(method.engine, method.statistics, inner=method, **options)
 
     def prepare(self) -> None:
-        self.inner = inner = self.extras["inner"] or PlainModel(self.engine)
+        self.inner = inner = self.extras["inner"] or NoAdapt(self.engine)
         if inner.engine is not self.engine:
             raise FozoError(f"{self.info.name} and its inner {inner.info.name} need one engine; give it to both")
         if inner.journal is not None:
@@ -88,7 +74,7 @@ class Wrapper(Method[C]):
         return {**self.VARIABLE_LENGTH, **_prefixed({name: PREFIX + rows for name, rows in inner.items()})}
 
     def identity(self) -> dict[str, object]:
-        if isinstance(self.inner, PlainModel):
+        if isinstance(self.inner, NoAdapt):
             return super().identity()
         return super().identity() | {"inner": {"method": self.inner.info.name, **self.inner.identity()}}
 
@@ -121,7 +107,7 @@ class Wrapper(Method[C]):
 
     def __repr__(self) -> str:
         own = super().__repr__()
-        return own if isinstance(self.inner, PlainModel) else f"{own[:-1]}, inner={self.inner!r}>"
+        return own if isinstance(self.inner, NoAdapt) else f"{own[:-1]}, inner={self.inner!r}>"
 
 
 def _prefixed(values: Mapping[str, V]) -> dict[str, V]:

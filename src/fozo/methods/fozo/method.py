@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from fozo.core.content import contents
+from fozo.core.moments import shrinkage
 from fozo.core.noise import Noise, PhiloxNoise
 from fozo.core.objective import Objective
 from fozo.core.schedule import Schedule
@@ -77,8 +78,8 @@ class ContentShift(ActivationShift):
         correction = np.einsum("k,kh->h", self.average[width:-1] / count, self.weights)
         away: Array = self.average[:width] / count - correction  # from the origin
         error = np.square(correction / self.deviation).mean() + self.unexplained / count
-        drift = float(np.square((away - source_mean) / self.deviation).mean())
-        return -away * max(0.0, 1 - float(error) / max(drift, 1e-200))
+        drift = np.square((away - source_mean) / self.deviation).mean()
+        return -away * shrinkage(error, drift)
 
 
 @dataclass(frozen=True)
