@@ -103,7 +103,10 @@ def afterwards(cells: Sequence[Cell]) -> str:
     """Say what Align loses on clean images after the corruptions."""
     found = {cell.title: gain for cell in cells if (gain := cell.with_clean(OURS)) is not None}
     below = [f"{title} ({gain})" for title, gain in found.items() if gain.side < 0]
-    return f"On clean images afterwards it is significantly below NoAdapt in {listed(below)}." if found else ""
+    if not found:
+        return ""
+    where = f"is significantly below NoAdapt in {listed(below)}" if below else "is never significantly below NoAdapt"
+    return f"On clean images afterwards it {where}."
 
 
 def milder(cells: Sequence[Cell]) -> str:
@@ -113,7 +116,7 @@ def milder(cells: Sequence[Cell]) -> str:
         if cell.severity != cells[0].severity:
             found.setdefault(cell.severity, []).append(sum(gain.side <= 0 for gain in by_domain(cell).values()))
     said = [f"at severity {level} on {min(counts)} to {max(counts)} of 15" for level, counts in found.items()]
-    return f"No significant gain {listed(said)}." if said else ""
+    return f"It has no significant gain {listed(said)}." if said else ""
 
 
 def narrow(gains: Mapping[str, Mapping[str, Gain]]) -> str:

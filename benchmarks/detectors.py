@@ -46,6 +46,7 @@ from benchmarks.detection import (
     letterboxed,
     read_labelled,
 )
+from fozo.bench.gains import signed
 from fozo.cli.options import read_options
 from fozo.data.corruptions import corrupt
 from fozo.engines.blackbox import black_box
@@ -206,7 +207,7 @@ def records(found: Mapping[str, Draws], sizes: Mapping[str, int]) -> list[dict[s
 
 def difference(row: Mapping[str, str], value: str = "difference", width: str = "half_width") -> str:
     """Write a difference with half of its interval: bold where it is a gain, italic where a loss, if significant."""
-    text = f"{float(row[value]):+.1f} ± {float(row[width]):.1f}"
+    text = f"{signed(float(row[value]))} ± {float(row[width]):.1f}"
     return {1: f"**{text}**", -1: f"*{text}*", 0: text}[significant(row, value, width)]
 
 

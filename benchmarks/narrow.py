@@ -37,7 +37,8 @@ def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: i
     """Pair two runs batch by batch, for records that keep counts alone.
 
     From each domain's n batches n - 1 are drawn with replacement, which gives the variance without bias even where n is
-    2 (Rao and Wu, 1988); a domain with a single batch has no interval.
+    2 (Rao and Wu, 1988); a domain with a single batch has no interval. A last batch of less than half the others' size
+    counts with the one before it: drawn twice, a single image would be a gain of 100 points.
     """
     if batches(ours) != batches(theirs):
         raise FozoError("only runs over the same batches can be paired; run both with the same seed and batch size")
@@ -46,6 +47,8 @@ def by_batch(ours: Sequence[BatchRecord], theirs: Sequence[BatchRecord], seed: i
     draws: dict[str, Array | None] = {}
     for name in dict.fromkeys(record.domain for record in ours):
         pairs = [(a.correct - b.correct, a.images) for a, b in zip(ours, theirs, strict=True) if a.domain == name]
+        if len(pairs) > 1 and 2 * pairs[-1][1] < pairs[0][1]:
+            pairs[-2:] = [(pairs[-2][0] + pairs[-1][0], pairs[-2][1] + pairs[-1][1])]
         gain, images = np.array(pairs, dtype=np.float64).T
         values[name], draws[name] = float(100 * gain.sum() / images.sum()), None
         if len(pairs) > 1:

@@ -166,7 +166,8 @@ def curves_picture(title: str, xs: Sequence[float], curves: Mapping[str, Sequenc
         row, column = divmod(number, count)
         start, end, head = left + column * wide + 6, left + (column + 1) * wide - 8, top + row * tall
         down, across = Span(low, high, head + height, head), Span(min(xs), max(xs), start, end)
-        parts.append(text(start, head - 5, method, "bold", f"fill: {colour(method)}"))
+        name = method.replace("equalisation", "eq.")
+        parts.append(text(start, head - 5, name, "bold", f"fill: {colour(method)}"))
         for tick in ticks(low, high, 4):
             parts.append(line(start, down(tick), end, down(tick), "zero" if tick == 0 else "grid"))
             if column == 0:

@@ -70,7 +70,7 @@ WALK = (
     "On a slow walk, where one corruption fades while the next swells (after CCC; `python -m benchmarks.walk`): "
     "gains over all of it and, in brackets, over its last tenth."
 )
-CONTENT = "By group: [ablation.md](ablation.md)."
+CONTENT = "By group: [what each part gains](ablation.md)."
 STREAMS = {
     "mixed": "corruptions mixed in a batch",
     "correlated": "classes one after the other",
@@ -225,10 +225,16 @@ class Page:
         heads = [head for head in first if head not in shared]
         lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
         lines += ["| " + " | ".join([title, *(each[k] for k in heads)]) + " |" for title, each in found.items()]
-        same = f"In every cell: {'; '.join(f'{head}: {first[head]}' for head in shared)}. " if shared else ""
+        same = " ".join(
+            f"Align is {head} {'no corruption' if first[head] == 'none' else first[head]}." for head in shared
+        )
         rest = [conclusions.milder(self.main), conclusions.afterwards(self.main)]
         close = " ".join(filter(None, [*rest, conclusions.against_rivals([*self.main, *self.apart])]))
-        return ["## Where not", "\n".join(lines), wrapped(f"{same}{close} Time: [cost.md](cost.md).")]
+        return [
+            "## Where it does not help",
+            "\n".join(lines),
+            wrapped(" ".join(filter(None, [same, close, "Time: [cost](cost.md)."]))),
+        ]
 
     def learning(self) -> list[str]:
         """How fast each method learns and recovers, and which collapse."""
@@ -285,7 +291,7 @@ class Page:
     def __str__(self) -> str:
         head = HEAD.format(models=conclusions.listed(list(dict.fromkeys(cell.model for cell in self.main))))
         deadline = [
-            "## Under which deadline",
+            "## Under deadlines",
             *(p if p.startswith("|") else wrapped(p) for p in deadline_section(self.groups)),
         ]
         how = PROTOCOL.format(commands=commands([*self.main, *self.apart]))

@@ -161,7 +161,7 @@ def refusal_picture(found: Evidence, bins: int = 12) -> str:
     top, bottom, left = 30, 230, 60
     across = Span(points[0][0] - 0.1, points[-1][0] + 0.1, left, WIDTH - 20)
     down = Span(low - 1, high + 1, bottom, top)
-    parts = [text(left, 18, "points of top-1 above NoAdapt, mean and 95 % interval; darker: more evidence", "soft")]
+    parts = [text(left, 18, "points of top-1 above NoAdapt, mean and 95 % interval; fuller: more evidence", "soft")]
     for tick in ticks(low, high, 5):
         parts.append(line(left, down(tick), WIDTH - 20, down(tick), "zero" if tick == 0 else "grid"))
         parts.append(text(left - 8, down(tick) + 4, f"{tick:+g}" if tick else "0", "end soft small"))
