@@ -95,7 +95,7 @@ def test_the_page(runs: Path, tmp_path: Path) -> None:
         assert shown == ["-", f"{cell.top(label):.1f}", *map(results.bold, gains)]
     flat = text.replace("\n", " ")
     assert conclusions.headline(cell) in flat and "of 3 rivals, published or tuned, is" in flat
-    order = ("## How much", "## Where it does not help", "## Under deadlines", "## Recovery", "## Narrow", "## How it was")
+    order = ("## How much", "## Where it does not", "## Under deadlines", "## Recovery", "## Narrow", "## How it was")
     assert sorted(order, key=text.index) == list(order) and "Not timed yet: `fozo bench tempora" in text
     assert all(len(line) <= results.WIDTH for line in text.splitlines() if not line.startswith(("|", "![")))
     assert "nan" not in text and str(runs) not in text and text.startswith("# Results")
@@ -251,9 +251,7 @@ def test_what_all_cells_share_is_said_once(tmp_path: Path) -> None:
     other = replace(invented(NoAdapt=[NONE, HALF], Align=[ALL, ALL], NEO=[NONE, HALF]), scenario="reset")
     _, table, said = results.Page([cell, other], [], [], tmp_path).losses()
     assert table.splitlines()[0] == "| | no significant gain on |"
-    assert said.startswith(
-        "Align is significantly below NoAdapt on no corruption. Align is significantly behind"
-    )
+    assert said.startswith("Align is significantly below NoAdapt on no corruption. Align is significantly behind")
     _, table, said = results.Page([cell, replace(other, severity=3)], [], [], tmp_path).losses()
     assert "| significantly below NoAdapt on |" in table and "no corruption" not in said
     assert said.startswith("It has no significant gain at severity 3 on 0 to 0 of 15.")
