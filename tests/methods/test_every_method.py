@@ -3,7 +3,6 @@
 import functools
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.base import Method
 from fozo.methods.common.measured import MEASURED
 from fozo.testing import check_method, same
-from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps, Threads
-from tests.helpers import random_images, random_vit
+from fozo.types import Engine
+from tests.helpers import EngineAround, random_images, random_vit
 
 METHODS = sorted(fozo.list_methods())
 SUBSET = [5, 1, 3]
@@ -149,28 +148,14 @@ def test_a_model_that_breaks_is_reported_and_changes_nothing(name: str) -> None:
         assert np.array_equal(method(images), twin(images))
 
 
-class TokensOnly:
+class TokensOnly(EngineAround):
     """An engine of which only the protocol can be used, as an ONNX engine is."""
 
-    device = "cpu"
-    abilities = frozenset({"tokens"})
-    threads = Threads(1)
+    shown = frozenset({"tokens"})
 
     def __init__(self) -> None:
-        self._inner: Engine = engine()
-
-    @property
-    def spec(self) -> Spec:
-        return self._inner.spec
-
-    def check(self, images: Images) -> Batch:
-        return self._inner.check(images)
-
-    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        return self._inner.run(batch, knobs, taps)
-
-    def head(self) -> Affine:
-        return self._inner.head()
+        super().__init__(engine())
+        self.abilities = self.shown
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -12,33 +12,25 @@ from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.io import load_arrays
 from fozo.testing import same
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps
-from tests.helpers import random_images, random_vit
+from fozo.types import NO_KNOBS, Batch, Floats, Knobs, Tap, Taps
+from tests.helpers import EngineAround, random_images, random_vit
 
 BATCHES = [random_images(20, seed=i) for i in range(4)]
 SHIFTED = [0.3 * batch + 1.0 for batch in BATCHES]
 
 
-class Watched:
+class Watched(EngineAround):
     """An engine that keeps what was asked of it and what it reported, and breaks down after some runs if told to."""
 
     def __init__(self, engine: fozo.Engine, runs: float = float("inf")) -> None:
-        self.inner, self.runs = engine, runs
-        self.seen: list[tuple[Knobs, Taps]] = []
-        self.spec: Spec = engine.spec
-        self.device, self.abilities, self.threads = engine.device, engine.abilities, engine.threads
-
-    def check(self, images: Images) -> Batch:
-        return self.inner.check(images)
-
-    def head(self) -> Affine:
-        return self.inner.head()
+        super().__init__(engine)
+        self.runs, self.seen = runs, list[tuple[Knobs, Taps]]()
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         self.runs -= 1
         if self.runs < 0:
             raise RuntimeError("out of memory")
-        found = self.inner.run(batch, knobs, taps)
+        found = super().run(batch, knobs, taps)
         self.seen.append((knobs, found))
         return found
 
