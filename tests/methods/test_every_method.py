@@ -65,9 +65,17 @@ def stream(batches: int, size: int = 6, start: int = 0) -> list[np.ndarray]:
     return [np.float32(1 + 0.3 * (i // 3)) * random_images(size, seed=start + i) for i in range(batches)]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_it_keeps_every_promise(name: str) -> None:
-    check_method(lambda: create(name))
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in METHODS),
+        ("align", {"passes": 2}),
+        ("align", {"passes": "auto"}),
+        ("fozo", {"preset": "scaled"}),
+    ],
+)
+def test_it_keeps_every_promise(name: str, options: dict[str, Any]) -> None:
+    check_method(lambda: create(name, **options))
 
 
 def test_the_suite_does_not_warn_of_its_own_random_images(recwarn: pytest.WarningsRecorder) -> None:
@@ -114,7 +122,10 @@ def test_another_models_or_configs_state_is_refused(name: str, tmp_path: Path) -
         create(other).restore(tmp_path / "state.npz")
     if name == "align":
         with pytest.raises(fozo.FozoError, match=r"content_error=0\.4"):
-            fozo.Align(engine(), source(), content_error=2.0).restore(tmp_path / "state.npz")
+            create(name, content_error=2.0).restore(tmp_path / "state.npz")
+        with pytest.raises(fozo.FozoError, match="fingerprint"):
+            other_model = fozo.load_engine(random_vit(seed=1))
+            fozo.adapter(other_model, [random_images(8)]).restore(tmp_path / "state.npz")
 
 
 @pytest.mark.parametrize("name", METHODS)
