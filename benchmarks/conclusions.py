@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.cells import Cell, Gain, by_method
 from fozo.bench.gains import BASE, signed
-from fozo.bench.plan import TUNED, published
+from fozo.bench.plan import TUNED
 
 OURS = "Align"
 NAMED = 4
@@ -29,7 +29,8 @@ def adapting(cell: Cell) -> list[str]:
 
 
 def rivals(cell: Cell) -> list[str]:
-    return [label for label in adapting(cell) if label != OURS]
+    """Rows of methods that are not this project's."""
+    return [label for label in adapting(cell) if cell.rows[label].method not in ("align", "equalise")]
 
 
 def by_domain(cell: Cell, label: str = OURS, base: str = BASE) -> dict[str, Gain]:
@@ -41,7 +42,7 @@ def headline(cell: Cell) -> str:
     best = max(rivals(cell), key=lambda label: cell.gain(label).value)
     lead = cell.gain(OURS, best)
     verb = {1: "ahead of", 0: "not significantly different from", -1: "behind"}[lead.side]
-    methods = len({published(label) for label in rivals(cell)})
+    methods = len({cell.rows[label].method for label in rivals(cell)})
     constants = ", published or tuned," if any(label.endswith(TUNED) for label in rivals(cell)) else ""
     return (
         f"**{cell.title} of each of {len(cell.domains)} corruptions: Align gains {cell.gain(OURS)} points over "

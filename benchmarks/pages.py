@@ -18,12 +18,11 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks import detectors, narrow, results
+from benchmarks import detectors, narrow, prompt_curves, results
 from benchmarks.cells import CLEAN, Cell, name_of, read_evidence, standing
 from benchmarks.common import markdown, refusals
 from benchmarks.conclusions import OURS, rivals, words_of
-from fozo.bench.gains import BASE, signed
-from fozo.bench.plan import published
+from fozo.bench.gains import BASE, Gain, gains, signed
 from fozo.bench.store import Group, Run, collect
 from fozo.errors import FozoError
 from fozo.io import atomic_write
@@ -36,12 +35,13 @@ TABLE = re.compile(r"(<!-- table: ([^>]+) -->\n(\n?))(?:.*?)(<!-- end -->)", re.
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 DATES = re.compile(r" \(\d{4}-\d\d-\d\d [\d:]+Z\)")
 PAPER = "FOZO"
+PROMPTED = "Align and prompts"
 
 
 def gains_table(cells: Sequence[Cell], held_out: Sequence[Group]) -> str:
     """What a visitor asks first, on continual streams: the plain model, the paper's method, the best rival, Align."""
     apart = [_held_out(cell, held_out) for cell in cells]
-    methods = len({published(label) for label in rivals(cells[0])})
+    methods = len({cells[0].rows[label].method for label in rivals(cells[0])})
     heads = [f"{cell.model}, severity {cell.severity}<br>{cell.images} images" for cell in cells]
     rows = {
         "plain model, top-1 (%)": [f"{cell.top(BASE):.1f}" for cell in cells],
@@ -136,15 +136,83 @@ def narrow_table(groups: Sequence[Group]) -> str:
     return markdown(["", BASE, "average (95 %)", *kinds, "worst group"], rows)
 
 
+SCALED = {
+    "`official`, 2 passes": ("FOZO", ("2 passes",), 512),
+    "`scaled`, 2 passes": ("FOZO scaled", ("2 passes",), 512),
+    "the same without its search": ("without search", ("2 passes",), 512),
+    "the same without its shift": ("without shift", ("2 passes",), 512),
+    "`scaled`, 8 passes": ("FOZO scaled", ("8 passes",), 192),
+    "`scaled`, 28 passes": ("FOZO scaled", ("28 passes",), 64),
+    "`scaled`, 2 passes, a stream of 20,010": ("FOZO scaled", ("2 passes",), 1334),
+    "`scaled`, 2 passes, narrow content": ("FOZO scaled", ("dogs", "food", "instruments", "kitchen"), 60),
+}
+"""Rows of docs/fozo.md: the label, columns and images a corruption of runs of ``benchmarks/scaled.toml``."""
+
+
+def scaled_table(groups: Sequence[Group]) -> str:
+    """FOZO's presets on exported ViTs: gains over NoAdapt, paired by image; bold where significant."""
+    models = ("vit", "deit")
+    found: dict[tuple[str, str, str, int], dict[int, Run]] = {}
+    for run in (run for group in groups for run in group.runs):
+        one = run.experiment
+        key = (one.model.split("_")[0].removesuffix(".onnx"), one.label, one.column, one.stream.images or 0)
+        found.setdefault(key, {})[one.seed] = run
+
+    def runs(model: str, label: str, column: str, images: int) -> list[Run]:
+        return list(found.get((model, label, column, images), {}).values())
+
+    plain = [f"{runs(model, BASE, '2 passes', 512)[0].measures.top1:.1f}" for model in models]
+    rows: list[list[object]] = [["NoAdapt, top-1", 512, "-", *plain]]
+    for words, (label, columns, images) in SCALED.items():
+        texts, seeds = [], 0
+        for model in models:
+            both = [(runs(model, label, column, images), runs(model, BASE, column, images)) for column in columns]
+            found_gains = [gains(own, base) for own, base in both if own and base]
+            texts.append(", ".join(_gained(each.mean, len(columns) > 1) for each in found_gains if each) or "not run")
+            seeds = max(seeds, *(len(own) for own, _ in both))
+        rows.append([words, images, seeds, *texts])
+    return markdown(["", "images", "seeds", *(prompt_curves.NAMES[model] for model in models)], rows)
+
+
+def _gained(gain: Gain, short: bool) -> str:
+    """With its interval, or short; bold where it is significant."""
+    text = signed(gain.value) if short else str(gain)
+    return f"**{text}**" if gain.side else text
+
+
+def behind_table(lines: Sequence[str]) -> str:
+    """Prompts searched behind Align, from what ``python -m benchmarks.prompts behind`` prints."""
+    rows = {(row["model"], row["method"], row["passes"]): row for row in map(json.loads, lines)}
+    found = []
+    for (model, method, passes), prompted in rows.items():
+        if method == PROMPTED:
+            alone = rows[model, OURS, passes]
+            title = f"{prompt_curves.NAMES.get(model, 'bundled')}, {alone['images']} images"
+            found.append([title, passes, f"{alone['top1']:.1f}", _around(alone), _around(prompted)])
+    return markdown(
+        ["", "passes", "Align, top-1", "over one pass", "with prompts, over Align of as many passes"], found
+    )
+
+
+def _around(row: Mapping[str, float]) -> str:
+    text = f"{row['gain']:+.2f} ± {row['half']:.2f}"
+    return f"**{text}**" if abs(row["gain"]) > row["half"] else text
+
+
 def tables(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, dict[str, str]]:
     """The tables of each page by name."""
-    own = {name: [each for each in groups if each.recipe.name == name] for name in ("held_out", "narrow")}
+    own = {name: [each for each in groups if each.recipe.name == name] for name in ("held_out", "narrow", "scaled")}
     continual = [cell for cell in cells if cell.scenario == "continual"]
     continual.sort(key=lambda cell: (cell.model, cell.severity), reverse=True)
     return {
         "README.md": {"gains": gains_table(continual, own["held_out"]), "methods": methods_table()},
         "docs/index.md": {"headline": headline(cells[0])},
         "docs/detectors.md": detectors.page_tables(),
+        "docs/fozo.md": {
+            "scaled": scaled_table(own["scaled"]),
+            "diagnosis": prompt_curves.diagnosis(),
+            "behind": behind_table((RECORDS / "behind.jsonl").read_text(encoding="utf-8").splitlines()),
+        },
         "docs/ablation.md": {
             "held-out classes": held_out_table(own["held_out"]),
             "narrow": narrow_table(own["narrow"]),
@@ -184,19 +252,25 @@ def computed() -> dict[str, str]:
         roots = results.unpack([RECORDS], Path(scratch) / "records")
         groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]
         cells = results.split(standing(cell for cell in read_evidence(groups) if set(cell.rows) > {BASE, OURS}))[0]
+        found["docs/results/prompts.svg"] = prompt_curves.prompts_picture()
+        found["docs/results/epsilon.svg"] = prompt_curves.epsilon_picture()
         for name, known in tables(cells, groups).items():
             found[name] = filled(name, (ROOT / name).read_text(encoding="utf-8"), known)
     return found
 
 
 def executed(path: Path = NOTEBOOK) -> dict[str, Any]:
-    """Run a notebook; keep what was printed, without dates, and pictures as JPEG alone."""
+    """Run a notebook; keep what was printed, in one piece and without dates, and pictures as JPEG alone."""
     import nbformat
     from jupyter_client.manager import KernelManager
     from nbclient import NotebookClient
 
     notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     NotebookClient(notebook, timeout=200, record_timing=False, km=KernelManager(transport="ipc")).execute()
+    for outputs in (cell.get("outputs", []) for cell in notebook.cells):
+        for later in range(len(outputs) - 1, 0, -1):  # a line may arrive in pieces
+            if "text" in outputs[later] and outputs[later].get("name") == outputs[later - 1].get("name"):
+                outputs[later - 1].text += outputs.pop(later).text
     for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
         if "text" in output:
             output.text = DATES.sub("", output.text)

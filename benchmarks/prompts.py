@@ -2,7 +2,7 @@
 
     python -m benchmarks.prompts landscape WEIGHTS IMAGES    # random prompts: which label-free loss goes with accuracy?
     python -m benchmarks.prompts ceiling WEIGHTS IMAGES      # prompts by exact gradients, with labels and without
-    python -m benchmarks.prompts behind MODEL IMAGES         # prompts searched behind Align, at equal passes
+    python -m benchmarks.prompts behind MODEL IMAGES >> results/behind.jsonl  # searched behind Align, at equal passes
 
 The first two need PyTorch and print a line of JSON for each corruption: of the four extra ones at severity 5, which no
 comparison shows. ``--bfloat16`` is 2.7 times as fast on a processor that has it. All accuracies are of logits whose
@@ -114,28 +114,37 @@ LOSSES: dict[str, Callable[[Pass], Tensor]] = {
 
 
 def landscape(lab: Lab, kind: str, count: int) -> dict[str, object]:
-    """Losses of random prompts: do they agree between batches, and do they go with the cross-entropy?"""
+    """Losses of random prompts: do they agree between batches, do they go with the cross-entropy, and with top-1?
+
+    ``top1``: without prompts and shift, with the shift, a draw on average, the mean prediction of all draws, and in
+    each batch the best draw by a loss or by the labels.
+    """
     generator = torch.Generator().manual_seed(1)
     prompts = 0.5 * torch.randn(count, 3, lab.spec.dim, generator=generator)
-    values: dict[str, list[list[float]]] = {name: [] for name in (*LOSSES, "truth")}
-    right = []
+    values: dict[str, list[list[float]]] = {name: [] for name in (*LOSSES, "labels")}
+    top: dict[str, list[float]] = {}
     with torch.inference_mode():
         for images, labels in lab.corrupted(kind):
-            runs = [lab.run(images, each) for each in prompts]
+            none, runs = lab.run(images, None), [lab.run(images, each) for each in prompts]
             for name, loss in LOSSES.items():
                 values[name].append([float(loss(run)) for run in runs])
-            values["truth"].append([float(F.cross_entropy(run.logits, labels)) for run in runs])
-            right.append([float((run.logits.argmax(dim=1) == labels).float().mean()) for run in runs])
-    truth = np.array(values.pop("truth"))
-    found: dict[str, object] = {"kind": kind, "accuracy_std": round(100 * float(np.mean(right, axis=0).std()), 2)}
-    chosen = np.take_along_axis(np.array(right), truth.argmin(axis=1)[:, None], axis=1)  # by labels, batch by batch
-    found["best_by_labels"] = round(100 * float(chosen.mean() - np.mean(right)), 2)
-    for name, rows in values.items():
-        both = np.array(rows)
-        between = np.corrcoef(both[0], both[1])[0, 1]
-        found[name] = {"between_batches": round(between, 2), "with_cross_entropy":
-                       round(float(np.corrcoef(both.mean(axis=0), truth.mean(axis=0))[0, 1]), 2)}  # fmt: skip
-    return found
+            values["labels"].append([float(F.cross_entropy(run.logits, labels)) for run in runs])
+            right = [_right(run.logits, labels) for run in runs]
+            averaged = torch.stack([run.logits.softmax(dim=1) for run in runs]).mean(dim=0)
+            best = {f"best by {name}": right[int(np.argmin(rows[-1]))] for name, rows in values.items()}
+            found = {"plain": _right(none.plain, labels), "shift": _right(none.logits, labels),
+                     "draw": float(np.mean(right)), "averaged": _right(averaged, labels), **best}  # fmt: skip
+            for name, value in found.items():
+                top.setdefault(name, []).append(value)
+    truth = np.array(values.pop("labels")).mean(axis=0)
+    between = {name: round(float(np.corrcoef(rows[0], rows[1])[0, 1]), 2) for name, rows in values.items()}
+    known = {name: round(float(np.corrcoef(np.mean(rows, axis=0), truth)[0, 1]), 2) for name, rows in values.items()}
+    means = {name: round(float(np.mean(each)), 1) for name, each in top.items()}
+    return {"kind": kind, "top1": means, "between_batches": between, "with_cross_entropy": known}
+
+
+def _right(outputs: Tensor, labels: Tensor) -> float:
+    return 100 * float((outputs.argmax(dim=1) == labels).float().mean())
 
 
 def ceiling(lab: Lab, kind: str, loss: str, epochs: int) -> dict[str, object]:
@@ -228,7 +237,7 @@ def behind(weights: str, folder: Path, images: int, kinds: Sequence[str], passes
         row = {"method": name, "passes": count, "top1": round(float(found[name, count].mean()), 1),
                "against": f"Align, {count if search else 1}", "gain": round(float(gain.mean()), 2),
                "half": round(1.96 * float(gain.std(ddof=1)) / len(gain) ** 0.5, 2)}  # fmt: skip
-        print(json.dumps({"model": engine.spec.name, **row}), flush=True)
+        print(json.dumps({"model": Path(weights).stem, "images": images, **row}), flush=True)
 
 
 def main() -> None:

@@ -219,26 +219,25 @@ def deadline_section(groups: Sequence[Group]) -> list[str]:
     return [f"{DEADLINES} {model}, severity 5, reset, batches of 64.", markdown(heads, rows)]
 
 
-def walk_sentence(lines: Sequence[Mapping[str, str]]) -> str:
-    """Say what each method has on the long walk, and in its last tenth."""
-    if not lines:
-        return ""
-    shares: dict[str, list[float]] = {}
+def walk_table(lines: Sequence[Mapping[str, str]]) -> str:
+    """What each method gains on the long walk, and in its last tenth: a column for each model."""
+    shares: dict[str, dict[str, list[float]]] = {}
+    images: dict[str, int] = {}
     for each in lines:
-        shares.setdefault(each["method"], []).append(100 * int(each["correct"]) / int(each["images"]))
-    total = sum(int(each["images"]) for each in lines) // len(shares)
+        own = shares.setdefault(each["model"], {}).setdefault(each["method"], [])
+        own.append(100 * int(each["correct"]) / int(each["images"]))
+        images[each["model"]] = images.get(each["model"], 0) + (each["method"] == "noadapt") * int(each["images"])
     labels = {method: label for label, (method, _) in METHODS.items() if "(" not in label}
-    base = np.array(shares.pop("noadapt"))
-    tenth = len(base) // 10
-    gains = {name: np.array(own) - base for name, own in shares.items()}
-    said = [
-        f"{labels[name]} {signed(float(own.mean()))} ({signed(float(own[-tenth:].mean()))})"
-        for name, own in gains.items()
-    ]
-    return (
-        f"On a slow walk between corruptions (after CCC; bundled model, {total:,} images), gains over all and over the "
-        f"last tenth: {', '.join(said)}."
-    )
+    rows: dict[str, list[str]] = {}
+    for found in shares.values():
+        base = np.array(found["noadapt"])
+        for name in found.keys() - {"noadapt"}:
+            gain = np.array(found[name]) - base
+            last = gain[-(len(base) // 10) :]
+            rows.setdefault(name, []).append(f"{signed(float(gain.mean()))} ({signed(float(last.mean()))})")
+    heads = [f"{name_of(model)}, {images[model]:,} images" for model in shares]
+    order = [name for name in next(iter(shares.values())) if name in rows]
+    return markdown(["", *heads], [[labels[name], *rows[name]] for name in order])
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

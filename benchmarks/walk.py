@@ -1,11 +1,12 @@
 """A long slow walk between corruptions, after CCC (Press et al., NeurIPS 2023): accuracy along it, as a CSV file.
 
     python -m benchmarks.walk [--out results/walk.csv]
-    python -m benchmarks.walk --model WEIGHTS --images DIR --steps 72 --methods noadapt,align,neo
+    python -m benchmarks.walk --model WEIGHTS --images DIR --steps 72
 
 One corruption fades while the next swells: severities (5, 0), (4, 1), ... (0, 5), through all fifteen, both applied to
 each image. Nothing is reset. The bundled model sees ``--steps`` 300 images a step, 21,000 in all; ImageNet's classes
-take 72 steps for 5,040. CCC calibrates its path to one difficulty; this one is not calibrated.
+take 72 steps for 5,040. CCC calibrates its path to one difficulty; this one is not calibrated. A model's lines take the
+place of those that it had.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import io
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +32,9 @@ from fozo.types import Engine, Floats
 LEVELS = (5, 4, 3, 2, 1)
 """Of the corruption that fades; the other has 5 less it. The last pair's end is not shown: (5, 0) of the next is it."""
 BATCH = 50
-HEADS = ("method", "step", "fading", "severity", "swelling", "severity_of_it", "images", "correct")
-Step = tuple[str, int, str, int]
+HEADS = ("model", "method", "step", "fading", "severity", "swelling", "severity_of_it", "images", "correct")
+Step: TypeAlias = tuple[str, int, str, int]
+Lines: TypeAlias = Sequence[tuple[str | int, ...]]
 
 
 def steps() -> list[Step]:
@@ -58,8 +61,8 @@ def walk(
             yield step, spec.normalise(np.stack(pixels)), np.array([images.samples[int(i)].label for i in some])
 
 
-def run(images: ImageSet, engine: Engine, source: fozo.SourceStatistics, methods: Sequence[str], count: int) -> str:
-    """One pass over the walk for all methods, which see the same batches; lines of the CSV."""
+def run(images: ImageSet, engine: Engine, source: fozo.SourceStatistics, methods: Sequence[str], count: int) -> Lines:
+    """One pass over the walk for all methods, which see the same batches; lines of the CSV without the model."""
     made = {name: fozo.create(name, engine, source) for name in methods}
     correct: dict[tuple[str, int], int] = {}
     order = steps()
@@ -67,12 +70,19 @@ def run(images: ImageSet, engine: Engine, source: fozo.SourceStatistics, methods
         for name, method in made.items():
             key = (name, order.index(step))
             correct[key] = correct.get(key, 0) + int((method(batch).argmax(axis=1) == labels).sum())
+    return [(name, i, *step, count, correct[name, i]) for name in made for i, step in enumerate(order)]
+
+
+def write(path: Path, model: str, lines: Lines) -> None:
+    """Put a model's lines in the place of those that it had."""
+    others = []
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            others = [line for line in list(csv.reader(file))[1:] if line[0] != model]
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADS)
-    for (name, number), right in sorted(correct.items(), key=lambda item: (list(made).index(item[0][0]), item[0][1])):
-        writer.writerow([name, number, *order[number], count, right])
-    return text.getvalue()
+    csv.writer(text, lineterminator="\n").writerows([HEADS, *others, *((model, *line) for line in lines)])
+    with atomic_write(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def main() -> None:
@@ -88,12 +98,11 @@ def main() -> None:
             model = sample.MODELS["float32"]
             engine, images, source = fozo.load_engine(model), fozo.open_images(sample.IMAGES), sample.source(model)
         else:
-            engine = fozo.load_engine(given.model)
+            engine = fozo.load_engine(given.model, threads=1)
             clean, images = clean_and_test(given.images, 512, 70 * given.steps)
             source = fozo.calibrate(engine, _as_floats(clean, engine))
-        text = run(images, engine, source, given.methods.split(","), given.steps)
-        with atomic_write(given.out) as file:
-            file.write(text.encode())
+        lines = run(images, engine, source, given.methods.split(","), given.steps)
+        write(given.out, "bundled" if given.model is None else given.model.stem, lines)
 
 
 def _as_floats(clean: ImageSet, engine: Engine) -> Iterator[Floats]:

@@ -1,6 +1,6 @@
-"""For the API reference: docstrings name other things as Sphinx does, and pages show Markdown.
+"""What ``make docs`` changes on the way: Sphinx's roles in docstrings, and line breaks inside of options.
 
-``make docs`` loads it (mkdocs.yml); nobody else does.
+mkdocs.yml loads it twice, as griffe's extension and as a hook of mkdocs; nothing else does.
 """
 
 import re
@@ -9,6 +9,13 @@ from typing import Any
 import griffe
 
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):`~?([^`]+)`")
+CODE = re.compile(r"<code>[^<]*</code>")
+OPTION = re.compile(r"(?<=[ >])--?\w[\w-]*")
+
+
+def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 - mkdocs' own
+    """Mark options in code (``--model``, ``-m``), which browsers would break after a hyphen; extra.css forbids it."""
+    return CODE.sub(lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
 
 
 class Roles(griffe.Extension):

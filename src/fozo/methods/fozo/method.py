@@ -38,7 +38,7 @@ AUTHORS_SCHEDULE = Schedule(rate_decay=0.7, rate_step=0.1, rate_min=0.1, rate_ma
 
 
 class ContentShift(ActivationShift):
-    """An activation shift that knows what the images show: towards the head input of images of the same content.
+    """An activation shift that knows what the images show: to the origin, but for what their content explains.
 
     Averages over recent images, this batch included: z of what the head reads, d of the content vectors less
     calibration's (:mod:`fozo.core.content`). Clean images of that content are expected at t = mu_S + W d, with an
@@ -92,7 +92,7 @@ class FOZOConfig:
     features: str = "normed"  # CLS after the norm that reads it next (program); ``cls``: as it leaves a block (paper)
     distance: str = "squares"  # See :class:`fozo.core.objective.Objective`
     shift: str = "sum"  # Activation shift: ``sum`` of the two sides' means (program), their ``mean``, ``none`` (paper);
-    # ``content``: this batch included, to clean images of the same content (:class:`ContentShift`)
+    # ``content``: this batch included, to the origin but for content (:class:`ContentShift`)
     shift_images: float = 40.0  # Images that the ``content`` shift remembers
     predict: str = "best"  # The candidate of the lowest loss (both), or the ``mean`` of all candidates' probabilities
     units: str = "absolute"  # Of epsilon and rate; ``tokens``: RMS of clean tokens, gradients in theirs, prompts from 0
