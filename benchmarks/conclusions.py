@@ -3,6 +3,7 @@
 *Significantly* means that the 95 % interval of the paired difference excludes zero.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from benchmarks.cells import Cell, Gain, by_method
@@ -30,7 +31,12 @@ def adapting(cell: Cell) -> list[str]:
 
 def rivals(cell: Cell) -> list[str]:
     """Rows of methods that are not this project's."""
-    return [label for label in adapting(cell) if cell.rows[label].method not in ("align", "equalise")]
+    return [label for label in adapting(cell) if label not in (OURS, "Equalise")]
+
+
+def rival_methods(cell: Cell) -> int:
+    """How many methods the rivals are, whatever their constants."""
+    return len({re.split(r", | \(", label)[0] for label in rivals(cell)})
 
 
 def by_domain(cell: Cell, label: str = OURS, base: str = BASE) -> dict[str, Gain]:
@@ -42,7 +48,7 @@ def headline(cell: Cell) -> str:
     best = max(rivals(cell), key=lambda label: cell.gain(label).value)
     lead = cell.gain(OURS, best)
     verb = {1: "ahead of", 0: "not significantly different from", -1: "behind"}[lead.side]
-    methods = len({cell.rows[label].method for label in rivals(cell)})
+    methods = rival_methods(cell)
     constants = ", published or tuned," if any(label.endswith(TUNED) for label in rivals(cell)) else ""
     return (
         f"**{cell.title} of each of {len(cell.domains)} corruptions: Align gains {cell.gain(OURS)} points over "

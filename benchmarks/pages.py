@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import detectors, narrow, prompt_curves, results
 from benchmarks.cells import CLEAN, Cell, name_of, read_evidence, standing
 from benchmarks.common import markdown, refusals
-from benchmarks.conclusions import OURS, rivals, words_of
+from benchmarks.conclusions import OURS, rival_methods, rivals, words_of
 from fozo.bench.gains import BASE, Gain, gains, signed
 from fozo.bench.store import Group, Run, collect
 from fozo.errors import FozoError
@@ -41,7 +41,7 @@ PROMPTED = "Align and prompts"
 def gains_table(cells: Sequence[Cell], held_out: Sequence[Group]) -> str:
     """What a visitor asks first, on continual streams: the plain model, the paper's method, the best rival, Align."""
     apart = [_held_out(cell, held_out) for cell in cells]
-    methods = len({cells[0].rows[label].method for label in rivals(cells[0])})
+    methods = rival_methods(cells[0])
     heads = [f"{cell.model}, severity {cell.severity}<br>{cell.images} images" for cell in cells]
     rows = {
         "plain model, top-1 (%)": [f"{cell.top(BASE):.1f}" for cell in cells],

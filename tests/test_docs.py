@@ -94,8 +94,7 @@ def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: P
         assert not re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(?:https?:)?//(?!squidfunk)', text), path
         assert ":class:`" not in text and ":func:`" not in text, path
         assert not re.search(r"<em>[\s),.;:]", text), path  # the asterisks of a formula taken for emphasis
-        code = "".join(re.findall("<code>[^<]*</code>", text))
-        assert "--" not in re.sub(r'<span class="option">.*?</span>', "", code), path
+        assert not re.search(r"<code>(?:[^<]* )?--\w", text), path  # an option that may break after a hyphen
 
 
 def spelled(count: int) -> str:

@@ -26,7 +26,7 @@ from benchmarks.sections import (
     refusal_lines,
     refusal_picture,
     refusal_sentence,
-    walk_sentence,
+    walk_table,
 )  # fmt: skip
 from fozo.bench.gains import signed
 from fozo.bench.measures import score
@@ -139,16 +139,20 @@ def test_recovery_collapse_and_evidence() -> None:
     ElementTree.fromstring(refusal_picture(found, bins=2))
 
 
-def test_the_walk_goes_through_all_corruptions_and_is_told_by_gains() -> None:
+def test_the_walk_goes_through_all_corruptions_and_is_told_by_gains(tmp_path: Path) -> None:
     path = walk.steps()
     assert len(path) == 70 and path[0] == ("gaussian_noise", 5, "shot_noise", 0)
     assert path[4] == ("gaussian_noise", 1, "shot_noise", 4) and path[5] == ("shot_noise", 5, "impulse_noise", 0)
-    text = walk.run(fozo.open_images(sample.IMAGES).take(40), *engine_and_source(), ["noadapt", "neo"], 1)
-    lines = list(csv.DictReader(text.splitlines()))
-    assert len(lines) == 140 and {line["images"] for line in lines} == {"1"}
+    found = walk.run(fozo.open_images(sample.IMAGES).take(40), *engine_and_source(), ["noadapt", "neo"], 1)
+    for model in ("vit_tiny", "bundled", "vit_tiny"):  # the second time in the place of the first
+        walk.write(tmp_path / "walk.csv", model, found)
+    lines = list(csv.DictReader((tmp_path / "walk.csv").read_text(encoding="utf-8").splitlines()))
+    assert len(lines) == 280 and {line["images"] for line in lines} == {"1"}
     right = {name: [int(line["correct"]) for line in lines if line["method"] == name] for name in ("noadapt", "neo")}
-    gain = 100 * (np.mean(right["neo"]) - np.mean(right["noadapt"]))
-    assert f"NEO {signed(float(gain))} (" in walk_sentence(lines) and walk_sentence([]) == ""
+    gain = signed(float(100 * (np.mean(right["neo"]) - np.mean(right["noadapt"]))))
+    table = walk_table(lines).splitlines()
+    assert table[0] == "|  | bundled, 70 images | ViT-Tiny, 70 images |"
+    assert table[2].startswith(f"| NEO | {gain} (") and table[2].count(f"| {gain} (") == 2
 
 
 def engine_and_source() -> tuple[fozo.Engine, fozo.SourceStatistics]:
@@ -254,14 +258,14 @@ def test_what_all_cells_share_is_said_once(tmp_path: Path) -> None:
 
 
 def test_few_rows_on_more_images_are_reported_apart(tmp_path: Path) -> None:
-    rivals = {name: [NONE, HALF] for name in ("NEO", "PEA", "ZOA", "FOA")}
+    rivals = {name: [NONE, HALF] for name in ("NEO", "PEA", "ZOA", "FOA", "SAR", "TENT", "LAME", "T3A")}
     cell = invented(NoAdapt=[NONE, HALF], Align=[ALL, HALF], **rivals)
     wide = replace(cell, domains=("fog/5", "snow/5", "fog/5", "snow/5", "fog/5"))
     more = replace(wide, images=16, rows={name: wide.rows[name] for name in ("NoAdapt", "Align", "PEA")})
     main, apart = results.split([wide, more, cell])
     assert [len(main), len(apart)] == [1, 2] and main[0] is wide and apart[0] is more
     page = results.Page(main, apart[:1], [], tmp_path)
-    assert "in 5 of 5 comparisons" in page.losses()[-1] and "16 images" not in "".join(page.gains())
+    assert "in 9 of 9 comparisons" in page.losses()[-1] and "16 images" not in "".join(page.gains())
     with pytest.raises(FozoError, match="no records of all corruptions"):
         results.split([cell])
 

@@ -20,6 +20,7 @@ from fozo.cli.demo_run import BATCH, METHODS, SCRIPT, STREAM, CameraRun, methods
 from fozo.data import sample
 from fozo.data.sets import open_images
 from fozo.monitor import MonitorReference
+from tests.helpers import REPO
 
 IMAGES = 48
 
@@ -69,6 +70,16 @@ def test_accuracies_are_of_the_same_images(camera: CameraRun) -> None:
     running = camera.running_accuracy("plain")
     assert len(running) == len(camera.steps) and camera.steps[-1].images == 6 * IMAGES
     assert running[-1] == 100 * sum(step.plain.correct for step in camera.steps[-4:]) / 64
+
+
+def test_the_table_of_the_docs_is_what_the_demo_prints() -> None:
+    """Within two of 256 images: other processors round differently."""
+    page = (REPO / "docs" / "bench.md").read_text(encoding="utf-8").partition("## The demo")[2]
+    rows = {name: row.split(" | ") for name, row in re.findall(r"^\| (plain|Align) \| (.*) \|$", page, re.MULTILINE)}
+    scenes = CameraRun(list(run_camera(300, 0))).scenes[:5]
+    for column, name in enumerate(rows):
+        shown = [float(scene.cells[column]) for scene in scenes]
+        assert [float(cell) for cell in rows[name]] == pytest.approx(shown, abs=0.8)
 
 
 def test_the_summary_follows_the_numbers(camera: CameraRun) -> None:
