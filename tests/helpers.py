@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from fozo.core.moments import Moments
 from fozo.engines.torch_engine import TorchEngine
 from fozo.models.convert import Hints, vit_from_state
 from fozo.models.vit import Architecture, ViT
-from fozo.types import NO_KNOBS, Array, Engine, Floats, Images, Knobs, Move, Tap, Taps
+from fozo.types import NO_KNOBS, Affine, Array, Batch, Engine, Floats, Images, Knobs, Move, Tap, Taps
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("FOZO_SHARED", REPO.parent / "shared"))
@@ -43,6 +43,23 @@ def random_vit(architecture: Architecture = SMALL, seed: int = 0) -> ViT:
         centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
         tensor.copy_(centre + 0.2 * torch.randn(tensor.shape, generator=generator))
     return vit
+
+
+class EngineAround:
+    """An engine that hands everything on to another one; subclasses watch it, or break it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.inner, self.spec = engine, engine.spec
+        self.device, self.abilities, self.threads = engine.device, engine.abilities, engine.threads
+
+    def check(self, images: Images) -> Batch:
+        return self.inner.check(images)
+
+    def head(self) -> Affine:
+        return self.inner.head()
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        return self.inner.run(batch, knobs, taps)
 
 
 def random_images(count: int, seed: int = 0, architecture: Architecture = SMALL) -> np.ndarray:

@@ -16,6 +16,13 @@ class FozoError(ValueError):
     """
 
 
+def check_counts(**counts: int) -> None:
+    """Refuse numbers below one."""
+    for name, count in counts.items():
+        if count < 1:
+            raise FozoError(f"{name} is {count}; give a whole number from 1 up")
+
+
 class ImageWarning(UserWarning):
     """Images that can be read, but were probably not meant so; said once by an engine for each likely cause.
 

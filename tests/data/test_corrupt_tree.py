@@ -141,7 +141,7 @@ def test_wrong_folders_and_numbers(images: Path, tmp_path: Path) -> None:
         (images, {"out": images / "out"}, "lies inside"),
         (images, {"size": 7}, "size is 7 px"),
         (images, {"size": 1_000_000}, "at most 7168 px"),
-        (images, {"workers": 0}, "number of workers is 0"),
+        (images, {"workers": 0}, "workers is 0"),
         (images / "cat", {}, "no images in folders below"),
     ):
         options: dict[str, Any] = {"out": tmp_path / "out", "size": 32, **changes}

@@ -39,7 +39,7 @@ def test_changes_come_on_top_of_options() -> None:
         ({"dtype": "int8"}, "dtype must be 'float32' or 'float64', not 'int8'"),
         ({"classes": [7]}, "distinct indices below 7"),
         ({"mean": (0.5, 0.5)}, "for 3 channels"),
-        ({"chunk": 0}, "chunk must be at least 1, not 0"),
+        ({"chunk": 0}, "chunk is 0; give a whole number from 1 up"),
     ],
 )
 def test_bad_options_say_what_is_wrong(options: dict[str, Any], sentence: str) -> None:

@@ -3,7 +3,6 @@
 import functools
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.base import Method
 from fozo.methods.common.measured import MEASURED
 from fozo.testing import check_method, same
-from fozo.types import NO_KNOBS, Affine, Batch, Engine, Images, Knobs, Spec, Tap, Taps, Threads
-from tests.helpers import random_images, random_vit
+from fozo.types import Engine
+from tests.helpers import EngineAround, random_images, random_vit
 
 METHODS = sorted(fozo.list_methods())
 SUBSET = [5, 1, 3]
@@ -66,9 +65,17 @@ def stream(batches: int, size: int = 6, start: int = 0) -> list[np.ndarray]:
     return [np.float32(1 + 0.3 * (i // 3)) * random_images(size, seed=start + i) for i in range(batches)]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_it_keeps_every_promise(name: str) -> None:
-    check_method(lambda: create(name))
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in METHODS),
+        ("align", {"passes": 2}),
+        ("align", {"passes": "auto"}),
+        ("fozo", {"preset": "scaled"}),
+    ],
+)
+def test_it_keeps_every_promise(name: str, options: dict[str, Any]) -> None:
+    check_method(lambda: create(name, **options))
 
 
 def test_the_suite_does_not_warn_of_its_own_random_images(recwarn: pytest.WarningsRecorder) -> None:
@@ -115,7 +122,10 @@ def test_another_models_or_configs_state_is_refused(name: str, tmp_path: Path) -
         create(other).restore(tmp_path / "state.npz")
     if name == "align":
         with pytest.raises(fozo.FozoError, match=r"content_error=0\.4"):
-            fozo.Align(engine(), source(), content_error=2.0).restore(tmp_path / "state.npz")
+            create(name, content_error=2.0).restore(tmp_path / "state.npz")
+        with pytest.raises(fozo.FozoError, match="fingerprint"):
+            other_model = fozo.load_engine(random_vit(seed=1))
+            fozo.adapter(other_model, [random_images(8)]).restore(tmp_path / "state.npz")
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -149,28 +159,14 @@ def test_a_model_that_breaks_is_reported_and_changes_nothing(name: str) -> None:
         assert np.array_equal(method(images), twin(images))
 
 
-class TokensOnly:
+class TokensOnly(EngineAround):
     """An engine of which only the protocol can be used, as an ONNX engine is."""
 
-    device = "cpu"
-    abilities = frozenset({"tokens"})
-    threads = Threads(1)
+    shown = frozenset({"tokens"})
 
     def __init__(self) -> None:
-        self._inner: Engine = engine()
-
-    @property
-    def spec(self) -> Spec:
-        return self._inner.spec
-
-    def check(self, images: Images) -> Batch:
-        return self._inner.check(images)
-
-    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        return self._inner.run(batch, knobs, taps)
-
-    def head(self) -> Affine:
-        return self._inner.head()
+        super().__init__(engine())
+        self.abilities = self.shown
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -54,7 +54,7 @@ def test_the_mean_by_hand() -> None:
 class LogitsOnly(TokensOnly):
     """An engine that gives logits and nothing else."""
 
-    abilities = frozenset[str]()
+    shown = frozenset[str]()
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         assert knobs is NO_KNOBS and tuple(taps) == (Tap.LOGITS,)

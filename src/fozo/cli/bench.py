@@ -10,7 +10,7 @@ import typer
 
 from fozo.cli.options import Progress, command_line, open_console
 from fozo.engines.load import LoadOptions
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 from fozo.io.system import usable_cpus
 
 
@@ -51,9 +51,8 @@ def bench(
     recipe = load_recipe(name)
     if model is None:
         raise FozoError(f"which model? Give --model with a weights file or timm:NAME (see: fozo bench {name} --help)")
-    if load.threads is not None and load.threads < 1:
-        raise FozoError(f"threads is {load.threads}; give a whole number from 1 up")
-    threads = load.threads or max(1, usable_cpus() // max(1, workers))
+    threads = max(1, usable_cpus() // max(1, workers)) if load.threads is None else load.threads
+    check_counts(threads=threads)
     try:
         numbers = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
     except ValueError as error:

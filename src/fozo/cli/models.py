@@ -9,7 +9,7 @@ import typer
 
 from fozo.cli.options import BatchSize, Clean, Model, Progress, load_model, open_console
 from fozo.engines.load import LoadOptions
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 
 VIDEO = "Folder of clean images, with or without sub-folders; or a video."
 SAMPLE = "Images that --monitor degrades in each of 90 ways, two passes each: 24 by default; more narrow the intervals."
@@ -79,8 +79,7 @@ def quantise(
     from fozo.quant import ptq4vit
 
     check_output(out)  # said before the work, not after it
-    if count < 1:
-        raise FozoError(f"count is {count}; give a whole number from 1 up")
+    check_counts(count=count)
     found = open_unlabelled(images)
     engine = load_model(model, load)
     with closing(Progress()) as progress:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from fozo.engines.load import LoadOptions, load_engine
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 from fozo.io import read_text
 from fozo.types import Engine, Value
 
@@ -98,9 +98,8 @@ def load_model(model: str, load: LoadOptions) -> Engine:
     """Load a model for a command, which has the process to itself: ``--threads`` are PyTorch's too."""
     if load.threads is None or model.endswith(".onnx"):
         engine = load_engine(model, load)
-    elif load.threads < 1:
-        raise FozoError(f"threads is {load.threads}; give a whole number from 1 up")
     else:
+        check_counts(threads=load.threads)
         engine = load_engine(model, replace(load, threads=None))
         sys.modules["torch"].set_num_threads(load.threads)
     if 0 in engine.spec.image_size:

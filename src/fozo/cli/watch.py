@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fozo.cli.options import STATISTICS, BatchSize, Guard, Model, load_model
 from fozo.engines.load import LoadOptions
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 
 SAVED = 60.0  # seconds after which ``--state`` is written again
 REFERENCE = "What fozo calibrate --monitor wrote; made from --clean if it is not there."
@@ -56,8 +56,7 @@ def watch(
     from fozo.monitor import Guarded, Monitor, MonitorReference
     from fozo.public import adapter as make_adapter
 
-    if batch_size < 1:
-        raise FozoError(f"batch_size is {batch_size}; give a whole number from 1 up")
+    check_counts(batch_size=batch_size)
     if thumbnails and events is None:
         raise FozoError("thumbnails are written to the events file; give its name as --events")
     # The adapter's state is written last: where it exists, the monitor's does too.

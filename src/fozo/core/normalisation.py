@@ -203,10 +203,8 @@ class Watch:
             return
         objection = clean.objection(images)
         if objection is not None:
-            sentence = (
-                f"the batch was prepared in another way than the clean images: {objection}; prepare both the same"
-            )
-            warnings.warn(sentence, ImageWarning, stacklevel=3)
+            what = f"the batch was prepared in another way than the clean images: {objection}"
+            warnings.warn(f"{what}; prepare both the same", ImageWarning, stacklevel=3)
             self.warned = True  # after it: where warnings are errors, such batches are refused
 
 

@@ -59,10 +59,5 @@ class Objective:
             return float(sum(np.square(difference / scale)[half:].mean() for difference in differences[1:]))
         if self.distance == "squares":
             return float(sum((difference**2).sum() for difference in differences))
-        return float(
-            sum(
-                np.sqrt((difference[layers] ** 2).sum())
-                for difference in differences
-                for layers in (slice(None, half), slice(half, None))
-            )
-        )
+        halves = [part for difference in differences for part in (difference[:half], difference[half:])]
+        return float(sum(np.sqrt((part**2).sum()) for part in halves))

@@ -25,7 +25,7 @@ from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, with_size
 from fozo.data.sets.folder import RECORD, Tree, read_record, unlabelled
 from fozo.data.streams import Corrupting, corrupted_name, describe_preparation
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 from fozo.io import atomic_write, disk_errors, write_json
 from fozo.io.system import installed_version, usable_cpus, worker_pool
 
@@ -96,8 +96,7 @@ def corrupt_tree(
     if covered(size) ** 2 > MAX_PIXELS:
         raise FozoError(f"the size is {size} px; images of at most {int(MAX_PIXELS**0.5 / RESIZE_RATIO)} px are made")
     workers = usable_cpus() if workers is None else workers
-    if workers < 1:
-        raise FozoError(f"the number of workers is {workers}; give 1 or more")
+    check_counts(workers=workers)
     if out.resolve().is_relative_to(images.resolve()):
         raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another folder")
     found = with_size(find_images(images))

@@ -27,7 +27,7 @@ from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
 from fozo.data.images import Pixels, Size, covered, fit, luminance, resize_crop, sides
 from fozo.data.scenarios import SCENARIOS, Continual, Positions, Scenario
 from fozo.data.sets.base import CLEAN, Domain, ImageSet
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 from fozo.io import atomic_write, unreadable
 from fozo.io.system import usable_cpus
 from fozo.types import Spec
@@ -92,9 +92,7 @@ class Stream:
                 raise FozoError(f"there is no scenario {scenario!r}; choose from {', '.join(SCENARIOS)}")
             scenario = SCENARIOS[scenario]()
         workers = usable_cpus() if workers is None else workers
-        for name, value in (("batch_size", batch_size), ("workers", workers)):
-            if value < 1:
-                raise FozoError(f"{name} is {value}; give a whole number from 1 up")
+        check_counts(batch_size=batch_size, workers=workers)
         check_seed(seed)
         if spec.channels not in (1, 3):
             raise FozoError(f"{spec.name} reads images of {spec.channels} channels; streams make gray or RGB images")

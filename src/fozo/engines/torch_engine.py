@@ -30,7 +30,7 @@ from fozo.core.moments import TokenMoments
 from fozo.core.normalisation import check_images
 from fozo.engines.blackbox import to_numpy
 from fozo.engines.walk import Visit
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 from fozo.models.vit import Block, Linear, ViT
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
 
@@ -278,8 +278,7 @@ class TorchEngine:
         self.device, self.dtype = str(vit.cls_token.device), vit.cls_token.dtype
         tokens = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
         self.chunk = max(1, tokens // vit.pos_embed.shape[1]) if chunk is None else chunk
-        if self.chunk < 1:
-            raise FozoError(f"chunk must be at least 1, not {chunk}")
+        check_counts(chunk=self.chunk)
         self._warned: set[str] = set()
         self._threads = Threads(torch.get_num_threads())
         self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)

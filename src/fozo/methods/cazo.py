@@ -105,10 +105,8 @@ class CAZO(MatchingMethod[CAZOConfig]):
 
     def _keep(self, step: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
         """Draw which hidden values stay: always the same for the same step and shape."""
-        kept: npt.NDArray[np.bool_] = (
-            generator(self.seed, Purpose.DROPOUT, step).random(shape) < 1 - self.config.dropout
-        )
-        return kept
+        draws = generator(self.seed, Purpose.DROPOUT, step).random(shape)
+        return np.asarray(draws < 1 - self.config.dropout)
 
     def begin(self) -> None:
         self.theta, self.velocity = self.start, np.zeros_like(self.start)

@@ -11,14 +11,14 @@ preset ``official`` has and the default does not. ``official`` also has the lear
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
+from fozo.io import load_statistics, refuse_damage, save_arrays
 from fozo.methods.common.layernorm import Descent, GradientMethod, LayerNorms, entropy, fill, flat
 from fozo.methods.common.options import positive
 from fozo.methods.registry import register
@@ -45,15 +45,13 @@ class Fisher:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Fisher:
         advice = "measure it again"
-        header, arrays = load_statistics(path, cls.KIND, (1,), _one_axis, advice)
+        header, arrays = load_statistics(
+            path, cls.KIND, (1,), lambda specs: {"values": specs["values"].shape[:1]}, advice
+        )
         with refuse_damage(path, cls.KIND, advice):
             if (arrays["values"] < 0).any():  # it would pull weights away instead of holding them
                 raise ValueError("a squared gradient is negative")
             return cls(str(header["fingerprint"]), arrays["values"], str(header["model"]))
-
-
-def _one_axis(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
-    return {"values": specs["values"].shape[:1]}
 
 
 def measure_fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:

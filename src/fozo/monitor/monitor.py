@@ -62,10 +62,8 @@ class Status:
         if drift.since is None:
             parts.append("no drift")
         else:
-            uncertain = self.entropy_rise >= MIN_DEVIATIONS
-            words = (
-                ", ".join(self.changes) or f"the {'predictions are less certain' if uncertain else 'images changed'}"
-            )
+            unnamed = "predictions are less certain" if self.entropy_rise >= MIN_DEVIATIONS else "images changed"
+            words = ", ".join(self.changes) or f"the {unnamed}"
             date = f"since image {drift.since:,}{_clock(drift.since_time)}"
             turned = "" if drift.changed is None else f", changed at {drift.changed:,}{_clock(drift.changed_time)}: "
             kind = "" if guess is None or guess.kind == "clean" else f": {guess}"

@@ -25,7 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, ge
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import read_config
 from fozo.serve.limits import Refused
@@ -175,8 +175,7 @@ def application(config: ServeConfig, *, servers: int = 2, cpus: float = 1.0) -> 
         servers: replicas, each with the models and a share of the cameras.
         cpus: processors of a replica.
     """
-    if servers < 1:
-        raise FozoError(f"servers is {servers}; give a whole number from 1 up")
+    check_counts(servers=servers)
     if config.state is None:
         raise FozoError("several servers need a folder that all nodes reach; give state")
     deployment = serve.deployment(

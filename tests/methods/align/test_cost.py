@@ -17,27 +17,20 @@ from fozo.core.statistics import SourceStatistics
 from fozo.data import sample
 from fozo.methods.align.memory import AT_ONCE, REPLAN, SLACK, DomainEstimate, Memory, RetrievalConfig, Rows
 from fozo.methods.align.moves import Single
-from fozo.types import NO_KNOBS, Affine, Array, Batch, Images, Knobs, Spec, Tap, Taps
-from tests.helpers import random_images
+from fozo.types import NO_KNOBS, Array, Batch, Knobs, Tap, Taps
+from tests.helpers import EngineAround, random_images
 
 
-class Counted:
+class Counted(EngineAround):
     """An engine that counts the images of each call, and the bytes that it hands out."""
 
     def __init__(self, engine: fozo.Engine) -> None:
-        self.inner, self.calls, self.bytes = engine, list[int](), 0
-        self.spec: Spec = engine.spec
-        self.device, self.abilities, self.threads = engine.device, engine.abilities, engine.threads
-
-    def check(self, images: Images) -> Batch:
-        return self.inner.check(images)
-
-    def head(self) -> Affine:
-        return self.inner.head()
+        super().__init__(engine)
+        self.calls, self.bytes = list[int](), 0
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         self.calls.append(len(batch))
-        found = self.inner.run(batch, knobs, taps)
+        found = super().run(batch, knobs, taps)
         self.bytes += sum(value.nbytes for value in found.values())
         return found
 

@@ -12,31 +12,25 @@ import fozo
 from fozo.core.statistics import SourceStatistics
 from fozo.errors import FozoError
 from fozo.testing import same
-from fozo.types import NO_KNOBS, Affine, Batch, Images, Knobs, Spec, Tap, Taps
-from tests.helpers import random_images
+from fozo.types import NO_KNOBS, Batch, Images, Knobs, Tap, Taps
+from tests.helpers import EngineAround, random_images
 
 Single = npt.NDArray[np.float32]
 CLEAN = [random_images(20, seed=i) for i in range(3)]
 DRIFTED = [0.3 * batch + 1.0 for batch in CLEAN]
 
 
-class Lenient:
+class Lenient(EngineAround):
     """An engine that takes any numbers for an image, as one of somebody else's might; it may be made to break."""
 
-    def __init__(self, engine: fozo.Engine) -> None:
-        self.inner, self.broken, self.moves_break = engine, False, False
-        self.spec: Spec = engine.spec
-        self.device, self.abilities, self.threads = engine.device, engine.abilities, engine.threads
+    broken = moves_break = False
 
     def check(self, images: Images) -> Batch:
         assert isinstance(images, np.ndarray)
         return self.inner.check(np.zeros_like(images)).with_images(images)
 
-    def head(self) -> Affine:
-        return self.inner.head()
-
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
-        found = self.inner.run(batch, knobs, taps)
+        found = super().run(batch, knobs, taps)
         broken = self.broken or (self.moves_break and knobs.patches is not None)
         return {tap: value * np.nan for tap, value in found.items()} if broken else found
 

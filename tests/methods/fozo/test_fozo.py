@@ -201,18 +201,6 @@ def test_the_content_shift_leaves_clean_images_alone_and_believes_a_drift(
     assert (rows[-1].mean(axis=(0, 1)) + vector) @ centre < 0.5 * centre @ centre
 
 
-def test_scaled_continues_from_a_state_and_from_its_journal(
-    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
-) -> None:
-    method = FOZO(engine, source, preset="scaled", journal=tmp_path / "run.journal")
-    for images in BATCHES[:5]:
-        method(images)
-    other = FOZO(engine, source, preset="scaled")
-    other.load_state(method.state())
-    np.testing.assert_array_equal(other(BATCHES[5]), method(BATCHES[5]))
-    np.testing.assert_array_equal(fozo.replay(tmp_path / "run.journal"), method.prompts)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("predict", "median"), ("units", "pixels"), ("trust", 0.0), ("shift_images", -1.0)],

@@ -21,7 +21,7 @@ import onnxruntime
 
 from fozo.core.normalisation import check_images
 from fozo.engines.onnx import schema
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 from fozo.io import open_regular
 from fozo.io.system import usable_cpus
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
@@ -73,9 +73,9 @@ def unreadable(path: Path, error: Exception) -> FozoError:
 
 def thread_count(threads: int | None) -> int:
     """Check the user's choice, or take every processor that this process may use."""
-    if threads is not None and threads < 1:
-        raise FozoError(f"threads must be at least 1, not {threads}")
-    return usable_cpus() if threads is None else threads
+    count = usable_cpus() if threads is None else threads
+    check_counts(threads=count)
+    return count
 
 
 class GraphEngine:
@@ -98,8 +98,7 @@ class GraphEngine:
         """Read the head. ``calls`` are the threads that make calls at a time; all ``threads`` by default."""
         self.threads, self.calls = threads, calls or threads
         self.chunk = max(1, CALL_TOKENS // (1 + spec.patches)) if chunk is None else chunk
-        if self.chunk < 1:
-            raise FozoError(f"chunk must be at least 1, not {chunk}")
+        check_counts(chunk=self.chunk)
         self.spec, self.execute = spec, execute
         self._warned: set[str] = set()
         layers = (1, 1, spec.depth, spec.dim)

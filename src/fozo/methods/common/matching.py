@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fozo.core.moments import Moments, Window
 from fozo.core.noise import starting_prompts
-from fozo.errors import FozoError
+from fozo.errors import FozoError, check_counts
 from fozo.methods.base import Method
 from fozo.methods.common.stateful import C
 from fozo.types import Array, Batch, Floats, Knobs, Spec, State, Tap
@@ -99,8 +99,7 @@ class MatchingMethod(Method[C]):
 
 def first_prompts(spec: Spec, count: int, seed: int, given: npt.ArrayLike | None = None) -> Array:
     """Return ``count`` prompts ``[count, d]`` to start from: the user's own, or random ones."""
-    if count < 1:
-        raise FozoError(f"prompts must be at least 1, not {count}")
+    check_counts(prompts=count)
     if given is None:
         return starting_prompts(seed, count, spec.dim, math.prod(spec.patch_size))
     prompts = np.array(given, dtype=np.float64)
