@@ -59,7 +59,7 @@ def headline(cell: Cell) -> str:
     return (
         f"On {cell.model}, under the fifteen corruptions of ImageNet-C at severity {cell.severity} "
         f"({cell.images} images each), Align gains **{cell.gain(OURS)} points** of top-1 in one forward pass. "
-        f"The best rival, {_best(cell)}, gains {cell.gain(_best(cell))}. [All results, losses first](results.md)"
+        f"The best rival, {_best(cell)}, gains {cell.gain(_best(cell))}. [All results, losses included](results.md)"
     )
 
 
