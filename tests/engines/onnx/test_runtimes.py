@@ -119,8 +119,8 @@ def test_options_of_load_engine(exported: Callable[..., Path]) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"classes": [1, 1]}, "distinct indices below 7"),
         ({"heads": 3}, "exported model"),
-        ({"threads": 0}, "threads is 0; give a whole number from 1 up"),
-        ({"chunk": 0}, "threads is 0; give a whole number from 1 up"),
+        ({"threads": 0}, "is 0; give a whole number from 1 up"),
+        ({"chunk": 0}, "is 0; give a whole number from 1 up"),
         ({"runtime": "tensorrt"}, "'onnxruntime' or 'openvino'"),
     ]
     for options, message in wrong:
