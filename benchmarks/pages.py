@@ -141,9 +141,9 @@ SCALED = {
     "the same without its search": ("without search", ("2 passes",), 512),
     "the same without its shift": ("without shift", ("2 passes",), 512),
     "`scaled`, 8 passes": ("FOZO scaled", ("8 passes",), 192),
-    "2 passes, on the same images": ("FOZO scaled", ("2 passes",), 192),
+    "2 passes on these 192": ("FOZO scaled", ("2 passes",), 192),
     "`scaled`, 28 passes": ("FOZO scaled", ("28 passes",), 64),
-    "2 passes on the same images": ("FOZO scaled", ("2 passes",), 64),
+    "2 passes on these 64": ("FOZO scaled", ("2 passes",), 64),
     "`scaled`, 2 passes, a stream of 20,010": ("FOZO scaled", ("2 passes",), 1334),
     "`scaled`, 2 passes, narrow content": ("FOZO scaled", ("dogs", "food", "instruments", "kitchen"), 60),
 }
