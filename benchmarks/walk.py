@@ -44,7 +44,7 @@ def steps() -> list[Step]:
 def walk(
     images: ImageSet, engine: Engine, count: int
 ) -> Iterator[tuple[Step, npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
-    """Batches of every step, images drawn anew for each."""
+    """Batches of every step, with the next images of the set for each; after the last one it is shuffled again."""
     spec, generator = engine.spec, np.random.default_rng(0)
     order = np.concatenate([generator.permutation(len(images)) for _ in range(1 + count * 70 // len(images))])
     for number, step in enumerate(steps()):
@@ -99,7 +99,8 @@ def main() -> None:
             engine, images, source = fozo.load_engine(model), fozo.open_images(sample.IMAGES), sample.source(model)
         else:
             engine = fozo.load_engine(given.model, threads=1)
-            clean, images = clean_and_test(given.images, 512, 70 * given.steps)
+            enough = min(70 * given.steps, len(fozo.open_images(given.images)) - 512)
+            clean, images = clean_and_test(given.images, 512, enough)
             source = fozo.calibrate(engine, _as_floats(clean, engine))
         lines = run(images, engine, source, given.methods.split(","), given.steps)
         write(given.out, "bundled" if given.model is None else given.model.stem, lines)
