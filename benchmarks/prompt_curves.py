@@ -55,9 +55,8 @@ class Row(NamedTuple):
 
 def read(path: Path) -> list[Row]:
     with path.open(encoding="utf-8", newline="") as stream:
-        return [
-            Row(of, setting, quantity, int(at), float(value)) for of, setting, quantity, at, value in csv.reader(stream)
-        ]
+        lines = list(csv.reader(stream))[1:]
+    return [Row(of, setting, quantity, int(at), float(value)) for of, setting, quantity, at, value in lines]
 
 
 def replace_rows(path: Path, new: Sequence[Row]) -> None:
@@ -65,7 +64,8 @@ def replace_rows(path: Path, new: Sequence[Row]) -> None:
     fresh = {row.of for row in new}
     kept = [row for row in read(path) if row.of not in fresh] if path.exists() else []
     lines = io.StringIO(newline="")
-    csv.writer(lines, lineterminator="\n").writerows([*row[:4], f"{row.value:.5g}"] for row in [*kept, *new])
+    rows = ([*row[:4], f"{row.value:.5g}"] for row in [*kept, *new])
+    csv.writer(lines, lineterminator="\n").writerows([Row._fields, *rows])
     with atomic_write(path) as stream:
         stream.write(lines.getvalue().encode())
 
