@@ -1,5 +1,7 @@
 """Logs, locks and JSON files of the benchmark, at the moments when things go wrong."""
 
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,14 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
     with locked(tmp_path / "run"):
         pass
+
+
+def test_a_lock_that_a_dying_process_still_holds_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as dying:
+        dying.enter_context(locked(tmp_path / "run"))
+        monkeypatch.setattr(time, "sleep", lambda _: dying.close())
+        with locked(tmp_path / "run"):
+            pass
 
 
 def test_unreadable_json_is_named(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ except ImportError:  # Windows
 LOCK = ".lock"
 PART = ".fozo.part"
 LITTER_SECONDS = 3600.0  # age from which a temporary file belongs to a killed process: none takes that long to write
+LOCK_SECONDS = 2.0  # for which processes of a killed command may still be dying, and hold its locks
 MAX_TEXT = 64 << 20  # bytes of a text file (labels, lists, recipes) that are read
 MAX_READ = 1 << 20  # bytes that a parser of containers reads at a time
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -252,11 +253,22 @@ def lock_file(descriptor: int, path: Path) -> None:
         return
 
 
+def _flock(descriptor: int, wait: bool) -> None:
+    last = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            if time.monotonic() > last:
+                raise
+        time.sleep(0.02)
+
+
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Lock a folder; the system drops the lock when the process dies.
 
-    Where another process holds it, raise, or ``wait`` for it.
+    Where another process holds it, ``wait`` for it, or raise after a moment: it may be one of a killed command's.
     """
     if not LOCKS:
         raise FozoError("this needs the file locks of Linux or macOS; run it there")
@@ -266,7 +278,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     with os.fdopen(descriptor):
         with disk_errors(folder):
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                _flock(descriptor, wait)
                 if not os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
                     raise FileNotFoundError(errno.ENOENT, "its lock was removed")  # and others may lock a new one
             except (BlockingIOError, FileNotFoundError) as error:
