@@ -3,7 +3,8 @@
     python -m benchmarks.pages [--check]
 
 docs/results.md, its pictures and its data are written whole, and examples/quickstart.ipynb is run. In other pages a
-table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; ``tables`` below lists the names by page.
+table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; ``tables`` below lists the names by page. Figures in
+prose are quotes (benchmarks/quotes.py).
 ``--check`` writes nothing and fails where a page is stale. It leaves out the notebook, which another processor may run
 to other last bits; a test compares its figures.
 """
@@ -18,10 +19,11 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks import detectors, narrow, prompt_curves, results
+from benchmarks import detectors, narrow, prompt_curves, quotes_methods, results
 from benchmarks.cells import CLEAN, Cell, name_of, read_evidence, standing
 from benchmarks.common import markdown, refusals
 from benchmarks.conclusions import OURS, rivals, words_of
+from benchmarks.quotes import put_all
 from fozo.bench.gains import BASE, Gain, gains, signed
 from fozo.bench.store import Group, Run, collect
 from fozo.errors import FozoError
@@ -208,6 +210,7 @@ def tables(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, dict[str
     return {
         "README.md": {"gains": gains_table(continual, own["held_out"]), "methods": methods_table()},
         "docs/index.md": {"headline": headline(cells[0])},
+        "docs/cost.md": {"overhead": quotes_methods.overhead_table()},
         "docs/detectors.md": detectors.page_tables(),
         "docs/fozo.md": {
             "scaled": scaled_table(own["scaled"]),
@@ -217,6 +220,7 @@ def tables(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, dict[str
         "docs/ablation.md": {
             "held-out classes": held_out_table(own["held_out"]),
             "narrow": narrow_table(own["narrow"]),
+            **quotes_methods.ablation_tables(groups),
         },
     }
 
@@ -255,8 +259,10 @@ def computed() -> dict[str, str]:
         cells = results.split(standing(cell for cell in read_evidence(groups) if set(cell.rows) > {BASE, OURS}))[0]
         found["docs/results/prompts.svg"] = prompt_curves.prompts_picture()
         found["docs/results/epsilon.svg"] = prompt_curves.epsilon_picture()
-        for name, known in tables(cells, groups).items():
-            found[name] = filled(name, (ROOT / name).read_text(encoding="utf-8"), known)
+        known, quoted = tables(cells, groups), quotes_methods.quotes(cells, groups)
+        for name in known | quoted:
+            text = filled(name, (ROOT / name).read_text(encoding="utf-8"), known.get(name, {}))
+            found[name] = put_all(name, text, quoted.get(name, ()))
     return found
 
 
