@@ -1,7 +1,7 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
 #   make demo    watch a camera go bad and the bundled ViT being adapted, without PyTorch
 #   make test    lint, layers, types and tests
-# `make pages` writes every table and picture from results/, `make docs` builds the site into site/, `make mutate` tests the tests.
+# `make pages` writes every table, picture and quoted figure from results/, `make docs` builds the site into site/, `make mutate` tests the tests.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -54,7 +54,7 @@ wheel: $(VENV)/.ready
 mutate: $(VENV)/.ready
 	$(BIN)/python -m tests.mutate
 
-# Tables and pictures of README and docs, from results/ and the registry; a test fails where one is stale.
+# Tables, pictures and quoted figures of README and docs, from results/ and the registry; a test fails where one is stale.
 pages: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.pages
 

@@ -33,7 +33,7 @@ def monitoring() -> list[Quote]:
         ),
         Quote("a ViT-Tiny took {:.0f} s of processor time", *printed("monitor.md", r"ways\): (\d+) s of processor")),
         Quote(
-            "Align lost {:.1f} and {:.1f} points on images darkened by gamma {} and {} ({:.0f} each",
+            "Align lost {:.1f} and {:.1f} points at gamma {} and {} ({:.0f} images each",
             *(plain - own, plain_strong - own_strong, weak, strong, dark),
         ),
         Quote(
@@ -112,10 +112,9 @@ def _guard() -> list[Quote]:
     lost = [number(each["plain"]) - number(each["adapted"]) for each in bundled if each["fell back"] == "0 %"]
     (fog,) = (each for each in bundled if (each["method"], each["stream"]) == ("fozo", "all classes, fog"))
     return [
-        Quote("it missed two of {:.0f} and {:.0f} points under a corruption", *sorted(x for x in lost if x > 5)),
+        Quote("and missed two of {:.0f} and {:.0f} points under a corruption", *sorted(x for x in lost if x > 5)),
         Quote(
-            "guard on Align, {} streams built to hurt, ViT-Tiny and bundled model, `shadow=0.25` | "
-            "fell back in {} of them |",
+            "guard on Align, {} streams built to hurt, ViT-Tiny and bundled model, `shadow=0.25` | fell back in {} |",
             *(len(align), sum(each["fell back"] != "0 %" for each in align)),
         ),
         Quote(
