@@ -1,5 +1,6 @@
 """What the pages on methods quote, and their tables of printed records and of the ablation's runs."""
 
+import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -10,10 +11,11 @@ from benchmarks import detectors, narrow, prompt_curves, quotes_service
 from benchmarks.cells import Cell, name_of
 from benchmarks.common import markdown
 from benchmarks.conclusions import OURS
-from benchmarks.quotes import Quote, ends, every, figures, lines, number, printed, row, rows
+from benchmarks.quotes import Quote, ends, every, figures, lines, number, printed, record, row, rows
 from benchmarks.quotes_service import DEIT, VIT
 from fozo.bench.gains import BASE, Gain, gains, signed
 from fozo.bench.store import Group, Run
+from fozo.data.corruptions import KINDS
 from fozo.data.groups import TUNING
 from fozo.errors import FozoError
 
@@ -274,6 +276,54 @@ def _landscape() -> list[Quote]:
     ]
 
 
+def camera() -> list[Quote]:
+    dogs = {each["own images"]: each for each in rows("calibration.md", "## More images of one camera", "dogs")}
+    own, mixed = dogs["32"]["own alone"], dogs["0"]["512 mixed alone"]
+    return [
+        Quote(
+            "{:.1f} % with 32 own clean images, {:.1f} % with 512 mixed ones, {:.1f} % unadapted. Gains are ± {:.1f}.",
+            *(number(own), number(mixed), number(dogs["32"]["NoAdapt"])),
+            max(number(text.partition("±")[2]) for text in (own, mixed)),
+        )
+    ]
+
+
+def models() -> list[Quote]:
+    kinds = ("clean", "contrast", "fog", "gaussian noise", "glass blur", "**mean of the corruptions**")
+    boxes = (row("blackbox.md", "| as it is |", kind) for kind in kinds)
+    floats = [each for each in rows("settled.md", "| the model reads |") if "floats" in each["the model reads"]]
+    noticed = [text for each in floats for text in [*each.values()][1:] if "*" not in text]
+    return [
+        Quote("{:.0f} to {:.0f} of 32 if they were resized as floats", *ends(map(number, noticed))),
+        *(
+            Quote(
+                f"| {each['']} | {{}} | {{}} | {{}} ± {{}} |",
+                *(each["as it is"], each["adapter"], *each["difference"].split(" ± ")),
+            )
+            for each in boxes
+        ),
+    ]
+
+
+def corruptions() -> list[Quote]:
+    tops = json.loads(record("unadapted.json"))["top1"]
+    by_level = [[tops[f"{kind}/{level}"] for kind in KINDS] for level in (3, 5)]
+    return [
+        Quote("Clean: {:.1f} %", tops["clean"]),
+        Quote("| **mean** | **{:.1f}** | **{:.1f}** |", *map(fmean, by_level)),
+        *(Quote(f"| {kind} | {{:.1f}} | {{:.1f}} |", *both) for kind, *both in zip(KINDS, *by_level, strict=True)),
+    ]
+
+
+def methods() -> list[Quote]:
+    more = [
+        number(each["extra memory"])
+        for each in rows("methods.md", "| extra memory |")
+        if "backward" in each["passes per image"]
+    ]
+    return [Quote("{:.1f} to {:.1f} GB more for a ViT-Tiny", *ends(2**20 * each / 1e9 for each in more))]
+
+
 def quotes(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, list[Quote]]:
     """By page."""
     return {
@@ -285,4 +335,8 @@ def quotes(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, list[Quo
         "docs/detectors.md": detection(),
         "docs/ablation.md": ablation(groups),
         "docs/fozo.md": fozo(cells, groups),
+        "docs/camera.md": camera(),
+        "docs/models.md": models(),
+        "docs/corruptions.md": corruptions(),
+        "docs/methods.md": methods(),
     }
