@@ -7,6 +7,7 @@ Needs ``fozo[serve,bench]``, httpx, and Chromium with its driver (``apt-get inst
 """
 
 import argparse
+import base64
 import re
 import subprocess
 import sys
@@ -60,12 +61,16 @@ def send(address: str, pixels: Pixels) -> None:
         time.sleep(PAUSE)
 
 
+def take(browser: Browser, path: Path) -> None:
+    path.write_bytes(base64.b64decode(browser.devtools("Page.captureScreenshot")["data"]))
+
+
 def look(browser: Browser, folder: Path | None) -> None:
     """Take the pictures."""
-    browser.size(1400, 1010)
+    browser.size(1400, 1060)
     time.sleep(3)  # for frames, which come every two seconds
     path = Path(__file__).with_name("page.png")
-    browser.screenshot(path)
+    take(browser, path)
     with Image.open(path) as picture:
         picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     if folder is None:
@@ -77,7 +82,7 @@ def look(browser: Browser, folder: Path | None) -> None:
         for scheme in ("light", "dark"):
             browser.scheme(scheme)
             time.sleep(0.5)
-            browser.screenshot(folder / f"{scheme}-{width}.png")
+            take(browser, folder / f"{scheme}-{width}.png")
 
 
 def main() -> None:

@@ -183,7 +183,6 @@ AUTHORS: Methods = {  # where METHODS has the FOZO paper's values: the rates are
     f"EATA{OWN}": _varied("EATA", "rate 0.001"),
     f"DeYO{OWN}": ("deyo", {"preset": "official"}),
     "DeYO, rate / 4": _varied("DeYO", "rate 6.25e-05"),  # does not collapse where the published rate does
-    "PEA, no jumps": _varied("PEA", "momentum 0.1, no jumps"),  # tuned by eye, before there was a rule
 }
 MANY: Methods = {  # of more than four passes, on four corruptions, beside a NoAdapt and an Align of their own
     **PLAIN_AND_ALIGN,
