@@ -58,8 +58,8 @@ def cost() -> list[Quote]:
     ]
     return [
         Quote(
-            "ViT-Tiny {:.2f} of plain on torch ({:.0f} and {:.0f} MiB) and {:.2f} on ONNX Runtime ({:.0f} and {:.0f}), "
-            "the bundled model {:.2f} and {:.2f}.",
+            "ViT-Tiny {:.3f} of plain on torch ({:.0f} and {:.0f} MiB) and {:.3f} on ONNX Runtime ({:.0f} and {:.0f}), "
+            "the bundled model {:.3f} and {:.3f}.",
             *(*torch[:3], *onnx[:3], bundled_torch[0], bundled_onnx[0]),
         ),
         Quote(
@@ -306,9 +306,11 @@ def models() -> list[Quote]:
 
 
 def corruptions() -> list[Quote]:
-    tops = json.loads(record("unadapted.json"))["top1"]
+    found = json.loads(record("unadapted.json"))
+    tops = found["top1"]
     by_level = [[tops[f"{kind}/{level}"] for kind in KINDS] for level in (3, 5)]
     return [
+        Quote("without adaptation, {} ImageNet validation crops", found["conditions"]["images"]),
         Quote("Clean: {:.1f} %", tops["clean"]),
         Quote("| **mean** | **{:.1f}** | **{:.1f}** |", *map(fmean, by_level)),
         *(Quote(f"| {kind} | {{:.1f}} | {{:.1f}} |", *both) for kind, *both in zip(KINDS, *by_level, strict=True)),

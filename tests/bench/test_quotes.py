@@ -149,7 +149,7 @@ def test_what_the_overhead_prints_is_a_table_and_quotes(records: Path) -> None:
         "| bundled, 28 px | torch | 8 | 1.413 | 1.413 | +0.2 | 200 |",
     ]
     peaks, _, states, *_ = quotes_methods.cost()
-    assert peaks.figures == ["1.14", "492", "431", "1.29", "256", "198", "1.03", "1.06"]
+    assert peaks.figures == ["1.141", "492", "431", "1.293", "256", "198", "1.031", "1.062"]
     assert states.figures == ["2.0", "0.4"]
     (records / "overhead.md").write_text(OVERHEAD.partition("| bundled")[0], encoding="utf-8")
     with pytest.raises(FozoError, match=r"results/overhead\.md has 2 lines on memory instead of 4"):
