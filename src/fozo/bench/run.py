@@ -62,6 +62,7 @@ def run_experiment(
             folder.check(inputs)
             finished = folder.finished()
             if finished is not None:  # before a model is loaded or anything measured
+                Checkpoints(folder.path, STATES).clear()  # a kill may have left one
                 return finished
         if experiment.quantise:
             engine = resources.quantised(experiment, images, show)

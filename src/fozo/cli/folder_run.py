@@ -142,6 +142,7 @@ def adapt_folder(
             run = read_folder_run(log.path)
             _check_same(run.header, header, out)
             if run.finished:
+                states.clear()  # a kill may have left one
                 return run
             if done := states.restore(method, len(run.batches)):
                 end = run.batches[done - 1].end
