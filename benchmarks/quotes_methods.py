@@ -276,6 +276,25 @@ def _landscape() -> list[Quote]:
     ]
 
 
+def demo() -> list[Quote]:
+    scenes = every("demo.md", r"^ (?:Clean|Fog|Contrast|Motion blur|Gaussian noise) +([\d.]+) +([\d.]+) ")[:5]
+    plain, adapted = zip(*scenes, strict=True)
+    gained = printed("demo.md", r"([\d.]+) points more than the plain .*?difference: \+([\d.]+) to \+([\d.]+)\)")
+    ahead = every("demo.md", r"([\d.]+) points ahead of FOZO \(95 % interval ([\d.]+) to ([\d.]+)\)")
+    return [
+        Quote(
+            "reports each change without labels, after {:.0f} images", *printed("demo.md", r"worse, after (\d+) images")
+        ),
+        Quote("| plain | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |", *plain),
+        Quote("| Align | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |", *adapted),
+        Quote("Align gains {:.1f} points ({:.1f} to {:.1f})", *gained),
+        Quote(
+            "it is {:.1f} points ahead of FOZO in float32 ({:.1f} to {:.1f}) and {:.1f} in INT8 ({:.1f} to {:.1f})",
+            *(figure for each in ahead for figure in each),
+        ),
+    ]
+
+
 def camera() -> list[Quote]:
     dogs = {each["own images"]: each for each in rows("calibration.md", "## More images of one camera", "dogs")}
     own, mixed = dogs["32"]["own alone"], dogs["0"]["512 mixed alone"]
@@ -337,6 +356,7 @@ def quotes(cells: Sequence[Cell], groups: Sequence[Group]) -> dict[str, list[Quo
         "docs/detectors.md": detection(),
         "docs/ablation.md": ablation(groups),
         "docs/fozo.md": fozo(cells, groups),
+        "docs/bench.md": demo(),
         "docs/camera.md": camera(),
         "docs/models.md": models(),
         "docs/corruptions.md": corruptions(),
