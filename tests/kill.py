@@ -1,12 +1,14 @@
 """Kill commands by SIGKILL at random moments, give them again, and compare with what an undisturbed command leaves.
 
     python tests/kill.py --kills 1000 [--seed 0] [--only bench]
+    python tests/kill.py --every [--only adapt]
 
 For each command in turn a new folder is made, the command is started in it, killed one to three times and then left to
-finish. Two kills of five wait for the next temporary file to be written, where most could go wrong. One run of
-``fozo bench`` is killed 20 times, each time a few batches further on; another meets a full disk. Counted are results
-that differ from the undisturbed ones, continuations that were refused, files left behind that an undisturbed command
-does not leave, other than temporary files younger than an hour, and processes left behind. The exit code is 0 if all of
+finish. Two kills of five wait for the next temporary file to be written, where most could go wrong. One run of ``fozo
+bench`` is killed 20 times, each time a few batches further on; another meets a full disk. With ``--every`` a command is
+killed before its first file operation, its second, and so on, where random moments seldom are. Counted are results that
+differ from the undisturbed ones, continuations that were refused, files left behind that an undisturbed command does
+not leave, other than temporary files younger than an hour, and processes left behind. The exit code is 0 if all of
 these are zero. Commands run in children of one process that has imported everything once.
 """
 
@@ -56,6 +58,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 SINGLE = ("bench", f"{MADE}/single.toml", *BENCH)  # batches of one image, for faults between two of them
 OFTEN, FULL, KILLS = "bench 20 times", "bench, disk full", 20
 LIMIT = 20_000  # bytes of a file on a full disk: some batches' records
+OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
+"""Events of Python that change files, beside those that open one to write."""
+FOREIGN = "tmp/ort.quant."  # what ONNX Runtime's quantizer leaves of a killed process in the system's folder for such
 TIMES = ("costs.jsonl", "conditions.json")
 """Files that say how long something took; like folders and other programs' temporary files they count by name only."""
 
@@ -77,10 +82,25 @@ class Count:
         return [f"{what}: {each}" for what in FAULTS for each in dict.fromkeys(getattr(self, what))]
 
 
-def start(command: Iterable[str], folder: Path, limit: int = resource.RLIM_INFINITY) -> int:
+def kill_before(operation: int) -> None:
+    """Have this process killed when it is about to change files for the given time."""
+    left = operation
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left
+        flags = arguments[2] if event == "open" else 0
+        if event in OPERATIONS or (isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)):
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def start(command: Iterable[str], folder: Path, limit: int = resource.RLIM_INFINITY, operation: int = 0) -> int:
     """Run ``fozo ...`` in a child with ``folder`` to itself and a session of its own; return its pid.
 
-    No file that it writes may have more than ``limit`` bytes.
+    No file that it writes may have more than ``limit`` bytes. If given, it is killed before that file ``operation``.
     """
     pid = os.fork()
     if pid:
@@ -98,6 +118,8 @@ def start(command: Iterable[str], folder: Path, limit: int = resource.RLIM_INFIN
         from fozo.__main__ import main
         from fozo.data import sample
 
+        if operation:
+            kill_before(operation)
         sys.argv = ["fozo", *(part.format(sample=sample.FOLDER) for part in command)]
         main()
     except SystemExit as stop:
@@ -220,7 +242,9 @@ def finish(command: tuple[str, ...], folder: Path, whole: dict[str, bytes], coun
     count.differing += [name for name in whole if found.get(name) != whole[name] and not name.startswith("tmp/")]
     # Temporary files stay until they are an hour old, but in a folder of runs, which is locked.
     recent = {name for name in found if ".fozo.part" in name and command[0] != "bench"}
-    count.litter += [name for name in found if name not in whole and name not in recent]
+    count.litter += [
+        name for name in found if name not in whole and name not in recent and not name.startswith(FOREIGN)
+    ]
 
 
 def fill_disk(command: tuple[str, ...], folder: Path, whole: dict[str, bytes]) -> Count:
@@ -240,8 +264,22 @@ def fill_disk(command: tuple[str, ...], folder: Path, whole: dict[str, bytes]) -
     return count
 
 
-def kill(kills: int, seed: int, only: str) -> dict[str, Count]:
-    """Kill the commands in turn, each once and then a few times, until there were enough kills."""
+def kill_at_every(command: tuple[str, ...], folder: Path, whole: dict[str, bytes]) -> Count:
+    """Kill a command before each of its file operations in turn, and let it finish each time."""
+    count = Count()
+    while True:
+        folder.mkdir()
+        pid = start(command, folder, operation=count.kills + 1)
+        if wait(pid) != -signal.SIGKILL:
+            return count
+        count.kills += 1
+        finish(command, folder, whole, count)
+        count.orphans += left_running([pid])
+        shutil.rmtree(folder)
+
+
+def kill(kills: int, seed: int, only: str, every: bool) -> dict[str, Count]:
+    """Kill the commands in turn, at every operation, or each once and then a few times until there were enough."""
     draw = random.Random(seed)
     chosen = {name: command for name, command in COMMANDS.items() if name.startswith(only)}
     counts: dict[str, Count] = {}
@@ -273,8 +311,10 @@ def kill(kills: int, seed: int, only: str) -> dict[str, Count]:
             let_run(pid, 30, lambda: recorded(trial) >= goal)
             let_run(pid, draw.uniform(0, 0.005))
 
+        for label, command in chosen.items() if every else ():
+            add(label, kill_at_every(command, trial, undisturbed(command)[0]))
         wholes: dict[str, tuple[dict[str, bytes], float]] = {}
-        while sum(each.kills for each in counts.values()) < kills:
+        while not every and sum(each.kills for each in counts.values()) < kills:
             for label, command in chosen.items():
                 times = draw.choice((1, 1, 2, 3)) if label in wholes else 1
                 if label not in wholes:
@@ -284,7 +324,7 @@ def kill(kills: int, seed: int, only: str) -> dict[str, Count]:
                 if not one.kills:  # it was timed on a busier machine
                     wholes[label] = whole, 0.7 * seconds
                 add(label, one)
-        if OFTEN.startswith(only):
+        if OFTEN.startswith(only) and not every:
             whole, _ = undisturbed(SINGLE)
             add(OFTEN, torment(SINGLE, trial, whole, KILLS, some_records_later))
             add(FULL, fill_disk(SINGLE, trial, whole))
@@ -296,6 +336,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="commands whose name begins so")
+    parser.add_argument("--every", action="store_true", help="kill at every file operation, once")
     options = parser.parse_args()
     for module in ("fozo.cli", "fozo.bench.run", "onnxruntime.quantization", "torch", "onnx"):
         __import__(module)  # once, before the children are forked
@@ -304,7 +345,7 @@ def main() -> None:
     assert run_experiment.__kwdefaults__ is not None
     run_experiment.__kwdefaults__["save_seconds"] = 0.01  # so that runs of a second have states to go on from
     began = time.monotonic()
-    counts = kill(options.kills, options.seed, options.only)
+    counts = kill(options.kills, options.seed, options.only, options.every)
     rows = [(label, each.kills, *(len(getattr(each, what)) for what in FAULTS)) for label, each in counts.items()]
     for row in (("command", "kills", *FAULTS), *rows):
         print("{:20}{:>7}{:>11}{:>9}{:>8}{:>9}".format(*row))
