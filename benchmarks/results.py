@@ -54,7 +54,7 @@ HEAD = (
 CONSTANTS = (
     "*Constants*: *FOZO paper*, what it states for its baselines; *authors*, their own ViT runs (TENT: ResNet-50). "
     "*Tuned* is the best of four for the same model under the four extra corruptions, of equals the published ones "
-    "(`results/tuning.csv`; CAZO was not tuned); *varied* are others. GFLOP: counted for an image, without NumPy's."
+    "(`results/tuning.csv`; CAZO on fewer images); *varied* are others. GFLOP: counted for an image, without NumPy's."
 )
 PROTOCOL = (
     "Float32, ImageNet validation images, the same for every corruption and method, batches of 64, source statistics "

@@ -5,7 +5,7 @@
 Times are of one core with a ViT-Tiny. CAZO makes more than half of the passes; ``--methods`` can leave it out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fozo.bench.gains import ADAPTING, FROZEN, LATENCY
@@ -161,7 +161,7 @@ CHOSEN: Mapping[str, Mapping[str, str]] = {
     "vit_tiny": {
         "NEO": "rate 0.8", "GAIN": "kappa 30", "PEA": "momentum 0.3, no jumps", "ZOA": "rate 3.125e-05",
         "FOZO": "schedule x 0.0625", "FOA": "weight 0.1", "EATA": "rate 0.001", "SAR": "rate 0.004",
-        "LAME": "neighbours 3",
+        "LAME": "neighbours 3", "CAZO": "rate 0.04",
     },
     "deit_tiny": {
         "NEO": "rate 0.8", "PEA": "momentum 0.3, no jumps", "ZOA": "rate 0.002", "FOZO": "schedule x 0.0625",
@@ -193,6 +193,15 @@ MANY: Methods = {  # of more than four passes, on four corruptions, beside a NoA
 }
 
 
+def _tuned(methods: Sequence[str], columns: Mapping[str, StreamPlan]) -> tuple[Experiment, ...]:
+    """Rows with the constants that were chosen for a model, which are for that model alone."""
+    found: list[Experiment] = []
+    for model, names in CHOSEN.items():
+        rows = {f"{method}{TUNED}": _varied(method, name) for method, name in names.items() if method in methods}
+        found += [replace(row, models=model) for row in grid(rows, columns)]
+    return tuple(found)
+
+
 def _evidence() -> tuple[Experiment, ...]:
     usual: Methods = {label: METHODS[label] for label in CHEAP_FIRST}
     long = StreamPlan(data="clean", kinds=(*KINDS, "clean"), images=1000)
@@ -200,11 +209,9 @@ def _evidence() -> tuple[Experiment, ...]:
     for severity in (5, 3):
         for name, scenario in (("continual", "continual"), ("reset", "episodic")):
             column, plan = f"{name}, severity {severity}", replace(long, scenario=scenario, severity=severity)
-            found += grid({**usual, **STATIC, **AUTHORS}, {column: plan})
-            for model, names in CHOSEN.items():
-                tuned = {f"{method}{TUNED}": _varied(method, name) for method, name in names.items()}
-                found += [replace(row, models=model) for row in grid(tuned, {column: plan})]
-            found += grid(MANY, {f"{column}, 4 corruptions": replace(plan, kinds=FAMILIES)})
+            found += grid({**usual, **STATIC, **AUTHORS}, {column: plan}) + _tuned(CHEAP_FIRST, {column: plan})
+            many = {f"{column}, 4 corruptions": replace(plan, kinds=FAMILIES)}
+            found += grid(MANY, many) + _tuned(("CAZO",), many)
     return tuple(found)
 
 
