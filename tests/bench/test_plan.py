@@ -146,7 +146,7 @@ def test_tuned_rows_are_what_the_rule_chose_and_are_for_their_model_alone() -> N
             archive.extractall(folder, filter="data")
         groups = collect(Path(folder))
     for start, chosen in CHOSEN.items():
-        tuned = {}
+        tuned: dict[str, str] = {}
         for group in (group for group in groups if str(group.runs[0].experiment.model).startswith(start)):
             averages = {run.experiment.label: run.measures.average for run in group.runs}
             run = [method for method in GRID if {f"{method}, {name}" for name in GRID[method]} <= averages.keys()]
