@@ -83,7 +83,7 @@ class Count:
 
 
 def kill_before(operation: int) -> None:
-    """Have this process killed when it is about to change files for the given time."""
+    """Have this process killed before its file operation of this number, counted from 1."""
     left = operation
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
