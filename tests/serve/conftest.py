@@ -1,5 +1,6 @@
 """A server on the loopback, of the bundled model."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -76,6 +77,15 @@ class Counting:
 
 
 @contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of the loopback that nobody else is given while servers on it come and go."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # others with this option may listen on it
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
+
+
+@contextmanager
 def served(app: Starlette, port: int = 0, close: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Serve an application on a port of the loopback; at the end the server has to exit by itself, after ``close``."""
     listener = _listen("127.0.0.1", port)
@@ -94,10 +104,10 @@ def served(app: Starlette, port: int = 0, close: Callable[[], None] = lambda: No
 
 
 @contextmanager
-def running(settings: ServeConfig, board: Any = None) -> Iterator[tuple[str, InferenceServer]]:
+def running(settings: ServeConfig, board: Any = None, port: int = 0) -> Iterator[tuple[str, InferenceServer]]:
     """Run a server in a thread; gives its address and itself."""
     app = create_app(settings, board)
-    with served(app) as port:
+    with served(app, port) as port:
         yield f"127.0.0.1:{port}", app.state.server
 
 

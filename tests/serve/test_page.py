@@ -13,7 +13,7 @@ from fozo.monitor import Event
 from fozo.monitor.state import thumbnail
 from fozo.serve.board import CameraBoard
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
-from tests.serve.conftest import config, frames, reading, running, serving
+from tests.serve.conftest import config, frames, reading, reserved_port, running, serving
 from tests.serve.conftest import foggy as fog
 from tests.serve.test_server import ask
 
@@ -167,19 +167,20 @@ def test_many_cameras_can_be_found_and_stay_where_they_are(browser: Browser, boa
 
 def test_a_lost_connection_is_said_and_found_again(browser: Browser, board: CameraBoard) -> None:
     show(board, "old")
-    with serving(board) as port:
-        browser.open(f"http://127.0.0.1:{port}/")
-        browser.wait(f"{NAMES}.join() === 'old'")
-    browser.wait("return document.getElementById('link').textContent === 'connection lost, retrying'")
-    assert browser.run(NAMES) == ["old"]  # what was known stays
     again = CameraBoard()
     show(again, "new")
-    with serving(again, port=port):
-        browser.run("window.dispatchEvent(new Event('online'))")  # not to wait
-        browser.wait(f"{LIVE} && ({NAMES.removeprefix('return ')}).join() === 'new'")
-        browser.open("about:blank")
-        while again.open:  # who goes is noticed
-            time.sleep(0.02)
+    with reserved_port() as port:
+        with serving(board, port=port):
+            browser.open(f"http://127.0.0.1:{port}/")
+            browser.wait(f"{NAMES}.join() === 'old'")
+        browser.wait("return document.getElementById('link').textContent === 'connection lost, retrying'")
+        assert browser.run(NAMES) == ["old"]  # what was known stays
+        with serving(again, port=port):
+            browser.run("window.dispatchEvent(new Event('online'))")  # not to wait
+            browser.wait(f"{LIVE} && ({NAMES.removeprefix('return ')}).join() === 'new'")
+            browser.open("about:blank")
+            while again.open:  # who goes is noticed
+                time.sleep(0.02)
 
 
 def test_a_token_is_asked_for_once(browser: Browser, board: CameraBoard) -> None:
