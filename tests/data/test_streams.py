@@ -38,16 +38,16 @@ class Numbered:
 
     domains = (CLEAN, *(Domain(kind, severity) for kind in TWO for severity in range(1, 6)))
 
-    def __init__(self, count: int, seconds: float = 0.0, broken: int | None = None) -> None:
+    def __init__(self, count: int, quick: int = 0, seconds: float = 0.0, broken: int | None = None) -> None:
         samples = tuple(Sample(f"{i}.png", i % 3) for i in range(count))
         store: Any = SimpleNamespace(stamps=lambda paths, domain: [0] * len(paths))  # streams read through their source
         self.images = ImageSet("numbered", samples, tuple("abc"), store)
         self.loads: list[tuple[Domain, int]] = []
-        self.seconds, self.broken = seconds, broken
+        self.quick, self.seconds, self.broken = quick, seconds, broken
 
     def load(self, domain: Domain, index: int) -> Pixels:
         self.loads.append((domain, index))
-        time.sleep(self.seconds)
+        time.sleep(self.seconds if len(self.loads) > self.quick else 0)
         if index == self.broken:
             raise RuntimeError("the disk is on fire")
         return np.full((8, 8, 3), index, np.uint8)
@@ -240,7 +240,7 @@ def test_an_unreadable_image_raises_at_its_own_batch(workers: int) -> None:
 
 
 def test_closing_stops_the_threads_at_once() -> None:
-    source = Numbered(60, seconds=0.02)
+    source = Numbered(60, quick=20, seconds=0.5)
     stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=20, workers=2)
     batches = stream.batches()
     next(batches)
@@ -262,6 +262,8 @@ def test_prefetch_is_bounded() -> None:
     stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=4, workers=2)
     batches = stream.batches()
     next(batches)
+    while len(source.loads) < 3 * 4:
+        time.sleep(0.01)
     time.sleep(0.2)
     assert len(source.loads) == 3 * 4  # the batch in hand and two ahead
     batches.close()

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -172,27 +170,15 @@ def test_a_journal_follows_resets_restores_failures_and_restarts(name: str, tmp_
 
 def test_a_fork_waits_for_all_busy_methods_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect 14: it waited for each of them as long."""
-    monkeypatch.setattr(stateful, "WAIT", 0.3)
-    methods, held, done = [create("neo") for _ in range(4)], threading.Barrier(5), threading.Event()
-
-    def hold(method: Method[Any]) -> None:
-        with method.lock:
-            held.wait()
-            done.wait()
-
-    threads = [threading.Thread(target=hold, args=(method,)) for method in methods]
-    for thread in threads:
-        thread.start()
-    held.wait()
-    started = time.monotonic()
+    methods, waits = [create("neo") for _ in range(4)], list[float]()
+    busy = SimpleNamespace(acquire=lambda timeout: waits.append(timeout))
+    for method in methods:
+        monkeypatch.setattr(method, "lock", busy)
+    monkeypatch.setattr(stateful, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
     child = os.fork()
     if child == 0:
         os._exit(0 if all(method.lock.acquire(timeout=1) for method in methods) else 1)
-    waited = time.monotonic() - started
-    done.set()
-    assert os.waitpid(child, 0)[1] == 0 and 0.25 < waited < 0.9
-    for thread in threads:
-        thread.join()
+    assert os.waitpid(child, 0)[1] == 0 and waits == [stateful.WAIT, 0, 0, 0]
 
 
 def test_the_examples_of_the_documentation_keep_every_promise(monkeypatch: pytest.MonkeyPatch) -> None:

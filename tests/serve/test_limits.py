@@ -231,7 +231,7 @@ def status(client: socket.socket) -> int:
 def test_room_is_taken_by_what_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle clients that announce long bodies take none; small bodies have a reserve; a body has a time limit."""
     monkeypatch.setattr("fozo.serve.app.SMALL_BODY", 2000)
-    with running(config(max_body=10_000, timeout=2.0)) as (url, server), ExitStack() as stack:
+    with running(config(max_body=10_000, timeout=5.0)) as (url, server), ExitStack() as stack:
         port = int(url.rpartition(":")[2])
         idle = [stack.enter_context(connect(port, head(10_000))) for _ in range(12)]
         assert httpx.post(f"http://{url}{PATH}", content=FRAME, headers=PNG).status_code == 200

@@ -1,5 +1,6 @@
 """A server that is stopped: idle cameras first, busy ones within a deadline, and the exit code tells."""
 
+import json
 import os
 import re
 import signal
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -21,19 +21,22 @@ from fozo.serve.protocol import InferRequest
 from fozo.serve.store import CameraInUse, folder_name
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running, until
 from tests.serve.test_cameras import close, header, held, logits, send
+from tests.serve.test_limits import connect, head
 from tests.serve.test_server import ask, new_adapter
 
 # `fozo serve` where one camera's requests never end: in the decoder, or in the model.
 HANGING = """
 import sys, time, fozo.serve.pool, fozo.serve.protocol, fozo.serve.run
+from pathlib import Path
 from fozo.methods.align import Align
 from fozo.__main__ import main
 fozo.serve.run.PATIENCE, fozo.serve.pool.Pool.close.__defaults__ = 1, (1.0,)
 owner, name = (fozo.serve.protocol.InferRequest, "images") if sys.argv.pop(1) == "decode" else (Align, "step")
-real = getattr(owner, name)
+begun, real = Path(sys.argv.pop(1)), getattr(owner, name)
 def hang(self, *given, **named):
     request = self if name == "images" else given[0].images
     if (request.tensor[0, 0, 0, 0] == 77) if name == "images" else len(request) == 2:
+        begun.touch()
         time.sleep(1000)
     return real(self, *given, **named)
 setattr(owner, name, hang)
@@ -161,19 +164,20 @@ def test_a_server_that_cannot_start_says_why() -> None:
 
 @pytest.mark.parametrize(("where", "images", "code"), [("decode", 3, 0), ("pass", None, 2)])
 def test_it_exits_although_a_request_does_not_end(tmp_path: Path, where: str, images: int | None, code: int) -> None:
-    with process(tmp_path, "-c", HANGING, where) as (server, url):
+    state, begun = tmp_path / "state", tmp_path / "begun"
+    with process(state, "-c", HANGING, where, str(begun)) as (server, url):
         for name in ("idle", "stuck"):
             ask(url, frames(3), sequence_id=name)
         data = {"inputs": [{"name": "images", "datatype": "UINT8", "shape": [2, 1, 28, 28], "data": [77] * 1568}]}
-        with pytest.raises(httpx.ReadTimeout):
-            path = f"http://{url}/v2/models/{NAME}/infer"
-            httpx.post(path, json={**data, "parameters": {"sequence_id": "stuck"}}, timeout=1)
+        body = json.dumps({**data, "parameters": {"sequence_id": "stuck"}}).encode()
+        with connect(int(url.rpartition(":")[2]), head(len(body), "application/json") + body):
+            until(begun.exists)
         server.send_signal(signal.SIGTERM)
         output, errors = server.communicate(timeout=20)
     assert server.returncode == code, errors
-    assert header(tmp_path, "idle")["images"] == 3
-    saved = list(tmp_path.glob(f"*/{folder_name('stuck')}/camera.json"))
-    assert header(tmp_path, "stuck")["images"] == images if images else not saved
+    assert header(state, "idle")["images"] == 3
+    saved = list(state.glob(f"*/{folder_name('stuck')}/camera.json"))
+    assert header(state, "stuck")["images"] == images if images else not saved
     assert ("saved 2 cameras" if images else "saved 1 camera ") in errors and output == ""
     assert images or "1 of the cameras could not be saved ('stuck')" in errors
 
