@@ -1,3 +1,4 @@
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,7 +29,8 @@ class Replayed:
 
     def draw(self, count: int, size: int) -> Array:
         ours, search = self.numbers.randn(count, size), self.search
-        if search.mirrored and not self.scaled:  # the first gives the mirror image its length
+        long = search.mirrored and search.length(search.mirror) / search.sigma > math.sqrt(size)
+        if long and not self.scaled:  # the first gives a long mirror image its length
             self.scaled = True
             return ours
         last = len(self.candidates) - search.keep_best
