@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import detectors, narrow, prompt_curves, quotes_methods, results
-from benchmarks.cells import CLEAN, Cell, name_of, read_evidence, standing
+from benchmarks.cells import CLEAN, Cell, name_of
 from benchmarks.common import markdown, refusals
 from benchmarks.conclusions import OURS, rivals, words_of
 from benchmarks.quotes import put_all
 from fozo.bench.gains import BASE, Gain, gains, signed
-from fozo.bench.store import Group, Run, collect
+from fozo.bench.store import Group, Run
 from fozo.errors import FozoError
 from fozo.io import atomic_write
 from fozo.methods.registry import list_methods, method_class
@@ -257,12 +257,11 @@ def computed() -> dict[str, str]:
         page, data = Path(scratch) / "docs" / "results.md", Path(scratch) / "results"
         page.parent.mkdir()
         data.mkdir()
-        results.write([RECORDS], page, data)
-        written = sorted(path for path in Path(scratch).rglob("*.*"))
+        groups, compared = results.read([RECORDS], Path(scratch) / "records")
+        results.write(groups, compared, RECORDS, page, data)
+        written = sorted(path for folder in (page.parent, data) for path in folder.rglob("*.*"))
         found = {path.relative_to(scratch).as_posix(): path.read_text(encoding="utf-8") for path in written}
-        roots = results.unpack([RECORDS], Path(scratch) / "records")
-        groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]
-        cells = results.split(standing(cell for cell in read_evidence(groups) if set(cell.rows) > {BASE, OURS}))[0]
+        cells = results.split(compared)[0]
         found["docs/results/prompts.svg"] = prompt_curves.prompts_picture()
         found["docs/results/epsilon.svg"] = prompt_curves.epsilon_picture()
         known, quoted = tables(cells, groups), quotes_methods.quotes(cells, groups)

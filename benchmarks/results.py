@@ -333,26 +333,27 @@ def split(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
     return main, [cell for cell, own in zip(cells, full, strict=True) if not own]
 
 
-def write(records: Sequence[Path], target: Path, tables: Path) -> None:
-    """Read all records and write the page and its pictures, and tables to another folder."""
-    with TemporaryDirectory() as scratch:
-        roots = unpack(records, Path(scratch))
-        groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]
-        compared = standing(cell for cell in read_evidence(groups) if set(cell.rows) > {BASE, OURS})
-        main, apart = split(compared)
-        pictures = target.parent / target.stem
-        pictures.mkdir(parents=True, exist_ok=True)
-        beside = records[0]
-        counted = {line["method"]: float(line["operations_per_image"]) for line in read_csv(beside / "operations.csv")}
-        page = Page(main, apart, groups, pictures, counted, read_csv(beside / "walk.csv"))
-        measured, note = reproduction(main)
-        files = {
-            target: str(page),
-            tables / "gains.csv": gains_csv(compared, counted),
-            tables / "tuning.csv": tuning_csv(groups),
-            tables / "reproduction.md": "\n\n".join(filter(None, ["# The paper's tables and figures", measured, note]))
-            + "\n",
-        }
+def read(records: Sequence[Path], scratch: Path) -> tuple[list[Group], list[Cell]]:
+    """All runs found below records, archives among them, and the cells of the comparison."""
+    roots = unpack(records, scratch)
+    groups = [group for root in roots if any(root.glob("**/recipe.json")) for group in collect(root)]
+    return groups, standing(cell for cell in read_evidence(groups) if set(cell.rows) > {BASE, OURS})
+
+
+def write(groups: Sequence[Group], compared: Sequence[Cell], beside: Path, target: Path, tables: Path) -> None:
+    """Write the page and its pictures, and tables to another folder; ``beside`` has the records that are tables."""
+    main, apart = split(compared)
+    pictures = target.parent / target.stem
+    pictures.mkdir(parents=True, exist_ok=True)
+    counted = {line["method"]: float(line["operations_per_image"]) for line in read_csv(beside / "operations.csv")}
+    page = Page(main, apart, groups, pictures, counted, read_csv(beside / "walk.csv"))
+    ours = "\n\n".join(filter(None, ["# The paper's tables and figures", *reproduction(main)]))
+    files = {
+        target: str(page),
+        tables / "gains.csv": gains_csv(compared, counted),
+        tables / "tuning.csv": tuning_csv(groups),
+        tables / "reproduction.md": f"{ours}\n",
+    }
     for path, text in files.items():
         with atomic_write(path) as stream:
             stream.write(text.encode())
@@ -366,8 +367,9 @@ def main() -> None:
         "--tables", type=Path, default=Path("results"), help="folder for gains.csv, tuning.csv, reproduction.md"
     )
     given = parser.parse_args()
-    with refusals("results"):
-        write(given.records, given.page, given.tables)
+    with refusals("results"), TemporaryDirectory() as scratch:
+        groups, compared = read(given.records, Path(scratch))
+        write(groups, compared, given.records[0], given.page, given.tables)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import tarfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -40,6 +41,12 @@ from fozo.methods.registry import list_methods
 from tests.bench.invented import MODEL, finish, invent
 
 LABELS = ("NoAdapt", "FOZO", "TENT", "NEO", "Align", "NEO (tuned)")
+
+
+def written(records: list[Path], page: Path, tables: Path) -> None:
+    with TemporaryDirectory() as scratch:
+        groups, compared = results.read(records, Path(scratch))
+        results.write(groups, compared, records[0], page, tables)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +87,7 @@ def test_the_recipe_s_first_stream_is_the_paper_s_and_comes_first() -> None:
 def test_the_page(runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     (tmp_path / "tables").mkdir()
-    results.write([runs], page, tmp_path / "tables")
+    written([runs], page, tmp_path / "tables")
     text = page.read_text()
     (cell, few) = read_evidence(collect(runs))
     assert (cell.model, cell.scenario, cell.severity, cell.images) == ("ViT-Tiny", "continual", 5, 96)
@@ -331,14 +338,14 @@ def test_archives_are_read_and_what_is_missing_is_said(runs: Path, tmp_path: Pat
     with tarfile.open(packed / "evidence.tar.xz", "w:xz") as file:
         for name in ("evidence", "narrow", "streams"):
             file.add(runs / name, name)
-    results.write([packed], tmp_path / "page.md", tmp_path)
-    results.write([runs], tmp_path / "same.md", tmp_path)
+    written([packed], tmp_path / "page.md", tmp_path)
+    written([runs], tmp_path / "same.md", tmp_path)
     assert (tmp_path / "page.md").read_text() == (tmp_path / "same.md").read_text().replace("(same/", "(page/")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FozoError, match="no records of all corruptions"):
-        results.write([tmp_path / "empty"], tmp_path / "none.md", tmp_path)
+        written([tmp_path / "empty"], tmp_path / "none.md", tmp_path)
     with pytest.raises(FozoError, match="no folder"):
-        results.write([tmp_path / "nowhere"], tmp_path / "none.md", tmp_path)
+        written([tmp_path / "nowhere"], tmp_path / "none.md", tmp_path)
     assert not (tmp_path / "none.md").exists()
 
 

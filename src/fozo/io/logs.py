@@ -10,7 +10,7 @@ import sys
 import types
 import typing
 import zlib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -194,6 +194,8 @@ def _value(hint: Any, value: Any, what: str, advice: str) -> Any:  # noqa: ANN40
     if dataclasses.is_dataclass(hint):
         return as_dataclass(typing.cast("type[Any]", hint), value, what, advice=advice)
     if origin is tuple and isinstance(value, (list, tuple)):
+        if inner[-1] is Ellipsis and _numbers(inner[0], value):
+            return tuple(value)
         each = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
         if len(each) == len(value):
             return tuple(_value(one, part, what, advice) for one, part in zip(each, value, strict=True))
@@ -206,6 +208,14 @@ def _value(hint: Any, value: Any, what: str, advice: str) -> Any:  # noqa: ANN40
     if hint in (str, bool) and type(value) is hint:
         return value
     raise FozoError(f"{what} is {_brief(value)}, where {_words(hint)} is needed; {advice}")
+
+
+def _numbers(hint: Any, values: Sequence[Any]) -> bool:  # noqa: ANN401
+    """Whether these are numbers as ``_value`` takes them, one by one: a line of a log may have thousands."""
+    kinds = set(map(type, values))
+    if hint is int and kinds == {int}:
+        return max(map(abs, values)) <= MAX_INTEGER
+    return hint is float and kinds == {float} and all(map(math.isfinite, values))
 
 
 def _words(hint: Any) -> str:  # noqa: ANN401
