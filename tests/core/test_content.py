@@ -130,6 +130,15 @@ def test_content_that_explains_nothing_gets_no_weight(count: int) -> None:
     assert regression.unexplained["y"].mean() == pytest.approx(1, abs=0.05)
 
 
+def test_of_two_images_rounding_chooses_no_penalty() -> None:
+    """All penalties score the same, and the largest is taken, whatever the processor rounds."""
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        vectors = rng.standard_normal((2, rng.integers(1, 40)))
+        weights = fit(vectors, {"y": rng.standard_normal((2, rng.integers(1, 300)))}).weights["y"]
+        assert np.abs(weights).max() < 1e-4
+
+
 def test_a_feature_that_never_varies_is_neither_explained_nor_much_in_the_way() -> None:
     rng = np.random.default_rng(4)
     vectors = rng.standard_normal((50, 3))

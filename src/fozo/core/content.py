@@ -116,15 +116,18 @@ class ContentRegression:
         nothing = np.zeros(len(eigenvalues))
         by_direction = sum((y.sum(axis=tuple(range(1, y.ndim))) for y in explained.values()), nothing)
         features = sum(moments[name].mean.size for name in explained)
+        unexplainable = features - by_direction.sum()
+        if unexplainable < 1e-9 * features:  # as many directions as images: the rest is rounding
+            unexplainable = 0.0
         best = (np.inf, nothing)
         # From the largest down, and a smaller one has to win clearly: of two images, all penalties score the same.
         for penalty in PENALTIES[::-1] * eigenvalues.max(initial=0.0):
-            shrinkage = eigenvalues / (eigenvalues + penalty)
-            left = features - ((2 * shrinkage - shrinkage**2) * by_direction).sum()
-            freedom = 1 - (shrinkage.sum() + 1) / count
+            lost = penalty / (eigenvalues + penalty)  # 1 - shrinkage, which for a small penalty would be rounding too
+            left = unexplainable + (lost**2 * by_direction).sum()
+            freedom = (count - 1 - len(lost) + lost.sum()) / count
             score = left / freedom**2 if freedom > 0 else np.inf
             if score < best[0] * (1 - 1e-6):
-                best = (score, shrinkage)
+                best = (score, eigenvalues / (eigenvalues + penalty))
         shrinkage = best[1]
         freedom = max(1 - shrinkage.sum() / count, 1e-3)
         solved = vectors * (shrinkage / eigenvalues)
