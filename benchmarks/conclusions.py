@@ -11,6 +11,8 @@ from fozo.bench.gains import BASE, signed
 from fozo.bench.plan import TUNED
 
 OURS = "Align"
+OWN = (OURS, "Equalise")
+"""This project's methods."""
 NAMED = 4
 """As many corruptions as a table names; more are counted."""
 SIDES = {1: "significantly above", 0: "not significantly different from", -1: "significantly below"}
@@ -31,7 +33,7 @@ def adapting(cell: Cell) -> list[str]:
 
 def rivals(cell: Cell) -> list[str]:
     """Rows of methods that are not this project's."""
-    return [label for label in adapting(cell) if label not in (OURS, "Equalise")]
+    return [label for label in adapting(cell) if label not in OWN]
 
 
 def rival_methods(cell: Cell) -> int:
@@ -123,8 +125,12 @@ def narrow(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Say what Align gains on narrow content, and which rows are on either side of NoAdapt."""
     parts = []
     for name, column in gains.items():
-        sides = {side: [label for label in column if column[label].side == side and label != OURS] for side in (1, -1)}
-        own = f"Align {column[OURS]}" if OURS in column else "Align was not run"
-        others = f"rivals significantly above NoAdapt: {listed(sides[1])}; below: {listed(sides[-1])}"
-        parts.append(f"{name}: {own}" + (f"; {others}" if column.keys() - {OURS} else ""))
+        own = listed([f"{label} {column[label]}" for label in OWN if label in column]) if OURS in column else "no Align"
+        rows = sorted(column.keys() - set(OWN), key=lambda label: column[label].value)
+        sides = {
+            side: listed([f"{row} ({signed(column[row].value)})" for row in rows[::-side] if column[row].side == side])
+            for side in (-1, 1)
+        }
+        others = f"; rivals significantly above NoAdapt: {sides[1]}; below: {sides[-1]}" if rows else ""
+        parts.append(f"{name}: {own}{others}")
     return ". ".join(parts) + "."
