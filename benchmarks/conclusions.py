@@ -131,6 +131,6 @@ def narrow(gains: Mapping[str, Mapping[str, Gain]]) -> str:
             side: listed([f"{row} ({signed(column[row].value)})" for row in rows[::-side] if column[row].side == side])
             for side in (-1, 1)
         }
-        others = f"; rivals significantly above NoAdapt: {sides[1]}; below: {sides[-1]}" if rows else ""
+        others = f". Rivals significantly above NoAdapt: {sides[1]}. Below: {sides[-1]}" if rows else ""
         parts.append(f"{name}: {own}{others}")
     return ". ".join(parts) + "."

@@ -180,8 +180,8 @@ def ablation(groups: Sequence[Group]) -> list[Quote]:
             -min(figures(orders, "worst domain")),
         ),
         Quote(
-            "FOA, ZOA and FOZO {:.0f}, {:.0f} and {:.0f} points on ViT-Tiny",
-            *(-narrow_gain(groups, label) for label in ("FOA", "ZOA", "FOZO")),
+            "FOA, ZOA, NEO, FOZO and PEA {:.0f}, {:.0f}, {:.0f}, {:.0f} and {:.0f} points on ViT-Tiny",
+            *(-narrow_gain(groups, label) for label in ("FOA", "ZOA", "NEO", "FOZO", "PEA")),
         ),
         Quote("batches of 32 ({:,} images a column)", balanced),
         Quote("batches of 16 ({:,} images). Top-1 of Align", content),

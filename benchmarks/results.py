@@ -63,12 +63,12 @@ PROTOCOL = (
     "number is contradicted. {commands}"
 )
 RESETS = (
-    "The programs of TENT and DeYO can reset before every batch, which undoes all adaptation; SAR recovers by itself; "
+    "The programs of TENT and DeYO can reset before every batch, which undoes adaptation; SAR recovers by itself; "
     "ZOA has no reset."
 )
 WALK = (
     "On a slow walk, where one corruption fades while the next swells (after CCC; `python -m benchmarks.walk`): "
-    "gains over all of it and, in brackets, over its last tenth."
+    "gains over it and, in brackets, over its last tenth."
 )
 CONTENT = "By group: [what each part gains](ablation.md)."
 STREAMS = {

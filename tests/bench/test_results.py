@@ -353,8 +353,8 @@ def test_narrow_content_names_rivals_with_their_gains_and_not_equalise() -> None
     gains = {"Align": 5.0, "Equalise": 2.0, "NEO": -3.0, "FOZO": -9.0, "LAME": 0.5, "T3A": 3.0, "CLAHE": 4.0}
     column = {label: Gain(value, value - 1, value + 1) for label, value in gains.items()}
     assert conclusions.narrow({"X": column, "Y": {"Align": column["Align"]}, "Z": {}}) == (
-        "X: Align +5.0 ± 1.0 and Equalise +2.0 ± 1.0; rivals significantly above NoAdapt: CLAHE (+4.0) and T3A (+3.0); "
-        "below: FOZO (-9.0) and NEO (-3.0). Y: Align +5.0 ± 1.0. Z: no Align."
+        "X: Align +5.0 ± 1.0 and Equalise +2.0 ± 1.0. Rivals significantly above NoAdapt: CLAHE (+4.0) and T3A (+3.0). "
+        "Below: FOZO (-9.0) and NEO (-3.0). Y: Align +5.0 ± 1.0. Z: no Align."
     )
 
 

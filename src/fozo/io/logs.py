@@ -214,7 +214,7 @@ def _numbers(hint: Any, values: Sequence[Any]) -> bool:  # noqa: ANN401
     """Whether these are numbers as ``_value`` takes them, one by one: a line of a log may have thousands."""
     kinds = set(map(type, values))
     if hint is int and kinds == {int}:
-        return max(map(abs, values)) <= MAX_INTEGER
+        return all(abs(value) <= MAX_INTEGER for value in values)
     return hint is float and kinds == {float} and all(map(math.isfinite, values))
 
 
