@@ -11,21 +11,22 @@ if TYPE_CHECKING:
     from fozo.engines.load import LoadOptions, load_engine
     from fozo.errors import FozoError
     from fozo.methods.align import Align
-    from fozo.methods.base import Method
     from fozo.methods.common.info import MethodInfo
     from fozo.methods.fozo import FOZO, replay
+    from fozo.methods.method import Method, Result
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
     from fozo.monitor import Guarded, Monitor, MonitorReference, describe
     from fozo.public import adapter, calibrate, export
+    from fozo.state import State
     from fozo.types import Engine, Knobs, Move, Spec, Tap
 
 __version__ = "0.2.0"
 
 __all__ = [
     "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo", "Monitor",
-    "MonitorReference", "Move", "NoAdapt", "SourceStatistics", "Spec", "Stream", "Tap", "adapter", "calibrate",
-    "create", "describe", "export", "list_methods", "load_engine", "open_images", "replay",
+    "MonitorReference", "Move", "NoAdapt", "Result", "SourceStatistics", "Spec", "State", "Stream", "Tap", "adapter",
+    "calibrate", "create", "describe", "export", "list_methods", "load_engine", "open_images", "replay",
 ]  # fmt: skip
 
 _HOMES = {
@@ -35,13 +36,14 @@ _HOMES = {
     "engines.load": ("LoadOptions", "load_engine"),
     "errors": ("FozoError",),
     "methods.align": ("Align",),
-    "methods.base": ("Method",),
     "methods.common.info": ("MethodInfo",),
     "methods.fozo": ("FOZO", "replay"),
+    "methods.method": ("Method", "Result"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),
     "monitor": ("Guarded", "Monitor", "MonitorReference", "describe"),
     "public": ("adapter", "calibrate", "export"),
+    "state": ("State",),
     "types": ("Engine", "Knobs", "Move", "Spec", "Tap"),
 }
 """Where the public names live. The imports above are for readers and type checkers."""

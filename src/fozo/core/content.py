@@ -24,6 +24,7 @@ from scipy.special import softmax
 
 from fozo.core.moments import Moments
 from fozo.errors import FozoError
+from fozo.state import State
 from fozo.types import Affine, Array, Floats
 
 DIMENSIONS = 64  # of content vectors, at most; more hardly improved targets of narrow groups, and files grow
@@ -36,7 +37,7 @@ PENALTIES = 10.0 ** np.arange(-6, 7)  # ridge penalties to choose from, in units
 
 
 @dataclass(frozen=True)
-class ContentBasis:
+class ContentBasis(State):
     """The principal directions of a head's rows."""
 
     centre: Array  # mean row, [h]
@@ -69,7 +70,7 @@ def contents(logits: Floats, vectors: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class ContentMoments:
+class ContentMoments(State):
     """Sums of content vectors and of their products with other statistics of the same images, about the means."""
 
     basis: ContentBasis
@@ -77,6 +78,14 @@ class ContentMoments:
     mean: Array  # [k]
     products: Array  # sum of (c - mean)(c - mean)^T, [k, k]
     cross: Mapping[str, Array]  # for each statistic y [...] by name, the sum of (c - mean)(y - mean of y), [k, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse sums that no images have."""
+        contents = self.mean.shape
+        if self.basis.directions.shape != self.basis.centre.shape + contents or len(contents) != 1:
+            raise ValueError("its contents are on other directions")
+        if self.products.shape != contents + contents or self.products.diagonal().min(initial=0) < 0:
+            raise ValueError("its products are not of its contents")
 
     @classmethod
     def of(cls, basis: ContentBasis, vectors: Array, statistics: Mapping[str, Array]) -> ContentMoments:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.types import Array, Floats, State
+from fozo.state import State, ragged
+from fozo.types import Array, Floats
 
 TINY = 1e-12  # keeps the logarithm of a variance finite where a feature is constant over an image
 
@@ -24,7 +25,7 @@ def shrinkage(error: npt.ArrayLike, deviation: npt.ArrayLike) -> Array:
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(State):
     """Count, mean and sum of squared deviations of a sample: mergeable without loss (Chan et al., 1983).
 
     Unlike running sums of x and x^2 this never subtracts two large, nearly equal numbers.
@@ -33,6 +34,11 @@ class Moments:
     count: int
     mean: Array
     squares: Array  # sum over the sample of (x - mean)^2
+
+    def __post_init__(self) -> None:
+        """Refuse what no sample has."""
+        if self.mean.shape != self.squares.shape or self.squares.min(initial=0) < 0 or self.count < 1:
+            raise ValueError("its moments are of no sample")
 
     @classmethod
     def of(cls, values: npt.ArrayLike) -> Moments:
@@ -56,37 +62,48 @@ class Moments:
         return np.sqrt(self.squares / (self.count - 1))
 
 
-class Window:
-    """The most recent feature rows, for batches too small to have a standard deviation.
+@dataclass(frozen=True)
+class Window(State):
+    """The feature rows of the most recent images, for a batch of one, which has no standard deviation.
 
-    A single image has no standard deviation. Its statistics are taken together with those of the images just
-    before it, as they were under the prompts that won there.
+    The statistics of a single image are taken together with those of the images just before it, as they were under the
+    prompts that won there.
     """
 
-    def __init__(self, size: int, shape: tuple[int, ...]) -> None:
-        if size < 2:
-            raise FozoError(f"a window needs room for at least two images, not {size}")
-        self.size = size
-        self.rows: Array = np.empty((0, *shape))
+    rows: Array = ragged("images")
 
-    def moments(self, features: Floats) -> Moments:
-        """Moments of ``features`` ``[B, ...]`` joined by the most recent rows, ``size`` images in all at most."""
-        current = np.asarray(features, dtype=np.float64)
-        forgotten = max(0, len(self.rows) + len(current) - self.size)
-        return Moments.of(np.concatenate([self.rows[forgotten:], current]))
+    @classmethod
+    def empty(cls, shape: tuple[int, ...]) -> Window:
+        return cls(np.empty((0, *shape)))
 
-    def push(self, features: Floats) -> None:
+    def moments(self, features: Floats, size: int) -> Moments:
+        """Moments of a batch ``[B, ...]``; a single image is joined by those before it, ``size`` in all at most."""
+        if len(features) > 1:
+            return Moments.of(features)
+        recent = self.rows[max(0, len(self.rows) + 1 - size) :]
+        return Moments.of(np.concatenate([recent, np.asarray(features, dtype=np.float64)]))
+
+    def push(self, features: Floats, size: int) -> Window:
         """Remember a batch's rows, forgetting the oldest."""
-        self.rows = np.concatenate([self.rows, features], dtype=np.float64)[-self.size :].copy()
+        joined = np.concatenate([self.rows, features], dtype=np.float64)
+        return Window(joined[-size:].copy())
 
-    def state(self) -> State:
-        return {"window": self.rows}
 
-    def load_state(self, state: State) -> None:
-        if len(state["window"]) > self.size:
-            what = f"the state's window is of {len(state['window'])} images, but {self.size} are the most"
-            raise FozoError(f"{what}; save it again")
-        self.rows = state["window"].astype(np.float64)
+@dataclass(frozen=True)
+class MovingAverage(State):
+    """An exponential moving average of arrays; the first array is the first average."""
+
+    average: Array
+    count: int = 0  # arrays seen
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...]) -> MovingAverage:
+        return cls(np.zeros(shape))
+
+    def update(self, new: Array, decay: float) -> MovingAverage:
+        """Take in an array; the past has the weight ``decay``."""
+        average = decay * self.average + (1 - decay) * new if self.count else new
+        return MovingAverage(average, self.count + 1)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ that is suspicious too.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError, ImageWarning
+from fozo.state import State
 from fozo.types import Array, Images, Spec
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel, for pixels in [0, 1]
@@ -119,7 +120,7 @@ def extremes(images: Images, axes: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class InputRange:
+class InputRange(State):
     """The values that clean images had: each channel's least and most, and the normalisation where it is known."""
 
     low: Array
@@ -131,18 +132,12 @@ class InputRange:
         """Look at a batch ``[B, C, H, W]``; ``own`` is the model's normalisation where that is known."""
         return cls(*extremes(images, (0, 2, 3)), recognise(images, own))
 
-    def arrays(self) -> dict[str, Array]:
-        """Everything as arrays, for a file; an unknown normalisation has no rows."""
-        known = np.asarray(self.normalisation) if self.normalisation else np.zeros((0, len(self.low)))
-        return {"low": self.low, "high": self.high, "normalisation": known}
-
-    @classmethod
-    def of_arrays(cls, arrays: Mapping[str, Array]) -> InputRange:
-        """Read what :meth:`arrays` gave, refusing what no images can have (``ValueError``)."""
-        low, high, known = (arrays[name] for name in ("low", "high", "normalisation"))
-        if (low > high).any() or (len(known) and known[1].min() <= 0):
-            raise ValueError("inputs has a range or a std below 0")
-        return cls(low, high, (tuple(known[0].tolist()), tuple(known[1].tolist())) if len(known) else None)
+    def __post_init__(self) -> None:
+        """Refuse what no images have."""
+        if self.low.shape != self.high.shape or (self.low > self.high).any():
+            raise ValueError("inputs has a range below 0")
+        if self.normalisation is not None and min(self.normalisation[1], default=0) <= 0:
+            raise ValueError("inputs has a std that is not positive")
 
     def merge(self, other: InputRange) -> InputRange:
         """Of both collections of images; of two different normalisations neither counts."""

@@ -6,10 +6,8 @@ They are all that adaptation ever sees of the source domain: no image and no lab
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,16 +16,12 @@ from fozo.core.descriptor import half_octaves
 from fozo.core.moments import Moments, shrinkage
 from fozo.core.normalisation import InputRange, Normalisation, name_of
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
+from fozo.state import Measured
 from fozo.types import Array, Spec
-
-MAX_IMAGES = 10**12
-ADVICE = "collect them again"
-MOMENTS = ("mean", "squares")  # of each part, in a file
 
 
 @dataclass(frozen=True)
-class SourceStatistics:
+class SourceStatistics(Measured):
     """What the plain model's activations look like on clean data.
 
     All are over images. ``cls``, ``features`` ``[L, d]``, ``pooled`` ``[h]`` and ``patch_mean`` ``[L, d]`` are named
@@ -54,11 +48,24 @@ class SourceStatistics:
     inputs: InputRange | None = None
     """The range of the images' values and how they were normalised; ``None`` for statistics that were not collected."""
 
-    KIND = "source statistics"
-    VERSION = 6
-    READ = (5, VERSION)  # versions that are read; the fifth had no inputs, which may be absent from the sixth too
-    PARTS = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
-    CONDITIONED = ("cls", "patch_mean", "patch_log_variance", "descriptor")
+    KIND: ClassVar = "source statistics"
+    PARTS: ClassVar = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
+    TOKENS: ClassVar = ("cls", "features", "patch_mean", "patch_log_variance")
+    CONDITIONED: ClassVar = ("cls", "patch_mean", "patch_log_variance", "descriptor")
+
+    def __post_init__(self) -> None:
+        """Refuse parts of different images or models."""
+        parts = {name: getattr(self, name) for name in self.PARTS}
+        if {part.count for part in parts.values()} != {self.content.count}:
+            raise ValueError("their parts are of different numbers of images")
+        if len({parts[name].mean.shape for name in self.TOKENS}) != 1:
+            raise ValueError("their tokens are of different models")
+        if self.content.basis.centre.shape != self.pooled.mean.shape:
+            raise ValueError("their contents are of another head")
+        contents = self.content.mean.shape
+        wanted = {name: contents + parts[name].mean.shape for name in self.CONDITIONED}
+        if {name: cross.shape for name, cross in self.content.cross.items()} != wanted:
+            raise ValueError("their contents do not fit their parts")
 
     @classmethod
     def of_images(
@@ -152,53 +159,3 @@ class SourceStatistics:
                 f"features, where {spec.name} has {[spec.depth, spec.dim]}, {spec.head_width} and {features}; collect "
                 f"them again with this model"
             )
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        counts = {**{name: getattr(self, name).count for name in self.PARTS}, "content": self.content.count}
-        header = {"kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model}
-        arrays = {f"{name}.{what}": getattr(getattr(self, name), what) for what in MOMENTS for name in self.PARTS}
-        content, basis = self.content, self.content.basis
-        named = {"centre": basis.centre, "directions": basis.directions, "mean": content.mean}
-        named |= {"products": content.products, **content.cross}
-        arrays |= {f"content.{name}": array for name, array in named.items()}
-        if self.inputs is not None:
-            arrays |= {f"inputs.{name}": array for name, array in self.inputs.arrays().items()}
-        save_arrays(path, {**header, "counts": counts}, arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> SourceStatistics:
-        """Read what :meth:`save` wrote; what no clean images can have given is refused here, not in use."""
-        header, arrays = load_statistics(path, cls.KIND, cls.READ, cls._shapes, ADVICE)
-        with refuse_damage(path, cls.KIND, ADVICE):
-            table: Any = header["counts"]
-            counts = {int(str(table[name])) for name in (*cls.PARTS, "content")}
-            if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MAX_IMAGES:
-                raise ValueError("the counts of images differ, or are not counts")
-            products = arrays["content.products"]
-            squares = {f"{name}.squares": arrays[f"{name}.squares"] for name in cls.PARTS}
-            for name, values in {**squares, "content.products": products.diagonal()}.items():
-                if values.min(initial=0) < 0:
-                    raise ValueError(f"{name} has negative sums of squares")
-            parts = {name: Moments(count, arrays[f"{name}.mean"], arrays[f"{name}.squares"]) for name in cls.PARTS}
-            basis = ContentBasis(arrays["content.centre"], arrays["content.directions"])
-            cross = {name: arrays[f"content.{name}"] for name in cls.CONDITIONED}
-            content = ContentMoments(basis, count, arrays["content.mean"], products, cross)
-            own = {name.removeprefix("inputs."): array for name, array in arrays.items() if name.startswith("inputs.")}
-            inputs = InputRange.of_arrays(own) if own else None
-            return cls(str(header["fingerprint"]), content=content, model=str(header["model"]), inputs=inputs, **parts)
-
-    @classmethod
-    def _shapes(cls, specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
-        (layers, width), (pooled,) = specs["cls.mean"].shape, specs["pooled.mean"].shape
-        (contents,), (features,) = specs["content.mean"].shape, specs["descriptor.mean"].shape
-        parts: dict[str, tuple[int, ...]] = dict.fromkeys(cls.PARTS, (layers, width))
-        parts |= {"pooled": (pooled,), "descriptor": (features,)}
-        shapes = {f"{name}.{what}": shape for name, shape in parts.items() for what in MOMENTS}
-        shapes |= {"content.centre": (pooled,), "content.directions": (pooled, contents)}
-        shapes |= {"content.mean": (contents,), "content.products": (contents, contents)}
-        shapes |= {f"content.{name}": (contents, *parts[name]) for name in cls.CONDITIONED}
-        if any(name.startswith("inputs.") for name in specs):
-            (channels,) = specs["inputs.low"].shape
-            shapes |= {f"inputs.{name}": (channels,) for name in ("low", "high")}
-            shapes["inputs.normalisation"] = (2 if specs["inputs.normalisation"].shape[0] else 0, channels)
-        return shapes

@@ -1,13 +1,13 @@
 """No adaptation: the frozen model as it is, the line that every method has to beat."""
 
-from fozo.methods.base import Method
 from fozo.methods.common.options import NoOptions
+from fozo.methods.method import Method, Nothing, Result
 from fozo.methods.registry import register
-from fozo.types import Answer, Batch, Floats
+from fozo.types import Batch
 
 
 @register("noadapt", passes="1", adapts="nothing", paper="-")
-class NoAdapt(Method[NoOptions]):
+class NoAdapt(Method[NoOptions, Nothing]):
     """The frozen model as it is.
 
     Examples:
@@ -15,5 +15,5 @@ class NoAdapt(Method[NoOptions]):
         [9, 3, 3, 9, 9, 7, 6, 6]
     """
 
-    def step(self, batch: Batch) -> Floats | Answer:
-        return self.plain(batch)
+    def step(self, state: Nothing, batch: Batch) -> Result[Nothing]:
+        return Result(self.plain(batch), state)

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.load import Model
 from fozo.errors import FozoError, PluginWarning
-from fozo.methods.base import Method
 from fozo.methods.common.info import NEEDS, MethodInfo
+from fozo.methods.method import Method
 
-AnyMethod = Method[Any]
+AnyMethod = Method[Any, Any]
 PLUGINS = "fozo.methods"  # The group of entry points that other packages name their methods in
 _REGISTRY: dict[str, type[AnyMethod]] = {}
 M = TypeVar("M", bound=type[AnyMethod])
@@ -35,8 +35,8 @@ def register(
         >>> @register("mirrored", passes="1", adapts="nothing", paper="-")
         ... class Mirrored(fozo.Method):
         ...     "Images seen in a mirror."
-        ...     def step(self, batch):
-        ...         return self.plain(batch.with_images(batch.images[..., ::-1]))
+        ...     def step(self, state, batch):
+        ...         return fozo.Result(self.plain(batch.with_images(batch.images[..., ::-1])), state)
         >>> fozo.create("mirrored", model)(batch).shape
         (8, 10)
     """

@@ -5,22 +5,16 @@ with what it changed. A ``rewind`` line says that the run went back to an earlie
 that undid stays in the file. One process writes it at a time; others may read it meanwhile.
 """
 
-import base64
 import os
 import re
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from fozo.errors import FozoError
 from fozo.io import MAX_LINE, Log, decode, open_regular, read_log
-from fozo.types import State
 
 KIND = "fozo journal"
 TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}( ({.*)?)?", re.DOTALL)  # what a power cut may leave of a first line
@@ -118,38 +112,3 @@ class Journal:
     def close(self) -> None:
         self._log.sync()
         self._log.close()
-
-
-def changes(old: State, new: State) -> dict[str, object]:
-    """Encode the rows of arrays that differ: by name the shape, and which rows have which bytes."""
-    return {name: _row_changes(old[name], value) for name, value in new.items() if not _same(old[name], value)}
-
-
-def apply_changes(old: State, encoded: Mapping[str, Any]) -> State:
-    return {**old, **{name: _with_changes(old[name], change) for name, change in encoded.items()}}
-
-
-def _same(old: npt.NDArray[np.generic], new: npt.NDArray[np.generic]) -> bool:
-    return old is new or (old.shape == new.shape and old.tobytes() == new.tobytes())
-
-
-def _row_changes(old: npt.NDArray[np.generic], new: npt.NDArray[np.generic]) -> dict[str, object]:
-    rows = np.atleast_1d(new)
-    before = np.atleast_1d(old)[: len(rows)]
-    differ = [not _same(row, other) for row, other in zip(rows, before, strict=False)]
-    at = [*np.flatnonzero(differ).tolist(), *range(len(before), len(rows))]
-    data = base64.b64encode(zlib.compress(rows[at].tobytes())).decode()
-    return {"shape": list(new.shape), "at": at, "data": data}
-
-
-def _with_changes(old: npt.NDArray[np.generic], change: Mapping[str, Any]) -> npt.NDArray[np.generic]:
-    shape, at, before = tuple(change["shape"]), change["at"], np.atleast_1d(old)
-    if shape[1:] != old.shape[1:] or not all(rows <= len(before) + len(at) for rows in shape[:1]):
-        raise FozoError(f"it changes {len(at)} rows of {list(old.shape)} to {list(shape)}; restore it from a backup")
-    rows = np.zeros(shape or (1,), dtype=old.dtype)
-    kept = before[: len(rows)]
-    rows[: len(kept)] = kept
-    part = rows[at]
-    data = zlib.decompressobj().decompress(base64.b64decode(change["data"], validate=True), part.nbytes + 1)
-    rows[at] = np.frombuffer(data, dtype=old.dtype).reshape(part.shape)
-    return rows.reshape(shape)

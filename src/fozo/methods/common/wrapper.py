@@ -2,113 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method
-from fozo.methods.common.stateful import C
+from fozo.methods.method import C, Method, Moment, Result, S
 from fozo.methods.noadapt import NoAdapt
-from fozo.types import Answer, Batch, Floats, State
+from fozo.state import State
+from fozo.types import Batch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PREFIX = "inner."
-V = TypeVar("V")
+Forward: TypeAlias = "Callable[[Batch], Result[Any]]"
 
 
-class Wrapper(Method[C]):
+class Wrapper(Method[C, S]):
     """A method around ``inner``, or around the plain model where none is given.
 
-    It uses the inner method itself, not a copy: they share a lock, and a reset or a state is of both. The journal is
-    the outermost method's. An observer sees what the method sees that it is attached to: before an equaliser the
-    camera's images, behind it the equalised ones. A subclass calls :meth:`forward` in its ``step``.
+    It uses the inner method itself, not a copy: they share a lock, and a reset or a file is of both. The journal is the
+    outermost method's. An observer sees what the method sees that it is attached to: before an equaliser the camera's
+    images, behind it the equalised ones. A subclass implements :meth:`wrap`; its state has a field ``inner``.
     """
 
     EXTRAS: ClassVar[tuple[str, ...]] = ("inner",)
-    inner: Method[Any]
 
     @classmethod
-    def around(cls, method: Method[Any], **options: Any) -> Self:  # noqa: ANN401 - those of any class
+    def around(cls, method: Method[Any, Any], **options: Any) -> Self:  # noqa: ANN401 - those of any class
         """Make one around a method, on its engine and with its statistics."""
-        return cls(method.engine, method.statistics, inner=method, **options)
+        return cls(method.engine, method._statistics, inner=method, **options)
+
+    @abstractmethod
+    def wrap(self, state: S, batch: Batch, forward: Forward) -> Result[S]:
+        """Adapt and predict; ``forward`` lets the inner method adapt to a batch and predict it."""
 
     def prepare(self) -> None:
-        self.inner = inner = self.extras["inner"] or NoAdapt(self.engine)
+        inner: Method[Any, Any] = self._extras["inner"] or NoAdapt(self.engine)
         if inner.engine is not self.engine:
             raise FozoError(f"{self.info.name} and its inner {inner.info.name} need one engine; give it to both")
-        if inner.journal is not None:
+        if inner._journal is not None:
             name = inner.info.name
             raise FozoError(f"{name} has a journal of its own; give journal= to {self.info.name} instead")
-        self.lock, self.parameters = inner.lock, inner.parameters
+        self.inner = inner
+        self.parameters = inner.parameters
 
-    def forward(self, batch: Batch) -> Floats | Answer:
-        """Let the inner method adapt and predict, or only predict while frozen."""
+    def step(self, state: S, batch: Batch) -> Result[S]:
+        return self.wrap(state, batch, self._forward(state, learn=True))
+
+    def predict_step(self, state: S, batch: Batch) -> Result[S]:
+        return self.wrap(state, batch, self._forward(state, learn=False))
+
+    def _forward(self, state: S, *, learn: bool) -> Forward:
+        inner_state = _inner(state)
+        if learn and not self.inner.frozen:
+            return partial(self.inner.step, inner_state)
+        return partial(self._predict_inner, inner_state)
+
+    def _predict_inner(self, state: State, batch: Batch) -> Result[Any]:
+        return replace(self.inner.predict_step(state, batch), state=state)
+
+    def restart(self, state: S) -> S:
+        inner = self.inner.restart(_inner(state))
+        fresh: S = replace(self.init(), inner=inner)  # type: ignore[call-arg]
+        return fresh
+
+    # What is learnt inside is in both methods' hands: the inner one has it, and this one's state shows it.
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._lock = self.inner._lock
+
+    def _state(self) -> S:
+        state: S = replace(self._now.state, inner=self.inner._state())  # type: ignore[call-arg]
+        return state
+
+    def _commit(self, batch: Batch, result: Result[S], *, learnt: bool) -> None:
+        if result.inner is not None:
+            inner_batch, inner_result = result.inner
+            self.inner._commit(inner_batch, inner_result, learnt=learnt and not self.inner.frozen)
+        super()._commit(batch, result, learnt=learnt)
+
+    def _set(self, moment: Moment[S]) -> None:
+        super()._set(moment)
         inner = self.inner
-        inner.report()
-        inner.descriptors = inner.last_input = None
-        found = inner.predict(batch) if self.frozen or inner.frozen else inner.step(batch)
-        self.passes_per_image = inner.passes_per_image
-        self.descriptors, self.last_input = inner.descriptors, inner.last_input
-        inner.show(batch, found)
-        return found
+        watched = inner._now.watched
+        if not moment.batches and inner._observer is not None:
+            watched = inner._observer.observer.init()
+        inner._set(Moment(_inner(moment.state), moment.batches, watched=watched))
 
-    def checkpoints(self) -> list[Callable[[], None]]:
-        return [*super().checkpoints(), self.inner.rollback()]
+    def _moments(self) -> list[tuple[Method[Any, Any], Moment[Any]]]:
+        return [*self.inner._moments(), *super()._moments()]
 
-    def checkpoint(self) -> Callable[[], None]:
-        """Of its own state: the inner method has a rollback of its own."""
-        return partial(super().assign, super().variables())
-
-    def variables(self) -> State:
-        return super().variables() | _prefixed(self.inner.variables())
-
-    def assign(self, variables: State) -> None:
-        super().assign(variables)
-        self.inner.assign({name.removeprefix(PREFIX): variables[name] for name in variables if name.startswith(PREFIX)})
-
-    def variable_length(self) -> Mapping[str, str]:
-        inner = self.inner.variable_length()
-        return {**self.VARIABLE_LENGTH, **_prefixed({name: PREFIX + rows for name, rows in inner.items()})}
-
-    def identity(self) -> dict[str, object]:
-        if isinstance(self.inner, NoAdapt):
-            return super().identity()
-        return super().identity() | {"inner": {"method": self.inner.info.name, **self.inner.identity()}}
-
-    def metrics(self) -> dict[str, float]:
-        with self.lock:
-            return _prefixed(self.inner.metrics()) | super().metrics()
-
-    def set_frozen(self, frozen: bool) -> None:
-        super().set_frozen(frozen)
-        self.inner.set_frozen(frozen)
-
-    def reset(self) -> None:
-        with self.lock:
-            self.inner.reset()
-            super().reset()
+    def freeze(self, frozen: bool = True) -> None:
+        super().freeze(frozen)
+        self.inner.freeze(frozen)
 
     def clone(self) -> Self:
-        extras = {**self.extras, "inner": self.inner.clone()}
-        return type(self)(self.engine, self.statistics, self.config, seed=self.seed, **extras)
+        twin = copy.copy(self)
+        twin.inner = self.inner.clone()
+        twin._begin()
+        return twin
 
-    def sibling(self) -> Self:
-        made = super().sibling()
-        made.inner = self.inner.sibling()
-        made.lock = made.inner.lock
-        return made
+    def metrics(self) -> dict[str, float]:
+        return {**{f"inner.{name}": value for name, value in self.inner.metrics().items()}, **super().metrics()}
 
-    def release(self) -> None:
-        super().release()
-        self.inner.release()
+    def _identity(self) -> dict[str, object]:
+        if isinstance(self.inner, NoAdapt):
+            return super()._identity()
+        return {**super()._identity(), "inner": {"method": self.inner.info.name, **self.inner._identity()}}
 
     def __repr__(self) -> str:
-        own = super().__repr__()
-        return own if isinstance(self.inner, NoAdapt) else f"{own[:-1]}, inner={self.inner!r}>"
+        text = super().__repr__()
+        return text if isinstance(self.inner, NoAdapt) else f"{text[:-1]}, inner={self.inner!r}>"
 
 
-def _prefixed(values: Mapping[str, V]) -> dict[str, V]:
-    return {PREFIX + name: value for name, value in values.items()}
+def _inner(state: State) -> Any:  # noqa: ANN401 - the state of any method
+    return state.inner  # type: ignore[attr-defined]
