@@ -8,6 +8,7 @@ below six (Auger, Brockhoff & Hansen, "Mirrored sampling in evolution strategies
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,8 @@ from scipy.special import gamma
 
 from fozo.core.noise import Purpose, generator
 from fozo.core.spsa import checked_losses
-from fozo.errors import FozoError
-from fozo.types import Array, State
+from fozo.state import State
+from fozo.types import Array
 
 Draws = Callable[..., Array]  # draws(rows, columns): standard normal numbers, as numpy.random.randn
 MIRRORED_BELOW = 6  # populations in which the worst point's mirror image replaces a draw
@@ -37,7 +38,8 @@ class Rates:
         raw = math.log((population + 1) / 2) - np.log(np.arange(1, population + 1))  # Eq. 49
         self.parents = int((raw > 0).sum())
         positive, negative = np.split(raw / sum(raw[raw > 0]), [self.parents])
-        self.mu_eff = mu = float(1 / sum(positive**2))  # Eq. 8
+        mu = float(1 / sum(positive**2))  # Eq. 8
+        self.mu_eff = mu
         self.c_c = (4 + mu / size) / (size + 4 + 2 * mu / size)  # Eq. 56
         self.c_1 = min(1.0, population / 6) * 2 / ((size + 1.3) ** 2 + mu)  # Eq. 57
         self.c_mu = min(1 - self.c_1, 2 * (0.25 + mu - 2 + 1 / mu) / ((size + 2) ** 2 + mu))  # Eq. 58
@@ -57,10 +59,39 @@ class Rates:
         self.decomposed_every = 1 / (self.c_1 + self.c_mu) / size / 10  # Section B.2
 
 
+@dataclass(frozen=True)
+class CMAESState(State):
+    """A gaussian, the paths that its mean has taken, and the best point of the last step."""
+
+    point: Array
+    mean: Array
+    covariance: Array  # C
+    axes: Array  # B': the eigenvectors of C as rows, when it was last decomposed
+    lengths: Array  # D: the roots of its eigenvalues
+    covariance_path: Array
+    sigma_path: Array
+    mirror: Array  # direction of the worst point's mirror image, tried next if ``mirrored``
+    sigma: float = 1.0
+    mirrored: bool = False
+    index: int = 0  # steps done
+    decomposed: int = 0  # how many there were when C was last decomposed
+
+    def __post_init__(self) -> None:
+        """Refuse what no search leads to."""
+        if not (self.sigma > 0 and self.lengths.min() > 0 and self.decomposed <= self.index):
+            raise ValueError("no search leads to such a gaussian")
+
+    def length(self, step: Array) -> float:
+        """Mahalanobis length ``|C^-1/2 y|`` of a step ``y``, in units of sigma; summed one by one, as pycma does."""
+        return float(sum((np.dot(self.axes, step) / self.lengths) ** 2) ** 0.5)
+
+
 class CMAES:
     """Search by sampling from a gaussian that learns from the ranking of its samples.
 
-    With ``keep_best`` the best point of the last step is evaluated and ranked again with every step, as FOA does.
+    ``ask(state)`` gives points; ``tell(state, points, losses)`` takes them back with their losses and gives the next
+    state. With ``keep_best`` the best point of the last step is evaluated and ranked again with every step, as FOA
+    does.
     """
 
     def __init__(
@@ -82,119 +113,119 @@ class CMAES:
             draws: gives, for a step, the source of its normal numbers, instead of the seeded private generator.
         """
         generator(seed, Purpose.CMAES)  # refuses a bad seed now rather than at the first batch
-        self.seed, self.population, self.keep_best = seed, population, keep_best
+        self.seed = seed
+        self.population = population
+        self.keep_best = keep_best
         self.draws = draws or self._seeded_draws
-        self.point: Array = np.array(start, dtype=np.float64)
-        size = self.point.size
-        self.rates = Rates(size, population)
-        self.mean: Array = np.zeros(size)
-        self.sigma = 1.0
-        # Arrays are replaced, never written to, so that a state can refer to them.
-        self.covariance: Array = np.diag(np.exp(1e-4 / size * np.arange(size)))  # no two eigenvalues are equal
-        self.axes: Array = np.eye(size)  # B': the eigenvectors of C as rows, when it was last decomposed
-        self.lengths: Array = np.sqrt(np.diag(self.covariance))  # D: the roots of its eigenvalues
-        self.covariance_path: Array = np.zeros(size)
-        self.sigma_path: Array = np.zeros(size)
-        self.mirror: Array = np.zeros(size)  # direction of the worst point's mirror image, tried next if mirrored
-        self.mirrored = False
-        self.index = self.decomposed = 0  # steps done, and how many there were when C was last decomposed
-        self._asked: Array | None = None
+        self.start: Array = np.array(start, dtype=np.float64)
+        self.rates = Rates(self.start.size, population)
 
     def _seeded_draws(self, step: int) -> Draws:
         numbers = generator(self.seed, Purpose.CMAES, step)
         return lambda *shape: numbers.standard_normal(shape)
 
-    def length(self, step: Array) -> float:
-        """Mahalanobis length ``|C^-1/2 y|`` of a step ``y``, in units of sigma; summed one by one, as pycma does."""
-        return float(sum((np.dot(self.axes, step) / self.lengths) ** 2) ** 0.5)
+    def init(self) -> CMAESState:
+        size = self.start.size
+        covariance = np.diag(np.exp(1e-4 / size * np.arange(size)))  # no two eigenvalues are equal
+        nowhere = np.zeros(size)
+        return CMAESState(
+            point=self.start, mean=nowhere, covariance=covariance, axes=np.eye(size),
+            lengths=np.sqrt(np.diag(covariance)), covariance_path=nowhere, sigma_path=nowhere, mirror=nowhere,
+        )  # fmt: skip
 
-    def ask(self) -> Array:
-        """Return the points to evaluate, ``[K, ...]``; the same ones until :meth:`tell` has their losses."""
-        if self._asked is None:
-            draw, size = self.draws(self.index), self.point.size
-            steps = np.empty((0, size))
-            if self.mirrored:
-                length = self.length(self.mirror) / self.sigma
-                scale = np.sum(draw(1, size) ** 2) ** 0.5 / length if length > math.sqrt(size) else 1.0
-                steps = self.mirror[None] * (scale / self.sigma)
-            normal = draw(self.population - len(steps), size)
-            drawn = np.dot(self.axes.T, (self.lengths * normal).T).T  # y = B D z, Eqs. 38 and 39
-            points = self.mean + self.sigma * np.vstack([steps, drawn])  # Eq. 40
-            self._asked = np.vstack([points, self.point.reshape(1, size)]) if self.keep_best else points
-        asked: Array = self._asked.reshape(-1, *self.point.shape).copy()
-        return asked
+    def ask(self, state: CMAESState) -> Array:
+        """Return the points to evaluate, ``[K, ...]``; the same ones for the same state."""
+        draw = self.draws(state.index)
+        size = state.point.size
+        steps = np.empty((0, size))
+        if state.mirrored:
+            length = state.length(state.mirror) / state.sigma
+            scale = np.sum(draw(1, size) ** 2) ** 0.5 / length if length > math.sqrt(size) else 1.0
+            steps = state.mirror[None] * (scale / state.sigma)
+        normal = draw(self.population - len(steps), size)
+        drawn = np.dot(state.axes.T, (state.lengths * normal).T).T  # y = B D z, Eqs. 38 and 39
+        points = state.mean + state.sigma * np.vstack([steps, drawn])  # Eq. 40
+        if self.keep_best:
+            points = np.vstack([points, state.point.reshape(1, size)])
+        shaped: Array = points.reshape(-1, *state.point.shape)
+        return shaped
 
-    def tell(self, losses: npt.ArrayLike) -> None:
-        """Take the losses of the points asked for, and learn from their ranking; the best becomes :attr:`point`."""
-        if self._asked is None:
-            raise FozoError("tell comes after ask")
-        values, points, rates = checked_losses(losses, len(self._asked)), self._asked, self.rates
+    def tell(self, state: CMAESState, asked: Array, losses: npt.ArrayLike) -> CMAESState:
+        """Take the losses of the points asked for, and learn from their ranking; the best becomes the ``point``."""
+        rates = self.rates
+        values = checked_losses(losses, len(asked))
+        points = asked.reshape(len(asked), -1)
         order = np.argsort(values)
-        self.point = points[order[0]].reshape(self.point.shape).copy()
+        best = asked[order[0]].copy()
         if self.keep_best:  # it was drawn from another gaussian: not to be longer than this one's draws
-            excess = self.length(points[-1] - self.mean) / self.sigma / rates.max_length
+            excess = state.length(points[-1] - state.mean) / state.sigma / rates.max_length
             if excess > 1:
-                points = np.vstack([points[:-1], (points[-1] - self.mean) / excess + self.mean])
-        ranked, before = points[order], self.mean
-        self.mean = np.dot(rates.weights[: rates.parents], ranked[: rates.parents])  # Eqs. 41 and 42
-        h_sigma = self._follow_paths(self.mean - before)
-        self._update_covariance((ranked - before) / self.sigma, h_sigma, int(np.flatnonzero(order == 0)[0]))
-        speed = float(np.sqrt(np.sum(self.sigma_path**2))) / rates.expected_length - 1
-        self.sigma *= float(np.exp(min(1.0, speed * (rates.c_sigma / rates.damping))))  # Eq. 44
-        self.mirrored = bool(rates.mirrors) and not (self.mirrored and order[-1] == 0)  # not a mirror's mirror
-        self.mirror = before - ranked[-1] if self.mirrored else np.zeros_like(before)
-        self.index, self._asked = self.index + 1, None
-        if self.index >= self.decomposed + rates.decomposed_every:
-            self._decompose()
+                points = np.vstack([points[:-1], (points[-1] - state.mean) / excess + state.mean])
+        ranked = points[order]
+        mean = np.dot(rates.weights[: rates.parents], ranked[: rates.parents])  # Eqs. 41 and 42
+        sigma_path = self._sigma_path(state, mean - state.mean)
+        h_sigma = self._h_sigma(sigma_path, state.index)
+        covariance_path = self._covariance_path(state, mean - state.mean, h_sigma)
+        rank_of_first = int(np.flatnonzero(order == 0)[0])
+        steps = (ranked - state.mean) / state.sigma
+        covariance = self._covariance(state, covariance_path, steps, h_sigma, rank_of_first)
+        speed = float(np.sqrt(np.sum(sigma_path**2))) / rates.expected_length - 1
+        mirrored = bool(rates.mirrors) and not (state.mirrored and order[-1] == 0)  # not a mirror's mirror
+        after = replace(
+            state, point=best, mean=mean, covariance=covariance, covariance_path=covariance_path,
+            sigma_path=sigma_path, mirrored=mirrored, index=state.index + 1,
+            sigma=state.sigma * float(np.exp(min(1.0, speed * (rates.c_sigma / rates.damping)))),  # Eq. 44
+            mirror=state.mean - ranked[-1] if mirrored else np.zeros_like(mean),
+        )  # fmt: skip
+        is_due = after.index >= after.decomposed + rates.decomposed_every
+        return decomposed(after) if is_due else after
 
-    def _follow_paths(self, shift: Array) -> bool:
-        """Add the mean's shift to both evolution paths; say whether that of C moves: not while sigma grows fast."""
-        rates, size, c = self.rates, len(shift), self.rates.c_sigma
-        isotropic = np.dot(self.axes.T, np.dot(self.axes, shift) / self.lengths) * (rates.mu_eff**0.5 / self.sigma)
-        self.sigma_path = (1 - c) * self.sigma_path + (c * (2 - c)) ** 0.5 * isotropic  # Eq. 43
-        square = np.sum(self.sigma_path**2) / (1 - (1 - c) ** (2 * (self.index + 1)))
-        h_sigma = bool(square / size - 1 < 1 + 4 / (size + 1))
+    def _sigma_path(self, state: CMAESState, shift: Array) -> Array:
+        """Add the mean's shift to the path that sigma follows (Eq. 43)."""
+        rates = self.rates
+        c = rates.c_sigma
+        isotropic = np.dot(state.axes.T, np.dot(state.axes, shift) / state.lengths) * (rates.mu_eff**0.5 / state.sigma)
+        path: Array = (1 - c) * state.sigma_path + (c * (2 - c)) ** 0.5 * isotropic
+        return path
+
+    def _h_sigma(self, sigma_path: Array, index: int) -> bool:
+        """Whether the path of C moves: not while sigma grows fast."""
+        size = len(sigma_path)
+        square = np.sum(sigma_path**2) / (1 - (1 - self.rates.c_sigma) ** (2 * (index + 1)))
+        return bool(square / size - 1 < 1 + 4 / (size + 1))
+
+    def _covariance_path(self, state: CMAESState, shift: Array, h_sigma: bool) -> Array:
+        """Add the mean's shift to the path of C (Eq. 45)."""
+        rates = self.rates
         c = rates.c_c
-        step = (c * (2 - c) * rates.mu_eff) ** 0.5 / self.sigma * shift
-        self.covariance_path = (1 - c) * self.covariance_path + h_sigma * step  # Eq. 45
-        return h_sigma
+        step = (c * (2 - c) * rates.mu_eff) ** 0.5 / state.sigma * shift
+        path: Array = (1 - c) * state.covariance_path + h_sigma * step
+        return path
 
-    def _update_covariance(self, steps: Array, h_sigma: bool, mirror: int) -> None:
-        """Learn from ranked steps; ``mirror`` is the rank of the first point, which may be a mirror image."""
+    def _covariance(self, state: CMAESState, path: Array, steps: Array, h_sigma: bool, rank_of_first: int) -> Array:
+        """Learn C from ranked steps (Eq. 47); the first point may be a mirror image."""
         rates = self.rates
         weights = rates.c_mu * np.insert(rates.weights, rates.parents, np.zeros(len(steps) - self.population))
-        if self.mirrored:  # that a mirror image is bad says nothing against its direction
-            weights[mirror] = max(0.0, weights[mirror])
+        if state.mirrored:  # that a mirror image is bad says nothing against its direction
+            weights[rank_of_first] = max(0.0, weights[rank_of_first])
         stalled = 0.0 if h_sigma else rates.c_c * (2 - rates.c_c)
         decay = 1 - sum([rates.c_1 * (1 - stalled), *weights])
         for i in np.flatnonzero(weights < 0):  # Eq. 46
-            weights[i] *= steps.shape[1] / (self.length(steps[i]) + 1e-9) ** 2
-        vectors = np.vstack([self.covariance_path, steps])
+            weights[i] *= steps.shape[1] / (state.length(steps[i]) + 1e-9) ** 2
+        vectors = np.vstack([path, steps])
         learned = np.dot(np.array([rates.c_1, *weights]) * vectors.T, vectors)
-        self.covariance = self.covariance * decay + learned  # Eq. 47
+        covariance: Array = state.covariance * decay + learned
+        return covariance
 
-    def _decompose(self) -> None:
-        """C = B D^2 B'."""
-        self.covariance = (self.covariance + self.covariance.T) / 2
-        values, axes = np.linalg.eigh(self.covariance)
-        self.axes, self.lengths = np.ascontiguousarray(axes.T), np.maximum(values, values[-1] / MAX_CONDITION) ** 0.5
-        self.decomposed = self.index
 
-    ARRAYS = ("mean", "covariance", "axes", "lengths", "covariance_path", "sigma_path", "mirror")
-    SCALARS = ("sigma", "index", "decomposed", "mirrored")
-
-    def state(self) -> State:
-        """Return everything that changes; points without losses are forgotten."""
-        arrays = {name: getattr(self, name) for name in self.ARRAYS}
-        scalars = {name: np.array(getattr(self, name), np.float64) for name in self.SCALARS}
-        return {"point": self.point.copy(), **arrays, **scalars}
-
-    def load_state(self, state: State) -> None:
-        """Continue from what :meth:`state` returned, refusing what does not fit before anything is changed."""
-        sigma, index, decomposed, mirrored = (float(state[name]) for name in self.SCALARS)
-        if not (sigma > 0 and state["lengths"].min() > 0 and 0 <= decomposed <= index and mirrored in (0, 1)):
-            raise FozoError("the state of CMA-ES is not one that a search leads to; save the state again")
-        self._asked = None
-        self.sigma, self.index, self.decomposed, self.mirrored = sigma, int(index), int(decomposed), bool(mirrored)
-        for name in ("point", *self.ARRAYS):
-            setattr(self, name, np.array(state[name], dtype=np.float64))
+def decomposed(state: CMAESState) -> CMAESState:
+    """C = B D^2 B'."""
+    covariance = (state.covariance + state.covariance.T) / 2
+    values, axes = np.linalg.eigh(covariance)
+    return replace(
+        state,
+        covariance=covariance,
+        axes=np.ascontiguousarray(axes.T),
+        lengths=np.maximum(values, values[-1] / MAX_CONDITION) ** 0.5,
+        decomposed=state.index,
+    )

@@ -1,6 +1,5 @@
 """What FOZO minimises without labels (Eq. 13-15): the distance of feature statistics from the source's, and entropy."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,24 +26,18 @@ class Objective:
     weight: float = 0.4  # lambda in the paper
     distance: str = "squares"
     """``squares``: sum of squared differences over all layers, times B/64 (authors' program).
-    ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13).
-    ``standardised`` (ours): mean squared difference of the deep half's standard deviations in units of the clean ones
-    (means are the activation shift's to match); instead of L_ent, its average over images plus the KL divergence of
-    their average prediction from uniform."""
+    ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13)."""
 
     def __post_init__(self) -> None:
-        if self.distance not in ("squares", "norms", "standardised"):
-            raise FozoError(f"distance must be 'squares', 'norms' or 'standardised', not {self.distance!r}")
+        if self.distance not in ("squares", "norms"):
+            raise FozoError(f"distance must be 'squares' or 'norms', not {self.distance!r}")
         if self.weight < 0:
             raise FozoError(f"weight must not be negative, not {self.weight}")
 
     def __call__(self, source: Moments, features: Moments, logits: npt.ArrayLike) -> float:
         """Loss of a batch from its feature moments ``[L, d]`` and its logits ``[B, classes]``."""
-        entropy, alignment = entropies(logits), self.weight * self.misalignment(source, features)
-        if self.distance == "standardised":
-            average = softmax(np.asarray(logits, dtype=np.float64), axis=-1).mean(axis=0)
-            balance = math.log(len(average)) - entr(average).sum()
-            return float(entropy.mean() + balance + alignment)
+        entropy = entropies(logits)
+        alignment = self.weight * self.misalignment(source, features)
         scale = len(entropy) / PUBLISHED_BATCH if self.distance == "squares" else 1.0
         return float(alignment * scale + entropy.sum())
 
@@ -54,9 +47,6 @@ class Objective:
         differences = [features.mean - source.mean]
         if features.count > 1:
             differences.append(features.std - source.std)
-        if self.distance == "standardised":
-            scale = np.maximum(source.std, max(1e-3 * source.std.mean(), 1e-9))
-            return float(sum(np.square(difference / scale)[half:].mean() for difference in differences[1:]))
         if self.distance == "squares":
             return float(sum((difference**2).sum() for difference in differences))
         halves = [part for difference in differences for part in (difference[:half], difference[half:])]

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fozo.errors import FozoError
+from fozo.state import State
+
+
+@dataclass(frozen=True)
+class ScheduleState(State):
+    """Where a :class:`Schedule` stands: the scales in force, the average loss, and whether it just jumped."""
+
+    epsilon: float
+    rate: float
+    average: float | None  # none before the first loss
+    jumped: bool
+
+    def __post_init__(self) -> None:
+        """Refuse an epsilon that no run has."""
+        if not self.epsilon > 0:
+            raise ValueError(f"epsilon is {self.epsilon}")
 
 
 @dataclass(frozen=True)
@@ -43,39 +59,24 @@ class Schedule:
         if not 0 <= self.rate_min <= self.rate_max:
             raise FozoError(f"need 0 <= rate_min <= rate_max, not {self.rate_min} and {self.rate_max}")
 
-    def scaled(self, unit: float) -> Schedule:
-        """The same schedule where perturbations and rates count in ``unit``."""
-        names = ("epsilon", "epsilon_min", "rate", "rate_step", "rate_min", "rate_max", "rate_at_jump")
-        return replace(self, **{name: unit * old for name in names if (old := getattr(self, name)) is not None})
+    def start(self) -> ScheduleState:
+        return ScheduleState(epsilon=self.epsilon, rate=self.rate, average=None, jumped=False)
 
-    def start(self) -> Pace:
-        return Pace(epsilon=self.epsilon, rate=self.rate, average=None, jumped=False)
-
-    def next(self, pace: Pace, loss: float) -> Pace:
-        """Return the pace after a batch whose loss was ``loss``.
+    def next(self, state: ScheduleState, loss: float) -> ScheduleState:
+        """Return the state after a batch whose loss was ``loss``.
 
         The average takes the new loss in before the comparison, as the paper's formula and the authors'
         program both do, so against the old average the threshold is really a little higher.
         """
-        past = loss if pace.average is None else pace.average
+        past = loss if state.average is None else state.average
         average = self.ema_decay * past + (1 - self.ema_decay) * loss
         jumped = loss > self.threshold * average
-        rate = pace.rate * self.rate_decay + self.rate_step
+        rate = state.rate * self.rate_decay + self.rate_step
         if jumped and self.rate_at_jump is not None:
             rate = self.rate_at_jump
-        return Pace(
-            epsilon=self.epsilon if jumped else max(self.epsilon_min, pace.epsilon * self.decay),
+        return ScheduleState(
+            epsilon=self.epsilon if jumped else max(self.epsilon_min, state.epsilon * self.decay),
             rate=min(self.rate_max, max(self.rate_min, rate)),
             average=average,
             jumped=jumped,
         )
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Where a :class:`Schedule` stands: the scales in force, the average loss, and whether it just jumped."""
-
-    epsilon: float
-    rate: float
-    average: float | None
-    jumped: bool

@@ -11,21 +11,20 @@ boxes are as good as logits.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import PROFILES, Equaliser
-from fozo.methods.align.memory import RetrievalConfig, Rows
+from fozo.methods.align.memory import Memory, RetrievalConfig, Rows, kept_images, retrieve
 from fozo.methods.common.options import one_of
-from fozo.methods.common.wrapper import Wrapper
+from fozo.methods.common.wrapper import Forward, Wrapper
+from fozo.methods.method import Result
 from fozo.methods.registry import register
-from fozo.types import Answer, Batch, Floats
+from fozo.state import State
+from fozo.types import Batch, Floats
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,16 @@ class EqualiseConfig:
             raise FozoError(f"equalise: strength is {self.strength}; give a part from 0 (none) to 1 (all the way)")
 
 
+@dataclass(frozen=True)
+class EqualiseState(State):
+    """Descriptors of recent images, and what the inner method has learnt."""
+
+    memory: Memory
+    inner: State
+
+
 @register("equalise", passes="1", adapts="image bands", paper="fozo, docs/models.md", needs={"source"})
-class Equalise(Wrapper[EqualiseConfig]):
+class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
     """Images equalised by domain, and nothing else: for models that show no tokens.
 
     Examples:
@@ -59,8 +66,6 @@ class Equalise(Wrapper[EqualiseConfig]):
     """
 
     PRESETS: ClassVar = {"default": EqualiseConfig()}
-    STATE: ClassVar = ("memory",)
-    VARIABLE_LENGTH: ClassVar = dict.fromkeys(("mean", "variance", "descriptor"), "images")
 
     if TYPE_CHECKING:
 
@@ -73,32 +78,47 @@ class Equalise(Wrapper[EqualiseConfig]):
         self.equaliser = Equaliser(self.source, self.engine, config.strength, config.retrieval, config.profile)
         spectra = self.equaliser.spectra
         self.parameters += spectra.channels * spectra.bands  # a gain for each band of each channel
+        self._capacity = kept_images(config.retrieval)
 
-    def begin(self) -> None:
-        self.memory = self.equaliser.memory()
+    def init(self) -> EqualiseState:
+        return EqualiseState(Memory.empty(self.equaliser.std.size), self.inner.init())
 
-    def step(self, batch: Batch) -> Floats | Answer:
+    def wrap(self, state: EqualiseState, batch: Batch, forward: Forward) -> Result[EqualiseState]:
         """Equalise images and run the model; those that cannot be pictures are left as they are."""
-        coefficients, descriptors, sound = self.equaliser.describe(batch.images)
-        samples, last = 0.0, None
-        if sound.any():
-            domains = self.equaliser.domains(descriptors[sound], self.memory)
-            own = domains.same_domain()
-            retrieved = self.memory.retrieve(own)
-            samples, plan = float(retrieved.samples.mean()), self.equaliser.plan(own, retrieved)
+        coefficients, descriptors, is_picture = self.equaliser.describe(batch.images)
+        equalised = batch
+        memory = state.memory
+        samples = 0.0
+        last_input = None
+        if is_picture.any():
+            domains = self.equaliser.domains(descriptors[is_picture], memory)
+            merged = domains.same_domain()
+            retrieved = retrieve(memory, merged, self.config.retrieval)
+            samples = float(retrieved.samples.mean())
+            plan = self.equaliser.plan(merged, retrieved)
             if plan:
+                restored = self.equaliser.restore(batch.images[is_picture], coefficients[is_picture], plan)
                 images = np.array(batch.images)
-                images[sound] = self._in_range(self.equaliser.restore(batch.images[sound], coefficients[sound], plan))
-                batch, last = batch.with_images(images), images[-1]
-            none = np.zeros((int(sound.sum()), 0), dtype=np.float32)
-            self.memory.add(Rows.pack(domains, none[:, None], none))
-        shift = self.equaliser.shift(descriptors[sound])
-        self.report(shift=shift, effective_sample_size=samples, skipped=float((~sound).sum()))
-        found = self.forward(batch)
-        self.descriptors = descriptors
-        if last is not None:
-            self.last_input = last
-        return found
+                images[is_picture] = self._in_range(restored)
+                equalised = batch.with_images(images)
+                last_input = images[-1]
+            none = np.zeros((int(is_picture.sum()), 0), dtype=np.float32)
+            memory = memory.add(Rows.pack(domains, none[:, None], none), self._capacity)
+        inner = forward(equalised)
+        metrics = {
+            "shift": self.equaliser.shift(descriptors[is_picture]),
+            "effective_sample_size": samples,
+            "skipped": float((~is_picture).sum()),
+        }
+        return Result(
+            logits=inner.logits,
+            state=EqualiseState(memory, inner.state),
+            metrics=metrics,
+            passes=inner.passes,
+            descriptors=descriptors,
+            last_input=inner.last_input if last_input is None else last_input,
+            inner=(equalised, inner),
+        )
 
     def _in_range(self, images: Floats) -> Floats:
         """Keep pixels within what a camera gives, where the normalisation is known or seen: a model may count on it."""
@@ -106,6 +126,3 @@ class Equalise(Wrapper[EqualiseConfig]):
             return images
         mean, std = self.equaliser.normalisation
         return np.clip(images, -mean / std, (1 - mean) / std)
-
-    def checkpoint(self) -> Callable[[], None]:
-        return partial(setattr, self, "memory", copy.copy(self.memory))

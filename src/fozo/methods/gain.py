@@ -21,10 +21,11 @@ import numpy.typing as npt
 from scipy.special import log_softmax
 
 from fozo.errors import FozoError
-from fozo.methods.base import Method
 from fozo.methods.common.options import positive
+from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, Floats, State, Tap
+from fozo.state import State
+from fozo.types import Array, Batch, Floats, Tap
 
 BISECTIONS = 40  # Halvings of [0, 1] until the strength is known: to 1e-12
 
@@ -33,58 +34,74 @@ BISECTIONS = 40  # Halvings of [0, 1] until the strength is known: to 1e-12
 class GAINConfig:
     """Everything about GAIN that can be chosen."""
 
-    kappa: float = 3.0  # kappa_0: how many images a class's weight row, the variance of 1 and the uniform prior are
-    floor: float = 1e-6  # The least variance
-    unit_length: bool = True  # Whether features and weight rows are scaled to length 1 before Gaussians see them
+    kappa: float = 3.0
+    """kappa_0: how many images a class's weight row, the variance of 1 and the uniform prior are."""
+    floor: float = 1e-6
+    """The least variance."""
+    unit_length: bool = True
+    """Whether features and weight rows are scaled to length 1 before Gaussians see them."""
 
     def __post_init__(self) -> None:
         positive("gain", kappa=self.kappa, floor=self.floor)
 
 
+@dataclass(frozen=True)
+class GAINState(State):
+    """Sums over the stream, from which the Gaussians follow."""
+
+    images: int
+    mass: Array  # n: images of each class, each weighed by the source's confidence in it, [K]
+    total: Array  # nhat: the same without that weight, [K]
+    squares: Array  # Q: sum of squared weights, [K]
+    first: Array  # U: weighted sum of features, [K, h]
+    second: Array  # V: weighted sum of squared features, [K, h]
+
+    def __post_init__(self) -> None:
+        """Refuse sums of weights below 0."""
+        if min(sums.min(initial=0) for sums in (self.mass, self.total, self.squares, self.second)) < 0:
+            raise ValueError("sums of weights are negative")
+
+
 @register(
     "gain", passes="1", adapts="class means and variances", paper="GAIN, 2026 preprint", needs={"tokens"},
 )  # fmt: skip
-class GAIN(Method[GAINConfig]):
+class GAIN(Method[GAINConfig, GAINState]):
     """Class Gaussians learned from the stream, with a strength for each image."""
 
     PRESETS: ClassVar = {"paper": GAINConfig(), "raw": GAINConfig(unit_length=False)}
-    STATE: ClassVar = ("images", "mass", "total", "squares", "first", "second")
 
     def prepare(self) -> None:
-        self.prototypes: Array = self._scaled(self.engine.head().weight.T)
+        self._prototypes: Array = self._scaled(self.engine.head().weight.T)
 
     def _scaled(self, rows: Floats) -> Array:
         exact = np.asarray(rows, dtype=np.float64)
         length = np.linalg.norm(exact, axis=1, keepdims=True)
         return exact / np.maximum(length, 1e-12) if self.config.unit_length else exact
 
-    def begin(self) -> None:
-        classes, width = self.prototypes.shape
-        self.images = 0
-        self.mass: Array = np.zeros(classes)  # n: images of each class, each weighed by the source's confidence in it
-        self.total: Array = np.zeros(classes)  # nhat: the same without that weight
-        self.squares: Array = np.zeros(classes)  # Q: sum of squared weights
-        self.first: Array = np.zeros((classes, width))  # U: weighted sum of features
-        self.second: Array = np.zeros((classes, width))  # V: weighted sum of squared features
+    def init(self) -> GAINState:
+        by_class = np.zeros(len(self._prototypes))
+        by_feature = np.zeros_like(self._prototypes)
+        return GAINState(0, by_class, by_class, by_class, by_feature, by_feature)
 
-    def gaussians(self) -> tuple[Array, Array, Array, Array]:
+    def gaussians(self, state: GAINState) -> tuple[Array, Array, Array, Array]:
         """Means ``[K, h]``, counts ``[K]``, variance ``[h]`` and log prior ``[K]`` from the sums (Eq. 74-88)."""
         kappa = self.config.kappa
-        counts = kappa + self.mass
-        means = (kappa * self.prototypes + self.first) / counts[:, None]
-        seen = self.mass > 0
-        mass = np.where(seen, self.mass, 1.0)
-        scatter = np.where(seen[:, None], self.second - self.first**2 / mass[:, None], 0.0).sum(axis=0)
-        freedom = np.where(seen, self.mass - self.squares / mass, 0.0).sum()
+        counts = kappa + state.mass
+        means = (kappa * self._prototypes + state.first) / counts[:, None]
+        seen = state.mass > 0
+        mass = np.where(seen, state.mass, 1.0)
+        scatter = np.where(seen[:, None], state.second - state.first**2 / mass[:, None], 0.0).sum(axis=0)
+        freedom = np.where(seen, state.mass - state.squares / mass, 0.0).sum()
         variance = np.maximum((kappa + scatter) / (kappa + freedom), self.config.floor)
-        prior = np.log(counts) - 2 * np.log(kappa + self.total)
+        prior = np.log(counts) - 2 * np.log(kappa + state.total)
         return means, counts, variance, prior - np.log(np.exp(prior - prior.max()).sum()) - prior.max()
 
-    def corrected(self, features: Array, source: Array) -> tuple[Array, Array]:
+    def corrected(self, state: GAINState, features: Array, source: Array) -> tuple[Array, Array]:
         """Log-probabilities of the tilted prediction, and the strength of each image; ``source`` is log s."""
-        means, counts, variance, prior = self.gaussians()
+        means, counts, variance, prior = self.gaussians(state)
         scale = np.sqrt(variance)
-        z, m = features / scale, means / scale
+        z = features / scale
+        m = means / scale
         distance = np.maximum((z**2).sum(axis=1)[:, None] - 2 * z @ m.T + (m**2).sum(axis=1), 0.0)
         proposal = log_softmax(prior - distance / 2, axis=1)
         widening = 1 + 1 / counts
@@ -103,15 +120,18 @@ class GAIN(Method[GAINConfig]):
             further: npt.NDArray[np.bool_] = (tilted * xi).sum(axis=1) < goal
             return further
 
-        low, high = np.zeros(len(goal)), np.ones(len(goal))
-        none, full = ~short(low), short(high)
+        low = np.zeros(len(goal))
+        high = np.ones(len(goal))
+        none = ~short(low)
+        full = short(high)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
             further = short(middle)
-            low, high = np.where(further, middle, low), np.where(further, high, middle)
+            low = np.where(further, middle, low)
+            high = np.where(further, high, middle)
         return np.where(none, 0.0, np.where(full, 1.0, (low + high) / 2))
 
-    def step(self, batch: Batch) -> Floats:
+    def step(self, state: GAINState, batch: Batch) -> Result[GAINState]:
         taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
         logits = taps[Tap.LOGITS][0]
         features = self._scaled(taps[Tap.POOLED][0])
@@ -120,21 +140,17 @@ class GAIN(Method[GAINConfig]):
         source = log_softmax(logits.astype(np.float64), axis=1)
         prediction: Array = source
         strength = np.zeros(len(source))
-        if self.images:
-            prediction, strength = self.corrected(features, source)  # Eq. 6-16
+        if state.images:
+            prediction, strength = self.corrected(state, features, source)  # Eq. 6-16
         p = np.exp(prediction)
         confidence = np.exp(source[np.arange(len(p)), p.argmax(axis=1)])  # zeta: the source's, in the prediction
         weights = confidence[:, None] * p
-        self.mass = self.mass + weights.sum(axis=0)
-        self.total = self.total + p.sum(axis=0)
-        self.squares = self.squares + (weights**2).sum(axis=0)
-        self.first = self.first + weights.T @ features
-        self.second = self.second + weights.T @ features**2
-        self.images += len(p)
-        self.report(strength=float(strength.mean()))
-        return prediction.astype(logits.dtype)
-
-    def assign(self, variables: State) -> None:
-        if any(variables[name].min() < 0 for name in self.STATE if name not in ("images", "first")):
-            raise FozoError("the state's sums of weights are negative; give a state that was saved whole")
-        super().assign(variables)
+        learnt = GAINState(
+            images=state.images + len(p),
+            mass=state.mass + weights.sum(axis=0),
+            total=state.total + p.sum(axis=0),
+            squares=state.squares + (weights**2).sum(axis=0),
+            first=state.first + weights.T @ features,
+            second=state.second + weights.T @ features**2,
+        )
+        return Result(prediction.astype(logits.dtype), learnt, {"strength": float(strength.mean())})

@@ -15,10 +15,10 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import log_softmax
 
-from fozo.methods.base import Method
 from fozo.methods.common.options import one_of, positive
+from fozo.methods.method import Method, Nothing, Result
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, Floats, Tap
+from fozo.types import Array, Batch, Tap
 
 TINY = 1e-10  # Added to probabilities before their logarithm is taken, as in the authors' program
 
@@ -27,11 +27,16 @@ TINY = 1e-10  # Added to probabilities before their logarithm is taken, as in th
 class LAMEConfig:
     """Everything about LAME that can be chosen. The defaults are the FOZO paper's."""
 
-    affinity: str = "knn"  # What makes two images neighbours: ``knn``, ``rbf`` or ``linear`` (the cosine)
-    neighbours: int = 5  # k of ``knn``; the distance to the k-th nearest, the image included, is the width of ``rbf``
-    symmetric: bool = True  # Whether the affinity is averaged with its transpose, which the convergence proof assumes
-    steps: int = 100  # At most this many iterations
-    tolerance: float = 1e-8  # Stop when the energy changes by less than this share of itself
+    affinity: str = "knn"
+    """What makes two images neighbours: ``knn``, ``rbf`` or ``linear`` (the cosine)."""
+    neighbours: int = 5
+    """k of ``knn``; the distance to the k-th nearest, the image included, is the width of ``rbf``."""
+    symmetric: bool = True
+    """Whether the affinity is averaged with its transpose, which the convergence proof assumes."""
+    steps: int = 100
+    """At most this many iterations."""
+    tolerance: float = 1e-8
+    """Iterations end when the energy changes by less than this share of itself."""
 
     def __post_init__(self) -> None:
         one_of("lame", ("knn", "rbf", "linear"), affinity=self.affinity)
@@ -39,16 +44,18 @@ class LAMEConfig:
 
 
 @register("lame", passes="1", adapts="nothing", paper="Boudiaf et al., CVPR 2022", needs={"tokens"})
-class LAME(Method[LAMEConfig]):
+class LAME(Method[LAMEConfig, Nothing]):
     """Predictions made to agree between similar images of a batch; returns log-probabilities."""
 
     PRESETS: ClassVar = {"paper": LAMEConfig(), "official": LAMEConfig(affinity="rbf", symmetric=False)}
 
-    def step(self, batch: Batch) -> Floats:
+    def step(self, state: Nothing, batch: Batch) -> Result[Nothing]:
         taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
-        pooled, logits = taps[Tap.POOLED][0], taps[Tap.LOGITS][0]
-        adjusted, _ = adjust(logits.astype(np.float64), self.affinity(pooled.astype(np.float64)), self.config)
-        return adjusted.astype(logits.dtype)
+        pooled = taps[Tap.POOLED][0]
+        logits = taps[Tap.LOGITS][0]
+        affinity = self.affinity(pooled.astype(np.float64))
+        adjusted, _ = adjust(logits.astype(np.float64), affinity, self.config)
+        return Result(adjusted.astype(logits.dtype), state)
 
     def affinity(self, features: Array) -> Array:
         """Affinity matrix of images ``[B, h]``: ``[B, B]``."""

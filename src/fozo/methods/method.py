@@ -200,6 +200,9 @@ class Method(ABC, Generic[C, S]):
         """Predict with what was learnt. By default a step whose state is dropped; others may be cheaper."""
         return self.step(state, batch)
 
+    def check_state(self, state: S) -> None:
+        """Refuse a state of the right shapes that no run of this method leads to, with a ``FozoError``."""
+
     def restart(self, state: S) -> S:
         """Return the state after a reset; some published methods keep a part of the old one."""
         return self.init()
@@ -338,6 +341,7 @@ class Method(ABC, Generic[C, S]):
             what = f"{self.info.name} continues from a {type(like).__name__}, not from a {type(state).__name__}"
             raise FozoError(f"{what}; give what its state() returned")
         rebuild(like, dict(leaves(state)))
+        self.check_state(state)
         with self._lock:
             self._set(replace(self._now, state=state, metrics={}))
 
@@ -422,8 +426,10 @@ class Method(ABC, Generic[C, S]):
                 LOG.warning("%s has no memory of this monitor, which begins anew", name)
         like = Saved(0, self.init(), fresh if is_known else None)
         saved = rebuild(like, values, f"the state in {name}")
+        state = cast("S", saved.state)
+        self.check_state(state)
         with self._lock:
-            self._set(Moment(cast("S", saved.state), saved.batches, watched=saved.watched or fresh))
+            self._set(Moment(state, saved.batches, watched=saved.watched or fresh))
 
     # The journal.
 

@@ -15,14 +15,16 @@ the model's own preference for some classes is subtracted with the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fozo.errors import FozoError
 from fozo.methods.common.options import one_of, share
-from fozo.methods.common.wrapper import Wrapper
+from fozo.methods.common.wrapper import Forward, Wrapper
+from fozo.methods.method import Result
 from fozo.methods.registry import register
+from fozo.state import State
 from fozo.types import Answer, Array, Batch, Floats
 
 
@@ -30,16 +32,27 @@ from fozo.types import Answer, Array, Batch, Floats
 class NEOConfig:
     """Everything about NEO that can be chosen."""
 
-    average: str = "images"  # What the mean is over: ``images`` (program), ``batches`` (Algorithm 1), or an ``ema``
-    rate: float = 0.1  # Weight of a new batch in the ``ema``
+    average: str = "images"
+    """What the mean is over: ``images`` (program), ``batches`` (Algorithm 1), or an ``ema``."""
+    rate: float = 0.1
+    """Weight of a new batch in the ``ema``."""
 
     def __post_init__(self) -> None:
         one_of("neo", ("images", "batches", "ema"), average=self.average)
         share("neo", rate=self.rate)
 
 
+@dataclass(frozen=True)
+class NEOState(State):
+    """The running mean of (logits - bias), and the count of what it is over."""
+
+    mean: Array
+    count: int
+    inner: State
+
+
 @register("neo", passes="1", adapts="the mean of what the head reads", paper="NEO, ICLR 2026")
-class NEO(Wrapper[NEOConfig]):
+class NEO(Wrapper[NEOConfig, NEOState]):
     """The stream's running mean, subtracted from what the head reads.
 
     ``bias`` is the head's ``[classes]``, for an engine that does not show it. ``inner`` is a method whose logits are
@@ -52,37 +65,39 @@ class NEO(Wrapper[NEOConfig]):
         "continual": NEOConfig(average="ema"),
     }
     EXTRAS: ClassVar = ("bias", "inner")
-    STATE: ClassVar = ("mean", "count")
 
     def prepare(self) -> None:
         super().prepare()
-        classes, given = self.engine.spec.classes, self.extras["bias"]
-        if given is None:
-            given = self.engine.head().bias if "tokens" in self.engine.abilities else np.zeros(classes)
-        self.bias: Array = np.asarray(given, dtype=np.float64)
-        if self.bias.shape != (classes,) or not np.isfinite(self.bias).all():
-            raise FozoError(f"neo: bias must be {classes} finite numbers, not of shape {list(self.bias.shape)}")
+        classes = self.engine.spec.classes
+        bias = self._extras["bias"]
+        if bias is None:
+            bias = self.engine.head().bias if "tokens" in self.engine.abilities else np.zeros(classes)
+        self._bias: Array = np.asarray(bias, dtype=np.float64)
+        if self._bias.shape != (classes,) or not np.isfinite(self._bias).all():
+            raise FozoError(f"neo: bias must be {classes} finite numbers, not of shape {list(self._bias.shape)}")
 
-    def begin(self) -> None:
-        self.mean: Array = np.zeros_like(self.bias)
-        self.count = 0
+    def init(self) -> NEOState:
+        return NEOState(mean=np.zeros_like(self._bias), count=0, inner=self.inner.init())
 
-    def step(self, batch: Batch) -> Floats:
-        logits = self._logits(batch)
+    def wrap(self, state: NEOState, batch: Batch, forward: Forward) -> Result[NEOState]:
+        inner = forward(batch)
+        logits = self._logits_of(inner.logits)
         new = 1 if self.config.average == "batches" else len(logits)
-        self.count += new
-        weight = self.config.rate if self.config.average == "ema" else new / self.count
-        self.mean = (1 - weight) * self.mean + weight * (logits.mean(axis=0, dtype=np.float64) - self.bias)
-        return self._centred(logits)
+        count = state.count + new
+        weight = self.config.rate if self.config.average == "ema" else new / count
+        batch_mean = logits.mean(axis=0, dtype=np.float64) - self._bias
+        mean = (1 - weight) * state.mean + weight * batch_mean
+        return self._centred(logits, NEOState(mean, count, inner.state), batch, inner)
 
-    def predict(self, batch: Batch) -> Floats:
-        return self._centred(self._logits(batch))
+    def predict_step(self, state: NEOState, batch: Batch) -> Result[NEOState]:
+        inner = self._forward(state, learn=False)(batch)
+        return self._centred(self._logits_of(inner.logits), state, batch, inner)
 
-    def _logits(self, batch: Batch) -> Floats:
-        logits = self.forward(batch)
+    def _centred(self, logits: Floats, state: NEOState, batch: Batch, inner: Result[Any]) -> Result[NEOState]:
+        centred = (logits - state.mean).astype(logits.dtype)
+        return Result(centred, state, {}, inner.passes, inner.descriptors, inner.last_input, inner=(batch, inner))
+
+    def _logits_of(self, logits: Floats | Answer) -> Floats:
         if isinstance(logits, Answer):
             raise FozoError(f"neo needs logits [B, classes], and {self.engine.spec.name} returned something else")
         return logits
-
-    def _centred(self, logits: Floats) -> Floats:
-        return (logits - self.mean).astype(logits.dtype)

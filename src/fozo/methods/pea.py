@@ -21,22 +21,22 @@ authors' program as here. Batches of one image do badly, and may be refused beca
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.core.moments import TokenMoments
 from fozo.core.objective import entropies
 from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
-from fozo.methods.base import Method
 from fozo.methods.common.info import NEEDS
 from fozo.methods.common.options import one_of, positive, share
+from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
+from fozo.state import Measured, State
 from fozo.types import Array, Batch, Engine, Floats, Images, Spec, Tap
 
 RIDGE = 1e-5  # Added to the diagonal of every covariance of the source, as in the authors' program
@@ -50,16 +50,18 @@ def measure_covariances(engine: Engine, batches: Iterable[Images]) -> Covariance
     if "blocks" not in engine.abilities or not isinstance(engine, BlockEngine):
         raise FozoError(f"token covariances need {NEEDS['blocks']}")
     spec = engine.spec
-    found = [TokenMoments(0, np.zeros(spec.dim), np.zeros((spec.dim, spec.dim)))] * spec.depth
+    nothing = TokenMoments(0, np.zeros(spec.dim), np.zeros((spec.dim, spec.dim)))
+    by_layer = [nothing] * spec.depth
 
     def gather(layer: int, moments: TokenMoments) -> None:
-        found[layer] = found[layer].merge(moments)
+        by_layer[layer] = by_layer[layer].merge(moments)
 
     for images in batches:
         engine.walk(engine.check(images), gather)
-    if min(moments.count for moments in found) < 2:
+    if min(moments.count for moments in by_layer) < 2:
         raise FozoError("token covariances need at least one batch of clean images; give some")
-    mean, covariance = (np.stack([getattr(moments, name) for moments in found]) for name in ("mean", "covariance"))
+    mean = np.stack([moments.mean for moments in by_layer])
+    covariance = np.stack([moments.covariance for moments in by_layer])
     variance = covariance.diagonal(axis1=1, axis2=2).copy()
     return Covariances(spec.fingerprint, mean, variance, covariance + RIDGE * np.eye(spec.dim), spec.name)
 
@@ -68,17 +70,28 @@ def measure_covariances(engine: Engine, batches: Iterable[Images]) -> Covariance
 class PEAConfig:
     """Everything about PEA that can be chosen. The defaults are the authors' program's, without views."""
 
-    passes: int = 2  # Two for each view of an image: the image, its middle, its mirror image, the middle of that
-    momentum: float = 0.02  # Weight of a new batch in the running statistics
-    smoothing: float = 0.2  # Weight of a new value in the averages of drift and entropy (alpha)
-    gamma: float = 4.0  # A block whose mean moves by more than this many times its drift is started again; inf: never
-    threshold: float = 1.0  # Nats that the mean entropy may exceed its average by before everything is forgotten
-    restart: str = "next"  # Which batch begins the statistics after that: ``next``, or ``this``, at a pass more
-    distances: str = "cls"  # Tokens of the first pass that weights are of: ``cls``, or ``all``
-    skip: float = 1e-3  # Blocks of a smaller weight are left alone, and so are their statistics
-    group: int = 768  # Channels that are whitened together
-    update_every: int = 1  # Updates after which the whitening is computed again
-    views_together: int = 1  # Views that go through the second pass, and into the statistics, together
+    passes: int = 2
+    """Two for each view of an image: the image, its middle, its mirror image, the middle of that."""
+    momentum: float = 0.02
+    """Weight of a new batch in the running statistics."""
+    smoothing: float = 0.2
+    """Weight of a new value in the averages of drift and entropy (alpha)."""
+    gamma: float = 4.0
+    """A block whose mean moves by more than this many times its drift is started again; inf: never."""
+    threshold: float = 1.0
+    """Nats that the mean entropy may exceed its average by before everything is forgotten."""
+    restart: str = "next"
+    """Which batch begins the statistics after that: ``next``, or ``this``, at a pass more."""
+    distances: str = "cls"
+    """Tokens of the first pass that weights are of: ``cls``, or ``all``."""
+    skip: float = 1e-3
+    """Blocks of a smaller weight are left alone, and so are their statistics."""
+    group: int = 768
+    """Channels that are whitened together."""
+    update_every: int = 1
+    """Updates after which the whitening is computed again."""
+    views_together: int = 1
+    """Views that go through the second pass, and into the statistics, together."""
 
     def __post_init__(self) -> None:
         if self.passes not in (2, 4, 6, 8):
@@ -90,11 +103,25 @@ class PEAConfig:
         share("pea", momentum=self.momentum, smoothing=self.smoothing)
 
 
+@dataclass(frozen=True)
+class PEAState(State):
+    """Running statistics of the tokens that leave each of L blocks, and of the predictions."""
+
+    mean: Array  # [L, d]
+    covariance: Array  # [L, d, d]
+    drifts: Array  # smoothed motion of each block's mean, [L]
+    known: npt.NDArray[np.bool_]  # blocks that have statistics, [L]
+    centre: Array  # mean that tokens are whitened by, [L, d]; empty where it is the running mean
+    whitening: Array  # inverse roots of covariances, [L, d, d]; empty where they are made for every update
+    updates: int = 0
+    entropy: float | None = None  # smoothed mean entropy of the predictions, once there is one
+
+
 @register(
     "pea", passes="2, or 2 for each of up to 4 views", adapts="statistics of all tokens of every block",
     paper="PEA, ICLR 2026", needs={"tokens", "blocks", "covariances"},
 )  # fmt: skip
-class PEA(Method[PEAConfig]):
+class PEA(Method[PEAConfig, PEAState]):
     """All tokens of every block brought to the source's mean and covariance.
 
     ``covariances`` are the source's, see :func:`measure_covariances`.
@@ -106,54 +133,60 @@ class PEA(Method[PEAConfig]):
         "paper": PEAConfig(gamma=float("inf"), restart="this"),
     }
     EXTRAS: ClassVar = ("covariances",)
-    VARIABLE_LENGTH: ClassVar = {"entropy": "averages"}
-    STATE: ClassVar = ("mean", "covariance", "drifts", "known", "centre", "whitening", "updates", "entropy")
 
     def prepare(self) -> None:
-        source: Covariances | None = self.extras["covariances"]
+        source: Covariances | None = self._extras["covariances"]
         if source is None:
             raise FozoError(f"pea needs {NEEDS['covariances']}")
         assert isinstance(self.engine, BlockEngine)
         spec = self.engine.spec
         source.check(spec)
-        self.blocks, self.clean = self.engine, source
-        self.groups = [slice(i, min(i + self.config.group, spec.dim)) for i in range(0, spec.dim, self.config.group)]
-        self.colouring = [self._power(covariance, 0.5) for covariance in source.covariance]
-        self.passes_per_image = float(self.config.passes)
+        self._blocks = self.engine
+        self._clean = source
+        starts = range(0, spec.dim, self.config.group)
+        self._groups = [slice(start, min(start + self.config.group, spec.dim)) for start in starts]
+        self._colouring = [self._power(covariance, 0.5) for covariance in source.covariance]
 
-    def begin(self) -> None:
-        depth, width = self.engine.spec.depth, self.engine.spec.dim
+    def init(self) -> PEAState:
+        depth = self.engine.spec.depth
+        width = self.engine.spec.dim
         kept = depth if self.config.update_every > 1 else 0  # else nothing is used twice
-        self.mean, self.covariance = np.zeros((depth, width)), np.zeros((depth, width, width))
-        self.drifts, self.known = np.zeros(depth), np.zeros(depth, dtype=bool)
-        self.centre, self.whitening = np.zeros((kept, width)), np.zeros((kept, width, width))
-        self.updates = 0
-        self.entropy: float | None = None
+        return PEAState(
+            mean=np.zeros((depth, width)),
+            covariance=np.zeros((depth, width, width)),
+            drifts=np.zeros(depth),
+            known=np.zeros(depth, dtype=bool),
+            centre=np.zeros((kept, width)),
+            whitening=np.zeros((kept, width, width)),
+        )
 
-    def step(self, batch: Batch) -> Floats:
+    def step(self, state: PEAState, batch: Batch) -> Result[PEAState]:
         """Weigh the blocks, align them, predict, and see whether the prediction is a surprise."""
-        c = self.config
-        self.passes_per_image = float(c.passes)
+        config = self.config
+        passes = float(config.passes)
         views = self._views(batch)
         weights = self.weights(views)
-        logits = self._align(views, weights)
+        logits, learnt = self._align(state, views, weights)
         entropy = float(entropies(logits).mean())
-        surprised = self.entropy is not None and entropy > self.entropy + c.threshold
+        average = state.entropy
+        surprised = average is not None and entropy > average + config.threshold
         if surprised:
-            self.begin()
-            if c.restart == "this":
-                self.passes_per_image += len(views)
-                logits = self._align(views, weights)
+            learnt = self.init()
+            average = None
+            if config.restart == "this":
+                passes += len(views)
+                logits, learnt = self._align(learnt, views, weights)
                 entropy = float(entropies(logits).mean())
-        self.entropy = entropy if self.entropy is None else c.smoothing * entropy + (1 - c.smoothing) * self.entropy
-        self.report(mean_entropy=entropy, restarted=float(surprised))
-        return logits
+        average = entropy if average is None else config.smoothing * entropy + (1 - config.smoothing) * average
+        metrics = {"mean_entropy": entropy, "restarted": float(surprised)}
+        return Result(logits, replace(learnt, entropy=average), metrics, passes)
 
     def _views(self, batch: Batch) -> list[Batch]:
         """The batch as it is, and as many other views of it as there are passes for."""
         if self.config.passes == 2:
             return [batch]
-        images, middle = batch.images, cropped(batch.images)
+        images = batch.images
+        middle = cropped(images)
         others = (middle, images[..., ::-1], middle[..., ::-1])[: self.config.passes // 2 - 1]
         return [batch, *(batch.with_images(np.ascontiguousarray(view)) for view in others)]
 
@@ -162,7 +195,8 @@ class PEA(Method[PEAConfig]):
         if self.config.distances == "cls":
             taps = [self.engine.run(view, taps=(Tap.CLS,))[Tap.CLS][0] for view in views]
             tokens = np.concatenate(taps).astype(np.float64)
-            mean, variance = tokens.mean(axis=0), tokens.var(axis=0, ddof=int(len(tokens) > 1))
+            mean = tokens.mean(axis=0)
+            variance = tokens.var(axis=0, ddof=int(len(tokens) > 1))
         else:
             pooled: dict[int, TokenMoments] = {}
 
@@ -170,65 +204,96 @@ class PEA(Method[PEAConfig]):
                 pooled[layer] = pooled[layer].merge(moments) if layer in pooled else moments
 
             for view in views:
-                self.blocks.walk(view, gather)
+                self._blocks.walk(view, gather)
             mean = np.stack([moments.mean for moments in pooled.values()])
             variance = np.stack([moments.covariance.diagonal() for moments in pooled.values()])
-        means, variances = self.clean.mean - mean, self.clean.variance - variance
+        means = self._clean.mean - mean
+        variances = self._clean.variance - variance
         distance: Array = np.linalg.norm(means, axis=1) + np.linalg.norm(variances, axis=1)
         width = distance.max() - distance.min()
         return (distance - distance.min()) / width if width > 0 else np.ones_like(distance)
 
-    def _align(self, views: list[Batch], weights: Array) -> Floats:
-        """Second pass, for some views at a time; return the views' average logits."""
-        # Copies, because a failed step has to find the old ones as they were.
-        for name in self.STATE[:6]:
-            setattr(self, name, getattr(self, name).copy())
-        found = []
+    def _align(self, state: PEAState, views: list[Batch], weights: Array) -> tuple[Floats, PEAState]:
+        """Second pass, for some views at a time; return the views' average logits, and the new statistics."""
+        statistics = RunningStatistics(state, self.config)
+        logits: list[Floats] = []
         for start in range(0, len(views), self.config.views_together):
-            part = views[start : start + self.config.views_together]
-            together = part[0] if len(part) == 1 else part[0].with_images(np.concatenate([v.images for v in part]))
-            self.updates += 1
-            logits = self.blocks.walk(together, lambda layer, seen: self._move(layer, seen, float(weights[layer])))
-            found.append(logits[Tap.LOGITS][0].reshape(len(part), len(part[0]), -1))
-        stacked = np.concatenate(found)
-        average: Floats = stacked.mean(axis=0, dtype=np.float64).astype(stacked.dtype)
-        return average
+            together = views[start : start + self.config.views_together]
+            batch = together[0]
+            if len(together) > 1:
+                batch = batch.with_images(np.concatenate([view.images for view in together]))
+            statistics.updates += 1
 
-    def _move(self, layer: int, seen: TokenMoments, weight: float) -> MatrixMove | None:
+            def move(layer: int, seen: TokenMoments) -> MatrixMove | None:
+                return self._move(statistics, layer, seen, float(weights[layer]))
+
+            taps = self._blocks.walk(batch, move)
+            logits.append(taps[Tap.LOGITS][0].reshape(len(together), len(together[0]), -1))
+        stacked = np.concatenate(logits)
+        average: Floats = stacked.mean(axis=0, dtype=np.float64).astype(stacked.dtype)
+        return average, statistics.state()
+
+    def _move(self, statistics: RunningStatistics, layer: int, seen: TokenMoments, weight: float) -> MatrixMove | None:
         if weight < self.config.skip:
             return None
-        centre, whitening = self._observe(layer, seen)
-        aligning = whitening @ self.colouring[layer]
+        centre, whitening = statistics.observe(layer, seen, self._power)
+        aligning = whitening @ self._colouring[layer]
         matrix = (1 - weight) * np.eye(len(centre)) + weight * aligning
-        return MatrixMove(matrix, weight * (self.clean.mean[layer] - centre @ aligning))
-
-    def _observe(self, layer: int, seen: TokenMoments) -> tuple[Array, Array]:
-        """Update a block's running statistics; return the mean and the inverse root that its tokens are whitened by."""
-        c = self.config
-        mean, covariance = seen.mean, seen.covariance + RIDGE * np.eye(len(seen.mean))
-        new, jumped = not self.known[layer], False
-        if not new:
-            drift = float(np.abs(mean - self.mean[layer]).mean())
-            self.drifts[layer] = c.smoothing * drift + (1 - c.smoothing) * self.drifts[layer]
-            jumped = self.drifts[layer] > STILL and drift > c.gamma * self.drifts[layer]
-            if not jumped:
-                mean = c.momentum * mean + (1 - c.momentum) * self.mean[layer]
-                covariance = c.momentum * covariance + (1 - c.momentum) * self.covariance[layer]
-        self.mean[layer], self.covariance[layer], self.known[layer] = mean, covariance, True
-        if c.update_every == 1:
-            return mean, self._power(covariance, -0.5)
-        if new or jumped or self.updates % c.update_every == 0:
-            self.centre[layer], self.whitening[layer] = mean, self._power(covariance, -0.5)
-        return self.centre[layer], self.whitening[layer]
+        return MatrixMove(matrix, weight * (self._clean.mean[layer] - centre @ aligning))
 
     def _power(self, covariance: Array, exponent: float) -> Array:
         if not np.isfinite(covariance).all():
             raise FozoError("the tokens' statistics are not finite; nothing was changed: reset pea, or check the model")
         power = np.zeros_like(covariance)
-        for group in self.groups:
+        for group in self._groups:
             values, vectors = np.linalg.eigh(covariance[group, group])
             power[group, group] = (vectors * np.maximum(values, FLOOR) ** exponent) @ vectors.T
         return power
+
+
+class RunningStatistics:
+    """Statistics of a state on their way to the next: blocks are updated one after the other while a pass runs."""
+
+    def __init__(self, state: PEAState, config: PEAConfig) -> None:
+        self.config = config
+        self.before = state
+        self.updates = state.updates
+        self.mean = state.mean.copy()
+        self.covariance = state.covariance.copy()
+        self.drifts = state.drifts.copy()
+        self.known = state.known.copy()
+        self.centre = state.centre.copy()
+        self.whitening = state.whitening.copy()
+
+    def state(self) -> PEAState:
+        return replace(
+            self.before, mean=self.mean, covariance=self.covariance, drifts=self.drifts, known=self.known,
+            centre=self.centre, whitening=self.whitening, updates=self.updates,
+        )  # fmt: skip
+
+    def observe(self, layer: int, seen: TokenMoments, power: Callable[[Array, float], Array]) -> tuple[Array, Array]:
+        """Update a block's statistics; return the mean and the inverse root that its tokens are whitened by."""
+        config = self.config
+        mean = seen.mean
+        covariance = seen.covariance + RIDGE * np.eye(len(seen.mean))
+        is_new = not self.known[layer]
+        jumped = False
+        if not is_new:
+            drift = float(np.abs(mean - self.mean[layer]).mean())
+            self.drifts[layer] = config.smoothing * drift + (1 - config.smoothing) * self.drifts[layer]
+            jumped = bool(self.drifts[layer] > STILL and drift > config.gamma * self.drifts[layer])
+            if not jumped:
+                mean = config.momentum * mean + (1 - config.momentum) * self.mean[layer]
+                covariance = config.momentum * covariance + (1 - config.momentum) * self.covariance[layer]
+        self.mean[layer] = mean
+        self.covariance[layer] = covariance
+        self.known[layer] = True
+        if config.update_every == 1:
+            return mean, power(covariance, -0.5)
+        if is_new or jumped or self.updates % config.update_every == 0:
+            self.centre[layer] = mean
+            self.whitening[layer] = power(covariance, -0.5)
+        return self.centre[layer], self.whitening[layer]
 
 
 def cropped(images: Floats) -> Floats:
@@ -237,17 +302,19 @@ def cropped(images: Floats) -> Floats:
         size = images.shape[axis]
         kept = max(1, round(size * CROP))
         first = round((size - kept) / 2)
-        place = np.clip((np.arange(size) + 0.5) * (kept / size) - 0.5, 0, kept - 1)
-        low = np.floor(place).astype(np.int64)
+        position = np.clip((np.arange(size) + 0.5) * (kept / size) - 0.5, 0, kept - 1)
+        low = np.floor(position).astype(np.int64)
         high = np.minimum(low + 1, kept - 1)
-        part = (place - low).astype(images.dtype)
-        part = part[:, None] if axis == -2 else part
-        images = np.take(images, first + low, axis) * (1 - part) + np.take(images, first + high, axis) * part
+        fraction = (position - low).astype(images.dtype)
+        fraction = fraction[:, None] if axis == -2 else fraction
+        lower = np.take(images, first + low, axis)
+        upper = np.take(images, first + high, axis)
+        images = lower * (1 - fraction) + upper * fraction
     return images
 
 
 @dataclass(frozen=True)
-class Covariances:
+class Covariances(Measured):
     """Mean, variance and covariance of all tokens as they leave each block, on clean images.
 
     Apart from the source statistics: a matrix for each block is megabytes (57 for a ViT-Base) that only PEA reads.
@@ -259,8 +326,18 @@ class Covariances:
     covariance: Array  # [L, d, d], with the ridge
     model: str = field(default="", compare=False)
 
-    KIND, ADVICE = "token covariances", "measure them again"
-    VERSION = 1
+    KIND: ClassVar = "token covariances"
+    ADVICE: ClassVar = "measure them again"
+
+    def __post_init__(self) -> None:
+        """Refuse what no tokens have."""
+        width = self.mean.shape[-1:]
+        if self.variance.shape != self.mean.shape or self.covariance.shape != self.mean.shape + width:
+            raise ValueError("its arrays are of different models")
+        if (self.variance < 0).any():
+            raise ValueError("a variance is negative")
+        if not np.allclose(self.covariance, self.covariance.transpose(0, 2, 1)):
+            raise ValueError("a covariance is not symmetric")
 
     def check(self, spec: Spec) -> None:
         if self.fingerprint != spec.fingerprint or self.mean.shape != (spec.depth, spec.dim):
@@ -268,23 +345,3 @@ class Covariances:
                 f"these token covariances are of {self.model or 'another model'} ({self.fingerprint[:12]}), not of "
                 f"{spec.name} ({spec.fingerprint[:12]}); measure them again with this model"
             )
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        header = {"kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model}
-        save_arrays(path, header, {"mean": self.mean, "variance": self.variance, "covariance": self.covariance})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Covariances:
-        """Read what :meth:`save` wrote; what no clean images can have given is refused here, not in use."""
-        header, arrays = load_statistics(path, cls.KIND, (cls.VERSION,), _shapes, cls.ADVICE)
-        with refuse_damage(path, cls.KIND, cls.ADVICE):
-            if (arrays["variance"] < 0).any():
-                raise ValueError("a variance is negative")
-            if not np.allclose(arrays["covariance"], arrays["covariance"].transpose(0, 2, 1)):
-                raise ValueError("a covariance is not symmetric")
-        return cls(fingerprint=str(header.get("fingerprint")), model=str(header.get("model")), **arrays)
-
-
-def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
-    layers, width = specs["mean"].shape
-    return {"mean": (layers, width), "variance": (layers, width), "covariance": (layers, width, width)}

@@ -18,15 +18,23 @@ import numpy as np
 from fozo.core.contrast import LEVELS, clahe, luminance
 from fozo.errors import FozoError
 from fozo.methods.common.options import NoOptions, positive
-from fozo.methods.common.stateful import C
-from fozo.methods.common.wrapper import Wrapper
+from fozo.methods.common.wrapper import Forward, Wrapper
+from fozo.methods.method import C, Result
 from fozo.methods.registry import register
-from fozo.types import Answer, Batch, Floats
+from fozo.state import State
+from fozo.types import Batch, Floats
 
 CUT = 0.01  # part of a channel's pixels that automatic levels make black, and part that they make white
 
 
-class StaticFrontEnd(Wrapper[C]):
+@dataclass(frozen=True)
+class StaticState(State):
+    """A front end remembers nothing; the method behind it may."""
+
+    inner: State
+
+
+class StaticFrontEnd(Wrapper[C, StaticState]):
     """Enhances images before the plain model, or before ``inner``: ``Clahe.around(fozo.FOZO(model, source))``."""
 
     @abstractmethod
@@ -36,26 +44,40 @@ class StaticFrontEnd(Wrapper[C]):
     def prepare(self) -> None:
         super().prepare()
         spec = self.engine.spec
-        known = spec.normalisation if self.statistics is None else self.statistics.normalisation(spec)
-        if known is None:
+        normalisation = spec.normalisation if self._statistics is None else self._statistics.normalisation(spec)
+        if normalisation is None:
             raise FozoError(f"{self.info.name} needs the range of pixels: give the mean= and std= of {spec.name}")
-        self.mean, self.std = (np.asarray(value, dtype=np.float32)[:, None, None] for value in known)
+        mean, std = normalisation
+        self._mean = np.asarray(mean, dtype=np.float32)[:, None, None]
+        self._std = np.asarray(std, dtype=np.float32)[:, None, None]
 
-    def step(self, batch: Batch) -> Floats | Answer:
-        given = batch.images
-        pixels = np.clip(given.astype(np.float32) * self.std + self.mean, 0, 1)
-        images = ((np.clip(self.enhance(pixels), 0, 1) - self.mean) / self.std).astype(given.dtype)
-        found = self.forward(batch.with_images(images))
-        self.descriptors, self.last_input = None, images[-1]  # an inner method described the enhanced images
-        return found
+    def init(self) -> StaticState:
+        return StaticState(self.inner.init())
+
+    def wrap(self, state: StaticState, batch: Batch, forward: Forward) -> Result[StaticState]:
+        pixels = np.clip(batch.images.astype(np.float32) * self._std + self._mean, 0, 1)
+        enhanced = np.clip(self.enhance(pixels), 0, 1)
+        images = ((enhanced - self._mean) / self._std).astype(batch.images.dtype)
+        enhanced_batch = batch.with_images(images)
+        inner = forward(enhanced_batch)
+        # An inner method has described the enhanced images, so no descriptors are passed on.
+        return Result(
+            inner.logits,
+            StaticState(inner.state),
+            passes=inner.passes,
+            last_input=images[-1],
+            inner=(enhanced_batch, inner),
+        )
 
 
 @dataclass(frozen=True)
 class ClaheConfig:
     """Everything about CLAHE that can be chosen."""
 
-    clip: float = 2.0  # at which multiple of its mean a tile's histogram is cut
-    tiles: int = 8  # down, and across
+    clip: float = 2.0
+    """At which multiple of its mean a tile's histogram is cut."""
+    tiles: int = 8
+    """Tiles down, and across."""
 
     def __post_init__(self) -> None:
         positive("clahe", clip=self.clip, tiles=self.tiles)

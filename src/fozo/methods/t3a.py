@@ -10,35 +10,38 @@ Supports are stored normalised, which is all that is ever read of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.core.objective import entropies
 from fozo.errors import FozoError
-from fozo.methods.base import Method
 from fozo.methods.common.options import positive
+from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
-from fozo.types import Batch, Floats, State, Tap, Taps
+from fozo.state import State, ragged
+from fozo.types import Batch, Floats, Tap, Taps
 
 
 @dataclass(frozen=True)
 class T3AConfig:
     """Everything about T3A that can be chosen."""
 
-    supports: int = 20  # M of the paper: features kept for each class
+    supports: int = 20
+    """M of the paper: features kept for each class."""
 
     def __post_init__(self) -> None:
         positive("t3a", supports=self.supports)
 
 
-class Supports(NamedTuple):
+@dataclass(frozen=True)
+class Supports(State):
     """Features ``[n, h]`` of unit length, sorted by label and then by entropy."""
 
-    features: Floats
-    labels: npt.NDArray[np.int64]
-    entropies: npt.NDArray[np.float64]
+    features: Floats = ragged("supports")
+    labels: npt.NDArray[np.int64] = ragged("supports")
+    entropies: npt.NDArray[np.float64] = ragged("supports")
 
     @classmethod
     def of(cls, features: Floats, logits: Floats) -> Supports:
@@ -46,13 +49,15 @@ class Supports(NamedTuple):
 
     def join(self, other: Supports, keep: int) -> Supports:
         """Both together, with only the ``keep`` lowest entropies of each label."""
-        features, labels, entropy = (np.concatenate(pair) for pair in zip(self, other, strict=True))
+        features = np.concatenate([self.features, other.features])
+        labels = np.concatenate([self.labels, other.labels])
+        entropy = np.concatenate([self.entropies, other.entropies])
         order = np.lexsort((entropy, labels))
-        labels = labels[order]
-        # Place of each support within its label: its position minus that of the label's first.
-        rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
-        order, labels = order[rank < keep], labels[rank < keep]
-        return Supports(features[order], labels, entropy[order])
+        sorted_labels = labels[order]
+        # The rank of a support within its label: its position minus that of the label's first.
+        rank = np.arange(len(labels)) - np.searchsorted(sorted_labels, sorted_labels)
+        kept = order[rank < keep]
+        return Supports(features[kept], labels[kept], entropy[kept])
 
     def centroids(self, classes: int) -> Floats:
         """Unit vectors ``[classes, h]``; zero for a class that nothing supports."""
@@ -71,43 +76,40 @@ def _unit(rows: Floats) -> Floats:
     "t3a", passes="1", adapts="the classifier's centroids", paper="Iwasawa and Matsuo, NeurIPS 2021",
     needs={"tokens"},
 )  # fmt: skip
-class T3A(Method[T3AConfig]):
+class T3A(Method[T3AConfig, Supports]):
     """Class centroids from the stream's lowest-entropy features instead of the head."""
 
     PRESETS: ClassVar = {"paper": T3AConfig()}
-    VARIABLE_LENGTH: ClassVar = dict.fromkeys(("features", "labels", "entropies"), "supports")
 
     def prepare(self) -> None:
         head = self.engine.head()
         weight = np.ascontiguousarray(head.weight.T)
-        everything = Supports.of(weight, head(weight))
-        self.start = everything.join(Supports.of(weight[:0], head(weight[:0])), keep=len(weight))
+        rows = Supports.of(weight, head(weight))
+        none = Supports.of(weight[:0], head(weight[:0]))
+        self._start = rows.join(none, keep=len(weight))
 
-    def begin(self) -> None:
-        self.supports = self.start
+    def init(self) -> Supports:
+        return self._start
 
-    def step(self, batch: Batch) -> Floats:
-        """Add the batch to the supports (Eq. 3-4), drop those of high entropy (Eq. 6), classify (Eq. 2)."""
-        taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
-        features, logits = taps[Tap.POOLED][0], taps[Tap.LOGITS][0]
-        if not np.isfinite(logits).all():  # an infinite feature has no direction, and must not become a centroid
-            raise FozoError("the model's logits are not finite; nothing was changed: check its weights")
-        self.supports = self.supports.join(Supports.of(features, logits), self.config.supports)
-        return self._classify(taps)
-
-    def predict(self, batch: Batch) -> Floats:
-        return self._classify(self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS)))
-
-    def _classify(self, taps: Taps) -> Floats:
-        prediction: Floats = taps[Tap.POOLED][0] @ self.supports.centroids(self.engine.spec.classes).T
-        return prediction.astype(taps[Tap.LOGITS].dtype)
-
-    def variables(self) -> State:
-        return self.supports._asdict()
-
-    def assign(self, variables: State) -> None:
-        found: Any = variables
-        labels = found["labels"]
+    def check_state(self, state: Supports) -> None:
+        labels = state.labels
         if len(labels) and not 0 <= labels.min() <= labels.max() < self.engine.spec.classes:
             raise FozoError("the state's supports are of classes that this model does not have; give its own state")
-        self.supports = Supports(**found)
+
+    def step(self, state: Supports, batch: Batch) -> Result[Supports]:
+        """Add the batch to the supports (Eq. 3-4), drop those of high entropy (Eq. 6), classify (Eq. 2)."""
+        taps = self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS))
+        features = taps[Tap.POOLED][0]
+        logits = taps[Tap.LOGITS][0]
+        if not np.isfinite(logits).all():  # an infinite feature has no direction, and must not become a centroid
+            raise FozoError("the model's logits are not finite; nothing was changed: check its weights")
+        supports = state.join(Supports.of(features, logits), self.config.supports)
+        return self._classify(supports, taps)
+
+    def predict_step(self, state: Supports, batch: Batch) -> Result[Supports]:
+        return self._classify(state, self.engine.run(batch, taps=(Tap.POOLED, Tap.LOGITS)))
+
+    def _classify(self, supports: Supports, taps: Taps) -> Result[Supports]:
+        centroids = supports.centroids(self.engine.spec.classes)
+        prediction: Floats = taps[Tap.POOLED][0] @ centroids.T
+        return Result(prediction.astype(taps[Tap.LOGITS].dtype), supports)

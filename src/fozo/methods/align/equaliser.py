@@ -92,10 +92,6 @@ class Equaliser:
         half = self.spectra.bands // 2
         self._fine, self._coarse = slice(0, half), slice(half, max(self.spectra.bands - 2, half + 1))
 
-    def memory(self, shape: tuple[int, int, int] = (0, 0, 0)) -> Memory:
-        """An empty memory; ``shape`` is what it holds of an image beside the descriptor."""
-        return Memory(self.std.size, shape, self.retrieval)
-
     def describe(self, images: Floats) -> tuple[Single, Array, npt.NDArray[np.bool_]]:
         """Return the coefficients of images, their descriptors, and which of them can be pictures."""
         coefficients, descriptors = self.spectra.transform(images, threads=self.threads)
@@ -104,7 +100,7 @@ class Equaliser:
     def domains(self, descriptors: Array, memory: Memory) -> DomainEstimate:
         """Estimate the domains of images; few are judged together with those before them."""
         context = self.retrieval.context - len(descriptors)
-        before = memory.latest(context).descriptor if context > 0 else descriptors[:0]
+        before = memory.descriptor[-context:] if context > 0 else descriptors[:0]
         return DomainEstimate.of((descriptors - self.mean) / self.std, before)
 
     def shift(self, descriptors: Array) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ import numpy.typing as npt
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.methods.common.options import positive
-from fozo.types import Array, Floats, State
+from fozo.state import State, derived, ragged
+from fozo.types import Array, Floats
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 Single = npt.NDArray[np.float32]
 LARGEST_CODE = 7
 AT_ONCE = 1 << 18  # codes that are averaged at a time, to stay in the cache
+SPARE = 32  # rows that a new buffer has behind the last
 REPLAN = 16  # a cached correction rests on the images up to a multiple of it, so it follows from the memory alone
 CHANCE = 2.0  # standard deviations of a mean square by which clean domains may be farther away than on average
-SLACK = 32  # rows that are written before the oldest are dropped
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,13 @@ class DomainEstimate:
     def same_domain(self) -> DomainEstimate:
         """One row if all images are of one domain by their estimates, else all of them.
 
-        Estimates of one domain differ by a normalised squared distance of 1 on average, see :meth:`Memory.retrieve`.
+        Estimates of one domain differ by a normalised squared distance of 1 on average, see :func:`retrieve`.
         Such rows would retrieve the same memories; one is a fraction of the work.
         """
         if len(self.mean) == 1:
             return self
-        mean, variance = self.mean.mean(axis=0), self.variance.mean(axis=0)
+        mean = self.mean.mean(axis=0)
+        variance = self.variance.mean(axis=0)
         distance = np.square(self.mean - mean) / (self.variance + variance)
         if distance.mean(axis=1).max() > 1:
             return self
@@ -187,7 +189,7 @@ class RetrievalConfig:
     def drifted(self, domains: DomainEstimate, brightness: slice) -> Array:
         """Evidence that ``domains`` are not those of clean images: ``[n]``, 0 to 1.
 
-        As for two domains in :meth:`Memory.retrieve`, but narrow content may shift the descriptors of clean images by
+        As for two domains in :func:`retrieve`, but narrow content may shift the descriptors of clean images by
         ``CONTENT_VARIANCE``, and squares of few independent numbers are often far above their average, 1: what lies
         within ``CHANCE`` standard deviations of it does not count as evidence. The features of ``brightness`` are
         judged by themselves too: a wrong exposure changes them and hardly anything else, so the average over all
@@ -201,86 +203,112 @@ class RetrievalConfig:
         return evidence
 
 
-class Memory:
-    """The most recent images, the oldest first.
+class Buffer:
+    """Rows that are written once: whoever first claims those behind a row may write them."""
 
-    Rows are only ever written behind the last one; when there is no room, the recent ones move to new arrays. So a
-    shallow copy is a checkpoint: the memory as it was, whatever is added to the original.
-    """
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._claims: dict[int, object] = {}  # by first row
 
-    def __init__(self, features: int, shape: tuple[int, int, int], config: RetrievalConfig) -> None:
-        """Begin empty. ``features`` is the size of a descriptor, ``shape`` layers, width and contents of a row."""
-        self.config, self._features, self._shape = config, features, shape
-        self._kept = config.capacity + REPLAN  # as a cached correction leaves out the newest
-        self._rows, self._end = self._empty(), 0
-        self.seen = 0
-        """Images ever remembered."""
+    def claim(self, start: int, count: int) -> bool:
+        """Take ``count`` rows from ``start`` on, if there is room and nobody has; no lock, which a fork might copy."""
+        token = object()
+        has_room = start + count <= len(self.rows.mean)
+        return has_room and self._claims.setdefault(start, token) is token
+
+
+@dataclass(frozen=True)
+class Memory(State):
+    """The most recent images, the oldest first: views of a buffer."""
+
+    mean: Single = ragged("images")  # what each means is said by :class:`Rows`
+    variance: Single = ragged("images")
+    descriptor: Single = ragged("images")
+    codes: npt.NDArray[np.uint8] = ragged("images")
+    scales: Single = ragged("images")
+    contents: Single = ragged("images")
+    seen: int = 0  # images ever remembered
+    buffer: Buffer | None = derived()
+    end: int = derived(0)  # of this memory, in its buffer
+
+    NAMES: ClassVar = ("mean", "variance", "descriptor", "codes", "scales", "contents")
+
+    def __post_init__(self) -> None:
+        """Refuse what no stream leads to."""
+        if len(self.mean) > self.seen:
+            raise ValueError(f"it remembers {len(self.mean)} of {self.seen} images")
+        if self.buffer is None and not ((self.variance > 0).all() and (self.scales >= 0).all()):
+            raise ValueError("it remembers variances that are not positive")
+
+    @classmethod
+    def empty(cls, features: int, shape: tuple[int, int, int] = (0, 0, 0)) -> Memory:
+        """Nothing, for descriptors of ``features`` numbers; ``shape`` is layers, width and contents of a row."""
+        return cls(**vars(Rows.empty(0, features, shape)))
 
     def __len__(self) -> int:
-        return min(self._end, self._kept)
+        return len(self.mean)
 
-    def latest(self, images: int) -> Rows:
-        """At most ``images`` latest images, the oldest first."""
-        return self._rows.part(slice(max(self._end - images, 0), self._end))
+    def rows(self, start: int = 0, stop: int | None = None) -> Rows:
+        """Some of the images, the oldest first."""
+        return Rows(*(getattr(self, name)[start:stop] for name in self.NAMES))
 
-    def add(self, rows: Rows) -> None:
-        """Remember images, forgetting the oldest."""
-        self.seen += len(rows.mean)
-        rows = rows.part(slice(-self._kept, None))
-        end = self._end + len(rows.mean)
-        if end > len(self._rows.mean):
-            old, self._rows, end = self.latest(self._kept - len(rows.mean)), self._empty(), self._kept
-            for array, kept in zip(vars(self._rows).values(), vars(old).values(), strict=True):
-                array[: len(kept)] = kept
-        for array, new in zip(vars(self._rows).values(), vars(rows).values(), strict=True):
-            array[end - len(new) : end] = new
-        self._end = end
+    def add(self, new: Rows, capacity: int) -> Memory:
+        """Remember images, and forget the oldest beyond ``capacity``."""
+        seen = self.seen + len(new.mean)
+        new = new.part(slice(-capacity, None))
+        count = len(new.mean)
+        if not count:
+            return self
+        buffer = self.buffer
+        start = self.end
+        if buffer is None or not buffer.claim(start, count):
+            kept = self.rows(max(0, len(self) + count - capacity))
+            start = len(kept.mean)
+            room = min(2 * (start + count), capacity) + SPARE  # a new camera needs little
+            buffer = Buffer(_with_room(kept, room))
+        stop = start + count
+        first = max(0, stop - min(len(self) + count, capacity))
+        views = {}
+        for name in self.NAMES:
+            array = getattr(buffer.rows, name)
+            array[start:stop] = getattr(new, name)
+            views[name] = array[first:stop]
+        return Memory(**views, seen=seen, buffer=buffer, end=stop)
 
-    def _empty(self) -> Rows:
-        return Rows.empty(self._kept + SLACK, self._features, self._shape)
 
-    def retrieve(self, domains: DomainEstimate, newest: int = 0) -> Retrieved:
-        """Weigh each remembered image for each of ``domains``; the ``newest`` ones are left out.
+def _with_room(kept: Rows, size: int) -> Rows:
+    arrays = []
+    for array in vars(kept).values():
+        larger = np.zeros((max(size, len(array)), *array.shape[1:]), dtype=array.dtype)
+        larger[: len(array)] = array
+        arrays.append(larger)
+    return Rows(*arrays)
 
-        With D the mean over features of (difference of means)^2 / (sum of variances), which is 1 on average for two
-        estimates of one domain, whatever the sizes of their batches, an image weighs
 
-            exp(-dimensions / 2 max(D - 1, 0)) 0.5^(newer / half_life),    newer: later images, weighted by the first
-        """
-        end = self._end - newest
-        rows = self._rows.part(slice(max(end - self.config.capacity, 0), end))
-        distance = np.empty((len(domains.mean), len(rows.mean)))
-        for row, (mean, variance) in enumerate(zip(domains.mean, domains.variance, strict=True)):
-            distance[row] = (np.square(rows.mean - mean) / (rows.variance + variance)).mean(axis=1)
-        agreement = np.exp(-self.config.dimensions / 2 * np.maximum(distance - 1, 0))
-        newer = agreement.sum(axis=1, keepdims=True) - np.cumsum(agreement, axis=1)
-        weights = agreement * 0.5 ** (newer / self.config.half_life)
-        total = weights.sum(axis=1)
-        # Kish's effective sample size; the total weight caps it, so that distant images do not count for many.
-        kish = total**2 / np.maximum(np.square(weights).sum(axis=1), 1e-300)
-        return Retrieved(rows, weights / np.maximum(total, 1e-300)[:, None], np.minimum(kish, total))
+def retrieve(memory: Memory, domains: DomainEstimate, config: RetrievalConfig, newest: int = 0) -> Retrieved:
+    """Weigh each remembered image for each of ``domains``; the ``newest`` ones are left out.
 
-    def state(self) -> State:
-        """Copies by name, each image at its number modulo the capacity, so that few rows change with a batch."""
-        rows = {
-            name: np.roll(array, self.seen % self._kept if len(self) == self._kept else 0, axis=0)
-            for name, array in vars(self.latest(self._kept)).items()
-            if 0 not in array.shape[1:]
-        }
-        return {**rows, "seen": np.array(self.seen)}
+    With D the mean over features of (difference of means)^2 / (sum of variances), which is 1 on average for two
+    estimates of one domain, whatever the sizes of their batches, an image weighs
 
-    def load_state(self, state: State) -> None:
-        count, seen = len(state["mean"]), int(state["seen"])
-        if count != min(seen, self._kept):
-            raise FozoError(f"the state remembers {count} of {seen} images, of {self._kept} at most; save it again")
-        absent = vars(Rows.empty(count, self._features, self._shape))  # a black box has no codes and contents
-        shift = -(seen % self._kept) if count == self._kept else 0
-        arrays: dict[str, Any] = {
-            name: np.roll(state.get(name, array), shift, axis=0) for name, array in absent.items()
-        }
-        rows = Rows(**arrays)
-        if not ((rows.variance > 0).all() and (rows.scales >= 0).all()):
-            raise FozoError("the state remembers variances that are not positive; save the state again")
-        self._rows, self._end = self._empty(), 0
-        self.add(rows)
-        self.seen = seen
+        exp(-dimensions / 2 max(D - 1, 0)) 0.5^(newer / half_life),    newer: later images, weighted by the first
+    """
+    stop = len(memory) - newest
+    remembered = memory.rows(max(stop - config.capacity, 0), max(stop, 0))
+    distance = np.empty((len(domains.mean), len(remembered.mean)))
+    for row, (mean, variance) in enumerate(zip(domains.mean, domains.variance, strict=True)):
+        squared: Array = np.square(remembered.mean - mean) / (remembered.variance + variance)
+        distance[row] = squared.mean(axis=1)
+    agreement = np.exp(-config.dimensions / 2 * np.maximum(distance - 1, 0))
+    newer = agreement.sum(axis=1, keepdims=True) - np.cumsum(agreement, axis=1)
+    weights = agreement * 0.5 ** (newer / config.half_life)
+    total = weights.sum(axis=1)
+    # Kish's effective sample size; the total weight caps it, so that distant images do not count for many.
+    kish = total**2 / np.maximum(np.square(weights).sum(axis=1), 1e-300)
+    shares = weights / np.maximum(total, 1e-300)[:, None]
+    return Retrieved(remembered, shares, np.minimum(kish, total))
+
+
+def kept_images(config: RetrievalConfig) -> int:
+    """Images that a memory holds: a cached correction leaves out the newest."""
+    return config.capacity + REPLAN

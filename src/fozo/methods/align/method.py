@@ -19,12 +19,10 @@ learnt from (``skipped``). Should adaptation ever break predictions all the same
 and the memory starts again (``fallbacks``).
 """
 
-import copy
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +31,22 @@ from fozo.core.content import contents
 from fozo.core.descriptor import Single
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import Equaliser, Restoration
-from fozo.methods.align.memory import REPLAN, DomainEstimate, RetrievalConfig, Retrieved, Rows
+from fozo.methods.align.memory import (
+    REPLAN,
+    DomainEstimate,
+    Memory,
+    RetrievalConfig,
+    Retrieved,
+    Rows,
+    kept_images,
+    retrieve,
+)
 from fozo.methods.align.moves import BlockUpdates, Targets, layer_counts, plan
-from fozo.methods.base import Method
 from fozo.methods.common.options import positive
+from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
-from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, State, Tap
+from fozo.state import State, derived
+from fozo.types import NO_KNOBS, Array, Batch, Floats, Knobs, Tap
 
 AUTO = "auto"
 MOST_PASSES = 1000  # each costs as much as the first, and from the third on they change nothing
@@ -114,11 +122,43 @@ class Correction:
     samples: Array  # effective samples that it rests on, [n or 1]
 
 
+@dataclass(frozen=True)
+class CachedCorrection:
+    """A correction that the images of one domain share for a while."""
+
+    correction: Correction
+    domain: DomainEstimate
+    seen: int  # images remembered when it was made
+
+
+@dataclass(frozen=True)
+class AlignState(State):
+    """What Align has learnt."""
+
+    memory: Memory
+    credit: float = BURST
+    """Second passes in the token bucket of ``passes="auto"``."""
+    cached: CachedCorrection | None = derived()
+    """It follows from the memory, and travels with it."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What became of some images."""
+
+    logits: Floats
+    samples: float | None = None  # effective samples that their correction rests on, if there was one
+    passes: int = 0  # of all images together
+    learnt: int = 0  # images that are remembered
+    fell_back: bool = False
+    last_input: Floats | None = None  # the last image as the model read it, if it was changed
+
+
 @register(
     "align", passes="1 or more", adapts="image bands and token moves", paper="fozo, docs/method.md",
     needs={"source", "tokens"},
 )  # fmt: skip
-class Align(Method[AlignConfig]):
+class Align(Method[AlignConfig, AlignState]):
     """Images equalised and tokens aligned with clean ones of the same content, by domain.
 
     Examples:
@@ -129,177 +169,204 @@ class Align(Method[AlignConfig]):
     """
 
     PRESETS: ClassVar = {"default": AlignConfig()}
-    STATE: ClassVar = ("memory", "credit", "batches")
-    VARIABLE_LENGTH: ClassVar = dict.fromkeys(
-        ("mean", "variance", "descriptor", "codes", "scales", "contents"), "images"
-    )
 
     def prepare(self) -> None:
-        source, spec, config = self.source, self.engine.spec, self.config
+        source = self.source
+        spec = self.engine.spec
+        config = self.config
         self.equaliser = Equaliser(source, self.engine, config.equaliser_strength, config.retrieval)
         self.targets = Targets(source, self.engine.head(), spec.depth, config.content_strength, config.content_error)
         counts = layer_counts(spec.depth)
-        self.shape = (sum(counts), spec.dim, self.targets.offsets.shape[1])  # of what is remembered of an image
-        self.parameters = self.shape[0] * self.shape[1]  # of the moves of one image
+        self._shape = (sum(counts), spec.dim, self.targets.offsets.shape[1])  # of what is remembered of an image
+        self.parameters = self._shape[0] * self._shape[1]  # of the moves of one image
         cls_strength = config.cls_strength if spec.class_token else 0.0
-        self.strengths = np.repeat([config.mean_strength, config.std_strength, cls_strength], counts)[:, None]
+        self._strengths = np.repeat([config.mean_strength, config.std_strength, cls_strength], counts)[:, None]
+        self._capacity = kept_images(config.retrieval)
         # A correction rests on at most as many samples as weights that fall by half over a half-life add up to.
-        self.cacheable = PART / (1 - 0.5 ** (1 / config.retrieval.half_life)) if config.passes == 1 else 0.0
+        most_samples = 1 / (1 - 0.5 ** (1 / config.retrieval.half_life))
+        self._most_cached = PART * most_samples if config.passes == 1 else 0.0
 
-    def begin(self) -> None:
-        self.memory = self.equaliser.memory(self.shape)
-        self.credit, self.batches = BURST, 0
-        self._cached: tuple[int, DomainEstimate, Correction] | None = None
+    def init(self) -> AlignState:
+        return AlignState(Memory.empty(self.equaliser.std.size, self._shape))
 
-    def step(self, batch: Batch) -> Floats:
+    def step(self, state: AlignState, batch: Batch) -> Result[AlignState]:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
-        self.passes_per_image = self.samples = 0.0
-        self.counts = {"skipped": float(len(batch)), "fallbacks": 0.0}
-        logits, features, pictures = list[Floats](), list[Array](), list[Mask]()
-        parts = -(-len(batch) // LARGEST_GROUP)
-        for start, stop in pairwise(len(batch) * part // parts for part in range(parts + 1)):
-            some = batch.part(slice(start, stop))
-            coefficients, descriptors, sound = self.equaliser.describe(some.images)
-            if sound.all():
-                logits.append(self._adapt(some, coefficients, descriptors))
+        images = len(batch)
+        groups: list[Group] = []
+        logits: list[Floats] = []
+        descriptors: list[Array] = []
+        pictures: list[Mask] = []
+        for part in _parts(images, LARGEST_GROUP):
+            some = batch.part(part)
+            coefficients, described, is_picture = self.equaliser.describe(some.images)
+            if is_picture.all():
+                state, adapted = self._adapt(state, some, coefficients, described)
+                groups += adapted
+                logits += [group.logits for group in adapted]
             else:
-                logits.append(self._plain(some))
-                if sound.any():
-                    good = some.with_images(some.images[sound])
-                    logits[-1][sound] = self._adapt(good, coefficients[sound], descriptors[sound])
-                self.last_input = None  # it may be of another image than the last
-            features.append(descriptors)
-            pictures.append(sound)
-        self.descriptors = np.concatenate(features)
-        self.passes_per_image /= len(batch)
-        self.batches += 1
-        shift = self.equaliser.shift(self.descriptors[np.concatenate(pictures)])
-        self._metrics = {"shift": shift, "effective_sample_size": self.samples, **self.counts}
-        return np.concatenate(logits)
+                part_logits = self._plain(some)
+                groups.append(Group(part_logits, passes=len(some)))
+                if is_picture.any():
+                    good = some.with_images(some.images[is_picture])
+                    state, adapted = self._adapt(state, good, coefficients[is_picture], described[is_picture])
+                    groups += [replace(group, last_input=None) for group in adapted]  # may not be of the last image
+                    part_logits[is_picture] = np.concatenate([group.logits for group in adapted])
+                logits.append(part_logits)
+            descriptors.append(described)
+            pictures.append(is_picture)
 
-    def _adapt(self, batch: Batch, coefficients: Single, descriptors: Array) -> Floats:
+        all_descriptors = np.concatenate(descriptors)
+        samples = [group.samples for group in groups if group.samples is not None]
+        metrics = {
+            "shift": self.equaliser.shift(all_descriptors[np.concatenate(pictures)]),
+            "effective_sample_size": samples[-1] if samples else 0.0,
+            "skipped": float(images - sum(group.learnt for group in groups)),
+            "fallbacks": float(sum(group.fell_back for group in groups)),
+        }
+        return Result(
+            logits=np.concatenate(logits),
+            state=state,
+            metrics=metrics,
+            passes=sum(group.passes for group in groups) / images,
+            descriptors=all_descriptors,
+            last_input=groups[-1].last_input,
+        )
+
+    def _adapt(
+        self, state: AlignState, batch: Batch, coefficients: Single, descriptors: Array
+    ) -> tuple[AlignState, list[Group]]:
         """Adapt group by group, so that late images profit from early ones."""
-        domains, logits, start = self.equaliser.domains(descriptors, self.memory), list[Floats](), 0
+        domains = self.equaliser.domains(descriptors, state.memory)
+        groups: list[Group] = []
+        start = 0
         while start < len(descriptors):
-            group, correction = self._next_group(domains, start)
-            logits.append(self._predict(batch.part(group), coefficients[group], domains.part(group), correction))
-            start = group.stop
-        return np.concatenate(logits)
+            state, images, correction = self._next_group(state, domains, start)
+            state, group = self._predict(
+                state, batch.part(images), coefficients[images], domains.part(images), correction
+            )
+            groups.append(group)
+            start = images.stop
+        return state, groups
 
-    def _next_group(self, domains: DomainEstimate, start: int) -> tuple[slice, Correction]:
+    def _next_group(
+        self, state: AlignState, domains: DomainEstimate, start: int
+    ) -> tuple[AlignState, slice, Correction]:
         """Choose the images that go through the model next: few, but all where the memory is rich for all of them."""
         count = len(domains.mean)
-        group, rest = slice(start, min(start + self.config.group_size, count)), slice(start, count)
-        cached = self._cached_correction(domains.part(rest))
-        if cached is not None:
-            return rest, cached
-        own = domains.part(group).same_domain()
-        retrieved = self.memory.retrieve(own)
-        if group != rest and retrieved.samples.min() >= RICH:
-            all_of_them = domains.part(rest).same_domain()
-            theirs = self.memory.retrieve(all_of_them)
-            if theirs.samples.min() >= RICH:
-                group, own, retrieved = rest, all_of_them, theirs
-        return group, self._correct(own, retrieved)
+        few = slice(start, min(start + self.config.group_size, count))
+        rest = slice(start, count)
+        state = self._with_cached(state, count - start)
+        if state.cached is not None and self._is_cached_for(state, domains.part(rest)):
+            return state, rest, state.cached.correction
 
-    def _cached_correction(self, domains: DomainEstimate) -> Correction | None:
-        """Return the correction that few images share with those before them, if they are of the same domain.
+        domain = domains.part(few).same_domain()
+        retrieved = self._retrieve(state, domain)
+        if few != rest and retrieved.samples.min() >= RICH:
+            domain_of_rest = domains.part(rest).same_domain()
+            retrieved_for_rest = self._retrieve(state, domain_of_rest)
+            if retrieved_for_rest.samples.min() >= RICH:
+                return state, rest, self._correct(domain_of_rest, retrieved_for_rest)
+        return state, few, self._correct(domain, retrieved)
+
+    def _with_cached(self, state: AlignState, images: int) -> AlignState:
+        """Cache the correction of the latest sixteenth image, where the next ``images`` are few beside those before.
 
         A correction hardly changes until a quarter as many images have come as it rests on. So one is made for the
-        domain of every sixteenth image, from the images up to it: it follows from the memory, and is not state.
+        domain of every sixteenth image, from the images up to it.
         """
-        newest, count = self.memory.seen % REPLAN, len(domains.mean)
-        if newest + count > min(self.cacheable, PART * self.memory.seen):
-            return None
-        if self._cached is None or self._cached[0] != self.memory.seen - newest:
-            last = self.memory.latest(newest + 1).part(slice(0, 1))
-            correction = self._correct(last, self.memory.retrieve(last, newest))
-            self._cached = self.memory.seen - newest, last, correction
-        _, domain, correction = self._cached
-        own = domains.same_domain()
-        if len(own.mean) > 1 or newest + count > PART * correction.samples[0]:
-            return None
-        distance = np.square(own.mean - domain.mean) / (own.variance + domain.variance)
-        return correction if distance.mean() <= 1 else None  # what two estimates of one domain differ by
+        memory = state.memory
+        newest = memory.seen % REPLAN
+        if newest + images > min(self._most_cached, PART * memory.seen):
+            return replace(state, cached=None)
+        if state.cached is not None and state.cached.seen == memory.seen - newest:
+            return state
+        last = len(memory) - newest
+        sixteenth = memory.rows(last - 1, last)
+        correction = self._correct(sixteenth, self._retrieve(state, sixteenth, newest))
+        return replace(state, cached=CachedCorrection(correction, sixteenth, memory.seen - newest))
+
+    def _is_cached_for(self, state: AlignState, domains: DomainEstimate) -> bool:
+        """Whether images are of the domain of the cached correction, and still few beside those it rests on."""
+        cached = cast("CachedCorrection", state.cached)
+        waiting = state.memory.seen - cached.seen + len(domains.mean)
+        domain = domains.same_domain()
+        if len(domain.mean) > 1 or waiting > PART * cached.correction.samples[0]:
+            return False
+        distance = np.square(domain.mean - cached.domain.mean) / (domain.variance + cached.domain.variance)
+        return bool(distance.mean() <= 1)  # what two estimates of one domain differ by
+
+    def _retrieve(self, state: AlignState, domains: DomainEstimate, newest: int = 0) -> Retrieved:
+        return retrieve(state.memory, domains, self.config.retrieval, newest)
 
     def _correct(self, domains: DomainEstimate, retrieved: Retrieved) -> Correction:
         """Decide what is done to images of ``domains``."""
-        restoration, knobs = self.equaliser.plan(domains, retrieved), self._plan(retrieved)
+        restoration = self.equaliser.plan(domains, retrieved)
+        knobs = self._plan(retrieved)
         return Correction(restoration, knobs, BlockUpdates(knobs, self.targets), retrieved.samples)
 
     def _plan(self, retrieved: Retrieved) -> Knobs:
         """Decide the moves from what the blocks added to images of the same domain, and from their content."""
         vectors, content = retrieved.rows.average(retrieved.shares)
         updates, target, believed = self.targets.find(vectors, content, retrieved.samples)
-        return plan(updates, target, self.strengths * believed, self.targets.depth) if believed.any() else NO_KNOBS
+        if not believed.any():
+            return NO_KNOBS
+        return plan(updates, target, self._strengths * believed, self.targets.depth)
 
-    def _predict(self, plain: Batch, coefficients: Single, domains: DomainEstimate, correction: Correction) -> Floats:
+    def _predict(
+        self, state: AlignState, plain: Batch, coefficients: Single, domains: DomainEstimate, correction: Correction
+    ) -> tuple[AlignState, Group]:
         """Equalise images, run the model under the moves, and remember what its blocks added."""
-        batch, knobs, reader = plain, correction.knobs, correction.updates
-        self.last_input, self.samples = None, float(correction.samples.mean())
+        batch = plain
+        last_input = None
         if correction.restoration:
-            batch = plain.with_images(self.equaliser.restore(plain.images, coefficients, correction.restoration))
-            self.last_input = batch.images[-1]
-        passes = self.config.passes
-        if not isinstance(passes, int):
-            passes, self.credit = self.config.spend(len(batch), self.samples, self.credit)
-        for left in reversed(range(passes)):
-            self.passes_per_image += len(batch)  # divided by the images of the whole batch in the end
+            restored = self.equaliser.restore(plain.images, coefficients, correction.restoration)
+            batch = plain.with_images(restored)
+            last_input = restored[-1]
+        samples = float(correction.samples.mean())
+        passes, credit = self._spend(state.credit, len(batch), samples)
+
+        knobs = correction.knobs
+        reader = correction.updates
+        for done in range(1, passes + 1):
             taps = self.engine.run(batch, knobs, TAPS)
             logits: Floats = taps[Tap.LOGITS][0]
-            if not np.isfinite(logits).all():
-                return self._fall_back(plain)
-            vectors, content = reader(taps), contents(logits, self.targets.offsets)
+            if not np.isfinite(logits).all():  # adaptation has broken predictions: forget everything
+                fresh = replace(self.init(), credit=credit)
+                passed = (done + 1) * len(batch)
+                return fresh, Group(self._plain(plain), samples, passed, fell_back=True, last_input=last_input)
+            vectors = reader(taps)
+            content = contents(logits, self.targets.offsets)
             sound = self.targets.plausible(vectors)
-            before = copy.copy(self.memory)
-            self.memory.add(Rows.pack(domains.part(sound), vectors[sound], content[sound]))
-            if left:  # the next pass is planned with these images in the memory, and takes their place there
-                knobs = self._plan(self.memory.retrieve(domains.same_domain()))
+            learnt = Rows.pack(domains.part(sound), vectors[sound], content[sound])
+            memory = state.memory.add(learnt, self._capacity)
+            if done < passes:  # the next pass is planned with these images in the memory, and takes their place there
+                knobs = self._plan(retrieve(memory, domains.same_domain(), self.config.retrieval))
                 reader = BlockUpdates(knobs, self.targets)
-                self.memory = before
-        self.counts["skipped"] -= int(sound.sum())
-        return logits
+        group = Group(logits, samples, passes * len(batch), int(sound.sum()), last_input=last_input)
+        return AlignState(memory, credit, state.cached), group
+
+    def _spend(self, credit: float, images: int, samples: float) -> tuple[int, float]:
+        """Passes that the next images get, and what is left in the token bucket of ``auto``."""
+        passes = self.config.passes
+        if isinstance(passes, int):
+            return passes, credit
+        return self.config.spend(images, samples, credit)
 
     def _plain(self, batch: Batch) -> Floats:
         """Predict images without adaptation; logits that are not finite even then are refused."""
-        self.passes_per_image += len(batch)
         logits: Floats = np.array(self.engine.run(batch)[Tap.LOGITS][0])
         if not np.isfinite(logits).all():
             raise FozoError("the model's logits are not all finite; nothing was changed: check its weights")
         return logits
 
-    def _fall_back(self, batch: Batch) -> Floats:
-        """Adaptation has broken predictions: return those of the plain model, and forget everything."""
-        logits = self._plain(batch)
-        self.memory = self.equaliser.memory(self.shape)
-        self._cached = None
-        self.counts["fallbacks"] += 1
-        return logits
-
-    def checkpoint(self) -> Callable[[], None]:
-        before = copy.copy(self.memory), self.credit, self.batches
-
-        def undo() -> None:
-            self.memory, self.credit, self.batches = before
-            if self._cached is not None and self._cached[0] > self.memory.seen:
-                self._cached = None
-
-        return undo
-
-    def assign(self, variables: State) -> None:
-        super().assign(variables)
-        self._cached = None
-
-    def release(self) -> None:
-        super().release()
-        with self.lock:
-            self._cached = None
-
-    @property
-    def journal_index(self) -> int:
-        return self.batches
-
-    def journal_header(self) -> dict[str, object]:
+    def _journal_header(self) -> dict[str, object]:
         """What is learnt depends on the clean statistics too, so their checksum has to be the same."""
         arrays = (self.targets.average, self.targets.scale, self.targets.weights)
-        return {**super().journal_header(), "source": zlib.crc32(b"".join(array.tobytes() for array in arrays))}
+        return {**super()._journal_header(), "source": zlib.crc32(b"".join(array.tobytes() for array in arrays))}
+
+
+def _parts(images: int, largest: int) -> list[slice]:
+    """Cut a batch into parts of equal size, none above ``largest``."""
+    count = -(-images // largest)
+    edges = [images * index // count for index in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]

@@ -17,6 +17,7 @@ from fozo.errors import FozoError
 from fozo.io import MAX_LINE, Log, decode, open_regular, read_log
 
 KIND = "fozo journal"
+VERSION = 2
 TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}( ({.*)?)?", re.DOTALL)  # what a power cut may leave of a first line
 
 
@@ -58,6 +59,8 @@ def read_journal(path: str | os.PathLike[str]) -> JournalFile:
         header = decode(stream.readline(MAX_LINE))
     if header is None or header.get("kind") != KIND:
         raise FozoError(f"{file} is not a fozo journal, or its header is damaged; give the file that journal= wrote")
+    if header.get("version") != VERSION:
+        raise FozoError(f"the journal {file} is of fozo 0.2, which this version does not read; begin another file")
     for number, line in enumerate(read_log(file)):
         if number == 0:
             continue
@@ -84,7 +87,7 @@ class Journal:
         self._log = Log(self.path)
         try:
             if not len(self._log):
-                self._log.append({**header, "kind": KIND})
+                self._log.append({**header, "kind": KIND, "version": VERSION})
             found = read_journal(self.path)
             found.check(header)
         except BaseException:

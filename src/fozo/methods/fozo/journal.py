@@ -6,14 +6,14 @@ Each line has a step's projected gradients, eps, rate and loss, and the CRC-32 o
 import base64
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from fozo.core.noise import Noise, PhiloxNoise
-from fozo.core.spsa import Step, advance
+from fozo.core.spsa import SPSA, SPSAState, Step, advance
 from fozo.errors import FozoError
 from fozo.io import as_dataclass
 from fozo.methods.common.journal import read_journal
@@ -45,22 +45,34 @@ def decode_start(header: Mapping[str, Any]) -> Array:
     return point
 
 
-def record(step: Step, point: Array) -> dict[str, object]:
-    return {**asdict(step), "led_to": checksum(point)}
+def entry_of(state: SPSAState) -> dict[str, object]:
+    """Return the journal entry of the step that led to a state."""
+    if state.last is None:
+        raise FozoError("a journal records steps, and none has led to this state; restore it from the journal instead")
+    return {"step": asdict(state.last), "led_to": checksum(state.point)}
 
 
-def follow(entry: Mapping[str, Any], size: int, take: Callable[[Step], Array]) -> Array:
-    """Take a recorded step in a space of ``size`` dimensions, and check the point that it leads to."""
-    fields = dict(entry)
-    led_to = fields.pop("led_to", None)
-    step = as_dataclass(Step, fields, "the step")
+def follow(spsa: SPSA, state: SPSAState, entry: Mapping[str, Any]) -> SPSAState:
+    """Take a recorded step, and check the point that it leads to."""
+    step, led_to = read_entry(entry, state.point.size)
+    with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum detects them
+        after = spsa.follow(state, step)
+    check_point(after.point, led_to)
+    return after
+
+
+def read_entry(entry: Mapping[str, Any], size: int) -> tuple[Step, int]:
+    """A recorded step in a space of ``size`` dimensions, and the checksum of the point that it led to."""
+    led_to = entry.get("led_to")
+    step = as_dataclass(Step, entry.get("step"), "the step")
     if type(led_to) is not int or not 1 <= len(step.gradients) <= MAX_DRAWS // max(1, size):
         raise FozoError("it has no checksum, or gradients that no step has; restore it from a backup")
-    with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum detects them
-        point = take(step)
+    return step, led_to
+
+
+def check_point(point: Array, led_to: int) -> None:
     if checksum(point) != led_to:
         raise FozoError("it leads to other prompts; use the noise and the NumPy version of the original run")
-    return point
 
 
 def replay(
@@ -84,23 +96,29 @@ def replay(
         batches: stop after this many batches, to see or undo the adaptation as it was then; by default all.
         noise: the directions, where the run was given its own.
     """
-    found = read_journal(journal)
-    name, header = os.fspath(journal), found.header
+    file = read_journal(journal)
+    name = os.fspath(journal)
+    header = file.header
     if "start" not in header:
         method = header.get("method")
         raise FozoError(f"the journal {name} is of {method}, not of fozo; give it to that method's replay()")
     if fingerprint is not None:
-        found.check({"fingerprint": fingerprint})
+        file.check({"fingerprint": fingerprint})
     seed = header.get("seed")
     if noise is None:
         if type(seed) is not int:
             raise FozoError(f"the run of {name} was given its own noise; pass the same noise= to replay it")
         noise = PhiloxNoise(seed)
-    point, directions = decode_start(header), noise
+    point = decode_start(header)
 
     def advanced(entry: Mapping[str, Any]) -> None:
         nonlocal point
-        point = follow(entry, point.size, lambda step: advance(point, step, directions))
+        if "before" in entry:
+            raise FozoError("another state was loaded before it; let the method replay the journal")
+        step, led_to = read_entry(entry, point.size)
+        with np.errstate(over="ignore", invalid="ignore"):  # of forged numbers; the checksum detects them
+            point = advance(point, step, noise)
+        check_point(point, led_to)
 
-    found.replay(advanced, batches)
+    file.replay(advanced, batches)
     return point

@@ -12,119 +12,77 @@ What neither says: a batch of one has no standard deviation. It borrows the feat
 ``window``.
 """
 
-import math
+from __future__ import annotations
+
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import log_softmax, logsumexp
 
-from fozo.core.content import contents
-from fozo.core.moments import shrinkage
+from fozo.core.moments import MovingAverage, Window
 from fozo.core.noise import Noise, PhiloxNoise
 from fozo.core.objective import Objective
 from fozo.core.schedule import Schedule
-from fozo.core.spsa import SPSA
-from fozo.core.statistics import SourceStatistics
+from fozo.core.spsa import SPSA, SPSAState
 from fozo.errors import FozoError
-from fozo.methods.common.matching import ActivationShift, MatchingMethod, first_prompts
-from fozo.methods.common.options import one_of, positive
-from fozo.methods.fozo.journal import encode_start, follow, record
+from fozo.methods.common.matching import SHIFT_DECAY, first_prompts, shifted
+from fozo.methods.common.options import one_of
+from fozo.methods.fozo.journal import encode_start, entry_of, follow
+from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
-from fozo.types import Affine, Array, Batch, Floats, Knobs, Tap
+from fozo.state import State, unjournaled
+from fozo.types import Array, Batch, Knobs, Tap
 
 AUTHORS_SCHEDULE = Schedule(rate_decay=0.7, rate_step=0.1, rate_min=0.1, rate_max=3.0, rate_at_jump=0.1)
-
-
-class ContentShift(ActivationShift):
-    """An activation shift that knows what the images show: to the origin, but for what their content explains.
-
-    Averages over recent images, this batch included: z of what the head reads, d of the content vectors less
-    calibration's (:mod:`fozo.core.content`). Clean images of that content are expected at t = mu_S + W d, with an
-    error as large as W d:
-
-        shift = max(0, 1 - U / D) (t - mu_S - z),  U = |W d|^2 + u / n,  D = |t - z|^2  (James and Stein, as in Align's)
-
-    in units of the variance over clean images, of which content leaves the part u unexplained. So whether there is
-    a drift is judged against clean images, but the shift leads to the origin, as NEO's does (arXiv:2510.05635;
-    neural collapse puts the mean of the classes there).
-
-    ``images`` is how many of the images of late the averages remember.
-    """
-
-    def __init__(self, source: SourceStatistics, head: Affine, images: float) -> None:
-        regression, pooled, cls = source.regression(), source.pooled, source.cls
-        self.head, self.images, self.calibration, self.centre = head, images, regression.mean, pooled.mean
-        self.vectors = source.content.basis.vectors(head)
-        self.deviation = np.maximum(pooled.std, max(1e-3 * pooled.std.mean(), 1e-9))
-        # Contents are regressed on the last CLS token, which the head reads after a norm: about a factor a feature.
-        factor = pooled.std[: cls.mean.shape[1]] / np.maximum(cls.std[-1], 1e-9)
-        self.weights = np.pad(regression.weights["cls"][:, -1] * factor, ((0, 0), (0, len(pooled.mean) - len(factor))))
-        self.unexplained = float(regression.unexplained["cls"][-1].mean())
-        super().__init__(len(pooled.mean) + len(regression.mean) + 1, scale=1.0)  # sums of z, of d, and the count
-
-    def take(self, pooled: Floats) -> None:
-        """Take in what the head reads of a batch under each candidate, ``[K, B, h]``; predictions are shifted ones."""
-        each, shift = pooled.mean(axis=0, dtype=np.float64), self.vector(self.centre)
-        offsets = contents(self.head(each if shift is None else each + shift), self.vectors) - self.calibration
-        sums = np.concatenate([each.sum(axis=0), offsets.sum(axis=0), [len(each)]])
-        self.average = sums if self.average is None else np.exp(-len(each) / self.images) * self.average + sums
-
-    def vector(self, source_mean: Array) -> Array | None:
-        if self.average is None:
-            return None
-        count, width = self.average[-1], len(source_mean)
-        correction = np.einsum("k,kh->h", self.average[width:-1] / count, self.weights)
-        away: Array = self.average[:width] / count - correction  # from the origin
-        error = np.square(correction / self.deviation).mean() + self.unexplained / count
-        drift = np.square((away - source_mean) / self.deviation).mean()
-        return -away * shrinkage(error, drift)
 
 
 @dataclass(frozen=True)
 class FOZOConfig:
     """Everything about FOZO that can be chosen. The defaults are the authors' program."""
 
-    passes: int = 2  # Forward passes for each batch: 2n, an even number
+    passes: int = 2
+    """Forward passes for each batch: 2n, an even number."""
     prompts: int = 3
-    weight: float = 0.4  # lambda of Eq. 15
-    features: str = "normed"  # CLS after the norm that reads it next (program); ``cls``: as it leaves a block (paper)
-    distance: str = "squares"  # See :class:`fozo.core.objective.Objective`
-    shift: str = "sum"  # Activation shift: ``sum`` of the two sides' means (program), their ``mean``, ``none`` (paper);
-    # ``content``: this batch included, to the origin but for content (:class:`ContentShift`)
-    shift_images: float = 40.0  # Images that the ``content`` shift remembers
-    predict: str = "best"  # The candidate of the lowest loss (both), or the ``mean`` of all candidates' probabilities
-    units: str = "absolute"  # Of epsilon and rate; ``tokens``: RMS of clean tokens, gradients in theirs, prompts from 0
-    trust: float = 1.0  # In units of ``tokens``: how far the prompts may go from the first ones (RMS)
-    watch: str = "best"  # The loss of Eq. 12: the ``best`` of the 2n (program) or their ``mean`` (paper: "loss at t")
+    """Prompts that are inserted after the CLS token."""
+    weight: float = 0.4
+    """lambda of Eq. 15."""
+    features: str = "normed"
+    """CLS after the norm that reads it next (program), or ``cls``: as it leaves a block (paper)."""
+    distance: str = "squares"
+    """See :class:`fozo.core.objective.Objective`."""
+    shift: str = "sum"
+    """The activation shift's average: of the ``sum`` of the two sides' means (program), or ``none`` (paper)."""
+    scheduled_loss: str = "best"
+    """The loss of Eq. 12: the ``best`` of the 2n (program) or their ``mean`` (paper: "loss at t")."""
     schedule: Schedule = AUTHORS_SCHEDULE
-    window: int = 64  # Images over which the statistics of a batch of one are taken: it and those just before it
+    """Epsilon and learning rate, batch by batch."""
+    window: int = 64
+    """Images over which the statistics of a batch of one are taken: it and those just before it."""
 
     def __post_init__(self) -> None:
         if self.passes < 2 or self.passes % 2:
             raise FozoError(f"fozo takes an even number of passes, 2n with n >= 1, not {self.passes}")
+        if self.window < 2:
+            raise FozoError(f"a window needs room for at least two images, not {self.window}")
         one_of("fozo", ("normed", "cls"), features=self.features)
-        one_of("fozo", ("sum", "mean", "none", "content"), shift=self.shift)
-        one_of("fozo", ("best", "mean"), predict=self.predict)
-        one_of("fozo", ("absolute", "tokens"), units=self.units)
-        positive("fozo", shift_images=self.shift_images, trust=self.trust)
-        self.objective()
-
-    def objective(self) -> Objective:
-        return Objective(self.weight, self.distance)
+        one_of("fozo", ("sum", "none"), shift=self.shift)
+        Objective(self.weight, self.distance)
 
 
-def token_rms(source: SourceStatistics) -> float:
-    """RMS of a clean patch token's coordinates as it enters the first block."""
-    mean, variance = source.patch_mean, np.exp(source.patch_log_variance.mean[0])
-    return float(np.sqrt((mean.mean[0] ** 2 + mean.std[0] ** 2 + variance).mean()))
+@dataclass(frozen=True)
+class FOZOState(State):
+    """What FOZO has learnt."""
+
+    spsa: SPSAState  # the prompts [p, d], and where their schedule stands
+    shift: MovingAverage = unjournaled()  # of what the head reads
+    window: Window = unjournaled()  # features of recent images
 
 
 @register(
     "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026", needs={"source", "tokens"}, draws=True,
 )  # fmt: skip
-class FOZO(MatchingMethod[FOZOConfig]):
+class FOZO(Method[FOZOConfig, FOZOState]):
     """Zeroth-order descent on prompts.
 
     Examples:
@@ -141,86 +99,73 @@ class FOZO(MatchingMethod[FOZOConfig]):
     """
 
     EXTRAS: ClassVar = ("start", "noise")
-    STATE: ClassVar = ("spsa", "shift", "window")
-    UNJOURNALED: ClassVar = ("shift", "window")
-    VARIABLE_LENGTH: ClassVar = {**MatchingMethod.VARIABLE_LENGTH, "average": "averages"}
     PRESETS: ClassVar = {
         "official": FOZOConfig(),
-        "paper": FOZOConfig(features="cls", distance="norms", shift="none", watch="mean", schedule=Schedule(rate=0.08)),
-        "scaled": FOZOConfig(
-            prompts=1, weight=4.0, distance="standardised", shift="content", watch="mean", predict="mean",
-            units="tokens", schedule=Schedule(epsilon=1.0, epsilon_min=0.5, rate=0.05),
+        "paper": FOZOConfig(
+            features="cls", distance="norms", shift="none", scheduled_loss="mean", schedule=Schedule(rate=0.08)
         ),
-    }  # fmt: skip
+    }
 
     def prepare(self) -> None:
         config = self.config
-        self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
-        self.start = first_prompts(self.engine.spec, config.prompts, self.seed, self.extras["start"])
-        self.schedule, self.radius = config.schedule, None
-        if config.units == "tokens":
-            unit = token_rms(self.source)
-            self.schedule, self.radius = config.schedule.scaled(unit), config.trust * unit
-            self.start = self.start if self.extras["start"] is not None else np.zeros_like(self.start)
-        self.objective = config.objective()
-        self.source_features = self.source.features if config.features == "normed" else self.source.cls
-        self.passes_per_image, self.parameters = float(config.passes), self.start.size
+        noise: Noise = self._extras["noise"] or PhiloxNoise(self.seed)
+        start = first_prompts(self.engine.spec, config.prompts, self.seed, self._extras["start"])
+        self._spsa = SPSA(start, config.schedule, noise, config.passes // 2, config.scheduled_loss)
+        self._objective = Objective(config.weight, config.distance)
+        self._tap = Tap.FEATURES if config.features == "normed" else Tap.CLS
+        self._source_features = self.source.features if config.features == "normed" else self.source.cls
+        self.parameters = start.size
 
-    def begin(self) -> None:
-        config = self.config
-        options: dict[str, Any] = {"samples": config.passes // 2, "watch": config.watch, "radius": self.radius}
-        self.spsa = SPSA(self.start, self.schedule, self.noise, **options)
-        self.begin_matching(config.window, scale=2.0 if config.shift == "sum" else 1.0)
-        if config.shift == "content":
-            self.shift = ContentShift(self.source, self.engine.head(), config.shift_images)
+    def init(self) -> FOZOState:
+        spec = self.engine.spec
+        return FOZOState(
+            spsa=self._spsa.init(),
+            shift=MovingAverage.empty((spec.head_width,)),
+            window=Window.empty((spec.depth, spec.dim)),
+        )
 
     @property
     def prompts(self) -> Array:
         """The prompts as they are now, ``[p, d]``."""
-        return self.spsa.point
+        return self.state().spsa.point
 
-    def step(self, batch: Batch) -> Floats:
+    def step(self, state: FOZOState, batch: Batch) -> Result[FOZOState]:
         """One turn of Algorithm 1's loop."""
         config = self.config
-        tap = Tap.FEATURES if config.features == "normed" else Tap.CLS
-        candidates = self.spsa.ask()  # lines 6-7: P + eps Z, P - eps Z
-        taps = self.engine.run(batch, Knobs(prompts=candidates), (tap, Tap.POOLED))  # line 8
-        features, pooled = taps[tap], taps[Tap.POOLED]
-        if isinstance(self.shift, ContentShift):
-            self.shift.take(pooled)
-        logits = self.engine.head()(self.shifted(pooled))  # line 9
-        losses = [
-            self.objective(self.source_features, self.moments(features[k]), logits[k])  # line 10
-            for k in range(config.passes)
-        ]
-        self.spsa.tell(losses)  # lines 11-18
+        candidates = self._spsa.ask(state.spsa)  # lines 6-7: P + eps Z, P - eps Z
+        taps = self.engine.run(batch, Knobs(prompts=candidates), (self._tap, Tap.POOLED))  # line 8
+        features = taps[self._tap]
+        pooled = taps[Tap.POOLED]
+        logits = self.engine.head()(shifted(pooled, self.source.pooled.mean, state.shift))  # line 9
+
+        losses = []
+        for k in range(config.passes):
+            moments = state.window.moments(features[k], config.window)
+            losses.append(self._objective(self._source_features, moments, logits[k]))  # line 10
+        step = self._spsa.estimate(state.spsa, losses)  # lines 11-16
+        spsa = self._spsa.follow(state.spsa, step)  # lines 17-18
         best = int(np.argmin(losses))
-        if config.shift in ("sum", "mean"):
-            self.shift.observe(pooled.mean(axis=1, dtype=np.float64).mean(axis=0))
-        self.window.push(features[best])
-        taken = self.spsa.last
-        assert taken is not None
-        self.report(loss=taken.loss, epsilon=taken.epsilon, rate=taken.rate)
-        if config.predict == "mean":
-            return cast("Floats", logsumexp(log_softmax(logits, axis=2), axis=0) - math.log(config.passes))
-        return cast("Floats", logits[best])  # line 19
 
-    def pooled(self, batch: Batch) -> Floats:
-        return self.prompted(batch, self.prompts)
+        shift = state.shift
+        if config.shift == "sum":  # the program adds up the means of both sides
+            shift = shift.update(2 * pooled.mean(axis=1, dtype=np.float64).mean(axis=0), SHIFT_DECAY)
+        learnt = FOZOState(spsa, shift, state.window.push(features[best], config.window))
+        metrics = {"loss": step.loss, "epsilon": step.epsilon, "rate": step.rate}
+        return Result(logits[best], learnt, metrics, passes=float(config.passes))  # line 19
 
-    @property
-    def journal_index(self) -> int:
-        return self.spsa.index
+    def predict_step(self, state: FOZOState, batch: Batch) -> Result[FOZOState]:
+        taps = self.engine.run(batch, Knobs(prompts=state.spsa.point[None]), (Tap.POOLED,))
+        pooled = shifted(taps[Tap.POOLED][0], self.source.pooled.mean, state.shift)
+        return Result(self.engine.head()(pooled), state)
 
-    def journal_header(self) -> dict[str, object]:
-        spec = self.engine.spec
-        seed = None if self.extras["noise"] else self.seed
-        header = {**self.identity(), "fingerprint": spec.fingerprint, "model": spec.name, "seed": seed}
-        return header | encode_start(self.start)
+    # The journal: a step is its seed and a few numbers.
 
-    def record(self) -> dict[str, object]:
-        assert self.spsa.last is not None
-        return record(self.spsa.last, self.spsa.point)
+    def _entry(self, old: FOZOState, new: FOZOState) -> dict[str, Any]:
+        return entry_of(new.spsa)
 
-    def follow(self, entry: Mapping[str, Any]) -> None:
-        follow(entry, self.start.size, self.spsa.follow)
+    def _follow(self, state: FOZOState, entry: Mapping[str, Any]) -> FOZOState:
+        return replace(state, spsa=follow(self._spsa, state.spsa, entry))
+
+    def _journal_header(self) -> dict[str, object]:
+        seed = None if self._extras["noise"] else self.seed
+        return {**super()._journal_header(), "seed": seed, **encode_start(self._spsa.start)}
