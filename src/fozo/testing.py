@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ import numpy.typing as npt
 
 from fozo.engines.walk import BlockEngine
 from fozo.errors import FozoError, ImageWarning
-from fozo.methods.base import Method
 from fozo.methods.common.info import NEEDS
-from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, State, Tap
+from fozo.methods.method import Method, Result
+from fozo.state import Leaf, State, diff, leaves, rebuild, same
+from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, Tap
 
 Images = npt.NDArray[np.float32]
-Factory = Callable[[], Method[Any]]
+Factory = Callable[[], Method[Any, Any]]
 LAYERS = (Tap.CLS, Tap.FEATURES, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 
@@ -57,16 +59,10 @@ def refused(what: str) -> Iterator[None]:
     raise AssertionError(f"{what} was not refused with a FozoError")
 
 
-def same(one: State, other: State) -> bool:
-    return one.keys() == other.keys() and all(
-        value.dtype == other[name].dtype and np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f")
-        for name, value in one.items()
-    )
-
-
 @contextmanager
-def _refused_unchanged(method: Method[Any], what: str) -> Iterator[None]:
-    state, reported = method.state(), (method.metrics(), method.passes_per_image)
+def _refused_unchanged(method: Method[Any, Any], what: str) -> Iterator[None]:
+    state = method.state()
+    reported = (method.metrics(), method.passes_per_image)
     with refused(what):
         yield
     assert same(state, method.state()), f"{what}, refused, changed the state"
@@ -90,14 +86,15 @@ def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> N
         warnings.simplefilter("ignore", ImageWarning)  # random images look like no camera's
         _check_info(factory())
         for check in (
-            _check_predictions, _check_states, _check_refused_states, _check_transactions, _check_frozen,
-            _check_siblings_and_journals, _check_threads, _check_manners,
+            _check_predictions, _check_values, _check_states, _check_refused_states, _check_refused_batches,
+            _check_frozen, _check_clones_and_journals, _check_threads, _check_manners,
         ):  # fmt: skip
             check(factory, batches)
 
 
-def _check_info(method: Method[Any]) -> None:
-    info, config = method.info, method.config
+def _check_info(method: Method[Any, Any]) -> None:
+    info = method.info
+    config = method.config
     for name in ("name", "summary", "passes", "adapts", "paper"):
         assert getattr(info, name), f"MethodInfo.{name} is empty"
     assert info.needs <= NEEDS.keys(), f"{info.name} needs {sorted(info.needs - NEEDS.keys())}, which is unknown"
@@ -110,7 +107,7 @@ def _check_info(method: Method[Any]) -> None:
             method.configure(preset, options)
 
 
-def _after(batches: Sequence[Images], *methods: Method[Any]) -> tuple[Method[Any], ...]:
+def _after(batches: Sequence[Images], *methods: Method[Any, Any]) -> tuple[Method[Any, Any], ...]:
     for images in batches:
         for method in methods:
             method(images)
@@ -123,7 +120,8 @@ def _logits(answer: Floats | Answer) -> Floats:
 
 
 def _check_predictions(factory: Factory, batches: Sequence[Images]) -> None:
-    one, other = factory(), factory()
+    one = factory()
+    other = factory()
     classes = factory()(batches[0]).shape[1]  # which a black box knows then
     assert classes == one.engine.spec.classes, "logits are not one for each class"
     for images in [*batches, batches[0][:2], batches[0][:1], batches[0], batches[0][:1]]:
@@ -140,42 +138,73 @@ def _check_predictions(factory: Factory, batches: Sequence[Images]) -> None:
         assert np.isfinite(alone(images[:1])).all(), "single images from the first on do not work"
 
 
+def _check_values(factory: Factory, batches: Sequence[Images]) -> None:
+    """A state is a value: it is never written into, and what was learnt later does not show in it."""
+    method, twin = _after(batches[:2], factory(), factory())
+    old = method.state()
+    for path, leaf in leaves(old):
+        assert not isinstance(leaf, np.ndarray) or not leaf.flags.writeable, f"{path} of the state can be written into"
+    copies = {path: np.array(leaf) for path, leaf in leaves(old)}
+    attributes = dict(vars(method))
+    _after(batches[2:], method)
+    changed = [name for name, value in vars(method).items() if value is not attributes.get(name, value)]
+    assert changed in ([], ["_now"]), f"a step sets the attributes {changed}; it should return what it has learnt"
+    for path, leaf in leaves(old):
+        assert np.array_equal(copies[path], np.array(leaf)), f"a step has changed {path} of an older state"
+    method.load_state(old)
+    for images in batches[2:]:
+        assert np.array_equal(method(images), twin(images)), "an older state does not continue bit for bit"
+
+
 def _check_states(factory: Factory, batches: Sequence[Images]) -> None:
-    unbroken, first, second = factory(), factory(), factory()
+    unbroken = factory()
     expected = [unbroken(images) for images in batches]
-    _after(batches[:3], first)
-    second(batches[-1])  # whatever it learned before must not shine through
+    (first,) = _after(batches[:3], factory())
+    (second,) = _after(batches[-1:], factory())  # whatever it learned before must not shine through
     with tempfile.TemporaryDirectory() as folder:
-        first.save(Path(folder) / "state.npz")
-        second.restore(Path(folder) / "state.npz")
+        first.save(Path(folder) / "state")
+        second.restore(Path(folder) / "state")
     assert same(first.state(), second.state()), "a restored state is another one"
     for images, logits in zip(batches[3:], expected[3:], strict=True):
         assert np.array_equal(second(images), logits), "a saved state does not continue bit for bit"
-    second.reset()
-    for how, fresh in (("reset()", second), ("clone()", unbroken.clone())):
-        assert same(fresh.state(), factory().state()), f"{how} does not give the state of a new method"
+    clone = unbroken.clone()
+    assert same(clone.state(), factory().state()), "clone() does not give the state of a new method"
+    second.load_state(second.init())
+    for how, fresh in (("load_state(init())", second), ("clone()", clone)):
         for images, logits in zip(batches[:3], expected, strict=False):
             assert np.array_equal(fresh(images), logits), f"after {how} predictions are not those of a new method"
+    state = second.state()
+    second.reset()
+    assert same(second.state(), second.restart(state)), "reset() does not lead to what restart() returns"
 
 
 def _check_refused_states(factory: Factory, batches: Sequence[Images]) -> None:
     (method,) = _after(batches[:3], factory())
-    good = method.state()
-    bad: dict[str, State] = {"an array too many": {**good, "no such array": np.zeros(3)}}
-    for name, value in good.items():
-        bad[f"{name} missing"] = {key: kept for key, kept in good.items() if key != name}
-        bad[f"{name} with an axis too many"] = {**good, name: value[None]}
-        bad[f"{name} as text"] = {**good, name: np.full(value.shape, "text")}
-        if value.dtype.kind == "f" and value.size:
-            spoiled = value.copy()
+    good = dict(leaves(method.state()))
+    bad: dict[str, dict[str, Leaf]] = {"an array too many": {**good, "no_such_array": np.zeros(3)}}
+    for name, leaf in good.items():
+        bad[f"{name} missing"] = {path: kept for path, kept in good.items() if path != name}
+        if not isinstance(leaf, np.ndarray):
+            continue
+        bad[f"{name} with an axis too many"] = {**good, name: leaf[None]}
+        bad[f"{name} as text"] = {**good, name: np.full(leaf.shape, "text")}
+        if leaf.dtype.kind == "f" and leaf.size:
+            spoiled = leaf.copy()
             spoiled.flat[0] = np.nan
             bad[f"NaN in {name}"] = {**good, name: spoiled}
-    for what, state in bad.items():
-        with _refused_unchanged(method, f"a state with {what}"):
-            method.load_state(state)
+    for what, values in bad.items():
+        with refused(f"a state with {what}"):
+            rebuild(method.init(), values)
+    with _refused_unchanged(method, "the state of another method"):
+        method.load_state(_Other())
 
 
-def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
+@dataclass(frozen=True)
+class _Other(State):
+    """The state of no method."""
+
+
+def _check_refused_batches(factory: Factory, batches: Sequence[Images]) -> None:
     method, twin = _after(batches[:2], factory(), factory())
     step = method.step
     for what, wrong in bad_images(method.engine.spec).items():
@@ -184,12 +213,15 @@ def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
         with _refused_unchanged(method, what):
             method(wrong)
 
-    def failing(batch: Batch) -> Floats:
-        raise FozoError(f"after {_logits(step(batch)).shape}")
+    def failing(state: State, batch: Batch) -> Result[Any]:
+        raise FozoError(f"after {_logits(step(state, batch).logits).shape}")
 
-    # Both at the end of a step, when everything has changed.
-    for what, broken in (("a step that raised", failing), ("a NaN", lambda batch: _logits(step(batch)) * np.nan)):
-        method.step = broken  # type: ignore[method-assign]
+    def broken(state: State, batch: Batch) -> Result[Any]:
+        result = step(state, batch)
+        return replace(result, logits=_logits(result.logits) * np.nan)
+
+    for what, wrong_step in (("a step that raised", failing), ("logits that are not finite", broken)):
+        method.step = wrong_step  # type: ignore[method-assign]
         with _refused_unchanged(method, what):
             method(batches[2])
     method.step = step  # type: ignore[method-assign]
@@ -199,46 +231,52 @@ def _check_transactions(factory: Factory, batches: Sequence[Images]) -> None:
 
 def _check_frozen(factory: Factory, batches: Sequence[Images]) -> None:
     method, twin = _after(batches[:3], factory(), factory())
+    state = method.state()
+    predicted = method.predict(batches[3])
+    assert method.state() is state or same(method.state(), state), "predict() learns"
     method.freeze()
-    state, first = method.state(), method(batches[3])
+    assert np.array_equal(method(batches[3]), predicted), "a frozen method predicts otherwise than predict()"
     assert method.frozen, "freeze() does not show"
     for images in (batches[4], batches[5][:1]):
         assert np.isfinite(method(images)).all(), "a frozen method's logits are not finite"
-    assert np.array_equal(method(batches[3]), first), "a frozen method predicts the same images differently"
+    assert np.array_equal(method(batches[3]), predicted), "a frozen method predicts the same images differently"
     assert same(method.state(), state), "a frozen method learns"
     method.unfreeze()
     for images in batches[3:]:
         assert np.array_equal(method(images), twin(images)), "freezing leaves a trace in later predictions"
 
 
-def _check_siblings_and_journals(factory: Factory, batches: Sequence[Images]) -> None:
+def _check_clones_and_journals(factory: Factory, batches: Sequence[Images]) -> None:
     with tempfile.TemporaryDirectory() as folder:
+        journal = Path(folder) / "journal"
         method = factory()
-        twin, replayed = method.sibling(), method.sibling()
-        twin.open_journal(Path(folder) / "journal")
+        twin = method.clone()
+        replayed = method.clone()
+        twin.open_journal(journal)
         for images in batches[:3]:
-            assert np.array_equal(method(images), twin(images)), "a sibling predicts differently from a new method"
-            twin.release()
-        assert same(method.sibling().state(), factory().state()), "sibling() does not give the state of a new method"
+            assert np.array_equal(method(images), twin(images)), "a clone predicts differently from a new method"
+        assert same(method.clone().state(), factory().state()), "clone() does not give the state of a new method"
         twin.freeze()
         twin(batches[4])
-        replayed.replay(Path(folder) / "journal")
-        learnt, followed = ({k: v for k, v in m.state().items() if k not in m.UNJOURNALED} for m in (twin, replayed))
-        assert same(learnt, followed), "a replayed journal leads elsewhere"
-        assert twin.journal is not None and twin.journal.batches == 3, "a frozen method writes to its journal"
-        twin.journal.close()
+        twin.close()
+        replayed.replay(journal)
+        assert not diff(twin.state(), replayed.state()), "a replayed journal leads elsewhere"
+        with refused("a journal with fewer batches"):
+            replayed.replay(journal, batches=4)  # a frozen method writes nothing
 
 
 def _check_threads(factory: Factory, batches: Sequence[Images]) -> None:
-    method, order, answers = factory(), list[int](), dict[int, Floats]()
+    method = factory()
+    order: list[int] = []
+    answers: dict[int, Floats] = {}
     step = method.step
 
-    def noting(batch: Batch) -> Floats:
+    def noting(state: State, batch: Batch) -> Result[Any]:
         order.append(next(i for i in range(len(batches)) if np.allclose(batches[i], batch.images)))
-        return _logits(step(batch))
+        return step(state, batch)
 
-    def work(mine: range) -> None:
-        for i in mine:
+    def work(numbers: range) -> None:
+        for i in numbers:
             answers[i] = method(batches[i])
 
     method.step = noting  # type: ignore[method-assign]
@@ -253,7 +291,8 @@ def _check_manners(factory: Factory, batches: Sequence[Images]) -> None:
     before = str(np.random.get_state())  # noqa: NPY002 - it is asked about
     torch = sys.modules.get("torch")
     seeds = None if torch is None else torch.get_rng_state()
-    method, twin = factory(), factory()
+    method = factory()
+    twin = factory()
     for images in batches[:2]:
         expected = method(images)
         if torch is not None:

@@ -33,8 +33,6 @@ T = TypeVar("T")
 Value: TypeAlias = bool | int | float | str  # what an option may be: what TOML, JSON and a command line all can say
 LOG = logging.getLogger("fozo")  # fozo's logger: `logging.basicConfig(level=logging.INFO)` shows it
 LOG.addHandler(logging.NullHandler())
-State: TypeAlias = dict[str, npt.NDArray[np.generic]]
-"""All that adaptation has changed, as named arrays in their own precision."""
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,7 @@ class TorchEngine:
         return self._tensor(move.scale), self._tensor(move.shift), moved
 
     def _tensor(self, array: Floats) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(array)).to(self.device, self.dtype)
+        return torch.tensor(array, dtype=self.dtype, device=self.device)
 
 
 def _token_moments(tokens: Tensor) -> TokenMoments:

@@ -386,16 +386,16 @@ class Method(ABC, Generic[C, S]):
 
     # Files.
 
-    def _identity(self) -> dict[str, object]:
+    def identity(self) -> dict[str, object]:
         """Return plain values (JSON) that have to be the same for a state to be continued."""
         seed = {"seed": self.seed} if self.info.draws else {}
         return {"config": plain(self.config), **seed}
 
     def _owner(self) -> dict[str, object]:
-        """Return :meth:`_identity`, and which method and model a file is of."""
+        """Return :meth:`identity`, and which method and model a file is of."""
         spec = self.engine.spec
         classes = None if spec.subset is None else list(spec.subset)
-        return {"method": self.info.name, "fingerprint": spec.fingerprint, "classes": classes, **self._identity()}
+        return {"method": self.info.name, "fingerprint": spec.fingerprint, "classes": classes, **self.identity()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state, atomically and without pickle; with it what an attached monitor remembers."""

@@ -6,26 +6,24 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.io import load_arrays, refuse_damage, save_arrays
-from fozo.types import Engine
+from fozo.state import Measured
+from fozo.types import Array, Engine
 
 BITS = (4, 6, 8)
 MAX_STEP = 1e30  # steps of float32 weights and activations lie far below it, and far above its inverse
 METRICS = ("hessian", "l2", "cosine")
-Array = npt.NDArray[np.float64]
 
 if TYPE_CHECKING:
     from fozo.engines.ptq4vit.engine import QuantisedEngine
 
 
 @dataclass(frozen=True)
-class Scales:
+class Scales(Measured):
     """What quantisation learns, and for which model: one step (or a few) for each operand of each product. NumPy only.
 
     Names follow the model's modules: ``blocks.0.attn.qkv.weight``, ``blocks.0.attn.qkv.input``, and for attention's two
@@ -40,7 +38,8 @@ class Scales:
     metric: str = ""  # how they were found, for readers only
     images: int = 0
 
-    KIND = "quantisation scales"
+    KIND: ClassVar = "quantisation scales"
+    ADVICE: ClassVar = "make it again"
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -56,21 +55,6 @@ class Scales:
         for name, step in sorted(self.steps.items()):
             text.update(name.encode() + np.ascontiguousarray(step, dtype="<f8").tobytes())
         return text.hexdigest()[:8]
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        metadata = {"model": self.model, "metric": self.metric, "images": self.images}
-        save_arrays(
-            path, {"kind": self.KIND, "fingerprint": self.fingerprint, "bits": self.bits, **metadata}, self.steps
-        )
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Scales:
-        header, arrays = load_arrays(path, cls.KIND)
-        with refuse_damage(path, cls.KIND, "make it again"):
-            steps = {name: array.astype(np.float64) for name, array in arrays.items()}
-            fingerprint, model, metric = (str(header[key]) for key in ("fingerprint", "model", "metric"))
-            bits, images = (int(str(header[key])) for key in ("bits", "images"))
-            return cls(fingerprint, bits, steps, model, metric, images)
 
     def check(self, fingerprint: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Refuse to quantise another model than the one these steps were searched for."""

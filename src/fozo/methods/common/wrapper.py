@@ -110,10 +110,10 @@ class Wrapper(Method[C, S]):
     def metrics(self) -> dict[str, float]:
         return {**{f"inner.{name}": value for name, value in self.inner.metrics().items()}, **super().metrics()}
 
-    def _identity(self) -> dict[str, object]:
+    def identity(self) -> dict[str, object]:
         if isinstance(self.inner, NoAdapt):
-            return super()._identity()
-        return {**super()._identity(), "inner": {"method": self.inner.info.name, **self.inner._identity()}}
+            return super().identity()
+        return {**super().identity(), "inner": {"method": self.inner.info.name, **self.inner.identity()}}
 
     def __repr__(self) -> str:
         text = super().__repr__()
