@@ -19,7 +19,7 @@ def declare_missing() -> None:
         return
     for extension in Path(package.origin).parent.glob("_C.*"):
         try:
-            torch.ops.load_library(extension)
+            torch.ops.load_library(extension)  # type: ignore[no-untyped-call]
         except OSError:
             for operator in ("nms", "qnms"):
                 torch.library.define(f"torchvision::{operator}", SCHEMA)
