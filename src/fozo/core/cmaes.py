@@ -37,7 +37,8 @@ class Rates:
         raw = math.log((population + 1) / 2) - np.log(np.arange(1, population + 1))  # Eq. 49
         self.parents = int((raw > 0).sum())
         positive, negative = np.split(raw / sum(raw[raw > 0]), [self.parents])
-        self.mu_eff = mu = float(1 / sum(positive**2))  # Eq. 8
+        mu = float(1 / sum(positive**2))  # Eq. 8
+        self.mu_eff = mu
         self.c_c = (4 + mu / size) / (size + 4 + 2 * mu / size)  # Eq. 56
         self.c_1 = min(1.0, population / 6) * 2 / ((size + 1.3) ** 2 + mu)  # Eq. 57
         self.c_mu = min(1 - self.c_1, 2 * (0.25 + mu - 2 + 1 / mu) / ((size + 2) ** 2 + mu))  # Eq. 58
@@ -82,7 +83,9 @@ class CMAES:
             draws: gives, for a step, the source of its normal numbers, instead of the seeded private generator.
         """
         generator(seed, Purpose.CMAES)  # refuses a bad seed now rather than at the first batch
-        self.seed, self.population, self.keep_best = seed, population, keep_best
+        self.seed = seed
+        self.population = population
+        self.keep_best = keep_best
         self.draws = draws or self._seeded_draws
         self.point: Array = np.array(start, dtype=np.float64)
         size = self.point.size
@@ -111,7 +114,8 @@ class CMAES:
     def ask(self) -> Array:
         """Return the points to evaluate, ``[K, ...]``; the same ones until :meth:`tell` has their losses."""
         if self._asked is None:
-            draw, size = self.draws(self.index), self.point.size
+            draw = self.draws(self.index)
+            size = self.point.size
             steps = np.empty((0, size))
             if self.mirrored:
                 length = self.length(self.mirror) / self.sigma
@@ -128,14 +132,16 @@ class CMAES:
         """Take the losses of the points asked for, and learn from their ranking; the best becomes :attr:`point`."""
         if self._asked is None:
             raise FozoError("tell comes after ask")
-        values, points, rates = checked_losses(losses, len(self._asked)), self._asked, self.rates
-        order = np.argsort(values)
+        rates = self.rates
+        points = self._asked
+        order = np.argsort(checked_losses(losses, len(points)))
         self.point = points[order[0]].reshape(self.point.shape).copy()
         if self.keep_best:  # it was drawn from another gaussian: not to be longer than this one's draws
             excess = self.length(points[-1] - self.mean) / self.sigma / rates.max_length
             if excess > 1:
                 points = np.vstack([points[:-1], (points[-1] - self.mean) / excess + self.mean])
-        ranked, before = points[order], self.mean
+        ranked = points[order]
+        before = self.mean
         self.mean = np.dot(rates.weights[: rates.parents], ranked[: rates.parents])  # Eqs. 41 and 42
         h_sigma = self._follow_paths(self.mean - before)
         self._update_covariance((ranked - before) / self.sigma, h_sigma, int(np.flatnonzero(order == 0)[0]))
@@ -143,13 +149,16 @@ class CMAES:
         self.sigma *= float(np.exp(min(1.0, speed * (rates.c_sigma / rates.damping))))  # Eq. 44
         self.mirrored = bool(rates.mirrors) and not (self.mirrored and order[-1] == 0)  # not a mirror's mirror
         self.mirror = before - ranked[-1] if self.mirrored else np.zeros_like(before)
-        self.index, self._asked = self.index + 1, None
+        self.index += 1
+        self._asked = None
         if self.index >= self.decomposed + rates.decomposed_every:
             self._decompose()
 
     def _follow_paths(self, shift: Array) -> bool:
         """Add the mean's shift to both evolution paths; say whether that of C moves: not while sigma grows fast."""
-        rates, size, c = self.rates, len(shift), self.rates.c_sigma
+        rates = self.rates
+        size = len(shift)
+        c = rates.c_sigma
         isotropic = np.dot(self.axes.T, np.dot(self.axes, shift) / self.lengths) * (rates.mu_eff**0.5 / self.sigma)
         self.sigma_path = (1 - c) * self.sigma_path + (c * (2 - c)) ** 0.5 * isotropic  # Eq. 43
         square = np.sum(self.sigma_path**2) / (1 - (1 - c) ** (2 * (self.index + 1)))
@@ -177,7 +186,8 @@ class CMAES:
         """C = B D^2 B'."""
         self.covariance = (self.covariance + self.covariance.T) / 2
         values, axes = np.linalg.eigh(self.covariance)
-        self.axes, self.lengths = np.ascontiguousarray(axes.T), np.maximum(values, values[-1] / MAX_CONDITION) ** 0.5
+        self.axes = np.ascontiguousarray(axes.T)
+        self.lengths = np.maximum(values, values[-1] / MAX_CONDITION) ** 0.5
         self.decomposed = self.index
 
     ARRAYS = ("mean", "covariance", "axes", "lengths", "covariance_path", "sigma_path", "mirror")
@@ -195,6 +205,9 @@ class CMAES:
         if not (sigma > 0 and state["lengths"].min() > 0 and 0 <= decomposed <= index and mirrored in (0, 1)):
             raise FozoError("the state of CMA-ES is not one that a search leads to; save the state again")
         self._asked = None
-        self.sigma, self.index, self.decomposed, self.mirrored = sigma, int(index), int(decomposed), bool(mirrored)
+        self.sigma = sigma
+        self.index = int(index)
+        self.decomposed = int(decomposed)
+        self.mirrored = bool(mirrored)
         for name in ("point", *self.ARRAYS):
             setattr(self, name, np.array(state[name], dtype=np.float64))

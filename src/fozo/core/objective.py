@@ -24,7 +24,8 @@ def entropies(logits: npt.ArrayLike) -> Array:
 class Objective:
     """``weight * L_stats + L_ent`` (Eq. 15), with one switch for each point where paper and program differ."""
 
-    weight: float = 0.4  # lambda in the paper
+    weight: float = 0.4
+    """Weight of L_stats, lambda in the paper."""
     distance: str = "squares"
     """``squares``: sum of squared differences over all layers, times B/64 (authors' program).
     ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13).
@@ -40,7 +41,8 @@ class Objective:
 
     def __call__(self, source: Moments, features: Moments, logits: npt.ArrayLike) -> float:
         """Loss of a batch from its feature moments ``[L, d]`` and its logits ``[B, classes]``."""
-        entropy, alignment = entropies(logits), self.weight * self.misalignment(source, features)
+        entropy = entropies(logits)
+        alignment = self.weight * self.misalignment(source, features)
         if self.distance == "standardised":
             average = softmax(np.asarray(logits, dtype=np.float64), axis=-1).mean(axis=0)
             balance = math.log(len(average)) - entr(average).sum()
@@ -59,5 +61,5 @@ class Objective:
             return float(sum(np.square(difference / scale)[half:].mean() for difference in differences[1:]))
         if self.distance == "squares":
             return float(sum((difference**2).sum() for difference in differences))
-        halves = [part for difference in differences for part in (difference[:half], difference[half:])]
-        return float(sum(np.sqrt((part**2).sum()) for part in halves))
+        halves = [layers for difference in differences for layers in (difference[:half], difference[half:])]
+        return float(sum(np.sqrt((layers**2).sum()) for layers in halves))
