@@ -115,9 +115,8 @@ class ContentRegression:
         explained = {
             name: (y.T**2 / eigenvalues).T / np.maximum(moments[name].squares, 1e-300) for name, y in rotated.items()
         }
-        shrinkage = _shrinkage(
-            eigenvalues, explained, sum(moments[name].mean.size for name in explained), content.count
-        )
+        features = sum(moments[name].mean.size for name in explained)
+        shrinkage = _shrinkage(eigenvalues, explained, features, content.count)
         degrees_left = max(1 - shrinkage.sum() / content.count, 1e-3)
         solved = vectors * (shrinkage / eigenvalues)
         self.weights = {name: np.tensordot(solved, y, 1) for name, y in rotated.items()}
