@@ -14,7 +14,10 @@ import pytest
 import torch
 
 import fozo
+from tests import torchvision_operators
 from tests.helpers import SHARED, TINY, Golden, golden_material, need, random_images, random_vit
+
+torchvision_operators.declare_missing()
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would the programs that they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -36,7 +36,7 @@ def camera(*arguments: Path, without: tuple[str, ...] = ("torch", "onnx")) -> su
 
 
 def example(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Run one here, where timm can be imported (see conftest.py)."""
+    """Run one here, where timm can be imported (see torchvision_operators.py)."""
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
     runpy.run_path(str(REPO / "examples" / name), run_name="__main__")
 

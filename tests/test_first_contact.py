@@ -263,10 +263,15 @@ WAYS = {
 }  # fmt: skip
 
 
+NARROWER = {("ImageNet's", "mean and std of 0.5"), ("CLIP's", "mean and std of 0.5")}
+"""What the model reads and what it is given, of which the second lies within the range of the first."""
+NEARLY_THE_SAME = {("ImageNet's", "CLIP's"), ("CLIP's", "ImageNet's")}
+
+
 @pytest.mark.parametrize("given", WAYS)
 @pytest.mark.parametrize("right", WAYS)
 @pytest.mark.parametrize("known", [True, False])
-def test_another_normalisation_is_named_once(
+def test_values_that_the_model_does_not_read_are_warned_of_once(
     right: str, given: str, known: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     mean, std = WAYS[right]
@@ -280,8 +285,8 @@ def test_another_normalisation_is_named_once(
         for seed in range(5, 9):
             adapter(normalised(pixels(4, seed=seed), *WAYS[given]))
     sentences = [str(warning.message) for warning in seen if issubclass(warning.category, ImageWarning)]
-    assert len(sentences) == (given != right)
-    assert all(given in sentence and "looks like" in sentence for sentence in sentences)
+    noticed = given != right and (right, given) not in NARROWER | NEARLY_THE_SAME
+    assert len(sentences) == noticed, sentences
 
 
 def test_an_unknown_model_normalises_bytes_as_the_clean_images_were() -> None:

@@ -1,8 +1,8 @@
 """fozo keeps a deployed vision model accurate while its images drift, with forward passes only."""
 
-import sys
+import importlib
 
-TYPE_CHECKING = False  # type checkers know the name; typing, which it usually comes from, is slow to import
+TYPE_CHECKING = False  # type checkers know the name, and importing typing for it takes time
 
 if TYPE_CHECKING:
     from fozo.core.statistics import SourceStatistics
@@ -29,7 +29,7 @@ __all__ = [
     "calibrate", "create", "describe", "export", "list_methods", "load_engine", "open_images", "replay",
 ]  # fmt: skip
 
-_HOMES = {
+_MODULES = {
     "core.statistics": ("SourceStatistics",),
     "data.sets": ("open_images",),
     "data.streams": ("Stream",),
@@ -46,42 +46,17 @@ _HOMES = {
     "state": ("State",),
     "types": ("Engine", "Knobs", "Move", "Spec", "Tap"),
 }
-"""Where the public names live. The imports above are for readers and type checkers."""
+"""The modules of the public names. The imports above are for readers and type checkers."""
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for.
-
-    So ``import fozo`` costs nothing, and the command can see to Ctrl-C before it imports anything that takes time.
-    """
-    import importlib
-
-    for module, names in _HOMES.items():
+    """Import a public name when it is first asked for, so that ``import fozo`` takes no time."""
+    for module, names in _MODULES.items():
         if name in names:
-            globals()[name] = getattr(importlib.import_module(f"fozo.{module}"), name)
-            return globals()[name]
+            value = getattr(importlib.import_module(f"fozo.{module}"), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module 'fozo' has no attribute {name!r}")
-
-
-class _Torchvision:
-    """Lets torchvision, and so timm, be imported where a CUDA build of it lies beside a CPU build of torch.
-
-    Its extension does not load there, and its import fails for two operators, which are declared here in time.
-    """
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "torchvision._meta_registrations":
-            import importlib
-
-            importlib.import_module("torchvision.extension")  # declares them, where it loads
-            torch, schema = sys.modules["torch"], "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            for operator in ("nms", "qnms"):
-                if not hasattr(torch.ops.torchvision, operator):
-                    torch.library.define(f"torchvision::{operator}", schema)
-
-
-sys.meta_path.insert(0, _Torchvision)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,6 @@
-"""Which mean and std images were normalised with: grids, ranges, and what is left open."""
+"""Which values images have: what is refused, what is warned of, and what is left open."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +11,21 @@ import torch
 import fozo
 from fozo.core.normalisation import (
     BYTES,
+    CHECKED_EVERY,
     CLIP,
     COMMON,
+    FIRST_CHECKED,
     HALF,
     IMAGENET,
     NONE,
     InputRange,
     Normalisation,
+    Watch,
     check_images,
     common,
     name_of,
-    recognise,
 )
-from fozo.errors import FozoError
+from fozo.errors import FozoError, ImageWarning
 from fozo.io import load_arrays, save_arrays
 
 CIFAR: Normalisation = ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
@@ -34,62 +37,60 @@ def images(way: Normalisation, count: int = 4, seed: int = 0, low: int = 0, high
     return np.moveaxis((pixels - mean) / std, 3, 1)
 
 
-def smooth(x: np.ndarray) -> np.ndarray:
-    """As if resized as floats; the extremes stay, as they do in large bright and dark areas."""
-    made: np.ndarray = (x + np.roll(x, 1, 2)) / 2
-    made[:, :, 0, 0], made[:, :, 0, 1] = x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
-    return made
-
-
 @pytest.mark.parametrize("way", COMMON.values())
-def test_grids_and_ranges_tell(way: Normalisation) -> None:
+def test_a_range_from_black_to_white_tells_the_normalisation(way: Normalisation) -> None:
     x = images(way)
-    assert recognise(x) == way == recognise(torch.from_numpy(x))
-    assert recognise(x.astype(np.float64), CIFAR) == way
-    assert InputRange.of(smooth(x), None).normalisation is None and InputRange.of(smooth(x), None).inferred() == way
-    # Dark, and of little contrast: the grid still tells, the range no longer.
-    dim = images(way, low=100, high=140)
-    assert recognise(dim) == way and InputRange.of(smooth(dim), None).inferred() is None
+    for given in (x, x.astype(np.float64), torch.from_numpy(x)):
+        assert InputRange.of(given, None).inferred() == way
+    assert InputRange.of(x, CIFAR).inferred() == CIFAR  # the model's own word counts
+    assert InputRange.of(images(way, low=100, high=140), None).inferred() is None
 
 
 def test_what_is_ambiguous_is_left_open() -> None:
     noise = np.random.default_rng(0).standard_normal((4, 3, 32, 32))
-    assert recognise(noise) is None and recognise(images(CIFAR)) is None
-    assert recognise(images(IMAGENET).astype(np.float16)) is None
-    for flat in (np.zeros((4, 3, 32, 32)), np.full((4, 3, 32, 32), 0.2)):
-        assert recognise(flat) is None
-    # Bright images under 0.5 are also pixels of 0 to 1: both grids fit, so neither is claimed.
-    bright = images(HALF, low=128)
-    assert recognise(bright) is None and recognise(bright, HALF) == HALF
+    for unclear in (noise, images(CIFAR), np.zeros((4, 3, 32, 32))):
+        assert InputRange.of(unclear, None).inferred() is None
     assert InputRange(np.zeros(3), np.array([1.0, 1.0, 0.9]), None).inferred() is None
-
-
-def test_the_models_own_comes_first() -> None:
-    assert recognise(images(CIFAR), CIFAR) == CIFAR
-    padded = images(IMAGENET)
-    padded[:, :, :16] = 0  # gray bars, after Normalize
-    assert recognise(padded, IMAGENET) is None
-    assert InputRange.of(images(IMAGENET), IMAGENET).objection(padded) is None
 
 
 def test_models_of_other_channels_have_fewer_common_ones() -> None:
     assert common(1) == (((0.0,), (1.0,)), ((0.5,), (0.5,)), ((0.0,), (1 / 255,)))
-    assert recognise(images(HALF)[:, :1]) == ((0.5,), (0.5,))
+    assert InputRange.of(images(HALF)[:, :1], None).inferred() == ((0.5,), (0.5,))
     assert set(common(3)) == {NONE, HALF, BYTES, IMAGENET, CLIP}
 
 
-def test_objections_are_hedged_and_only_made_where_the_clean_images_contradict() -> None:
+def test_objections_are_only_made_where_the_clean_images_contradict() -> None:
     half = InputRange.of(images(HALF), None)
-    assert half.objection(images(HALF, seed=1)) is None and half.objection(images(HALF, low=128)) is None
-    objection = half.objection(images(NONE)) or ""
-    assert objection.startswith(f"it looks like {name_of(NONE)}, but the clean images were {name_of(HALF)}")
-    unknown = InputRange.of(smooth(images(HALF, low=30, high=230)), None)
-    assert unknown.inferred() is None
-    assert unknown.objection(images(HALF)) is None  # the same way, and only now recognised
-    assert "ImageNet" in (unknown.objection(images(IMAGENET)) or "")
-    assert "0 to 255" in (unknown.objection(images(BYTES)) or "")
-    wide = unknown.objection(5 * smooth(images(CIFAR))) or ""
-    assert wide.startswith("it holds values of") and "but the clean images had -0.7" in wide
+    for same in (images(HALF, seed=1), images(HALF, low=128), 1.2 * images(HALF)):
+        assert half.objection(same) is None
+    assert half.objection(images(NONE)) == f"it lies within [0, 1], but the clean images were {name_of(HALF)}"
+    wide = "it holds values of -2.12 to 2.64, but the clean images had -1 to 1"
+    assert half.objection(images(IMAGENET)) == half.objection(torch.from_numpy(images(IMAGENET))) == wide
+
+
+def test_of_an_unknown_normalisation_the_range_of_the_clean_images_counts() -> None:
+    gray = InputRange.of(images(HALF, low=30, high=230), None)
+    assert gray.inferred() is None
+    assert gray.objection(images(HALF)) is None  # brighter and darker by less than three tenths
+    for other in (images(IMAGENET), images(BYTES), 5 * images(CIFAR)):
+        assert "but the clean images had -0.765 to 0.796" in (gray.objection(other) or "")
+
+
+def test_a_method_is_warned_once_and_not_of_every_batch() -> None:
+    clean = InputRange.of(images(HALF), None)
+    unknown = fozo.Spec("m", 0, 0, 10, 3, (32, 32), (32, 32), 0, "f")
+    watch = Watch()
+    for _ in range(FIRST_CHECKED):
+        watch(images(HALF), unknown, clean)
+    for _ in range(CHECKED_EVERY - 1):
+        watch(images(IMAGENET), unknown, clean)  # not looked at
+    with pytest.warns(ImageWarning, match="prepared in another way than the clean images: it holds values"):
+        watch(images(IMAGENET), unknown, clean)
+    for _ in range(CHECKED_EVERY):
+        watch(images(IMAGENET), unknown, clean)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Watch()(images(IMAGENET), replace(unknown, mean=HALF[0], std=HALF[1]), clean)  # its engine sees to it
 
 
 def test_a_refusal_names_the_image_the_channel_and_the_range_that_is_read(engine: fozo.Engine) -> None:
@@ -110,11 +111,12 @@ def test_names() -> None:
 
 
 def test_merging_keeps_what_both_agree_on() -> None:
-    one, two = InputRange.of(images(HALF, low=100), None), InputRange.of(smooth(images(HALF, high=200)), None)
+    one = InputRange.of(images(HALF, low=100), HALF)
+    two = InputRange.of(images(HALF, high=200), None)
     for merged in (one.merge(two), two.merge(one)):
         assert merged.normalisation == HALF
         np.testing.assert_allclose((merged.low, merged.high), [[-1] * 3, [1] * 3], atol=0.02)
-    assert one.merge(InputRange.of(images(NONE), None)).normalisation is None
+    assert one.merge(InputRange.of(images(NONE), NONE)).normalisation is None
 
 
 def test_files_keep_it_and_forged_ones_are_refused(

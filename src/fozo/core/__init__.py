@@ -1,1 +1,1 @@
-"""The numeric heart: NumPy only, no model and no deep-learning library."""
+"""Numerics on NumPy arrays, with SciPy for transforms and special functions: no model, no deep-learning library."""

@@ -99,7 +99,8 @@ class ContentMoments(State):
         """Sums of both samples together; ``differences`` are those of the statistics' means, other minus this."""
         self.basis.check(other.basis)
         count = self.count + other.count
-        delta, weight = other.mean - self.mean, self.count * other.count / count
+        delta = other.mean - self.mean
+        weight = self.count * other.count / count
         cross = {
             name: product + other.cross[name] + weight * np.multiply.outer(delta, differences[name])
             for name, product in self.cross.items()
@@ -113,41 +114,56 @@ class ContentRegression:
 
     def __init__(self, content: ContentMoments, moments: Mapping[str, Moments]) -> None:
         """Fit ``y = mean + W (c - mean c)`` for all statistics of ``content`` with one penalty."""
-        self.mean, count = content.mean, content.count
+        self.mean = content.mean
         eigenvalues, vectors = np.linalg.eigh(content.products)
         nonzero = eigenvalues > 1e-9 * eigenvalues.max(initial=0.0)
-        eigenvalues, vectors = eigenvalues[nonzero], vectors[:, nonzero]
+        eigenvalues = eigenvalues[nonzero]
+        vectors = vectors[:, nonzero]
         rotated = {name: np.tensordot(vectors.T, cross, 1) for name, cross in content.cross.items()}
         # Of each feature's sum of squares, the part that each direction explains without a penalty.
         explained = {
             name: (y.T**2 / eigenvalues).T / np.maximum(moments[name].squares, 1e-300) for name, y in rotated.items()
         }
-        nothing = np.zeros(len(eigenvalues))
-        by_direction = sum((y.sum(axis=tuple(range(1, y.ndim))) for y in explained.values()), nothing)
         features = sum(moments[name].mean.size for name in explained)
-        unexplainable = features - by_direction.sum()
-        if unexplainable < 1e-9 * features:  # as many directions as images: the rest is rounding
-            unexplainable = 0.0
-        best = (np.inf, nothing)
-        # From the largest down, and a smaller one has to win clearly: of two images, all penalties score the same.
-        for penalty in PENALTIES[::-1] * eigenvalues.max(initial=0.0):
-            lost = penalty / (eigenvalues + penalty)  # 1 - shrinkage, which for a small penalty would be rounding too
-            left = unexplainable + (lost**2 * by_direction).sum()
-            freedom = (count - 1 - len(lost) + lost.sum()) / count
-            score = left / freedom**2 if freedom > 0 else np.inf
-            if score < best[0] * (1 - 1e-6):
-                best = (score, eigenvalues / (eigenvalues + penalty))
-        shrinkage = best[1]
-        freedom = max(1 - shrinkage.sum() / count, 1e-3)
+        shrinkage = _shrinkage(eigenvalues, explained, features, content.count)
+        degrees_left = max(1 - shrinkage.sum() / content.count, 1e-3)
         solved = vectors * (shrinkage / eigenvalues)
         self.weights = {name: np.tensordot(solved, y, 1) for name, y in rotated.items()}
         """W for each statistic, ``[k, ...]``."""
         # Above 0 also where sums are rounded: callers divide by it.
         self.unexplained = {
-            name: np.maximum(1 - np.tensordot(2 * shrinkage - shrinkage**2, y, 1), 1e-12) / freedom
+            name: np.maximum(1 - np.tensordot(2 * shrinkage - shrinkage**2, y, 1), 1e-12) / degrees_left
             for name, y in explained.items()
         }  # The part of a feature's variance over images that content does not explain, ``[...]``
 
     def shift(self, name: str, offsets: Array) -> Array:
         """How images of content ``mean + offsets`` (``[n, k]``) differ from the average image: ``[n, ...]``."""
         return np.tensordot(offsets, self.weights[name], 1)
+
+
+def _shrinkage(eigenvalues: Array, explained: Mapping[str, Array], features: int, count: int) -> Array:
+    """Choose the ridge penalty p, and return the part ``l / (l + p)`` that it leaves of each direction.
+
+    It has the least score of generalised cross-validation (Golub, Heath, Wahba 1979) over n images,
+
+        GCV(p) = RSS(p) / (1 - tr H / n)^2,    RSS(p) = sum_i (p / (l_i + p))^2 e_i + rest,
+
+    where l_i is the sum of squares of the contents along direction i, e_i what that direction explains without a
+    penalty of all features' sums of squares, and the rest what no direction explains. ``tr H`` counts the mean too.
+    """
+    shrinkage = np.zeros(len(eigenvalues))
+    by_direction = sum((part.sum(axis=tuple(range(1, part.ndim))) for part in explained.values()), shrinkage)
+    rest = features - by_direction.sum()
+    if rest < 1e-9 * features:  # as many directions as images: this is rounding
+        rest = 0.0
+    least = np.inf
+    # From the largest down, and a smaller one has to win clearly: of two images, all penalties score the same.
+    for penalty in PENALTIES[::-1] * eigenvalues.max(initial=0.0):
+        lost = penalty / (eigenvalues + penalty)  # 1 - shrinkage, which for a small penalty would be rounding too
+        residual = rest + (lost**2 * by_direction).sum()
+        degrees_left = (count - 1 - len(lost) + lost.sum()) / count
+        score = residual / degrees_left**2 if degrees_left > 0 else np.inf
+        if score < least * (1 - 1e-6):
+            least = score
+            shrinkage = eigenvalues / (eigenvalues + penalty)
+    return shrinkage

@@ -32,11 +32,11 @@ def clahe(luma: Floats, clip: float = 2.0, tiles: int = 8) -> Floats:
     """Equalise planes ``[n, H, W]`` in [0, 1], read in 256 levels, by contrast-limited adaptive histograms."""
     if luma.ndim != 3 or min(luma.shape[1:]) < tiles:
         raise FozoError(f"clahe takes planes [n, H, W] of at least {tiles}x{tiles} px, not {list(luma.shape)}")
-    found = np.empty(luma.shape, dtype=np.float32)
-    for plane, target in zip(luma, found, strict=True):  # one by one: a plane and its indices stay in the cache
+    equalised = np.empty(luma.shape, dtype=np.float32)
+    for plane, target in zip(luma, equalised, strict=True):  # one by one: a plane and its indices stay in the cache
         _equalise(np.rint(np.clip(plane, 0, 1) * 255).astype(np.uint8), clip, tiles, target)
-    found *= np.float32(1 / 255)
-    return found
+    equalised *= np.float32(1 / 255)
+    return equalised
 
 
 def _equalise(pixels: Bytes, clip: float, tiles: int, target: Floats) -> None:
@@ -74,15 +74,22 @@ def _grid(
     height: int, width: int, tiles: int
 ) -> tuple[int, int, npt.NDArray[np.intp], npt.NDArray[np.intp], Floats, Floats]:
     """Padding down and across, each padded pixel's tile and each pixel's cell (both times 256), and weights."""
-    down = across = 0
+    down = 0
+    across = 0
     if height % tiles or width % tiles:  # OpenCV then pads both sides, by a whole row of tiles where one fits
-        down, across = tiles - height % tiles, tiles - width % tiles
-    tall, wide = (height + down) // tiles, (width + across) // tiles
-    tile = (np.arange(height + down) // tall)[:, None] * tiles + np.arange(width + across) // wide
-    y, x = (
-        np.arange(n, dtype=np.float32) * np.float32(1 / side) - np.float32(0.5)
-        for n, side in ((height, tall), (width, wide))
-    )
-    first, second = np.floor(y), np.floor(x)
-    cell = (first[:, None] + 1) * (tiles + 1) + second + 1
-    return down, across, tile * LEVELS, cell.astype(np.intp) * LEVELS, (y - first)[:, None], x - second
+        down = tiles - height % tiles
+        across = tiles - width % tiles
+    tile_height = (height + down) // tiles
+    tile_width = (width + across) // tiles
+    tile = (np.arange(height + down) // tile_height)[:, None] * tiles + np.arange(width + across) // tile_width
+    row, row_weight = _between_centres(height, tile_height)
+    column, column_weight = _between_centres(width, tile_width)
+    cell = (row[:, None] + 1) * (tiles + 1) + column + 1
+    return down, across, tile * LEVELS, cell.astype(np.intp) * LEVELS, row_weight[:, None], column_weight
+
+
+def _between_centres(pixels: int, side: int) -> tuple[Floats, Floats]:
+    """The tile whose centre comes before each pixel of an axis, and how far the pixel is from there to the next."""
+    position = np.arange(pixels, dtype=np.float32) * np.float32(1 / side) - np.float32(0.5)
+    before = np.floor(position)
+    return before, position - before

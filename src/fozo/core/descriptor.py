@@ -23,7 +23,8 @@ FLOOR = 1e-5
 """Added to energies before the logarithm: about what rounding to 8 bits leaves in a normalised image. Without it a
 uniform image would be infinitely far from every other one."""
 
-MAX_DEVIATION = 1e3  # of a normalised image's mean and bands, which have a few units; beyond this it is not an image
+MAX_DEVIATION = 1e3
+"""Of a normalised image's mean and bands, which have a few units; beyond this it is not an image."""
 
 AT_ONCE = 1 << 17
 """Pixels that are transformed together: one image of 224 px, many small ones. They then stay in the processor's nearest
@@ -45,7 +46,9 @@ class Spectra:
     """
 
     def __init__(self, channels: int, height: int, width: int) -> None:
-        self.channels, self.height, self.width = channels, height, width
+        self.channels = channels
+        self.height = height
+        self.width = width
         self.bands = half_octaves(height, width)
         self._together = max(1, AT_ONCE // (channels * height * width))  # images that are worked through together
         self.brightness = slice(0, 1 if channels == 3 else channels)  # where descriptors have the mean brightness
@@ -83,11 +86,11 @@ class Spectra:
         runs = np.empty((len(images), self.channels, len(self._runs)), dtype=np.float32)
 
         def work(first: int) -> None:
-            some = slice(first, first + self._together)
-            part = coefficients[some]
+            chosen = slice(first, first + self._together)
+            part = coefficients[chosen]
             with np.errstate(over="ignore", invalid="ignore"):  # of this thread; such descriptors are beyond `limits`
                 if self.channels == 3:
-                    red, green, blue = images[some].swapaxes(0, 1)
+                    red, green, blue = images[chosen].swapaxes(0, 1)
                     brightness, one, other = part.swapaxes(0, 1)
                     np.subtract(red, green, out=one, casting="same_kind")
                     np.add(red, green, out=brightness, casting="same_kind")
@@ -95,12 +98,12 @@ class Spectra:
                     other += brightness
                     np.add(brightness, blue, out=brightness, casting="same_kind")
                 else:
-                    part[...] = images[some]
-                found = dctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
-                if not np.may_share_memory(found, part):  # SciPy may overwrite it, and need not
-                    part[...] = found
+                    part[...] = images[chosen]
+                transformed = dctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
+                if not np.may_share_memory(transformed, part):  # SciPy may overwrite it, and need not
+                    part[...] = transformed
                 squares = np.square(part).reshape(*part.shape[:2], -1)
-                np.add.reduceat(squares, self._runs, axis=2, out=runs[some])
+                np.add.reduceat(squares, self._runs, axis=2, out=runs[chosen])
 
         threads.each(work, range(0, len(images), self._together))
         descriptors = np.empty((len(images), self.limits.size))

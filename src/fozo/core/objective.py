@@ -23,7 +23,8 @@ def entropies(logits: npt.ArrayLike) -> Array:
 class Objective:
     """``weight * L_stats + L_ent`` (Eq. 15), with one switch for each point where paper and program differ."""
 
-    weight: float = 0.4  # lambda in the paper
+    weight: float = 0.4
+    """Weight of L_stats, lambda in the paper."""
     distance: str = "squares"
     """``squares``: sum of squared differences over all layers, times B/64 (authors' program).
     ``norms``: L2 norms of the differences, for the shallow and the deep half of the layers apart (Eq. 13)."""
@@ -49,5 +50,5 @@ class Objective:
             differences.append(features.std - source.std)
         if self.distance == "squares":
             return float(sum((difference**2).sum() for difference in differences))
-        halves = [part for difference in differences for part in (difference[:half], difference[half:])]
-        return float(sum(np.sqrt((part**2).sum()) for part in halves))
+        halves = [layers for difference in differences for layers in (difference[:half], difference[half:])]
+        return float(sum(np.sqrt((layers**2).sum()) for layers in halves))

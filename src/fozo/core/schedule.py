@@ -36,16 +36,27 @@ class Schedule:
     """
 
     epsilon: float = 0.5
+    """Perturbation scale at the start and after a jump."""
     epsilon_min: float = 0.2
+    """The scale that it decays to."""
     decay: float = 0.9
+    """Factor of the scale after each batch."""
     threshold: float = 1.05
-    ema_decay: float = 0.9  # weight of the past in the moving average of the loss (beta in the paper)
+    """How many times its moving average a loss has to be for a jump."""
+    ema_decay: float = 0.9
+    """Weight of the past in the moving average of the loss, beta in the paper."""
     rate: float = 0.08
+    """Learning rate at the start."""
     rate_decay: float = 1.0
+    """Factor of the rate after each batch."""
     rate_step: float = 0.0
+    """What is then added to it."""
     rate_min: float = 0.0
+    """The rate never falls below this."""
     rate_max: float = float("inf")
+    """The rate never exceeds this."""
     rate_at_jump: float | None = None
+    """The rate after a jump; ``None`` leaves it as it is."""
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon_min <= self.epsilon:

@@ -56,24 +56,24 @@ def match_classes(images: ImageSet, spec: Spec) -> ImageSet:
         return images
     present = sorted({sample.label for sample in images.samples})
     names = [images.classes[label] for label in present]
-    found = _find(names, labels)
-    lost = [name for name in names if name not in found]
+    outputs = _find(names, labels)
+    lost = [name for name in names if name not in outputs]
     if lost:
-        left = [name for output, name in enumerate(labels) if output not in set(found.values())]
+        left = [name for output, name in enumerate(labels) if output not in set(outputs.values())]
         raise FozoError(
             f"{len(lost)} of {len(present)} classes of the images are not among {spec.name}'s labels: {some(lost)}; "
             f"its labels without images are {some(left)}: rename the folders, or name the outputs with labels="
         )
-    outputs = {label: found[images.classes[label]] for label in present}
-    owners: dict[int, int] = {}
-    for label, output in outputs.items():
-        first = owners.setdefault(output, label)
-        if first != label:
+    owners: dict[int, str] = {}
+    for name in names:
+        output = outputs[name]
+        first = owners.setdefault(output, name)
+        if first != name:
             raise FozoError(
-                f"the classes {images.classes[first]!r} and {images.classes[label]!r} are both {labels[output]!r} of "
-                f"{spec.name}; rename one of the folders"
+                f"the classes {first!r} and {name!r} are both {labels[output]!r} of {spec.name}; rename one of the "
+                f"folders"
             )
-    samples = tuple(Sample(sample.path, outputs[sample.label]) for sample in images.samples)
+    samples = tuple(Sample(sample.path, outputs[images.classes[sample.label]]) for sample in images.samples)
     return replace(images, samples=samples, classes=labels)
 
 
@@ -88,7 +88,7 @@ def _find(names: Sequence[str], labels: Sequence[str]) -> dict[str, int]:
         (_wnid, lambda label: [_wnid(label)]),
         (_plain, lambda label: list(map(_plain, label.split(",")))),
     ]
-    found: dict[str, int] = {}
+    output_of: dict[str, int] = {}
     for read, keys_of in readings:
         outputs: dict[str, set[int]] = defaultdict(set)
         for output, label in enumerate(labels):
@@ -96,8 +96,8 @@ def _find(names: Sequence[str], labels: Sequence[str]) -> dict[str, int]:
                 outputs[key].add(output)
         for name in names:
             if read(name) and len(outputs[read(name)]) == 1:
-                found.setdefault(name, min(outputs[read(name)]))
-    return found
+                output_of.setdefault(name, min(outputs[read(name)]))
+    return output_of
 
 
 def _plain(name: str) -> str:

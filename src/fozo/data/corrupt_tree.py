@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -38,7 +39,8 @@ class Outcome:
 
     written: int = 0
     skipped: int = 0
-    unreadable: tuple[str, ...] = ()  # one sentence for each image that could not be read, naming it
+    unreadable: tuple[str, ...] = ()
+    """One sentence for each image that could not be read, naming it."""
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(self.written + other.written, self.skipped + other.skipped, self.unreadable + other.unreadable)
@@ -56,11 +58,11 @@ def parse_kinds(text: str) -> tuple[str, ...]:
 def parse_severities(text: str) -> tuple[int, ...]:
     """Read ``5``, ``1-5`` or ``1,3,5``."""
     severities: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([1-5])\s*(?:-\s*([1-5])\s*)?", part)
+    for words in text.split(","):
+        match = re.fullmatch(r"\s*([1-5])\s*(?:-\s*([1-5])\s*)?", words)
         levels = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
         if not levels:
-            raise FozoError(f"cannot read the severity {part.strip()!r}; write 5, or 1-5, or 1,3,5")
+            raise FozoError(f"cannot read the severity {words.strip()!r}; write 5, or 1-5, or 1,3,5")
         severities.update(levels)
     return tuple(sorted(severities))
 
@@ -99,19 +101,19 @@ def corrupt_tree(
     check_counts(workers=workers)
     if out.resolve().is_relative_to(images.resolve()):
         raise FozoError(f"{out} lies inside {images}, so its files would be taken for images; choose another folder")
-    found = with_size(find_images(images))
+    clean = with_size(find_images(images))
     domains = tuple(dict.fromkeys(Domain(kind, severity) for kind in kinds for severity in severities))
-    record = _open_record(out, domains, Corrupting(found, size, seed))
+    record = _open_record(out, domains, Corrupting(clean, size, seed))
     # A source goes to a worker for each image, so it has that image alone.
-    sources = (Corrupting(replace(found, samples=(sample,)), size, seed) for sample in found.samples)
+    sources = (Corrupting(replace(clean, samples=(sample,)), size, seed) for sample in clean.samples)
     work = partial(_corrupt_image, out, domains)
     total = Outcome()
     try:
-        with worker_pool(min(workers, len(found)), patient=True) if workers > 1 else nullcontext() as pool:
+        with worker_pool(min(workers, len(clean)), patient=True) if workers > 1 else nullcontext() as pool:
             outcomes = map(work, sources) if pool is None else pool.map(work, sources)
             for done, outcome in enumerate(outcomes, start=1):
                 total += outcome
-                progress(done, len(found))
+                progress(done, len(clean))
     except BrokenProcessPool as error:
         raise FozoError("a worker process died, perhaps for lack of memory; run again with fewer workers") from error
     write_json(out / RECORD, {**record, "unreadable": len(total.unreadable)})
@@ -155,7 +157,7 @@ def _corrupt_image(out: Path, domains: Sequence[Domain], source: Corrupting) -> 
     return Outcome(written=len(missing), skipped=skipped)
 
 
-def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting) -> dict[str, object]:
+def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting) -> dict[str, Any]:
     """Check that a tree begun earlier was made in the same way, and record what it will hold."""
     old = read_record(out) or {}
 
@@ -163,14 +165,15 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting) -> di
         before = old.get(key)
         return [value for value in order if value in new or (isinstance(before, list) and value in before)]
 
-    record: dict[str, object] = {
-        "kinds": joined("kinds", KINDS + EXTRA_KINDS, {domain.kind for domain in domains}),
+    kinds = {domain.kind for domain in domains}
+    record: dict[str, Any] = {
+        "kinds": joined("kinds", KINDS + EXTRA_KINDS, kinds),
         "severities": joined("severities", range(1, 6), {domain.severity for domain in domains}),
         "size": source.size,
         "preparation": describe_preparation(source.images, source.size),
         "seed": source.seed,
         "quality": QUALITY,
-        "frost": frost_source() if any(domain.kind == "frost" for domain in domains) else None,
+        "frost": frost_source() if "frost" in kinds else None,
         "images": len(source.images),
         "fozo": installed_version(),
     }
@@ -180,9 +183,9 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting) -> di
             made = f"{out} was made with {key} {old[key]}, not {record[key]}"
             raise FozoError(f"{made}; choose another folder, or the same {key}")
     record["frost"] = record["frost"] or old.get("frost")
-    strangers = [] if old else sorted(domain.kind for domain in domains if (out / domain.kind).exists())
-    if strangers:
-        raise FozoError(f"{out} has a folder {strangers[0]} but no {RECORD}: fozo did not make it; choose another")
+    for kind in () if old else record["kinds"]:
+        if (out / kind).exists():
+            raise FozoError(f"{out} has a folder {kind} but no {RECORD}: fozo did not make it; choose another")
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     # Written first as well, so that an interrupted run is not continued with another seed.

@@ -16,8 +16,8 @@ TUNING = ("birds", "fish", "insects", "primates", "vehicles", "clothing")  # str
 
 def parse(text: str) -> tuple[int, ...]:
     """Read single numbers and ranges with both ends, such as ``7-24, 80``."""
-    ends = ([int(end) for end in part.split("-")] for part in text.split(","))
-    return tuple(number for each in ends for number in range(each[0], each[-1] + 1))
+    ranges = ([int(end) for end in part.split("-")] for part in text.split(","))
+    return tuple(number for ends in ranges for number in range(ends[0], ends[-1] + 1))
 
 
 _paragraphs = files("fozo.data").joinpath("groups.txt").read_text(encoding="utf-8").split("\n\n")[1:]

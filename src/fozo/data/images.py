@@ -147,14 +147,17 @@ def resize_crop(image: Pixels, size: Size, resize: Size | None = None) -> Pixels
     height, width = image.shape[:2]
     # Integer arithmetic, rounded down: torchvision's rule for the longer side.
     if cover_broad * height >= cover_tall * width:
-        wide, high = cover_broad, int(cover_broad * height / width)
+        wide = cover_broad
+        high = int(cover_broad * height / width)
     else:
-        wide, high = int(cover_tall * width / height), cover_tall
+        wide = int(cover_tall * width / height)
+        high = cover_tall
     if wide * high > MAX_PIXELS:
         limit = f"{MAX_PIXELS // 1_000_000} million pixels; crop it, or choose a smaller size than {size}"
         raise FozoError(f"an image of {width}x{height} px would be resized to {wide}x{high}, over {limit}")
     picture = Image.fromarray(image).resize((wide, high), Image.Resampling.BILINEAR)
-    left, top = round((wide - broad) / 2), round((high - tall) / 2)
+    left = round((wide - broad) / 2)
+    top = round((high - tall) / 2)
     return np.array(picture.crop((left, top, left + broad, top + tall)))
 
 

@@ -54,21 +54,20 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
     Where the mean and std of the model are unknown, pixels are normalised as the ``clean`` images were, where that is
     known; those of a black box are left in [0, 1] otherwise.
     """
-    array: Any = images
-    if not isinstance(array, np.ndarray):  # the usual case: no further function is entered for it
-        array = _unwrapped(array)
-        if not is_array(array):
-            array = _stacked(array, spec)
+    array: Any = images if isinstance(images, np.ndarray) else _as_array(_unwrapped(images), spec)
     if str(array.dtype) in BYTES:
-        return _from_pixels(array, spec if spec.normalisation else _normalising(spec, clean))
+        return _from_pixels(array, _normalising(spec, clean))
     return cast("Images", array[None] if array.ndim == 3 else array)
 
 
 def _normalising(spec: Spec, clean: InputRange | None = None) -> Spec:
-    known = spec.normalisation or (clean and clean.inferred())
-    if not known and not spec.depth and (clean is None or (clean.low.min() >= 0 and clean.high.max() <= 1)):
-        known = common(spec.channels)[0]
-    return replace(spec, mean=known[0], std=known[1]) if known else spec
+    """The spec with the mean and std that pixels are normalised with, where anything tells them."""
+    if spec.normalisation:
+        return spec
+    normalisation = clean and clean.inferred()
+    if not normalisation and not spec.depth and (clean is None or (clean.low.min() >= 0 and clean.high.max() <= 1)):
+        normalisation = common(spec.channels)[0]
+    return replace(spec, mean=normalisation[0], std=normalisation[1]) if normalisation else spec
 
 
 def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
@@ -164,37 +163,38 @@ def _unwrapped(value: object) -> object:
     return value[0] if first == 4 or (first == 3 and rest and max(rest) < 2) else value
 
 
-def _stacked(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch's
+def _as_array(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torch's
+    """Make one array or tensor of a PIL image or a sequence of images; an array is returned as it is."""
+    if is_array(images):
+        return images
     if _is_picture(images):
         images = [images]
     if isinstance(images, (str, bytes, os.PathLike)) or not isinstance(images, Sequence):
         raise _refusal(images, spec)
     if not len(images):
         raise FozoError("the batch has no images; give at least one")
-    if any(map(_is_picture, images)):
-        if not all(map(_is_picture, images)):
-            raise _refusal(images, spec)
+    if all(map(_is_picture, images)):
         from fozo.data.images import picture_pixels
 
         return sized_pixels([picture_pixels(image, f"image {i} of the batch") for i, image in enumerate(images)], spec)
     if not any(map(is_array, images)):
         try:
-            return np.asarray(images, dtype=None if isinstance(images[0], (list, tuple)) else np.float64)
+            return np.asarray(images, dtype=np.float64)
         except (ValueError, TypeError) as error:
             raise _refusal(images, spec) from error
     if not all(is_array(image) and type(image) is type(images[0]) for image in images):
         raise _refusal(images, spec)
+    library = np if isinstance(images[0], np.ndarray) else sys.modules["torch"]
     if all(str(image.dtype) in BYTES and image.ndim < 4 for image in images):
-        each = (channels_last(_to_numpy(image), spec) for image in images)
-        pixels = sized_pixels([image for batch in each for image in batch], spec)
-        return pixels if isinstance(images[0], np.ndarray) else sys.modules["torch"].from_numpy(pixels)
+        pixels = [pixels for image in images for pixels in channels_last(_to_numpy(image), spec)]
+        return library.asarray(sized_pixels(pixels, spec))
     for i, image in enumerate(images):
         if image.shape != images[0].shape:
             raise FozoError(
                 f"the images of the batch differ in shape: image 0 has {list(images[0].shape)} and image {i} "
                 f"{list(image.shape)}; resize all to {list(spec.image_shape)}"
             )
-    return np.stack(images) if isinstance(images[0], np.ndarray) else sys.modules["torch"].stack(tuple(images))
+    return library.stack(tuple(images))
 
 
 def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's or torch's
@@ -211,7 +211,8 @@ def _from_pixels(images: Any, spec: Spec) -> Images:  # noqa: ANN401 - NumPy's o
 
 def channels_last(pixels: npt.NDArray[np.uint8], spec: Spec) -> npt.NDArray[np.uint8]:
     """Bring ``uint8`` images to ``[B, height, width, channels]``; gray ones need no axis for it."""
-    channels, shape = spec.channels, pixels.shape
+    channels = spec.channels
+    shape = pixels.shape
     if channels == 1 and (len(shape) == 2 or shape[1:] == spec.image_size):
         pixels = pixels.reshape(-1, *shape[-2:], 1)  # [height, width], or [B, height, width] of the model's size
     elif len(shape) == 3:
@@ -259,7 +260,8 @@ def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
             why = f"{spec.name} states no image size and the clean images have several ({several} px)"
             raise FozoError(f"{why}; give image_size=(height, width)")
         size = sizes[0]
-        spec, images = replace(spec, image_size=size, patch_size=size), replace(images, size=size)
+        spec = replace(spec, image_size=size, patch_size=size)
+        images = replace(images, size=size)
     if images.corrupted:
         raise FozoError(f"the {images.name} set holds corrupted images; calibrate on clean ones")
     for batch in in_order(images, _normalising(spec), batch_size=BATCH, leave_out=leave_out):
@@ -272,8 +274,8 @@ def leave_out(error: FozoError) -> None:
 
 
 def _describe(value: object) -> str:
-    items = {type(item).__name__ for item in value} if isinstance(value, (list, tuple)) else ()
-    return f"a {type(value).__name__}" + (f" of {', '.join(sorted(items))}" if items else "")
+    kinds = {type(item).__name__ for item in value} if isinstance(value, (list, tuple)) else ()
+    return f"a {type(value).__name__}" + (f" of {', '.join(sorted(kinds))}" if kinds else "")
 
 
 def _refusal(images: object, spec: Spec) -> FozoError:

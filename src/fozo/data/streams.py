@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import islice
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import ClassVar, Protocol
@@ -101,8 +102,12 @@ class Stream:
             source = kind(source, spec.image_size, channels=spec.channels)
         if isinstance(source, (StoredImages, Corrupting)):
             source = replace(source, images=match_classes(source.images, spec))
-        self.source, self.spec, self.scenario = source, spec, scenario
-        self.batch_size, self.seed, self.workers = batch_size, seed, workers
+        self.source = source
+        self.spec = spec
+        self.scenario = scenario
+        self.batch_size = batch_size
+        self.seed = seed
+        self.workers = workers
         self.leave_out = leave_out
         # Each pixel's value normalised, [channels, 256]: looking pixels up gives the same bits, several times faster.
         ramp = np.repeat(np.arange(256, dtype=np.uint8).reshape(1, 1, 256, 1), spec.channels, axis=3)
@@ -115,7 +120,8 @@ class Stream:
         self._starts = [0, *np.cumsum(counts).tolist()]
 
     def _check(self) -> None:
-        images, spec, offered = self.source.images, self.spec, self.source.domains
+        images = self.source.images
+        spec = self.spec
         if images.mask is not None and images.mask != spec.subset:
             raise FozoError(
                 f"the labels of {images.name} mean {len(images.mask)} of the model's outputs; restrict the head "
@@ -126,6 +132,7 @@ class Stream:
                 f"the {images.name} set has {len(images.classes)} classes and {spec.name} has {spec.classes}; open the "
                 f"set with classes= in the order of the outputs, or name the outputs with labels= when loading it"
             )
+        offered = self.source.domains
         absent = [domain for domain in self._used if domain not in offered]
         if absent:
             kinds = ", ".join(dict.fromkeys(domain.kind for domain in offered))
@@ -143,7 +150,8 @@ class Stream:
 
     @cached_property
     def _hashes(self) -> tuple[str, str]:
-        images, order = self.source.images, hashlib.sha256()
+        images = self.source.images
+        order = hashlib.sha256()
         for number in range(len(self.segments)):
             order.update(self._order(number).astype("<i8").tobytes())
         if images.corrupted:
@@ -188,26 +196,33 @@ class Stream:
         plans = self._plans(start)
         try:
             while True:
-                while len(pending) <= AHEAD and (plan := next(plans, None)) is not None:
-                    batch, places = plan
-                    jobs = [pool.submit(self._fill, batch.images, slot, *place) for slot, place in enumerate(places)]
+                for batch, wanted in islice(plans, 1 + AHEAD - len(pending)):
+                    jobs = [pool.submit(self._fill, batch.images, slot, *image) for slot, image in enumerate(wanted)]
                     pending.append((batch, jobs))
                 if not pending:
                     return
                 batch, jobs = pending.popleft()
-                lost = {slot: error for slot, job in enumerate(jobs) if (error := job.result())}
-                for error in lost.values():
-                    if self.leave_out is None:
-                        raise error
-                    self.leave_out(error)
-                if lost:
-                    kept = [slot for slot in range(len(jobs)) if slot not in lost]
-                    some = {name: getattr(batch, name)[kept] for name in ("images", "labels", "samples")}
-                    batch = replace(batch, left_out=tuple(batch.samples[list(lost)].tolist()), **some)
-                yield batch
+                yield self._without(batch, [job.result() for job in jobs])
         finally:
             # What is queued is dropped; what is running ends within one image's time.
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _without(self, batch: LabelledBatch, errors: list[FozoError | None]) -> LabelledBatch:
+        """Leave out the images that could not be read, or raise the first error."""
+        for error in filter(None, errors):
+            if self.leave_out is None:
+                raise error
+            self.leave_out(error)
+        readable = np.array([error is None for error in errors], dtype=bool)
+        if readable.all():
+            return batch
+        return replace(
+            batch,
+            images=batch.images[readable],
+            labels=batch.labels[readable],
+            samples=batch.samples[readable],
+            left_out=tuple(batch.samples[~readable].tolist()),
+        )
 
     def _plans(self, start: int) -> Iterator[tuple[LabelledBatch, list[tuple[Domain, int]]]]:
         """Yield each batch with its images still to be filled in, and the domain and index of each of them."""
@@ -334,18 +349,21 @@ class Corrupting:
     domains: ClassVar = (CLEAN, *(Domain(kind, level) for kind in (*KINDS, *EXTRA_KINDS) for level in range(1, 6)))
 
     def load(self, domain: Domain, index: int) -> Pixels:
-        kept = None if self.folder is None else self.folder / domain.name / str(index)
-        if kept is not None and kept.is_file():
-            shape, found = (*sides(self.size), self.channels), kept.read_bytes()
-            if len(found) == prod(shape):
-                return np.frombuffer(found, np.uint8).reshape(shape)
-        pixels = prepare(self.images, self.images.read(index), self.size, self.channels)
-        pixels = pixels if domain == CLEAN else self.corrupt(pixels, domain, index)
-        if kept is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(kept) as file:
-                file.write(pixels.tobytes())
+        if self.folder is None:
+            return self._made(domain, index)
+        kept = self.folder / domain.name / str(index)
+        shape = (*sides(self.size), self.channels)
+        if kept.is_file() and kept.stat().st_size == prod(shape):
+            return np.fromfile(kept, np.uint8).reshape(shape)
+        pixels = self._made(domain, index)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(kept) as file:
+            file.write(pixels.tobytes())
         return pixels
+
+    def _made(self, domain: Domain, index: int) -> Pixels:
+        clean = prepare(self.images, self.images.read(index), self.size, self.channels)
+        return clean if domain == CLEAN else self.corrupt(clean, domain, index)
 
     def corrupt(self, clean: Pixels, domain: Domain, index: int) -> Pixels:
         name = corrupted_name(self.images.samples[index].path)

@@ -59,8 +59,13 @@ class Chunk:
         moves: list[TensorMove | None],
         taps: Mapping[Tap, Tensor],
     ) -> None:
-        self.vit, self.x, self.images, self.candidates = vit, x, images, candidates
-        self.prompts, self.moves, self.taps = prompts, moves, taps
+        self.vit = vit
+        self.x = x
+        self.images = images
+        self.candidates = candidates
+        self.prompts = prompts
+        self.moves = moves
+        self.taps = taps
         self.extra = 0 if prompts is None else prompts.shape[1]
         self.count = len(x)
         self.cls = int(vit.architecture.class_token)
@@ -86,7 +91,7 @@ class Chunk:
     def _run_candidates(self, ks: slice, shared: tuple[Tensor, Tensor] | None) -> None:
         blocks: list[Block] = list(self.vit.blocks)  # type: ignore[arg-type]
         group = ks.stop - ks.start
-        self.found: dict[Tap, list[Tensor]] = {tap: [] for tap in self.taps}
+        self.layers: dict[Tap, list[Tensor]] = {tap: [] for tap in self.taps}
         self._record_patches(self.x[:, self.vit.architecture.prefix :].expand(group, -1, -1, -1))
         prompts = None if self.prompts is None else self.prompts[ks]
         if shared is None:
@@ -102,7 +107,8 @@ class Chunk:
         last = len(blocks) - 1
         cls_only = self.vit.architecture.pool == "cls"
         if last == 0 and cls_only:
-            x, q = x[:, :1], q[:, :, :1]
+            x = x[:, :1]
+            q = q[:, :, :1]
         x = blocks[0].finish(x, blocks[0].attn.attend(q, k, v))
         del q, k, v
         for i in range(1, len(blocks)):
@@ -122,9 +128,8 @@ class Chunk:
         """Apply the final norm, record what the head reads, and store all records."""
         self._record_token(Tap.CLS, x)
         pooled = self._group(self.vit.pool(x.flatten(0, 1), self.extra))
-        own = self.vit.architecture.pool in ("cls+mean", "cls+distilled")
-        self._record(Tap.FEATURES, pooled[..., : x.shape[-1]] if own else pooled)
-        for tap, layers in self.found.items():
+        self._record(Tap.FEATURES, pooled[..., : x.shape[-1]])
+        for tap, layers in self.layers.items():
             if layers:
                 self.taps[tap][ks, self.images] = torch.stack(layers, dim=2)
         if Tap.POOLED in self.taps:
@@ -157,21 +162,21 @@ class Chunk:
 
     def _record(self, tap: Tap, value: Tensor) -> None:
         """Note ``[g, c, d]`` as the next layer of a tap, if it is wanted."""
-        if tap in self.found:
-            self.found[tap].append(value)
+        if tap in self.layers:
+            self.layers[tap].append(value)
 
     def _record_token(self, tap: Tap, x: Tensor) -> None:
         """Note the CLS token of ``[g, c, T, d]``, or where there is none the mean patch, if it is wanted."""
-        if tap in self.found:
+        if tap in self.layers:
             self._record(tap, x[:, :, 0].clone() if self.cls else x[:, :, self.prefix :].mean(dim=2))
 
     def _record_patches(self, patches: Tensor) -> None:
         """Note mean and variance over the patch tokens ``[g, c, patches, d]``, if they are wanted."""
-        if Tap.PATCH_MEAN in self.found or Tap.PATCH_VARIANCE in self.found:
+        if Tap.PATCH_MEAN in self.layers or Tap.PATCH_VARIANCE in self.layers:
             # Not var_mean, which over this axis takes a dozen times as long; about the mean, against cancellation.
             mean = patches.mean(dim=2, keepdim=True)
             self._record(Tap.PATCH_MEAN, mean[:, :, 0])
-            if Tap.PATCH_VARIANCE in self.found:
+            if Tap.PATCH_VARIANCE in self.layers:
                 self._record(Tap.PATCH_VARIANCE, (patches - mean).square_().mean(dim=2))
 
 
@@ -187,7 +192,10 @@ class TorchBatch:
 
     def __init__(self, x: Tensor, vit: ViT, chunk: int, host: Floats | None = None) -> None:
         """``host`` are the images as NumPy, where they have been on the CPU anyway."""
-        self.x, self.vit, self.chunk, self._host = x, vit, chunk, host
+        self.x = x
+        self.vit = vit
+        self.chunk = chunk
+        self._host = host
 
     def __len__(self) -> int:
         return len(self.x)
@@ -209,8 +217,8 @@ class TorchBatch:
         return TorchBatch(self.x[images], self.vit, self.chunk, None if self._host is None else self._host[images])
 
     def with_images(self, images: Floats) -> TorchBatch:
-        given = torch.as_tensor(images)
-        return TorchBatch(given.to(self.x), self.vit, self.chunk, images if given.dtype == self.x.dtype else None)
+        tensor = torch.as_tensor(images)
+        return TorchBatch(tensor.to(self.x), self.vit, self.chunk, images if tensor.dtype == self.x.dtype else None)
 
 
 @dataclass(frozen=True)
@@ -273,9 +281,11 @@ class TorchEngine:
         names = None if labels is None else tuple(labels)
         self.spec = Spec(name, fingerprint=fingerprint(vit), mean=mean, std=std, labels=names, **shape)
         if classes is not None:
-            self.spec, vit = self.spec.restricted(classes), _restricted(vit, classes)
+            self.spec = self.spec.restricted(classes)
+            vit = _restricted(vit, classes)
         self.vit = vit
-        self.device, self.dtype = str(vit.cls_token.device), vit.cls_token.dtype
+        self.device = str(vit.cls_token.device)
+        self.dtype = vit.cls_token.dtype
         tokens = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
         self.chunk = max(1, tokens // vit.pos_embed.shape[1]) if chunk is None else chunk
         check_counts(chunk=self.chunk)
@@ -311,21 +321,22 @@ class TorchEngine:
     @torch.inference_mode()
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         batch = self._own(batch)
-        spec, count = self.spec, len(batch)
+        spec = self.spec
+        count = len(batch)
         k = knobs.check(spec, count)
         widths = {Tap.LOGITS: (spec.classes,), Tap.POOLED: (spec.head_width,)}
         wanted = set(taps) | ({Tap.POOLED} if Tap.LOGITS in taps else set())
         shapes = {tap: (k, count, *widths.get(tap, (spec.depth, spec.dim))) for tap in sorted(wanted)}
         # One tensor holds them all, and is copied once, when the device is done.
         flat = torch.empty(sum(map(math.prod, shapes.values())), dtype=self.dtype, device=self.device)
-        found = _cut(flat, shapes)
-        prompts = self._tensor(knobs.prompts) if knobs.prompts is not None else None
+        values = _cut(flat, shapes)
+        prompts = None if knobs.prompts is None else self._tensor(knobs.prompts)
         moves = [None if move is None else self._tensors(move) for move in (knobs.cls, knobs.patches)]
         for start in range(0, count, self.chunk):
             images = slice(start, min(start + self.chunk, count))
-            Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, found).run(self.chunk)
+            Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, values).run(self.chunk)
         if Tap.LOGITS in taps:
-            found[Tap.LOGITS].copy_(self.vit.head(found[Tap.POOLED]))
+            values[Tap.LOGITS].copy_(self.vit.head(values[Tap.POOLED]))
         copied = _cut(to_numpy(flat), shapes)
         return {tap: copied[tap] for tap in taps}
 
@@ -340,7 +351,8 @@ class TorchEngine:
             parts = [block(part) for part in parts]
             move = visit(layer, reduce(TokenMoments.merge, map(_token_moments, parts)))
             if move is not None:
-                matrix, shift = self._tensor(move.matrix), self._tensor(move.shift)
+                matrix = self._tensor(move.matrix)
+                shift = self._tensor(move.shift)
                 parts = [part @ matrix + shift for part in parts]
         pooled = to_numpy(torch.cat([self.vit.pool(part) for part in parts]))[None]
         return {Tap.POOLED: pooled, Tap.LOGITS: self._head(pooled)}

@@ -12,8 +12,10 @@ from fozo.types import Array, Batch, Engine, Taps
 class MatrixMove:
     """A move ``token @ matrix + shift`` of every token."""
 
-    matrix: Array  # [d, d]
-    shift: Array  # [d]
+    matrix: Array
+    """``[d, d]``."""
+    shift: Array
+    """``[d]``."""
 
 
 Visit: TypeAlias = Callable[[int, TokenMoments], "MatrixMove | None"]  # a block, and moments of tokens that leave it

@@ -54,8 +54,9 @@ def load_arrays(
 
     ``check`` gets the header and the arrays' specs before any array is read, and raises if they do not fit.
     """
-    name, advice = os.fspath(path), "it may be truncated: write it again"
-    with unreadable(f"{name} is not a readable fozo file", advice), open_npz(path) as (specs, read):
+    name = os.fspath(path)
+    damaged = unreadable(f"{name} is not a readable fozo file", "it may be truncated: write it again")
+    with damaged, open_npz(path) as (specs, read):
         spec = specs.pop(HEADER)
         if spec.dtype != np.uint8 or spec.bytes > MAX_HEADER:
             raise ValueError("its header is not text")

@@ -35,10 +35,9 @@ PART = ".fozo.part"
 LITTER_SECONDS = 3600.0  # age from which a temporary file belongs to a killed process: none takes that long to write
 LOCK_SECONDS = 2.0  # for which processes of a killed command may still be dying, and hold its locks
 MAX_TEXT = 64 << 20  # bytes of a text file (labels, lists, recipes) that are read
-MAX_READ = 1 << 20  # bytes that a parser of containers reads at a time
-_BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # special files are opened, then refused
-_UNOPENABLE = (errno.ENXIO, errno.EOPNOTSUPP)  # sockets on Linux and on macOS; a FIFO to write that nobody reads
+MAX_READ = 1 << 20  # bytes that are read at a time
+_BINARY = getattr(os, "O_BINARY", 0)
+_CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)  # special files are opened, then refused
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -63,16 +62,11 @@ class Bounded(io.FileIO):
 
 
 def open_descriptor(path: str | os.PathLike[str], flags: int, doing: str) -> int:
-    """Open a regular file; anything else is refused, without waiting for it.
+    """Open a regular file; a FIFO, a device or a folder is refused, without waiting for it.
 
     The open file is judged and not its name, which another file may get between a check and the opening.
     """
-    try:
-        descriptor = os.open(path, flags | _CAREFUL, 0o666)
-    except OSError as error:
-        if error.errno not in _UNOPENABLE:
-            raise
-        raise FozoError(f"cannot {doing} {os.fspath(path)}: it is a socket or a FIFO; give a regular file") from error
+    descriptor = os.open(path, flags | _CAREFUL, 0o666)
     try:
         _refuse_special(os.fstat(descriptor).st_mode, doing, os.fspath(path))
     except BaseException:
@@ -84,26 +78,31 @@ def open_descriptor(path: str | os.PathLike[str], flags: int, doing: str) -> int
 def open_regular(path: str | os.PathLike[str], *, bounded: bool = False) -> IO[bytes]:
     try:
         descriptor = open_descriptor(path, os.O_RDONLY, "read")
-    except FileNotFoundError as error:
-        raise FozoError(f"there is no file {os.fspath(path)}; check the path") from error
     except FozoError:
         raise
+    except FileNotFoundError as error:
+        raise FozoError(f"there is no file {os.fspath(path)}; check the path") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise FozoError(f"cannot read {os.fspath(path)}: {_reason(error)}; check the path") from error
     return cast("IO[bytes]", Bounded(descriptor)) if bounded else os.fdopen(descriptor, "rb")
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Read a file of at most ``limit`` bytes, in blocks: a large limit takes no memory."""
+    blocks: list[bytes] = []
+    room = limit
     with open_regular(path) as file:
         try:
-            data = file.read(limit + 1)
+            while room >= 0 and (block := file.read(MAX_READ)):
+                blocks.append(block)
+                room -= len(block)
         except OSError as error:
             raise FozoError(f"cannot read {os.fspath(path)}: {_reason(error)}; check the disk") from error
-    if len(data) > limit:
+    if room < 0:
         raise FozoError(
             f"{os.fspath(path)} is longer than {limit >> 20} MiB, the most that such a file has; give the right one"
         )
-    return data
+    return b"".join(blocks)
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -182,6 +181,7 @@ def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO
         os.fsync(stream.fileno())
         stream.close()
         part.replace(target)
+        _sync_folder(target.parent)
     except BaseException:
         with suppress(OSError):  # a full disk can refuse the last bytes again: the first error is the one to report
             if stream is not None:
@@ -191,10 +191,21 @@ def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO
         raise
 
 
+def _sync_folder(folder: Path) -> None:
+    """Let a rename survive a power cut, where the system can."""
+    with suppress(OSError):  # Windows opens no folder, and some file systems sync none
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 @contextmanager
 def temporary_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Make a folder beside ``target`` for intermediate files, and remove it afterwards."""
-    parent, prefix = Path(target).parent, _temporary_prefix(Path(target))
+    parent = Path(target).parent
+    prefix = _temporary_prefix(Path(target))
     with disk_errors(target):
         _sweep_once(parent)
         folder = TemporaryDirectory(suffix=PART, prefix=prefix, dir=parent, ignore_cleanup_errors=True)

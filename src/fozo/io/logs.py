@@ -135,7 +135,8 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _lines(file: IO[bytes], path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    length, end = os.fstat(file.fileno()).st_size, 0
+    length = os.fstat(file.fileno()).st_size
+    end = 0
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
         end += len(line)
         payload = decode(line)
@@ -184,23 +185,24 @@ def _hints(kind: Hashable) -> dict[str, Any]:
 
 
 def _value(hint: Any, value: Any, what: str, advice: str) -> Any:  # noqa: ANN401
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    inner = typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in inner:
             return None
-        for each in inner:
+        for option in inner:
             with suppress(FozoError):
-                return _value(each, value, what, advice)
+                return _value(option, value, what, advice)
     if dataclasses.is_dataclass(hint):
         return as_dataclass(typing.cast("type[Any]", hint), value, what, advice=advice)
     if origin is tuple and isinstance(value, (list, tuple)):
         if inner[-1] is Ellipsis and _numbers(inner[0], value):
             return tuple(value)
-        each = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
-        if len(each) == len(value):
-            return tuple(_value(one, part, what, advice) for one, part in zip(each, value, strict=True))
+        hints = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+        if len(hints) == len(value):
+            return tuple(_value(item_hint, item, what, advice) for item_hint, item in zip(hints, value, strict=True))
     if origin in (dict, Mapping) and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {name: _value(inner[1], part, f"{name} in {what}", advice) for name, part in value.items()}
+        return {name: _value(inner[1], item, f"{name} in {what}", advice) for name, item in value.items()}
     if hint is float and type(value) is float and math.isfinite(value):
         return value
     if hint in (int, float) and type(value) is int and abs(value) <= MAX_INTEGER:
@@ -220,7 +222,7 @@ def _numbers(hint: Any, values: Sequence[Any]) -> bool:  # noqa: ANN401
 
 def _words(hint: Any) -> str:  # noqa: ANN401
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return " or ".join(_words(each) for each in typing.get_args(hint) if each is not type(None))
+        return " or ".join(_words(option) for option in typing.get_args(hint) if option is not type(None))
     return WORDS.get(typing.get_origin(hint) or hint, "a table")
 
 

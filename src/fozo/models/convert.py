@@ -28,6 +28,9 @@ DIMENSIONS = {  # of the tensors that an architecture is read off
     "blocks.0.mlp.fc1.weight": 2, "dist_token": 3, "head_dist.weight": 2, "fc_norm.weight": 1, "attn_pool.latent": 3,
     "attn_pool.q.weight": 2,
 }  # fmt: skip
+REQUIRED = (
+    "cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "norm.weight", "head.weight"
+)  # fmt: skip
 LATENT = "attn_pool.latent"
 BLACK_BOX = "use it as a black box: fozo.adapter(lambda images: model(images), clean)"
 REFUSED = {
@@ -53,26 +56,25 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
         if len(shape) != sides or (0 in shape and name not in ("reg_token", "cls_token")):
             raise FozoError(f"{hints.name} is not a plain ViT: {name!r} is {list(shape)}; {BLACK_BOX}")
     pool = _fold_pool(state, hints)
-    for name in ("cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight", "head.weight"):
+    for name in REQUIRED:
         if name not in state:
             raise FozoError(f"{hints.name} has no {name!r}; a ViT classifier is needed, or {BLACK_BOX}")
 
     dim, channels, *patch = state["patch_embed.proj.weight"].shape
     patch_size = (patch[0], patch[1])
-    numbers = [name.split(".")[1] for name in state if name.startswith("blocks.")]
-    # A block is made for each number up to the highest, so that one is not taken at its word.
-    depth = len({number for number in numbers if number.isascii() and number.isdecimal()})
-    if depth == 0 or "blocks.0.mlp.fc1.weight" not in state:
-        raise FozoError(f"{hints.name} has no blocks named blocks.0.mlp.fc1 and so on; use timm's names")
+    # Blocks are counted: a high number alone would have as many made.
+    depth = len({name.split(".")[1] for name in state if re.match(r"blocks\.\d+\.", name, re.ASCII)})
     heads = hints.heads or HEADS.get(dim, dim // 64)
     if not hints.heads and dim % 64:
         raise FozoError(f"the number of heads of {hints.name} (width {dim}) cannot be inferred; pass heads=")
     registers = state.setdefault("reg_token", state["cls_token"].new_zeros(1, 0, dim)).shape[1]
-    positions, image_size = _positions(state["pos_embed"], state["cls_token"].shape[1], registers, patch_size, hints)
-    state["pos_embed"] = positions
+    state["pos_embed"], image_size = _positions(
+        state["pos_embed"], state["cls_token"].shape[1], registers, patch_size, hints
+    )
     # Layers without a bias get one of zeros: qkv_bias=False, and CLIP's patch embedding.
-    for name in [n for n in state if n.endswith(".weight") and state[n].dim()]:
-        state.setdefault(name.removesuffix("weight") + "bias", state[name].new_zeros(len(state[name])))
+    for name, tensor in list(state.items()):
+        if name.endswith(".weight") and tensor.dim():
+            state.setdefault(name.removesuffix("weight") + "bias", tensor.new_zeros(len(tensor)))
     _fold_layer_scale(state)
 
     architecture = Architecture(
@@ -148,8 +150,9 @@ def _join_heads(state: Weights, hints: Hints) -> None:
     names = ("head.weight", "head.bias", "head_dist.weight", "head_dist.bias")
     if any(name not in state for name in names) or state[names[0]].shape != state[names[2]].shape:
         raise FozoError(f"{hints.name} has two heads that do not match; check the file")
-    weight, bias, other, other_bias = (state.pop(name) for name in names)
-    state["head.weight"], state["head.bias"] = torch.cat([weight, other], dim=-1) / 2, (bias + other_bias) / 2
+    weight, bias, other_weight, other_bias = (state.pop(name) for name in names)
+    state["head.weight"] = torch.cat([weight, other_weight], dim=-1) / 2
+    state["head.bias"] = (bias + other_bias) / 2
 
 
 def _fold_query(state: Weights, hints: Hints) -> None:
@@ -166,8 +169,7 @@ def _fold_query(state: Weights, hints: Hints) -> None:
 
 def _no_class_token(state: Weights) -> None:
     """Make a class token that the head does not read a register, which it is."""
-    names = ("cls_token", "reg_token")
-    tokens = [state[name] for name in names if name in state]
+    tokens = [state[name] for name in ("cls_token", "reg_token") if name in state]
     if len({token.shape[2] for token in tokens}) == 1:  # others are refused by their shapes
         state["reg_token"] = torch.cat(tokens, dim=1)
     if "patch_embed.proj.weight" in state:
@@ -182,10 +184,10 @@ def _positions(
     rows, dim = embedding.shape[1:]
     prefix = cls + registers
     grid = _native_grid(rows, (prefix, 0, cls), patch_size, hints)
-    given = rows - grid[0] * grid[1]  # rows for tokens before the patches; those without a position get one of zeros
-    if given != prefix:
-        zeros = embedding.new_zeros(1, prefix - given, dim)
-        embedding = torch.cat([embedding[:, :given], zeros, embedding[:, given:]], dim=1)
+    prefix_rows = rows - grid[0] * grid[1]  # tokens before the patches that have no position get one of zeros
+    if prefix_rows != prefix:
+        zeros = embedding.new_zeros(1, prefix - prefix_rows, dim)
+        embedding = torch.cat([embedding[:, :prefix_rows], zeros, embedding[:, prefix_rows:]], dim=1)
     wanted = hints.resize_to
     if wanted is None:
         return embedding, (grid[0] * patch_size[0], grid[1] * patch_size[1])
@@ -221,13 +223,17 @@ def _native_grid(rows: int, prefixes: tuple[int, ...], patch_size: tuple[int, in
 
 
 def _fold_layer_scale(state: Weights) -> None:
-    for name in [name for name in state if name.endswith((".ls1.gamma", ".ls2.gamma"))]:
+    for name, gamma in list(state.items()):
+        if not name.endswith((".ls1.gamma", ".ls2.gamma")):
+            continue
         layer = name.replace("ls1.gamma", "attn.proj").replace("ls2.gamma", "mlp.fc2")
-        gamma, weight, bias = state[name], f"{layer}.weight", f"{layer}.bias"
+        weight = f"{layer}.weight"
+        bias = f"{layer}.bias"
         # What does not fit stays, and is then named as what a plain ViT does not have.
         if weight in state and gamma.shape == state[weight].shape[:-1] == state[bias].shape:
             del state[name]
-            state[weight], state[bias] = state[weight] * gamma[:, None], state[bias] * gamma
+            state[weight] = state[weight] * gamma[:, None]
+            state[bias] = state[bias] * gamma
 
 
 def state_from_file(path: Path) -> Weights:
@@ -289,15 +295,20 @@ class Hints:
 
     name: str = "vit"
     heads: int | None = None
-    image_size: tuple[int, int] | None = None  # The size that the model was trained for
-    resize_to: tuple[int, int] | None = None  # the size that the user wants instead: positions are resampled
+    image_size: tuple[int, int] | None = None
+    """The size that the model was trained for."""
+    resize_to: tuple[int, int] | None = None
+    """The size that the user wants instead: positions are resampled."""
     norm_epsilon: float = 1e-6
     activation: str = "gelu"
-    pool: str | None = None  # What the head reads, of :data:`fozo.models.vit.POOLS`
+    pool: str | None = None
+    """What the head reads, one of :data:`fozo.models.vit.POOLS`."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    labels: tuple[str, ...] | None = None  # Names of the classes, in the order of the head's outputs
-    antialias: bool = True  # whether positions are resampled with antialiasing (timm does, transformers does not)
+    labels: tuple[str, ...] | None = None
+    """Names of the classes, in the order of the head's outputs."""
+    antialias: bool = True
+    """Whether positions are resampled with antialiasing: timm does, transformers does not."""
 
 
 def names_by_tag(tag: str, classes: int) -> tuple[str, ...] | None:
@@ -315,9 +326,10 @@ def hints_from_name(name: str) -> Hints:
         return Hints(name=name)
     recipe = tag.split("_")[0]
     mean, std = EXCEPTIONS.get((match["size"], recipe)) or NORMALISATION.get(recipe) or (None, None)
+    side = int(match["image"] or 0)
     return Hints(
         name=name,
-        image_size=(int(match["image"]), int(match["image"])) if match["image"] else None,
+        image_size=(side, side) if side else None,
         norm_epsilon=1e-5 if match["clip"] else 1e-6,
         activation="quick_gelu" if match["quick"] else "gelu",
         mean=mean,

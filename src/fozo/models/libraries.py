@@ -66,29 +66,30 @@ def _from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     pool = getattr(model, "global_pool", "token")
     if pool not in ("token", "avg", "map"):
         raise FozoError(f"{hints.name} uses global_pool={pool!r}; {BLACK_BOX}")
-    activation, norm = blocks[0].mlp.act, blocks[0].norm1
+    activation = blocks[0].mlp.act
     kind = type(activation).__name__
     if kind not in ACTIVATIONS:
         raise FozoError(f"{hints.name} uses the activation {kind}, which fozo's ViT does not; {BLACK_BOX}")
     tanh = getattr(activation, "approximate", "none") == "tanh"
     state = model.state_dict()
-    cfg: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
-    names = cfg.get("label_names") or ()
-    named = len(names) == getattr(model.get_submodule("head"), "out_features", 0) > 0
+    config: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
+    names = config.get("label_names") or ()
+    named = names and len(names) == getattr(model.get_submodule("head"), "out_features", 0)
     height, width = model.get_submodule("patch_embed").img_size  # type: ignore[misc]
-    found = replace(
+    words = filter(None, (config.get("architecture"), config.get("tag")))
+    hints = replace(
         hints,
-        name=_name(hints, ".".join(str(part) for part in (cfg.get("architecture"), cfg.get("tag")) if part)),
+        name=_name(hints, ".".join(map(str, words))),
         heads=blocks[0].attn.num_heads,
         image_size=(height, width),
-        norm_epsilon=norm.eps,
+        norm_epsilon=blocks[0].norm1.eps,
         activation="gelu_tanh" if tanh else ACTIVATIONS[kind],
         pool=TIMM_POOLS.get((pool, "fc_norm.weight" in state)),
-        mean=hints.mean or cfg.get("mean"),
-        std=hints.std or cfg.get("std"),
+        mean=hints.mean or config.get("mean"),
+        std=hints.std or config.get("std"),
         labels=tuple(map(str, names)) if named else None,  # else its tag may tell: names_by_tag
     )
-    return _checked(model, state, found), found
+    return _checked(model, state, hints), hints
 
 
 def _name(hints: Hints, own: str) -> str:
@@ -150,11 +151,11 @@ def _from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         unread = name == "embeddings.mask_token" or re.match(r"head\.\w+\.", name) or name == "head.probe"
         if not unread:  # a mask is for training, and SigLIP's classifier does not use the pool of its tower
             state[name] = tensor[None] if name == "pos_embed" and tensor.dim() == 2 else tensor
-    for name in [n for n in state if ".attn.q." in n]:
-        parts = [state.pop(name.replace("attn.q.", f"attn.{part}.")) for part in "qkv"]
-        state[name.replace("attn.q.", "attn.qkv.")] = torch.cat(parts)
+    for name in [name for name in state if ".attn.q." in name]:
+        qkv = [state.pop(name.replace("attn.q.", f"attn.{letter}.")) for letter in "qkv"]
+        state[name.replace("attn.q.", "attn.qkv.")] = torch.cat(qkv)
     size = config.image_size
-    found = replace(
+    hints = replace(
         hints,
         name=_name(hints, str(getattr(config, "name_or_path", "")) or config.model_type),
         heads=config.num_attention_heads,
@@ -167,7 +168,7 @@ def _from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
         pool=pool,
         antialias=False,
     )
-    return _checked(model, state, found), found
+    return _checked(model, state, hints), hints
 
 
 TORCHVISION_NAMES = [
@@ -189,8 +190,8 @@ def _from_torchvision(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     """Convert a torchvision VisionTransformer. Its normalisation is its weights', of which the module knows nothing."""
     block: Any = next(iter(model.get_submodule("encoder.layers").children()))
     size: Any = model.image_size
-    found = replace(hints, heads=block.num_heads, image_size=(size, size), norm_epsilon=block.ln_1.eps)
-    return _checked(model, _renamed(model, TORCHVISION_NAMES), found), found
+    hints = replace(hints, heads=block.num_heads, image_size=(size, size), norm_epsilon=block.ln_1.eps)
+    return _checked(model, _renamed(model, TORCHVISION_NAMES), hints), hints
 
 
 def _normalisation_of(model: Any) -> Normalisation | None:  # noqa: ANN401 - of transformers, which is not imported
@@ -217,14 +218,15 @@ def _read_normalisation(path: Path) -> Normalisation | None:
     """Read mean and std for pixels in [0, 1], whatever the file scales them by; ``None`` if it does not tell."""
     payload = read_json(path)
     try:
-        # What is read is (255 x factor - mean) / std for a pixel x in [0, 1].
-        factor = float(payload.get("rescale_factor", 1 / 255)) if payload.get("do_rescale", True) else 1.0
-        mean, std = payload.get("image_mean"), payload.get("image_std")
+        # What is read is (scale x - mean) / std for a pixel x in [0, 1].
+        scale = 255 * (float(payload.get("rescale_factor", 1 / 255)) if payload.get("do_rescale", True) else 1.0)
+        mean = payload.get("image_mean")
+        std = payload.get("image_std")
         if not payload.get("do_normalize", True):
-            mean, std = [0.0] * 3, [1.0] * 3
+            mean = [0.0] * 3
+            std = [1.0] * 3
         if mean is None or std is None:
             return None
-        scale = 255 * factor
         return tuple(float(value) / scale for value in mean), tuple(float(value) / scale for value in std)
     except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
         raise FozoError(
@@ -244,7 +246,8 @@ def _renamed(model: nn.Module, patterns: Sequence[tuple[str, str]]) -> Weights:
 def _checked(model: nn.Module, state: Mapping[str, Tensor], hints: Hints) -> ViT:
     """Convert at the original's own size, compare with it on an image, then resize if the user wants another size."""
     vit = vit_from_state(state, replace(hints, resize_to=None))
-    a, generator = vit.architecture, torch.Generator().manual_seed(0)
+    a = vit.architecture
+    generator = torch.Generator().manual_seed(0)
     image = torch.randn(1, a.channels, *a.image_size, generator=generator).to(vit.patch_embed.proj.weight)
     training = [module for module in model.modules() if module.training]
     with torch.inference_mode():

@@ -48,8 +48,10 @@ class Architecture:
     registers: int = 0
     """Tokens before the patches, other than CLS, that the model was trained with: registers, DeiT's distillation token,
     or a class token that the head does not read."""
-    pre_norm: bool = False  # A norm right after the embedding (CLIP)
-    pool: str = "cls"  # What the head reads, one of :data:`POOLS`
+    pre_norm: bool = False
+    """Whether there is a norm right after the embedding (CLIP)."""
+    pool: str = "cls"
+    """What the head reads, one of :data:`POOLS`."""
     norm_epsilon: float = 1e-6
     activation: str = "gelu"
 
@@ -196,7 +198,8 @@ class ViT(nn.Module):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        a = self.architecture = architecture
+        a = architecture
+        self.architecture = a
         patches = a.grid[0] * a.grid[1]
         self.cls_token = nn.Parameter(torch.zeros(1, int(a.class_token), a.dim))
         self.reg_token = nn.Parameter(torch.zeros(1, a.registers, a.dim))
@@ -220,7 +223,8 @@ class ViT(nn.Module):
 
     def pool(self, x: Tensor, prompts: int = 0) -> Tensor:
         """What the head reads of the last block's tokens: see :data:`POOLS`."""
-        a, first_patch = self.architecture, self.architecture.prefix + prompts
+        a = self.architecture
+        first_patch = a.prefix + prompts
         pooled: Tensor
         if a.pool == "normed mean":
             pooled = self.norm(x[:, first_patch:].mean(dim=1))

@@ -111,7 +111,7 @@ def fragile_layers(vit: ViT, spec: Spec) -> list[str]:
 
 def rounding_errors(vit: ViT, spec: Spec) -> dict[str, float]:
     """What an 8-bit grid for the inputs does to each linear layer of the blocks, in the order of the pass."""
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
 
     def measure(name: str, layer: nn.Module, inputs: tuple[Tensor]) -> None:
         assert isinstance(layer, nn.Linear)
@@ -119,7 +119,7 @@ def rounding_errors(vit: ViT, spec: Spec) -> dict[str, float]:
         step = ((x.max().clamp(min=0) - x.min().clamp(max=0)) / 255).clamp(min=1e-30)
         lost = ((x / step).round() * step - x) @ layer.weight.T
         exact = x @ layer.weight.T
-        found[name] = float((lost.norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-30)).median())
+        errors[name] = float((lost.norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-30)).median())
 
     layers = {f"blocks.{name}": layer for name, layer in vit.blocks.named_modules() if isinstance(layer, nn.Linear)}
     hooks = [layer.register_forward_pre_hook(partial(measure, name)) for name, layer in layers.items()]
@@ -129,7 +129,7 @@ def rounding_errors(vit: ViT, spec: Spec) -> dict[str, float]:
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return errors
 
 
 def photograph_like(spec: Spec) -> Floats:

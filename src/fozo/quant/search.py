@@ -33,7 +33,8 @@ from fozo.models.vit import Block, Linear, ViT
 from fozo.types import Images
 
 CANDIDATES = 100
-LOWEST_FACTOR, HIGHEST_FACTOR = 0.01, 1.2  # of the step that holds the largest value; the last is not tried
+LOWEST_FACTOR = 0.01  # of the step that holds the largest value
+HIGHEST_FACTOR = 1.2  # of the same; this one is not tried
 ROUNDS = 3
 SOFTNESS = 0.5  # the target is the softmax of this fraction of the logits
 GROUP = 4  # images that go forward and back together
@@ -146,11 +147,14 @@ class _Searcher:
     """Searches the model's products one by one."""
 
     def __init__(self, vit: ViT, images: Tensor, bits: int, metric: str, progress: Callable[[int, int], None]) -> None:
-        self.vit, self.side, self.error = vit, levels(bits), ERRORS[metric]
-        self.progress, self.done, self.total = progress, 0, 6 * vit.architecture.depth + 2
-        self.factors = torch.linspace(LOWEST_FACTOR, HIGHEST_FACTOR, CANDIDATES + 1, dtype=torch.float64)[:-1].to(
-            images
-        )
+        self.vit = vit
+        self.side = levels(bits)
+        self.error = ERRORS[metric]
+        self.progress = progress
+        self.done = 0
+        self.total = 6 * vit.architecture.depth + 2
+        factors = torch.linspace(LOWEST_FACTOR, HIGHEST_FACTOR, CANDIDATES + 1, dtype=torch.float64)
+        self.factors = factors[:-1].to(images)
         first = max(1, FIRST_TOKENS // vit.pos_embed.shape[1])
         self.sizes: list[int] = []
         while (seen := sum(self.sizes)) < len(images):  # the first few, as many again, then twice as many, and so on
@@ -163,7 +167,8 @@ class _Searcher:
         """Search them all. The embedding has a step for each channel, and its input stays exact."""
         convolution = self.vit.patch_embed.proj
         assert convolution.bias is not None
-        samples, weight = self._cut(t.embedding for t in self.traces), convolution.weight.flatten(1)
+        samples = self._cut(t.embedding for t in self.traces)
+        weight = convolution.weight.flatten(1)
         self._found("patch_embed.proj", weight=self._weights(samples, weight, convolution.bias, len(weight)))
         for i in range(self.vit.architecture.depth):
             self._block(i)
@@ -287,7 +292,8 @@ class _Searcher:
 
 def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Operands]:
     """Run one block in the open: operands, output and gradient of each of its products."""
-    attn, mlp = block.attn, block.mlp
+    attn = block.attn
+    mlp = block.mlp
     with torch.enable_grad():
         normed = block.norm1(x)
         qkv = attn.qkv(normed).requires_grad_()
@@ -314,8 +320,8 @@ def _open(block: Block, x: Tensor, gradient: Tensor) -> dict[str, Operands]:
         outputs = [output for _, _, output in products.values()]
         gradients = torch.autograd.grad(middle + projected, outputs, gradient)
     return {
-        name: Operands(left.detach(), right.detach(), output.detach(), found)
-        for (name, (left, right, output)), found in zip(products.items(), gradients, strict=True)
+        name: Operands(left.detach(), right.detach(), output.detach(), at_output)
+        for (name, (left, right, output)), at_output in zip(products.items(), gradients, strict=True)
     }
 
 

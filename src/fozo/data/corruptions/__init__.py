@@ -37,16 +37,19 @@ KINDS: tuple[str, ...] = (  # in the order of the paper's tables, which is that 
 )  # fmt: skip
 EXTRA_KINDS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")  # ImageNet-C's for validation
 SMALLEST_SIDE = 8  # px: below it the kernels have nothing left to act on
+LARGEST_SIDES = ((32, 48), (64, 96))  # constants published for 32 px are taken up to 48 px, those for 64 px up to 96 px
 
 
 def _read_constants() -> dict[str, dict[int, tuple[tuple[float, ...], ...]]]:
     """The published constants of ImageNet-C, CIFAR-C and Tiny-ImageNet-C, as ``[kind][scale][severity - 1]``."""
     tables = read_toml(Path(__file__).with_name("constants.toml"))
-    found = {kind: {int(scale): tuple(map(tuple, rows)) for scale, rows in tables[kind].items()} for kind in tables}
+    constants = {
+        kind: {int(scale): tuple(map(tuple, rows)) for scale, rows in table.items()} for kind, table in tables.items()
+    }
     # The published program has 244 where it means 224; that is what made ImageNet-C, so it stays.
-    elastic = found["elastic_transform"]
+    elastic = constants["elastic_transform"]
     elastic[224] = tuple(tuple(244 / 224 * value for value in values) for values in elastic[224])
-    return found
+    return constants
 
 
 CONSTANTS = _read_constants()
@@ -83,7 +86,8 @@ def corrupt(image: Pixels, kind: str, severity: int, seed: int, *, image_id: str
     if side < SMALLEST_SIDE:
         size = f"{image.shape[1]} x {image.shape[0]}"
         raise FozoError(f"the image is {size} px; a corruption needs at least {SMALLEST_SIDE} x {SMALLEST_SIDE}")
-    constants = CONSTANTS[kind][32 if side <= 48 else 64 if side <= 96 else 224][severity - 1]
+    published_side = next((scale for scale, largest in LARGEST_SIDES if side <= largest), 224)
+    constants = CONSTANTS[kind][published_side][severity - 1]
     # JSON keeps the parts apart (no two different tuples have the same text), and a hash of 128 bits is the whole key
     # of the counter-based Philox, so that streams of different images never overlap.
     text = json.dumps([image_id, kind, int(severity), int(seed)])

@@ -232,7 +232,8 @@ def elastic_transform(image: Pixels, rng: Generator, *shares: float) -> Pixels:
     arm = side // 3
     corners = (centre + np.array([[arm, arm], [arm, -arm], [-arm, -arm]])).astype(np.float32)
     moved = corners + rng.uniform(-shift, shift, size=(3, 2)).astype(np.float32)
-    affine, clean = cv2.getAffineTransform(corners, moved), image.astype(np.float32) / 255
+    affine = cv2.getAffineTransform(corners, moved)
+    clean = image.astype(np.float32) / 255
     warped = cv2.warpAffine(clean, affine, (width, height), borderMode=cv2.BORDER_REFLECT_101)
     fields = (rng.uniform(-1, 1, size=(height, width)) for _ in range(2))
     right, down = (alpha * gaussian_filter(field, smoothness, mode="reflect", truncate=3) for field in fields)

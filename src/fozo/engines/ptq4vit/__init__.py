@@ -31,12 +31,15 @@ class Scales(Measured):
     ``attn.mix.values``.
     """
 
-    fingerprint: str  # of the model in full precision
+    fingerprint: str
+    """That of the model in full precision."""
     bits: int
     steps: Mapping[str, Array]
     model: str = ""
-    metric: str = ""  # how they were found, for readers only
+    metric: str = ""
+    """Which error the search minimised, for readers only."""
     images: int = 0
+    """How many images it used, for readers only."""
 
     KIND: ClassVar = "quantisation scales"
     ADVICE: ClassVar = "make it again"
@@ -65,8 +68,8 @@ class Scales(Measured):
             )
         for name, shape in shapes.items():
             if name not in self.steps or self.steps[name].shape != shape:
-                found = list(self.steps[name].shape) if name in self.steps else "missing"
-                raise FozoError(f"the quantisation step {name} is {found}, not {list(shape)}; search the scales again")
+                stored = list(self.steps[name].shape) if name in self.steps else "missing"
+                raise FozoError(f"the quantisation step {name} is {stored}, not {list(shape)}; search the scales again")
 
 
 def with_scales(engine: Engine, scales: Scales | str | os.PathLike[str]) -> QuantisedEngine:

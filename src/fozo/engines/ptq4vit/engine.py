@@ -94,7 +94,8 @@ class QuantisedLinear(Linear):
         self.weight = nn.Parameter(rounded_weight(plain.weight, weight, side), requires_grad=False)
         self.bias = plain.bias
         self.register_buffer("step", step)
-        self.side, self.rounding = side, rounding
+        self.side = side
+        self.rounding = rounding
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(self.rounding(x, self.step, self.side), self.weight, self.bias)
@@ -114,7 +115,9 @@ class QuantisedAttention(Attention):
     def __init__(self, a: Architecture, qkv: Linear, proj: Linear, steps: dict[str, Tensor], side: int) -> None:
         with torch.device("meta"):
             super().__init__(a)
-        self.qkv, self.proj, self.side = qkv, proj, side
+        self.qkv = qkv
+        self.proj = proj
+        self.side = side
         for name in ("queries", "keys", "values"):
             self.register_buffer(name, steps[name][:, None, None])
         self.register_buffer("split_at", steps["split"])
@@ -131,7 +134,7 @@ class QuantisedAttention(Attention):
 
 def quantised_vit(vit: ViT, scales: Scales) -> ViT:
     """Make the quantised twin of a model; what is not quantised is shared with it."""
-    a, side = vit.architecture, levels(scales.bits)
+    side = levels(scales.bits)
     steps = {name: torch.as_tensor(step).to(vit.cls_token) for name, step in scales.steps.items()}
 
     def linear(plain: Linear, name: str, rounding: Rounding = uniform) -> QuantisedLinear:
@@ -143,13 +146,16 @@ def quantised_vit(vit: ViT, scales: Scales) -> ViT:
     embedding.weight = nn.Parameter(weight, requires_grad=False)
     for i, block in enumerate(twin.blocks):
         assert isinstance(block, Block)
-        name, attn, mlp = f"blocks.{i}", block.attn, block.mlp
-        attention = {key.rsplit(".", 1)[1]: step for key, step in steps.items()
-                     if key.startswith((f"{name}.attn.scores.", f"{name}.attn.mix."))}  # fmt: skip
-        qkv, proj = linear(attn.qkv, f"{name}.attn.qkv"), linear(attn.proj, f"{name}.attn.proj")
-        block.attn = QuantisedAttention(a, qkv, proj, attention, side)
-        mlp.fc1 = linear(mlp.fc1, f"{name}.mlp.fc1")
-        mlp.fc2 = linear(mlp.fc2, f"{name}.mlp.fc2", after_gelu)
+        name = f"blocks.{i}"
+        attention = {
+            operand.partition(".")[2]: steps[f"{name}.attn.{operand}"]
+            for operand in ("scores.queries", "scores.keys", "mix.values", "mix.split")
+        }
+        qkv = linear(block.attn.qkv, f"{name}.attn.qkv")
+        proj = linear(block.attn.proj, f"{name}.attn.proj")
+        block.attn = QuantisedAttention(vit.architecture, qkv, proj, attention, side)
+        block.mlp.fc1 = linear(block.mlp.fc1, f"{name}.mlp.fc1")
+        block.mlp.fc2 = linear(block.mlp.fc2, f"{name}.mlp.fc2", after_gelu)
     twin.head = linear(vit.head, "head")
     return twin.eval().requires_grad_(False)
 
