@@ -18,6 +18,7 @@ from fozo.core.cmaes import CMAES
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
 from fozo.methods.common.matching import MatchingMethod, first_prompts
+from fozo.methods.common.options import sweep
 from fozo.methods.registry import register
 from fozo.types import Batch, Floats, Knobs, Tap
 
@@ -40,7 +41,8 @@ class FOAConfig:
 
 @register(
     "foa", passes="K, the population (28 or 2)", adapts="prompts", paper="Niu et al., ICML 2024",
-    needs={"source", "tokens"}, draws=True,
+    needs={"source", "tokens"}, draws=True, compared={"passes": 2},
+    tuning=sweep("weight", 0.4, 0.1, 1.6, 6.4),
 )  # fmt: skip
 class FOA(MatchingMethod[FOAConfig]):
     """Prompts found by CMA-ES, and activation shifting.

@@ -22,7 +22,7 @@ from scipy.special import log_softmax
 
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.common.options import positive
+from fozo.methods.common.options import positive, sweep
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
 
@@ -43,6 +43,7 @@ class GAINConfig:
 
 @register(
     "gain", passes="1", adapts="class means and variances", paper="GAIN, 2026 preprint", needs={"tokens"},
+    tuning=sweep("kappa", 3.0, 10.0, 30.0, 100.0),
 )  # fmt: skip
 class GAIN(Method[GAINConfig]):
     """Class Gaussians learned from the stream, with a strength for each image."""

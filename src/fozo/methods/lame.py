@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from fozo.methods.base import Method
-from fozo.methods.common.options import one_of, positive
+from fozo.methods.common.options import one_of, positive, sweep
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, Tap
 
@@ -38,7 +38,10 @@ class LAMEConfig:
         positive("lame", neighbours=self.neighbours, steps=self.steps)
 
 
-@register("lame", passes="1", adapts="nothing", paper="Boudiaf et al., CVPR 2022", needs={"tokens"})
+@register(
+    "lame", passes="1", adapts="nothing", paper="Boudiaf et al., CVPR 2022", needs={"tokens"},
+    tuning={**sweep("neighbours", 5, 3, 10), "RBF": {"preset": "official"}},
+)  # fmt: skip
 class LAME(Method[LAMEConfig]):
     """Predictions made to agree between similar images of a batch; returns log-probabilities."""
 

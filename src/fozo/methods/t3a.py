@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fozo.core.objective import entropies
 from fozo.errors import FozoError
 from fozo.methods.base import Method
-from fozo.methods.common.options import positive
+from fozo.methods.common.options import positive, sweep
 from fozo.methods.registry import register
 from fozo.types import Batch, Floats, State, Tap, Taps
 
@@ -69,7 +69,7 @@ def _unit(rows: Floats) -> Floats:
 
 @register(
     "t3a", passes="1", adapts="the classifier's centroids", paper="Iwasawa and Matsuo, NeurIPS 2021",
-    needs={"tokens"},
+    needs={"tokens"}, tuning=sweep("supports", 20, 1, 5, 100),
 )  # fmt: skip
 class T3A(Method[T3AConfig]):
     """Class centroids from the stream's lowest-entropy features instead of the head."""

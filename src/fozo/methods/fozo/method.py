@@ -32,7 +32,7 @@ from fozo.methods.common.matching import ActivationShift, MatchingMethod, first_
 from fozo.methods.common.options import one_of, positive
 from fozo.methods.fozo.journal import encode_start, follow, record
 from fozo.methods.registry import register
-from fozo.types import Affine, Array, Batch, Floats, Knobs, Tap
+from fozo.types import Affine, Array, Batch, Floats, Knobs, Tap, Value
 
 AUTHORS_SCHEDULE = Schedule(rate_decay=0.7, rate_step=0.1, rate_min=0.1, rate_max=3.0, rate_at_jump=0.1)
 
@@ -121,8 +121,17 @@ def token_rms(source: SourceStatistics) -> float:
     return float(np.sqrt((mean.mean[0] ** 2 + mean.std[0] ** 2 + variance).mean()))
 
 
+def _scaled_schedule(factor: float) -> dict[str, Value]:
+    """Options that make all of the published schedule's steps ``factor`` times as long."""
+    usual = FOZOConfig().schedule
+    names = ("epsilon", "epsilon_min", "rate", "rate_step", "rate_min", "rate_max", "rate_at_jump")
+    return {f"schedule.{name}": factor * (getattr(usual, name) or 0.0) for name in names}
+
+
 @register(
     "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026", needs={"source", "tokens"}, draws=True,
+    compared={"passes": 2},
+    tuning={f"schedule x {factor:g}": _scaled_schedule(factor) for factor in (1.0, 1 / 16, 0.25, 4.0)},
 )  # fmt: skip
 class FOZO(MatchingMethod[FOZOConfig]):
     """Zeroth-order descent on prompts.
