@@ -20,8 +20,10 @@ from fozo.types import Array
 
 BASE = "NoAdapt"  # the row that others are compared with, where a recipe has it
 FEWEST = 20  # images without which there is no interval
-LATENCY, ADAPTING, FROZEN = "latency", "adapting", "frozen"
-"""Columns of the recipe ``tempora``: times of few batches, and accuracies of all, the last with an early freeze."""
+# Columns of the recipe ``tempora``: times of few batches, and accuracies of all, the last with an early freeze.
+LATENCY = "latency"
+ADAPTING = "adapting"
+FROZEN = "frozen"
 TOLERANCE = 2.0  # T: a wait this long halves what an answer is worth
 BUDGET = 0.5  # B: how long a method may adapt in a domain, before it is frozen
 
@@ -37,14 +39,16 @@ class Gain:
     """A difference in points, and its 95 % interval where it has one."""
 
     value: float
+    """In points of accuracy."""
     within: Interval | None
+    """95 %; ``None`` where there are too few images."""
 
     @property
     def side(self) -> int:
         """1 or -1 where it is significant (its 95 % interval excludes zero), else 0."""
         if self.within is None:
             return 0
-        return 1 if self.within.low > 0 else -1 if self.within.high < 0 else 0
+        return int(self.within.low > 0) - int(self.within.high < 0)
 
     def __str__(self) -> str:
         ends = "" if self.within is None else f" ({signed(self.within.low)} to {signed(self.within.high)})"
@@ -56,7 +60,9 @@ class Gains:
     """Differences part by part (mostly domains), as resampled."""
 
     values: Mapping[str, float]
-    draws: Mapping[str, Array | None]  # ``[RESAMPLES]`` of each; ``None`` where there is too little to draw from
+    """The differences."""
+    draws: Mapping[str, Array | None]
+    """``[RESAMPLES]`` of each; ``None`` where there is too little to draw from."""
 
     def of(self, part: str) -> Gain:
         draws = self.draws[part]
@@ -77,18 +83,20 @@ def gains(ours: Sequence[Run], base: Sequence[Run]) -> Gains | None:
 
     Images are drawn again, each with all its domains, and so are seeds where there are several.
     """
-    mine, theirs = ([run.records() for run in runs] for runs in (ours, base))
-    named = all(len(record.right) == record.correct for records in (*mine, *theirs) for record in records)
-    if not mine or not theirs or not named or _sizes(mine[0]) != _sizes(theirs[0]):
+    our_records = [run.records() for run in ours]
+    base_records = [run.records() for run in base]
+    if not ours or not base or _sizes(our_records[0]) != _sizes(base_records[0]):
         return None
-    return by_image(mine, theirs)
+    if any(len(batch.right) != batch.correct for records in (*our_records, *base_records) for batch in records):
+        return None  # records that do not name their images
+    return by_image(our_records, base_records)
 
 
 def _sizes(records: Sequence[BatchRecord]) -> dict[str, int]:
-    found: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for record in records:
-        found[record.domain] += record.images
-    return dict(found)
+        sizes[record.domain] += record.images
+    return dict(sizes)
 
 
 @lru_cache(maxsize=2)
@@ -101,56 +109,65 @@ def _times(images: int, seed: int) -> Array:
 def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[BatchRecord]], seed: int = 0) -> Gains:
     """Pair two rows image by image; each is a list of seeds' records, whose orders need not be the same."""
     sizes = _sizes(ours[0])
-    row_of = {i: row for row, i in enumerate(sorted({i for run in (*ours, *theirs) for r in run for i in r.right}))}
-    count = max(len(row_of), *sizes.values())  # images never recognised are not named, but may be drawn
+    images = sorted({image for run in (*ours, *theirs) for record in run for image in record.right})
+    row_of = {image: row for row, image in enumerate(images)}
+    count = max(len(images), *sizes.values())  # images never recognised are not named, but may be drawn
 
     def recognised(records: Sequence[BatchRecord]) -> Array:
         """How often each image was recognised in each domain, ``[images, domains]``."""
-        rows = ([row_of[i] for record in records if record.domain == name for i in record.right] for name in sizes)
-        return np.stack([np.bincount(each, minlength=count).astype(np.float64) for each in rows], axis=1)
+        columns = []
+        for name in sizes:
+            rows = [row_of[image] for record in records if record.domain == name for image in record.right]
+            columns.append(np.bincount(rows, minlength=count).astype(np.float64))
+        return np.stack(columns, axis=1)
 
     scale = 100 / np.array(list(sizes.values()))
     base = np.mean([recognised(records) for records in theirs], axis=0)
-    each = [(recognised(records) - base) * scale for records in ours]
+    differences = [(recognised(records) - base) * scale for records in ours]
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, 3], dtype=np.uint64)))
-    seeds = generator.multinomial(len(each), np.full(len(each), 1 / len(each)), RESAMPLES) / len(each)
+    runs = len(differences)
+    weights = generator.multinomial(runs, np.full(runs, 1 / runs), RESAMPLES) / runs
     times = _times(count, seed)
-    drawn = np.add.reduce([seeds[:, [s]] * (times @ one) for s, one in enumerate(each)])
-    means = np.mean(each, axis=0).sum(axis=0)
+    drawn = np.add.reduce([weights[:, [run]] * (times @ difference) for run, difference in enumerate(differences)])
+    means = np.mean(differences, axis=0).sum(axis=0)
     draws = {name: drawn[:, i] if count >= FEWEST else None for i, name in enumerate(sizes)}
     return Gains(dict(zip(sizes, means.tolist(), strict=True)), draws)
 
 
 def over_base(group: Group, base: str = BASE) -> Gained:
-    found: dict[str, dict[str, Gains]] = {}
+    gained: dict[str, dict[str, Gains]] = {}
     for column in group.columns:
-        against = group.of(base, column)
-        for label in group.labels if against else ():
-            if label != base and (one := gains(group.of(label, column), against)) is not None:
-                found.setdefault(column, {})[label] = one
-    return found
+        plain = group.of(base, column)
+        for label in group.labels:
+            paired = None if label == base else gains(group.of(label, column), plain)
+            if paired is not None:
+                gained.setdefault(column, {})[label] = paired
+    return gained
 
 
 class Latency(NamedTuple):
     """What a batch takes, in units of the reference latency: mean + 6 standard deviations of the plain model's time.
 
-    ``prediction`` is what a batch takes when the method is frozen, ``adaptation`` what a step takes beyond that; so a
-    method whose answer needs the whole step predicts slowly and adapts in no time.
+    A method whose answer needs the whole step predicts slowly and adapts in no time.
     """
 
     prediction: float
+    """What a batch takes when the method is frozen."""
     adaptation: float
+    """What a step takes beyond that."""
 
 
 def latencies(runs: Mapping[str, Run]) -> dict[str, Latency]:
     """Read the times of runs that are frozen after some batches, NoAdapt among them; the first of all warms up."""
     seconds = {label: [cost.seconds for cost in run.costs()[1:]] for label, run in runs.items()}
-    unit, found = fmean(seconds[BASE]) + 6 * pstdev(seconds[BASE]), {}
+    unit = fmean(seconds[BASE]) + 6 * pstdev(seconds[BASE])
+    measured = {}
     for label, run in runs.items():
         last = (run.experiment.stream.freeze_after or 0) - 1
-        step, prediction = fmean(seconds[label][:last]) / unit, fmean(seconds[label][last:]) / unit
-        found[label] = Latency(prediction, max(0.0, step - prediction))
-    return found
+        step = fmean(seconds[label][:last]) / unit
+        prediction = fmean(seconds[label][last:]) / unit
+        measured[label] = Latency(prediction, max(0.0, step - prediction))
+    return measured
 
 
 def served(count: int, latency: Latency, speed: float = 1.0) -> list[int]:
@@ -158,13 +175,15 @@ def served(count: int, latency: Latency, speed: float = 1.0) -> list[int]:
 
     ``speed`` (rho) is how many arrive in a reference latency.
     """
-    found, begin, free = [], 0.0, 0.0
+    answered = []
+    begin = 0.0
+    free = 0.0
     for batch in range(count):
         if begin <= batch / speed:  # none waits
             begin = max(batch / speed, free)
             free = begin + sum(latency)
-            found.append(batch)
-    return found
+            answered.append(batch)
+    return answered
 
 
 def discrete(accuracies: Sequence[float], latency: Latency) -> float:
@@ -185,16 +204,18 @@ def frozen_after(batches: int, latency: Latency) -> int | None:
 
 def utilities(latency: Mapping[str, Run], adapting: Mapping[str, Run], frozen: Mapping[str, Run]) -> dict[str, float]:
     """The utilities in percent, by row and measure; those whose runs are missing are left out."""
+    measured = latencies(latency) if BASE in latency else {}
     found = {}
-    for label, own in latencies(latency).items() if BASE in latency else ():
-        if label in adapting:
-            shares = _shares(adapting[label])
-            found[f"{label} discrete"] = discrete(shares, own)
-            found[f"{label} continuous"] = continuous(shares, own)
-            last = frozen_after(len(shares) // (len(adapting[label].measures.domains) - 1), own)
-            run = frozen.get(label) if last else adapting[label]
-            if run is not None and run.experiment.stream.freeze_after == last:
-                found[f"{label} amortised"] = fmean(_shares(run))
+    for label in measured.keys() & adapting.keys():
+        run = adapting[label]
+        shares = _shares(run)
+        found[f"{label} discrete"] = discrete(shares, measured[label])
+        found[f"{label} continuous"] = continuous(shares, measured[label])
+        corrupted = len(run.measures.domains) - 1
+        last = frozen_after(len(shares) // corrupted, measured[label])
+        amortised = frozen.get(label) if last else run
+        if amortised is not None and amortised.experiment.stream.freeze_after == last:
+            found[f"{label} amortised"] = fmean(_shares(amortised))
     return found
 
 

@@ -29,17 +29,29 @@ class BatchRecord:
     """What one batch gave. Everything here is a function of model, stream and seed: no times."""
 
     index: int
+    """From 0, in the stream."""
     domain: str
+    """Its condition, such as ``fog/5``."""
     images: int
+    """How many there are."""
     correct: int
+    """Images whose likeliest class is right."""
     correct5: int
-    entropy: float  # mean entropy of the predictions, in nats
-    passes: float  # forward passes that the method made for each image, on average
+    """Images whose class is among the five likeliest."""
+    entropy: float
+    """Mean entropy of the predictions, in nats."""
+    passes: float
+    """Forward passes that the method made for each image, on average."""
     bin_images: tuple[int, ...]
+    """Images in each bin of confidence."""
     bin_correct: tuple[int, ...]
-    bin_confidence: tuple[float, ...]  # images, right predictions and sum of confidences in each bin of confidence
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of the method itself: its loss, mostly
-    right: tuple[int, ...] = ()  # which images of the set were recognised, to pair two runs; old records have none
+    """Right predictions in each bin of confidence."""
+    bin_confidence: tuple[float, ...]
+    """Sum of confidences in each bin of confidence."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the method says of itself: its loss, mostly."""
+    right: tuple[int, ...] = ()
+    """Which images of the set were recognised, to pair two runs; old records have none."""
 
     def line(self) -> dict[str, object]:
         """Give plain values for a log: metrics stand beside the other fields, whole numbers of passes have no point."""
@@ -55,13 +67,13 @@ class BatchRecord:
         """Read what :meth:`line` gave, refusing what no batch gives."""
         known = {name: line[name] for name in cls.__dataclass_fields__ if name in line and name != "metrics"}
         metrics = {name: value for name, value in line.items() if name not in known and value is not None}
-        found = as_dataclass(cls, {**known, "metrics": metrics}, "a batch's record")
-        counts = (found.correct, found.correct5, len(found.right), *found.bin_images, *found.bin_correct)
-        bins = {len(found.bin_images), len(found.bin_correct), len(found.bin_confidence)}
-        whole_counts = found.index >= 0 and all(0 <= count <= found.images for count in counts)
-        if not whole_counts or found.images < 1 or bins != {BINS} or not 0 < found.passes < 1e6:
-            raise FozoError(f"the record of batch {found.index} counts more than it has images, or none; run it again")
-        return found
+        record = as_dataclass(cls, {**known, "metrics": metrics}, "a batch's record")
+        counts = (record.correct, record.correct5, len(record.right), *record.bin_images, *record.bin_correct)
+        bins = {len(record.bin_images), len(record.bin_correct), len(record.bin_confidence)}
+        whole_counts = record.index >= 0 and all(0 <= count <= record.images for count in counts)
+        if not whole_counts or record.images < 1 or bins != {BINS} or not 0 < record.passes < 1e6:
+            raise FozoError(f"the record of batch {record.index} counts more than it has images, or none; run it again")
+        return record
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,11 @@ class Cost:
     """What one batch cost on this machine."""
 
     index: int
-    seconds: float  # time inside the method: adapting and predicting, without reading images
-    memory: int  # peak so far in bytes: resident size of the process on CPU, the allocator's peak on CUDA
+    """From 0, in the stream."""
+    seconds: float
+    """Time inside the method: adapting and predicting, without reading images."""
+    memory: int
+    """Peak so far in bytes: resident size of the process on CPU, the allocator's peak on CUDA."""
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> Cost:
@@ -95,10 +110,10 @@ def score(
         )
     confidence = softmax(logits.astype(np.float64), axis=1).max(axis=1)
     right = logits.argmax(axis=1) == labels
-    own = np.take_along_axis(logits, labels[:, None], axis=1)
-    # Rank of the true class; ties count against it, so that a constant output scores nothing.
-    rank = (logits >= own).sum(axis=1)
-    which = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    true_logits = np.take_along_axis(logits, labels[:, None], axis=1)
+    # Ties count against the true class, so that a constant output scores nothing.
+    rank = (logits >= true_logits).sum(axis=1)
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     return BatchRecord(
         index=index,
         domain=domain,
@@ -107,9 +122,9 @@ def score(
         correct5=int((rank <= 5).sum()),
         entropy=float(entropies(logits).mean()),
         passes=passes,
-        bin_images=tuple(np.bincount(which, minlength=BINS).tolist()),
-        bin_correct=tuple(np.bincount(which[right], minlength=BINS).tolist()),
-        bin_confidence=tuple(np.bincount(which, weights=confidence, minlength=BINS).tolist()),
+        bin_images=tuple(np.bincount(bins, minlength=BINS).tolist()),
+        bin_correct=tuple(np.bincount(bins[right], minlength=BINS).tolist()),
+        bin_confidence=tuple(np.bincount(bins, weights=confidence, minlength=BINS).tolist()),
         metrics=metrics or {},
         right=() if samples is None else tuple(np.sort(samples[right]).tolist()),
     )
@@ -125,27 +140,38 @@ class Interval:
     """A bootstrap confidence interval of 95 %."""
 
     low: float
+    """Its lower end."""
     high: float
+    """Its upper end."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """All that a table may ask of a run."""
+    """All that a table may ask of a run. Every interval is of the number before it."""
 
     images: int
+    """Images of all domains."""
     batches: int
+    """Batches of all domains."""
     average: float
+    """Accuracy averaged over the domains, in percent."""
     average_interval: Interval
     top1: float
+    """Accuracy over all images, in percent."""
     top1_interval: Interval
     top5: float
+    """Images whose class is among the five likeliest, in percent."""
     top5_interval: Interval
     ece: float
+    """Expected calibration error in percent."""
     ece_interval: Interval
     entropy: float
+    """Mean entropy of the predictions, in nats."""
     domains: Mapping[str, float]
+    """Accuracy of each domain, in percent."""
     domain_intervals: Mapping[str, Interval]
-    passes: int  # forward passes over all images
+    passes: int
+    """Forward passes over all images."""
 
     @property
     def passes_per_image(self) -> float:
@@ -154,15 +180,16 @@ class Measures:
     @classmethod
     def read(cls, payload: object) -> Measures:
         """Read what ``dataclasses.asdict`` gave, refusing what no run gives."""
-        found = as_dataclass(cls, payload, "the result")
-        within = (found.average_interval, found.top1_interval, found.top5_interval, found.ece_interval)
-        ends = (end for each in (*within, *found.domain_intervals.values()) for end in (each.low, each.high))
-        shares = (found.average, found.top1, found.top5, found.ece, *found.domains.values(), *ends)
-        if min(found.images, found.batches, found.passes) < 1 or not all(-1e-6 <= share <= 100.001 for share in shares):
+        read = as_dataclass(cls, payload, "the result")
+        intervals = (read.average_interval, read.top1_interval, read.top5_interval, read.ece_interval)
+        shares = [read.average, read.top1, read.top5, read.ece, *read.domains.values()]
+        for within in (*intervals, *read.domain_intervals.values()):
+            shares += [within.low, within.high]
+        if min(read.images, read.batches, read.passes) < 1 or not all(-1e-6 <= share <= 100.001 for share in shares):
             raise FozoError("the result counts no images, or accuracies that are not percentages; run it again")
-        if not found.domains or found.domains.keys() != found.domain_intervals.keys():
+        if not read.domains or read.domains.keys() != read.domain_intervals.keys():
             raise FozoError("the result has no domains, or others than it has intervals of; run it again")
-        return found
+        return read
 
 
 def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
@@ -172,13 +199,14 @@ def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
     names = list(dict.fromkeys(record.domain for record in records))
     index = np.array([names.index(record.domain) for record in records])
     sizes = np.bincount(index, weights=images).astype(int)
-    drawn, means = {}, {}
+    means = {}
+    draws = {}
     for what in ("correct", "correct5"):
         hits = np.bincount(index, weights=[getattr(record, what) for record in records]).astype(int)
         means[what] = 100 * hits / sizes
         # Drawing n images with replacement of which k are right is drawing from a binomial: no loop over images.
-        drawn[what] = generator.binomial(sizes, hits / sizes, (RESAMPLES, len(names)))
-    shares = 100 * drawn["correct"] / sizes
+        draws[what] = 100 * generator.binomial(sizes, hits / sizes, (RESAMPLES, len(names))) / sizes
+    shares = draws["correct"]
     weights = sizes / sizes.sum()
     histogram = np.array([[r.bin_images, r.bin_correct, r.bin_confidence] for r in records], dtype=np.float64)
     # Confidences are recorded summed over a batch's bins, so it is batches that are drawn again here.
@@ -192,7 +220,7 @@ def measure(records: Sequence[BatchRecord], seed: int = 0) -> Measures:
         top1=float(means["correct"] @ weights),
         top1_interval=interval(shares @ weights),
         top5=float(means["correct5"] @ weights),
-        top5_interval=interval(100 * drawn["correct5"] / sizes @ weights),
+        top5_interval=interval(draws["correct5"] @ weights),
         ece=float(_ece(histogram.sum(axis=0)[None])[0]),
         ece_interval=interval(errors),
         entropy=float(np.average([record.entropy for record in records], weights=images)),
@@ -209,23 +237,23 @@ def interval(values: Array) -> Interval:
 
 def _ece(histogram: Array) -> Array:
     """Expected calibration error in percent of histograms ``[..., 3, bins]``: mean of |confidence - accuracy|."""
-    count, correct, confidence = histogram[..., 0, :], histogram[..., 1, :], histogram[..., 2, :]
+    count = histogram[..., 0, :]
+    correct = histogram[..., 1, :]
+    confidence = histogram[..., 2, :]
     error: Array = 100 * np.abs(confidence - correct).sum(axis=-1) / count.sum(axis=-1)
     return error
 
 
 def within_domains(records: Sequence[BatchRecord], costs: Sequence[Cost]) -> list[tuple[Array, Array]]:
     """For each domain by itself: seconds so far, and accuracy so far in percent (Table C.1)."""
-    found = []
-    for name in dict.fromkeys(record.domain for record in records):
-        own = [
-            (cost.seconds, record.correct, record.images)
-            for record, cost in zip(records, costs, strict=True)
-            if record.domain == name
-        ]
-        seconds, correct, images = np.cumsum(own, axis=0, dtype=np.float64).T
-        found.append((seconds, 100 * correct / images))
-    return found
+    batches: dict[str, list[tuple[float, int, int]]] = {}
+    for record, cost in zip(records, costs, strict=True):
+        batches.setdefault(record.domain, []).append((cost.seconds, record.correct, record.images))
+    curves = []
+    for domain in batches.values():
+        seconds, correct, images = np.cumsum(domain, axis=0, dtype=np.float64).T
+        curves.append((seconds, 100 * correct / images))
+    return curves
 
 
 def at_budget(curves: Sequence[tuple[Array, Array]], seconds: float) -> float:

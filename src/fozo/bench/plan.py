@@ -12,6 +12,7 @@ fozo's recipes are in ``fozo.bench.recipes``; a user's are TOML files:
     label = "FOZO, {passes} passes"
     method = "fozo"
     options = { passes = 4, "schedule.decay" = 0.8 }
+    constants = "tuned"           # optional: whose constants these are, for the row's title
     paper = { Avg = 59.5 }        # optional: a number to compare with
     stream = { batch_size = 32 }  # optional: what differs from [stream]
 """
@@ -22,50 +23,53 @@ import hashlib
 import importlib
 import json
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from fozo.bench import recipes
 from fozo.core.noise import check_seed
 from fozo.data.corruptions import KINDS
-from fozo.data.groups import class_indices
 from fozo.data.scenarios import SCENARIOS, Scenario
+from fozo.data.sets import LAYOUTS
 from fozo.engines.ptq4vit import BITS
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_toml
-from fozo.methods.registry import method_class
+from fozo.methods.registry import import_methods, list_methods, method_class
 from fozo.types import Value
 
-TUNED = " (tuned)"  # how the label of a row ends whose constants are not the published ones
-OWN = " (authors)"  # how the label of a row ends that has its authors' constants, where others are the usual ones
-IN_FOZO_PAPER = ("lame", "t3a", "foa", "zoa", "tent", "eata", "sar", "deyo")  # whose preset ``paper`` has its values
+Constants = Literal["paper", "authors", "tuned", "own", "varied"]
+"""Whose constants a method has: those of a paper, of its authors' program, tuned ones, fozo's own, or others."""
+OF_PRESETS: Mapping[str, Constants] = {"paper": "paper", "official": "authors"}
 AVERAGE = "Avg"  # the column that every row has: accuracy averaged over the domains, in percent
-# Image sets that a stream may be made of; ``clean`` images are corrupted as they are read.
-DATA = ("imagenet-c", "clean", "imagenet-r", "imagenet-sketch", "imagenet-v2")
-MEANING = 2  # raised when the same values come to mean another experiment: until 1, ``fozo`` was today's ``align``
+CLEAN = "clean"  # images of the data set ``imagenet``, corrupted as they are read
+STORED = "imagenet-c"
+HASH_VERSION = 2  # raised when the same values come to mean another experiment: until 1, ``fozo`` was today's ``align``
 QUANTISE = ("", *(f"ptq4vit{bits}" for bits in BITS))
 NOT_IN_FILES: dict[str, Any] = {"model": "", "seed": 0, "calibration": 2000}  # set by a command
 ADVICE = "see docs/bench.md for an example"
-
-
-def published(label: str) -> str:
-    """The label of the method's row with the usual constants."""
-    return label.removesuffix(TUNED).removesuffix(OWN)
+BASE_METHOD = "noadapt"
 
 
 @dataclass(frozen=True)
 class StreamPlan:
     """Which images a method sees, in which order; :class:`~fozo.bench.resources.Resources` makes a stream of it."""
 
-    data: str = "imagenet-c"
+    data: str = STORED
+    """A data set by its name in :data:`fozo.data.sets.LAYOUTS`, or ``clean`` for images of ``imagenet`` that are
+    corrupted as they are read."""
     scenario: str = "continual"
+    """The order of the domains, by its name in :data:`fozo.data.scenarios.SCENARIOS`."""
     kinds: tuple[str, ...] = KINDS
+    """The corruptions; ``clean`` may be among them."""
     severity: int = 5
-    images: int | None = None  # of each domain, drawn at random (the same for every seed); all of them by default
+    """From 1 to 5, where the scenario does not go through severities itself."""
+    images: int | None = None
+    """Images of each domain, drawn at random and the same for every seed; all by default."""
     batch_size: int = 64
+    """Images of a batch; the last one of a domain may have fewer."""
     classes: str = ""
     """A group of :data:`fozo.data.groups.GROUPS`, of whose classes alone images are streamed: ``images`` of them, or
     all where there are fewer. The first image of each class is left to calibration, so that all groups share it."""
@@ -73,16 +77,20 @@ class StreamPlan:
     """After this many batches of each segment the method predicts with what it has learnt, and learns nothing."""
 
     def __post_init__(self) -> None:
-        for what, value, known in (("data", self.data, DATA), ("scenario", self.scenario, SCENARIOS)):
+        choices = {"data": (CLEAN, *LAYOUTS), "scenario": tuple(SCENARIOS)}
+        for name, known in choices.items():
+            value = getattr(self, name)
             if value not in known:
-                raise FozoError(f"there is no {what} {value!r}; choose from {', '.join(known)}")
-        counts = {"batch_size": self.batch_size, "images": self.images, "freeze_after": self.freeze_after}
-        for what, count in counts.items():
+                raise FozoError(f"there is no {name} {value!r}; choose from {', '.join(known)}")
+        for name in ("batch_size", "images", "freeze_after"):
+            count = getattr(self, name)
             if count is not None and count < 1:
-                raise FozoError(f"{what} is {count}; give a whole number from 1 up")
+                raise FozoError(f"{name} is {count}; give a whole number from 1 up")
         if not 1 <= self.severity <= 5:
             raise FozoError(f"severity is {self.severity}; give a whole number from 1 to 5")
         if self.classes:
+            from fozo.data.groups import class_indices  # reads the groups of ImageNet's classes
+
             class_indices(self.classes)
         assert self.order is not None  # which refuses what the scenario cannot do
 
@@ -104,20 +112,35 @@ class Experiment:
     """
 
     label: str
+    """What its row is about, ``{passes}`` being replaced by the option; :attr:`title` adds whose constants it has."""
     method: str
+    """A registered method, by name."""
     options: Mapping[str, Value] = field(default_factory=dict)
+    """Options of the method, ``preset`` among them."""
     stream: StreamPlan = StreamPlan()
-    column: str = AVERAGE  # where its average goes, for tables with one stream a column
-    x: float | None = None  # its position on the axis, for hyper-parameter curves
+    """The images and their order."""
+    column: str = AVERAGE
+    """Where its average goes, for tables with one stream a column."""
+    x: float | None = None
+    """Its position on the axis, for hyper-parameter curves."""
     axis: str = ""
-    paper: Mapping[str, float] = field(default_factory=dict)  # its numbers by column: corruptions, Avg, seconds, memory
-    quantise: str = (
-        ""  # ``ptq4vit8`` (or 6, 4) to quantise the model on clean images; an ``.onnx`` file is run as it is
-    )
-    models: str = ""  # how the names of the models begin that this row is for: its constants were tuned on them
-    model: str = ""  # a weights file, an ``.onnx`` file, or ``timm:NAME``
-    seed: int = 0  # of the order of the images and of the method's own draws
-    calibration: int = 2000  # clean images that source statistics and Fisher information are measured on, at most
+    """What the axis is called."""
+    paper: Mapping[str, float] = field(default_factory=dict)
+    """The paper's numbers by column: corruptions, Avg, seconds, memory."""
+    quantise: str = ""
+    """``ptq4vit8`` (or 6, 4) to quantise the model on clean images; an ``.onnx`` file is run as it is."""
+    models: str = ""
+    """How the names of the models begin that this row is for: its constants were tuned on them."""
+    constants: Constants | None = None
+    """Whose constants these are, where the row's title should say it."""
+    code: str = ""
+    """Hash of the file that the method was imported from, where that is no installed package."""
+    model: str = ""
+    """A weights file, an ``.onnx`` file, or ``timm:NAME``."""
+    seed: int = 0
+    """Of the order of the images and of the method's own draws."""
+    calibration: int = 2000
+    """Clean images that source statistics and Fisher information are measured on, at most."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label.replace("{passes}", str(self.options.get("passes"))))
@@ -127,44 +150,58 @@ class Experiment:
         if self.calibration < 2:
             raise FozoError(f"calibration is {self.calibration}; source statistics need at least 2 clean images")
 
+    @property
+    def title(self) -> str:
+        """What tables call the row: ``TENT``, or ``TENT (tuned)``."""
+        return f"{self.label} ({self.constants})" if self.constants else self.label
+
+    @property
+    def name(self) -> str:
+        """The title, with the column where the recipe has several."""
+        return self.title if self.column == AVERAGE else f"{self.title} {self.column}"
+
     def identity(self) -> dict[str, object]:
         """What is hashed, in plain values (JSON). The model is named without its folder."""
         stream = {**asdict(self.stream), "kinds": list(self.stream.kinds)}
         for name in ("classes", "freeze_after"):  # newer than runs on file, which keep the hash that they had
             if not stream[name]:
                 del stream[name]
-        return {
+        values = {
             "model": self.model if self.model.startswith("timm:") else PurePath(self.model).name,
             "method": self.method,
             "options": dict(sorted(self.options.items())),
             "stream": stream,
             "seed": self.seed,
             "calibration": self.calibration,
-            **({"quantise": self.quantise} if self.quantise else {}),
         }
+        later = {"quantise": self.quantise, "code": self.code}
+        return values | {name: value for name, value in later.items() if value}
 
     @cached_property
     def hash(self) -> str:
-        text = json.dumps({**self.identity(), "meaning": MEANING}, sort_keys=True)
+        text = json.dumps({**self.identity(), "meaning": HASH_VERSION}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
-    def constants(self) -> dict[str, object]:
-        """The method's config, its preset's name, and whose constants these are, in plain values (JSON)."""
-        made = method_class(self.method)
-        own = {key: value for key, value in self.options.items() if key not in ("preset", "journal", *made.EXTRAS)}
-        preset = cast("str", self.options.get("preset", next(iter(made.PRESETS))))
-        config = asdict(made.configure(preset, own))
+    def configuration(self) -> dict[str, object]:
+        """The method's preset and config, and whose constants these are, in plain values (JSON)."""
+        method = method_class(self.method)
+        changes = {name: value for name, value in self.options.items() if name not in ("preset", "journal")}
+        for name in method.EXTRAS:
+            changes.pop(name, None)
+        preset = cast("str", self.options.get("preset", next(iter(method.PRESETS))))
+        config = asdict(method.configure(preset, changes))
+        constants = self.constants
+        if constants is None and config:
+            constants = "varied" if changes.keys() - {"passes"} else OF_PRESETS.get(preset, "own")
         plain = json.loads(json.dumps(config), parse_constant=str)  # JSON has no infinity
-        papers = "FOZO paper" if self.method in IN_FOZO_PAPER else "own paper"
-        source = {"paper": papers, "official": "authors' program"}.get(preset, "fozo" if plain else "")
-        source = "varied" if own.keys() - {"passes"} else source
-        source = next((end.strip(" ()") for end in (TUNED, OWN) if self.label.endswith(end)), source)
-        return {"preset": preset, "constants": plain, "source": source}
+        return {"preset": preset, "config": plain, "constants": constants}
 
-    @property
-    def name(self) -> str:
-        """The label, with the column where the recipe has several."""
-        return self.label if self.column == AVERAGE else f"{self.label} {self.column}"
+    def passes(self) -> float:
+        """Forward passes of the whole stream, as the method says it; 0 where the number of images is not known."""
+        chosen = self.options.get("passes")
+        each = chosen if isinstance(chosen, int) else method_class(self.method).info.cost
+        domains = sum(len(segment.domains) for segment in self.stream.order.segments())
+        return each * domains * (self.stream.images or 0)
 
 
 @dataclass(frozen=True)
@@ -175,10 +212,15 @@ class Setting:
     """
 
     model: str
+    """A weights file, an ``.onnx`` file, or ``timm:NAME``."""
     images: int | None = None
+    """Images of each domain, instead of the recipe's own."""
     severity: int | None = None
-    calibration: int | None = None  # all three: instead of the recipe's own
-    stored: bool = True  # whether corrupted images are ImageNet-C's files, or clean ones corrupted as they are read
+    """Severity of all corruptions, instead of the recipe's own."""
+    calibration: int | None = None
+    """Clean images for calibration, instead of the recipe's own."""
+    stored: bool = True
+    """Whether corrupted images are ImageNet-C's files, or clean ones corrupted as they are read."""
 
 
 @dataclass(frozen=True)
@@ -186,11 +228,17 @@ class Recipe:
     """A table or figure: rows to run, and the paper's numbers to put beside them."""
 
     name: str
+    """How a command asks for it."""
     title: str
+    """What the report calls it."""
     rows: tuple[Experiment, ...]
-    cost: str = ""  # what the full size costs, in forward passes of one image
-    note: str = ""  # what a reader should know: where the paper is silent, or its numbers are not comparable
+    """What is run, without model and seed."""
+    cost: str = ""
+    """What the full size costs, in forward passes of one image, where the rows do not tell."""
+    note: str = ""
+    """What a reader should know: where the paper is silent, or its numbers are not comparable."""
     calibration: int = 2000
+    """Clean images that a method is calibrated on, at most."""
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -199,6 +247,23 @@ class Recipe:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
             raise FozoError(f"the recipe {self.name} has two rows labelled {twice!r}; give each its own label")
+
+    @property
+    def passes(self) -> str:
+        """What the full size costs in words; a backward pass counts as two."""
+        return self.cost or f"{sum(row.passes() for row in self.rows):,.0f} passes"
+
+    def in_setting(self, row: Experiment, setting: Setting) -> Experiment | None:
+        """A row of this recipe as a setting has it; ``None`` where the row is for other models."""
+        if not PurePath(setting.model.removeprefix("timm:")).name.startswith(row.models):
+            return None
+        chosen: dict[str, Any] = {"images": setting.images, "severity": setting.severity}
+        if row.stream.data == STORED and not setting.stored:
+            chosen["data"] = CLEAN
+        stream = replace(row.stream, **{name: value for name, value in chosen.items() if value is not None})
+        quantise = "" if setting.model.endswith(".onnx") else row.quantise
+        calibration = self.calibration if setting.calibration is None else setting.calibration
+        return replace(row, stream=stream, quantise=quantise, model=setting.model, calibration=calibration)
 
     def experiments(
         self,
@@ -210,29 +275,33 @@ class Recipe:
         columns: Sequence[str] = (),
     ) -> list[Experiment]:
         """List what is to run in a setting: all rows, or those of some methods, labels or columns, with every seed."""
-        filters = {"method": methods, "label": labels, "column": columns}
-        for what, wanted in filters.items():
-            known = dict.fromkeys(getattr(row, what) for row in self.rows)
+        rows = list(self.rows)
+        filters = {"method": ("method", methods), "label": ("title", labels), "column": ("column", columns)}
+        for what, (attribute, wanted) in filters.items():
+            known = dict.fromkeys(getattr(row, attribute) for row in self.rows)
             absent = [name for name in wanted if name not in known]
             if absent:
                 raise FozoError(f"{self.name} has no row of the {what} {absent[0]!r}; it has {'; '.join(known)}")
-        chosen: dict[str, Any] = {"images": setting.images, "severity": setting.severity}
-        chosen = {name: value for name, value in chosen.items() if value is not None}
-        calibration = self.calibration if setting.calibration is None else setting.calibration
-        found = []
-        for row in self.rows:
-            if any(wanted and getattr(row, what) not in wanted for what, wanted in filters.items()):
-                continue
-            if not PurePath(setting.model.removeprefix("timm:")).name.startswith(row.models):
-                continue
-            data = "clean" if row.stream.data == "imagenet-c" and not setting.stored else row.stream.data
-            stream = replace(row.stream, data=data, **chosen)
-            quantise = "" if setting.model.endswith(".onnx") else row.quantise
-            made = replace(row, stream=stream, quantise=quantise, model=setting.model, calibration=calibration)
-            found += [replace(made, seed=seed) for seed in seeds]
-        if not found:
+            rows = [row for row in rows if not wanted or getattr(row, attribute) in wanted]
+        planned = [self.in_setting(row, setting) for row in rows]
+        experiments = [replace(row, seed=seed) for row in planned if row is not None for seed in seeds]
+        if not experiments:
             raise FozoError(f"no row of {self.name} is all of what was asked for; name fewer methods, labels, columns")
-        return found
+        return experiments
+
+    def with_methods(self, methods: Mapping[str, str]) -> Recipe:
+        """Add a row of each method on every stream, unless there is one; values are :attr:`Experiment.code`."""
+        rows = [replace(row, code=methods.get(row.method, row.code)) for row in self.rows]
+        known = {row.method for row in rows}
+        first: dict[str, Experiment] = {}
+        for row in rows:
+            first.setdefault(row.column, row)
+        streams = {column: row.stream for column, row in first.items()}
+        for name, code in methods.items():
+            if name not in known:
+                added = grid(usual([name]), streams)
+                rows += [replace(row, quantise=first[row.column].quantise, code=code) for row in added]
+        return replace(self, rows=tuple(rows))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values (JSON) that :func:`read_recipe` makes the same recipe of."""
@@ -240,29 +309,58 @@ class Recipe:
         rows = []
         for row in self.rows:
             stream = {name: value for name, value in asdict(row.stream).items() if value not in (None, "")}
-            own = {name: value for name, value in asdict(row).items() if value is not None}
-            own = {name: value for name, value in own.items() if name not in NOT_IN_FILES}
-            rows.append({**own, "stream": {**stream, "kinds": list(row.stream.kinds)}})
+            values = {name: value for name, value in asdict(row).items() if value is not None}
+            values = {name: value for name, value in values.items() if name not in NOT_IN_FILES}
+            rows.append({**values, "stream": {**stream, "kinds": list(row.stream.kinds)}})
         return {**header, "row": rows}
 
 
-Methods: TypeAlias = Mapping[str, tuple[str, Mapping[str, Value]]]  # methods and their options, by label
+Methods: TypeAlias = Mapping[str, tuple[str, Mapping[str, Value]]]
+"""Methods and their options, by label."""
 
 
-def grid(methods: Methods, streams: Mapping[str, StreamPlan]) -> tuple[Experiment, ...]:
+def usual(names: Iterable[str]) -> Methods:
+    """Methods with the options that they are compared with."""
+    infos = (method_class(name).info for name in names)
+    return {info.label: (info.name, info.compared) for info in infos}
+
+
+def every_method(most: float = float("inf")) -> Methods:
+    """Every registered method of at most so many passes, the plain model first and then the cheap ones."""
+    infos = [info for info in list_methods().values() if info.cost <= most]
+    infos.sort(key=lambda info: (info.name != BASE_METHOD, info.cost))
+    return usual(info.name for info in infos)
+
+
+def grid(
+    methods: Methods, streams: Mapping[str, StreamPlan], constants: Constants | None = None, models: str = ""
+) -> tuple[Experiment, ...]:
     """Rows for every method (by label) on every stream (by column)."""
     return tuple(
-        Experiment(label, method, options, stream, column)
+        Experiment(label, method, options, stream, column, constants=constants, models=models)
         for label, (method, options) in methods.items()
         for column, stream in streams.items()
     )
 
 
-@cache
-def _recipes() -> dict[str, Recipe]:
-    files = (module.name for module in pkgutil.iter_modules(recipes.__path__))
-    found = (importlib.import_module(f"{recipes.__name__}.{file}").RECIPES for file in files)
-    return {recipe.name: recipe for listed in found for recipe in listed}
+def find_methods(named: Iterable[str]) -> dict[str, str]:
+    """Import methods, named or in files, for :meth:`Recipe.with_methods`: by name the hash of the file, or nothing."""
+    methods: dict[str, str] = {}
+    for name in named:
+        if name.endswith(".py"):
+            names = import_methods(name)
+            methods |= dict.fromkeys(names, hashlib.sha256(Path(name).read_bytes()).hexdigest()[:10])
+        else:
+            methods[method_class(name).info.name] = ""
+    return methods
+
+
+def _recipes() -> dict[str, Callable[[], Recipe]]:
+    """What makes fozo's recipes, by name: anew each time, because methods may have been registered since."""
+    makers: dict[str, Callable[[], Recipe]] = {}
+    for module in pkgutil.iter_modules(recipes.__path__):
+        makers |= importlib.import_module(f"{recipes.__name__}.{module.name}").RECIPES
+    return makers
 
 
 def names() -> list[str]:
@@ -274,16 +372,18 @@ def load_recipe(name: str) -> Recipe:
     path = Path(name)
     if path.suffix == ".toml":
         return read_recipe(read_toml(path), path.stem)
-    by_lower = {recipe.lower(): recipe for recipe in names()} | {"tablec1": "figure1"}
-    if name.lower() not in by_lower:
+    makers = {known.lower(): make for known, make in _recipes().items()}
+    makers["tablec1"] = makers["figure1"]
+    if name.lower() not in makers:
         raise FozoError(f"there is no recipe {name!r}; choose from {', '.join(names())}, or give a .toml file")
-    return _recipes()[by_lower[name.lower()]]
+    return makers[name.lower()]()
 
 
 def read_recipe(payload: Mapping[str, Any], name: str) -> Recipe:
     """Make a recipe of plain values: of TOML, or of :meth:`Recipe.to_dict`."""
-    top = dict(payload)
-    base, entries = top.pop("stream", {}), top.pop("row", [])
+    header = dict(payload)
+    base = header.pop("stream", {})
+    entries = header.pop("row", [])
     if not isinstance(base, Mapping) or not isinstance(entries, list):
         raise FozoError(f"the recipe {name} should have [stream] and a list of [[row]]; {ADVICE}")
     rows = []
@@ -291,9 +391,9 @@ def read_recipe(payload: Mapping[str, Any], name: str) -> Recipe:
         what = f"row {number} of {name}"
         if not isinstance(entry, Mapping) or not isinstance(entry.get("stream", {}), Mapping):
             raise FozoError(f"{what} should be a table, its stream another; {ADVICE}")
-        own = {key: value for key, value in entry.items() if key != "stream"}
+        values = {key: value for key, value in entry.items() if key != "stream"}
         stream = {**base, **entry.get("stream", {})}
         plan = as_dataclass(StreamPlan, stream, f"the stream of {what}", advice=ADVICE)
-        rows.append(as_dataclass(Experiment, own, what, advice=ADVICE, stream=plan, **NOT_IN_FILES))
-    titled = {"title": name, **top}
+        rows.append(as_dataclass(Experiment, values, what, advice=ADVICE, stream=plan, **NOT_IN_FILES))
+    titled = {"title": name, **header}
     return as_dataclass(Recipe, titled, f"the recipe {name}", advice=ADVICE, name=name, rows=tuple(rows))

@@ -4,7 +4,7 @@ Resources keep what they have opened, so that the experiments of a recipe share 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -12,10 +12,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from fozo.bench.plan import Experiment, StreamPlan
+from fozo.bench.plan import CLEAN, STORED, Experiment, StreamPlan
 from fozo.core.statistics import SourceStatistics
-from fozo.data.groups import CLASSES, class_indices
-from fozo.data.sets import open_images, recognise, robustbench_list
+from fozo.data.sets import LAYOUTS, open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
 from fozo.data.sets.folder import Tree
 from fozo.data.streams import Corrupting, DomainSource, in_order
@@ -30,6 +29,7 @@ from fozo.types import Engine, Floats, Spec
 
 CALIBRATION_SEED = 1
 CALIBRATION_BATCH = 64
+IMAGENET = "imagenet"  # the data set whose images are clean ones, and calibrated on
 QUANTISATION_IMAGES = 32  # clean images that PTQ4ViT searches its scales on, as published
 
 Show = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is in all
@@ -47,13 +47,30 @@ Make: TypeAlias = Callable[[Engine, Iterator[Floats]], S]
 class Paths:
     """Where image sets lie on this machine. No result depends on it."""
 
-    imagenet: str | None = None  # clean images: for calibration, and for streams that are corrupted as they are read
-    imagenet_c: str | None = None
-    imagenet_r: str | None = None
-    imagenet_sketch: str | None = None
-    imagenet_v2: str | None = None
-    image_list: str | None = None  # RobustBench's list of 5000 images, to stream these instead of random ones
-    pixels: str | None = None  # a folder that keeps corrupted images, made once and not for every row
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Folders by the name of the data set; ``imagenet`` are clean images: for calibration, and for streams that are
+    corrupted as they are read."""
+    image_list: str | None = None
+    """RobustBench's list of 5000 images, to stream these instead of random ones."""
+    pixels: str | None = None
+    """A folder that keeps corrupted images, made once and not for every row."""
+
+    def folder(self, data: str) -> str | None:
+        """Where the images of a stream lie, whose ``data`` this is."""
+        return self.data.get(IMAGENET if data == CLEAN else data)
+
+
+def read_folders(assignments: Iterable[str]) -> dict[str, str]:
+    """Read ``NAME=DIR`` of the command line."""
+    folders: dict[str, str] = {}
+    for text in assignments:
+        name, _, folder = text.partition("=")
+        if not folder:
+            raise FozoError(f"--data is {text!r}; give NAME=DIR, such as imagenet=DIR")
+        if name not in LAYOUTS:
+            raise FozoError(f"--data has no set {name!r}; choose from {', '.join(LAYOUTS)}")
+        folders[name] = folder
+    return folders
 
 
 @dataclass(frozen=True)
@@ -61,15 +78,19 @@ class Resources:
     """Makes what experiments need, once."""
 
     paths: Paths
-    load: LoadOptions  # how models are loaded; ``threads`` is also how many threads decode images
-    cache_dir: Path  # keeps source statistics, Fisher information, token covariances and scales from run to run
+    """Where image sets lie."""
+    load: LoadOptions
+    """How models are loaded; ``threads`` is also how many threads decode images."""
+    cache_dir: Path
+    """Keeps source statistics, scales and whatever else is measured from run to run."""
     _engines: dict[object, Engine] = field(default_factory=dict, repr=False)
     _sets: dict[object, ImageSet] = field(default_factory=dict, repr=False)
     _digests: dict[str, str] = field(default_factory=dict, repr=False)
 
     def images(self, plan: StreamPlan) -> ImageSet:
         if plan not in self._sets:
-            whole = images = self._open(plan)
+            whole = self._open(plan)
+            images = whole
             if self.paths.image_list is not None:
                 images = images.select(robustbench_list(self.paths.image_list))
             count = plan.images
@@ -80,21 +101,23 @@ class Resources:
         return self._sets[plan]
 
     def _open(self, plan: StreamPlan) -> ImageSet:
-        option = "imagenet" if plan.data == "clean" else plan.data
-        path: str | None = getattr(self.paths, option.replace("-", "_"))
+        path = self.paths.folder(plan.data)
         if path is None:
-            raise FozoError(f"the folder of {option} is needed; give --{option} DIR")
-        root, layout, chosen = Path(path), "auto" if plan.data == "clean" else plan.data, dict[str, Any]()
-        if plan.data == "imagenet-c":
-            domains = (domain for segment in plan.order.segments() for domain in segment.domains)
-            chosen = {"kinds": plan.kinds, "severities": tuple(sorted({domain.severity for domain in domains}))}
+            name = IMAGENET if plan.data == CLEAN else plan.data
+            raise FozoError(f"the folder of {name} is needed; give --data {name}=DIR")
+        root = Path(path)
+        layout = "auto" if plan.data == CLEAN else plan.data
+        chosen: dict[str, Any] = {}
+        if plan.data == STORED:
+            levels = {domain.severity for segment in plan.order.segments() for domain in segment.domains}
+            chosen = {"kinds": plan.kinds, "severities": tuple(sorted(levels))}
         key = (plan.data, *chosen.values())
         if key not in self._sets:
             if chosen and root.exists():  # a missing one is refused when it is opened
                 tree, layout = recognise(Tree(root))
                 root = tree.root
-                if layout != "imagenet-c":
-                    advice = "give it as --imagenet to corrupt them on the fly"
+                if layout != STORED:
+                    advice = f"give it as --data {IMAGENET}=DIR to corrupt them on the fly"
                     raise FozoError(f"{path} holds clean images ({layout}); {advice}")
             self._sets[key] = open_images(root, layout, **chosen)
         return self._sets[key]
@@ -102,9 +125,9 @@ class Resources:
     def pixels(self, images: ImageSet, spec: Spec) -> ImageSet | DomainSource:
         if self.paths.pixels is None or images.corrupted:
             return images
-        made = Corrupting(images, spec.image_size, channels=spec.channels)
-        text = f"{images.fingerprint} {made.describe(made.domains)}"
-        return replace(made, folder=Path(self.paths.pixels) / hashlib.sha256(text.encode()).hexdigest()[:10])
+        corrupting = Corrupting(images, spec.image_size, channels=spec.channels)
+        name = _hash(f"{images.fingerprint} {corrupting.describe(corrupting.domains)}")
+        return replace(corrupting, folder=Path(self.paths.pixels) / name)
 
     def clean(self, count: int, streamed: ImageSet, group: str = "") -> ImageSet:
         """Choose clean images of all classes to calibrate on, none of which is in the stream in any form.
@@ -115,9 +138,10 @@ class Resources:
         key = (count, bool(group), streamed.fingerprint)
         if key in self._sets:
             return self._sets[key]
-        clean = self._open(StreamPlan(data="clean", kinds=("clean",)))
+        clean = self._open(StreamPlan(data=CLEAN, kinds=("clean",)))
         if clean.corrupted:
-            raise FozoError(f"{self.paths.imagenet} holds corrupted images; give clean ones as --imagenet")
+            folder = self.paths.folder(CLEAN)
+            raise FozoError(f"{folder} holds corrupted images; give clean ones as --data {IMAGENET}=DIR")
         taken = {str(PurePosixPath(sample.path).with_suffix("")) for sample in streamed.samples}
         paths = [clean.samples[int(i)].path for i in shuffled(len(clean), CALIBRATION_SEED)]
         if group:
@@ -157,8 +181,8 @@ class Resources:
         """Load a model, with its head restricted to ``classes``; PyTorch's threads are the runner's to set."""
         key = (model, classes, threads)
         if key not in self._engines:
-            own = threads if model.endswith(".onnx") else None
-            self._engines[key] = load_engine(model, replace(self.load, classes=classes, threads=own))
+            session_threads = threads if model.endswith(".onnx") else None
+            self._engines[key] = load_engine(model, replace(self.load, classes=classes, threads=session_threads))
         return self._engines[key]
 
     def quantised(self, experiment: Experiment, streamed: ImageSet, show: Show = quiet) -> Engine:
@@ -179,16 +203,18 @@ class Resources:
         return self._engines[key]
 
     def method(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show = quiet) -> AnyMethod:
-        given: dict[str, Any] = {"seed": experiment.seed, "batch_size": experiment.stream.batch_size}
+        options: dict[str, Any] = {"seed": experiment.seed, "batch_size": experiment.stream.batch_size}
         wanted = needs(experiment.method, experiment.options)
         for name in sorted(wanted & MEASURED.keys()):
-            clean, measured = self._calibration(experiment, streamed), MEASURED[name]
-            given[name] = self._cached(name, engine, clean, measured.load, measured.measure, show)
+            clean = self._calibration(experiment, streamed)
+            how = MEASURED[name]
+            options[name] = self._cached(name, engine, clean, how.load, how.measure, show)
         source = self.source(experiment, engine, streamed, show) if "source" in wanted else None
-        return create(experiment.method, engine, source, **{**given, **experiment.options})
+        return create(experiment.method, engine, source, **{**options, **experiment.options})
 
     def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
-        clean, kind = self._calibration(experiment, streamed), f"source{SourceStatistics.VERSION}"
+        clean = self._calibration(experiment, streamed)
+        kind = f"source{SourceStatistics.VERSION}"
         return self._cached(kind, engine, clean, SourceStatistics.load, calibrate, show)
 
     def _cached(
@@ -197,34 +223,42 @@ class Resources:
         """Load what was made before of this model and these images, or make and save it."""
         spec = engine.spec
         text = f"{spec.fingerprint} {spec.subset} {spec.image_size} {spec.mean} {spec.std} {images.fingerprint}"
-        path = self.cache_dir / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.npz"
+        path = self.cache_dir / f"{kind}-{_hash(text)}.npz"
         with locked(self.cache_dir, wait=True):  # workers that need the same wait for the first to make it
             if path.exists():
                 return load(path)
             remove_temporary_files(self.cache_dir)  # of a process that was killed while it saved
             seen = partial(show, "calibrating")
             batches = in_order(images, spec, batch_size=CALIBRATION_BATCH, workers=self.load.threads, show=seen)
-            made = make(engine, (batch.images for batch in batches))
+            measured = make(engine, (batch.images for batch in batches))
             with disk_errors(path):
-                made.save(path)
-        return made
+                measured.save(path)
+        return measured
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def _firsts(images: ImageSet) -> set[str]:
-    found: dict[int, str] = {}
+    """The first image of each class."""
+    firsts: dict[int, str] = {}
     for path, label in sorted(images.samples):
-        found.setdefault(label, path)
-    return set(found.values())
+        firsts.setdefault(label, path)
+    return set(firsts.values())
 
 
 def _of_group(images: ImageSet, group: str, whole: ImageSet) -> ImageSet:
     """Keep the images of a group's classes, without the first of each class in the whole set."""
+    from fozo.data.groups import CLASSES, class_indices  # reads the groups of ImageNet's classes
+
     if len(images.classes) != CLASSES:
         raise FozoError(
             f"the {images.name} set has {len(images.classes)} classes, but the group {group!r} is of ImageNet's "
             f"{CLASSES}; give images of ImageNet, or run a recipe without groups of classes"
         )
-    wanted, firsts = set(class_indices(group)), _firsts(whole)
+    wanted = set(class_indices(group))
+    firsts = _firsts(whole)
     chosen = tuple(sample for sample in images.samples if sample.label in wanted and sample.path not in firsts)
     if not chosen:
         raise FozoError(
@@ -236,5 +270,5 @@ def _of_group(images: ImageSet, group: str, whole: ImageSet) -> ImageSet:
 
 def needs(method: str, options: Mapping[str, object]) -> frozenset[str]:
     """Say what has to be measured on clean images for a method: ``source``, or one of ``MEASURED``."""
-    found = method_class(method).info.needs & {"source", *MEASURED}
-    return found - {"fisher"} if options.get("fisher_weight") == 0 else found
+    measured = method_class(method).info.needs & {"source", *MEASURED}
+    return measured - {"fisher"} if options.get("fisher_weight") == 0 else measured

@@ -28,7 +28,7 @@ from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 from fozo.io import Log, disk_errors, encode, read_log, write_json
 from fozo.io.system import worker_pool
-from fozo.methods.registry import AnyMethod
+from fozo.methods.registry import AnyMethod, import_methods
 
 SAVE_SECONDS = 2.0
 SAVE_SHARE = 20  # a state is saved when this many times the duration of the last saving has passed: FOA's takes 40 MB
@@ -70,13 +70,19 @@ def run_experiment(
             engine = resources.engine(experiment.model, images.mask, threads)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
-        plan, seed, decoders = experiment.stream, experiment.seed, resources.load.threads
-        source = resources.pixels(images, engine.spec)
-        stream = Stream(source, engine.spec, plan.order, batch_size=plan.batch_size, seed=seed, workers=decoders)
+        plan = experiment.stream
+        stream = Stream(
+            resources.pixels(images, engine.spec),
+            engine.spec,
+            plan.order,
+            batch_size=plan.batch_size,
+            seed=experiment.seed,
+            workers=resources.load.threads,
+        )
         method = resources.method(experiment, engine, images, show)
         identity = {
             **experiment.identity(),
-            **experiment.constants(),
+            **experiment.configuration(),
             "label": experiment.name,
             "threads": threads,
             "weights": engine.spec.fingerprint,
@@ -122,7 +128,8 @@ def _run(
             records += [BatchRecord.read(line) for line in read_log(folder / RECORDS)]
             costs += [Cost.read(line) for line in read_log(folder / COSTS)]
         last = experiment.stream.freeze_after
-        seen, correct = sum(r.images for r in records), sum(r.correct for r in records)
+        seen = sum(record.images for record in records)
+        correct = sum(record.correct for record in records)
         total = sum(len(segment.domains) for segment in stream.segments) * len(stream.source.images)
         for batch in stream.batches(done):
             if batch.reset:
@@ -132,17 +139,22 @@ def _run(
             start = time.perf_counter()
             logits = method(batch.images)
             seconds = time.perf_counter() - start
-            passes, metrics = method.passes_per_image, method.metrics()
             record = score(
-                logits, batch.labels, index=batch.index, domain=batch.domain, passes=passes, metrics=metrics,
+                logits,
+                batch.labels,
+                index=batch.index,
+                domain=batch.domain,
+                passes=method.passes_per_image,
+                metrics=method.metrics(),
                 samples=batch.samples,
-            )  # fmt: skip
+            )
             cost = Cost(batch.index, round(seconds, 6), peak_memory(method.engine.device))
             record_log.append(record.line())
             cost_log.append(asdict(cost))
             records.append(record)
             costs.append(cost)
-            seen, correct = seen + record.images, correct + record.correct
+            seen += record.images
+            correct += record.correct
             show(f"{experiment.name} seed {experiment.seed}: {100 * correct / seen:.1f} %", seen, total)
             if states.due():
                 record_log.sync()
@@ -157,8 +169,11 @@ class Checkpoints:
     """The saved states of one run, at least ``seconds`` apart: ``PREFIX000123.npz`` has seen 123 batches."""
 
     def __init__(self, folder: Path, prefix: str, seconds: float = SAVE_SECONDS) -> None:
-        self.folder, self.prefix, self.seconds = folder, prefix, seconds
-        self._saved, self._pause = time.monotonic(), seconds
+        self.folder = folder
+        self.prefix = prefix
+        self.seconds = seconds
+        self._saved = time.monotonic()
+        self._pause = seconds
 
     def _found(self) -> dict[int, Path]:
         name = re.compile(re.escape(self.prefix) + r"([0-9]+)\.npz")
@@ -196,21 +211,35 @@ class Checkpoints:
 class Setup:
     """Where and how experiments are run: plain values, for another process."""
 
-    out: str  # the folder of the recipe
+    out: str
+    """The folder of the recipe."""
     paths: Paths
+    """Where image sets lie."""
     load: LoadOptions = field(default_factory=lambda: LoadOptions(threads=1))
+    """How models are loaded."""
     command: str = ""
+    """What the user typed."""
+    methods: tuple[str, ...] = ()
+    """Files of methods to import."""
 
 
-_resources: dict[Setup, Resources] = {}  # what the latest experiment in this process has opened, for the next one
+_latest: list[tuple[Setup, Resources]] = []
+"""What the latest experiment in this process has opened, for the next one."""
 
 
 def run_one(experiment: Experiment, setup: Setup, show: Show = quiet) -> Run:
-    if setup not in _resources:
-        _resources.clear()
-        _resources[setup] = Resources(setup.paths, setup.load, Path(setup.out).parent / CACHE)
-    resources, store, threads = _resources[setup], Store(Path(setup.out)), setup.load.threads or 1
-    return run_experiment(experiment, resources, store, threads=threads, command=setup.command, show=show)
+    if not _latest or _latest[0][0] != setup:
+        for file in setup.methods:
+            import_methods(file)
+        _latest[:] = [(setup, Resources(setup.paths, setup.load, Path(setup.out).parent / CACHE))]
+    return run_experiment(
+        experiment,
+        _latest[0][1],
+        Store(Path(setup.out)),
+        threads=setup.load.threads or 1,
+        command=setup.command,
+        show=show,
+    )
 
 
 def run_local(
@@ -226,7 +255,8 @@ def run_local(
         for experiment in experiments:
             finished(run_one(experiment, setup, show))
         return
-    left, deaths = list(experiments), 0
+    left = list(experiments)
+    deaths = 0
     while left:
         before = len(left)
         try:

@@ -9,16 +9,16 @@ Layout of ``OUT/recipe/label-seed-hash/``:
     conditions.json   machine, versions and total cost, once it is finished
     result.json       the measures, once it is finished: byte-equal however often the run was interrupted
 
-``OUT/recipe/recipe.json`` holds the recipe as the latest command had it, and what all commands asked of it so far:
-settings (model, images, severity, calibration) and the seeds of each. Rows x seeds in a setting give hashes, and a
-report shows the finished runs of exactly these, one table a setting. A folder with another hash is *stale*: an option
-was changed since, or its row is gone. So runs that differ in anything but the seed are never averaged.
+``OUT/recipe/recipe.json`` holds the recipe as the latest command had it, with the rows that only earlier ones had. A
+report shows all finished runs of these rows, one table for each setting (model, calibration, images, severity). A run
+whose row has other options by now is *stale* and left out. So runs that differ in anything but the seed are never
+averaged.
 """
 
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fozo.bench.measures import BatchRecord, Cost, Measures
-from fozo.bench.plan import AVERAGE, Experiment, Recipe, Setting, published, read_recipe
+from fozo.bench.plan import AVERAGE, CLEAN, STORED, Experiment, Recipe, Setting, read_recipe
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, locked, read_json, read_log, remove_temporary_files, write_json
 from fozo.io.system import usable_cpus
@@ -35,8 +35,13 @@ from fozo.io.system import usable_cpus
 PACKAGES = ("fozo", "numpy", "torch", "timm", "transformers", "onnxruntime", "openvino", "pillow", "scipy")
 STATUS = Path("/proc/self/status")
 L = TypeVar("L", BatchRecord, Cost)
-RECIPE, EXPERIMENT, RESULT, CONDITIONS = "recipe.json", "experiment.json", "result.json", "conditions.json"
-RECORDS, COSTS = "records.jsonl", "costs.jsonl"
+RECIPE = "recipe.json"
+EXPERIMENT = "experiment.json"
+RESULT = "result.json"
+CONDITIONS = "conditions.json"
+RECORDS = "records.jsonl"
+COSTS = "costs.jsonl"
+IDENTITY = ("model", "method", "options", "stream", "seed", "calibration", "quantise", "code")
 FINGERPRINTS = {
     "model_digest": "model weights or loading options",
     "weights": "model weights",
@@ -50,13 +55,20 @@ FINGERPRINTS = {
 class Environment:
     """The machine and its software."""
 
-    packages: dict[str, str]  # versions of what matters, as far as it is installed
+    packages: dict[str, str]
+    """Versions of what matters, as far as it is installed."""
     python: str
+    """Its version."""
     system: str
+    """Operating system and architecture."""
     processor: str
-    cores: int  # processors that this process may use
+    """Its model's name."""
+    cores: int
+    """Processors that this process may use."""
     threads: int
+    """Threads that the model ran with."""
     device: str
+    """Where it ran."""
 
 
 def environment(threads: int, device: str) -> Environment:
@@ -113,14 +125,23 @@ class Conditions:
     """What a run was measured on, and what it cost."""
 
     weights: str
+    """Fingerprint of the model."""
     stream_fingerprint: str
+    """Fingerprint of the images and their order."""
     calibrated_on: str | None
-    parameters: int  # how many numbers the method adapts
+    """Fingerprint of the calibration images, where the method needs some."""
+    parameters: int
+    """How many numbers the method adapts."""
     environment: Environment
+    """The machine."""
     seconds: float
+    """Time inside the method."""
     memory: int
+    """Peak in bytes."""
     command: str
+    """What the user typed."""
     finished: str
+    """When, in UTC."""
 
 
 @contextmanager
@@ -132,25 +153,17 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Request(Setting):
-    """A setting and the seeds that were asked for in it."""
-
-    seeds: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Asked:
-    asked: tuple[_Request, ...]
-
-
-@dataclass(frozen=True)
 class Run:
     """One finished experiment."""
 
     experiment: Experiment
+    """What was run, as its row of the recipe shows it."""
     measures: Measures
+    """What the records amount to."""
     conditions: Conditions
+    """Where it ran, and what it cost."""
     folder: Path
+    """Where its files are."""
 
     def records(self) -> list[BatchRecord]:
         return self._records
@@ -163,10 +176,13 @@ class Run:
         return self._read(COSTS, Cost.read)
 
     def _read(self, name: str, read: Callable[[Mapping[str, Any]], L]) -> list[L]:
-        with naming(self.folder / name):
-            lines, batches = [read(line) for line in read_log(self.folder / name)], self.measures.batches
-            if len(lines) != batches:
-                raise FozoError(f"it holds {len(lines)} batches, and the result is of {batches}; run it again")
+        path = self.folder / name
+        with naming(path):
+            lines = [read(line) for line in read_log(path)]
+            if len(lines) != self.measures.batches:
+                raise FozoError(
+                    f"it holds {len(lines)} batches, and the result is of {self.measures.batches}; run it again"
+                )
             return lines
 
 
@@ -175,8 +191,11 @@ class RunFolder:
     """The folder of one experiment, while this process has it to itself."""
 
     path: Path
+    """The folder."""
     experiment: Experiment
-    begun: Mapping[str, Any]  # what the folder was begun with; empty where it is new
+    """What is run in it."""
+    begun: Mapping[str, Any]
+    """What it was begun with; empty where it is new."""
 
     def check(self, identity: Mapping[str, object]) -> None:
         """Refuse to go on with other weights or images than the folder was begun with."""
@@ -187,11 +206,7 @@ class RunFolder:
     def finished(self) -> Run | None:
         if not (self.path / RESULT).exists():
             return None
-        result, cost = read_json(self.path / RESULT), read_json(self.path / CONDITIONS)
-        shared = {name: value for name, value in result.items() if name in Conditions.__dataclass_fields__}
-        with naming(self.path):
-            conditions = as_dataclass(Conditions, shared | cost, "the conditions")
-            return Run(self.experiment, Measures.read(result.get("measures")), conditions, self.path)
+        return _finished(self.path, self.experiment, read_json(self.path / RESULT))
 
     def finish(self, identity: Mapping[str, object], measures: Measures, conditions: Conditions, digest: str) -> Run:
         """Write the result; ``digest`` is of the records."""
@@ -203,29 +218,42 @@ class RunFolder:
         return Run(self.experiment, measures, conditions, self.path)
 
 
+def _finished(folder: Path, experiment: Experiment, result: Mapping[str, Any]) -> Run:
+    shared = {name: result[name] for name in Conditions.__dataclass_fields__ if name in result}
+    with naming(folder):
+        conditions = as_dataclass(Conditions, shared | read_json(folder / CONDITIONS), "the conditions")
+        return Run(experiment, Measures.read(result.get("measures")), conditions, folder)
+
+
 @dataclass(frozen=True)
 class Group:
     """The finished runs of a recipe in one setting: those that may stand in one table."""
 
     recipe: Recipe
+    """The rows and the paper's numbers."""
     setting: str
-    runs: tuple[Run, ...]  # in the order of the recipe, then of the seeds
+    """Model, images, severity and calibration, in words."""
+    runs: tuple[Run, ...]
+    """In the order of the recipe, then of the seeds."""
 
     @property
     def labels(self) -> list[str]:
-        """Rows that have been run, in the recipe's order, but tuned ones behind those with the published constants."""
-        found = list(dict.fromkeys(run.experiment.label for run in self.runs))
-        return sorted(found, key=lambda label: found.index(published(label) if published(label) in found else label))
+        """Titles of the rows that have been run, in the recipe's order, but those of one label together."""
+        rows = [run.experiment for run in self.runs]
+        places = {row.label: place for place, row in reversed(list(enumerate(rows)))}
+        return list(dict.fromkeys(row.title for row in sorted(rows, key=lambda row: places[row.label])))
 
     @property
     def columns(self) -> list[str]:
         return list(dict.fromkeys(run.experiment.column for run in self.runs))
 
     def of(self, label: str, column: str = AVERAGE) -> list[Run]:
-        return [run for run in self.runs if (run.experiment.label, run.experiment.column) == (label, column)]
+        return [run for run in self.runs if (run.experiment.title, run.experiment.column) == (label, column)]
 
-    def first(self, label: str) -> Run:
-        return min((run for run in self.runs if run.experiment.label == label), key=lambda run: run.experiment.seed)
+    def firsts(self, column: str) -> dict[str, Run]:
+        """The first seed's run of every row that has one in a column."""
+        rows = {label: self.of(label, column) for label in self.labels}
+        return {label: runs[0] for label, runs in rows.items() if runs}
 
 
 @dataclass(frozen=True)
@@ -233,6 +261,7 @@ class Store:
     """The results of one recipe."""
 
     folder: Path
+    """The folder ``OUT/recipe``."""
 
     @contextmanager
     def open(self, experiment: Experiment) -> Iterator[RunFolder]:
@@ -248,71 +277,98 @@ class Store:
             begun = read_json(path / EXPERIMENT) if (path / EXPERIMENT).exists() else {}
             yield RunFolder(path, experiment, begun)
 
-    def ask(self, recipe: Recipe, setting: Setting, seeds: Iterable[int]) -> None:
-        """Write down that these seeds of a recipe are wanted in this setting, beside what was asked before.
+    def write(self, recipe: Recipe) -> None:
+        """Write down the recipe of the latest command, with the rows that only earlier ones had.
 
         The caller holds the folder's lock.
         """
-        file = self.folder / RECIPE
         remove_temporary_files(self.folder)
-        model = str(recipe.experiments(setting)[0].identity()["model"])
-        new = _Request(**asdict(replace(setting, model=model)), seeds=tuple(seeds))
-        # Settings that come to the same, such as the recipe's own number of images named or not, are one.
-        asked: dict[tuple[str, ...], _Request] = {}
-        for each in [*(self._asked(read_json(file)) if file.exists() else ()), new]:
-            key = tuple(e.hash for e in recipe.experiments(each))
-            known = asked.get(key, each)
-            asked[key] = replace(known, seeds=tuple(dict.fromkeys([*known.seeds, *each.seeds])))
-        listed = [asdict(each) for each in asked.values()]
-        write_json(file, {"name": recipe.name, **recipe.to_dict(), "asked": listed})
+        if (self.folder / RECIPE).exists():
+            names = {row.name for row in recipe.rows}
+            contents = {row.hash for row in recipe.rows}  # without model and seed
+            earlier = (row for row in self.recipe().rows if row.name not in names and row.hash not in contents)
+            recipe = replace(recipe, rows=(*recipe.rows, *earlier))
+        write_json(self.folder / RECIPE, {"name": recipe.name, **recipe.to_dict()})
 
-    def _asked(self, payload: Mapping[str, Any]) -> tuple[_Request, ...]:
-        with naming(self.folder / RECIPE):
-            listed = as_dataclass(_Asked, {"asked": payload.get("asked", [])}, "the list of settings").asked
-            if not all(each.seeds for each in listed):
-                raise FozoError("a setting has no seeds; give fozo bench once more")
-            return listed
-
-    def plans(self) -> tuple[Recipe, list[list[Experiment]]]:
-        """Read back the recipe and the experiments that were asked for, a list for each setting."""
+    def recipe(self) -> Recipe:
         payload = read_json(self.folder / RECIPE)
-        asked = self._asked(payload)
-        plain = {name: value for name, value in payload.items() if name not in ("name", "asked")}
+        name = str(payload.pop("name", self.folder.name))
+        payload.pop("asked", None)  # the settings that commands of 0.2 had asked for
         with naming(self.folder / RECIPE):
-            recipe = read_recipe(plain, str(payload.get("name", self.folder.name)))
-            return recipe, [recipe.experiments(each, seeds=sorted(each.seeds)) for each in asked]
+            return read_recipe(payload, name)
 
-    def stale(self) -> list[Path]:
-        wanted = {experiment.hash for plan in self.plans()[1] for experiment in plan}
-        found = sorted(path.parent for path in self.folder.glob(f"*/{EXPERIMENT}"))
-        return [path for path in found if path.name.rpartition("-")[2] not in wanted]
+    def read(self) -> tuple[list[Group], list[Path]]:
+        """Read what is finished, a group for each setting; and name the folders of stale runs."""
+        recipe = self.recipe()
+        groups: dict[object, list[tuple[int, Run]]] = {}
+        stale = []
+        for path in sorted(self.folder.glob(f"*/{RESULT}")):
+            result = read_json(path)
+            with naming(path.parent):
+                values = {name: result[name] for name in IDENTITY if name in result}
+                done = as_dataclass(Experiment, values, "the result", label="")
+            rows = _rows_of(recipe, done) if path.parent.name.endswith(done.hash) else []
+            if not rows:
+                stale.append(path.parent)
+            for setting, place, row in rows:
+                groups.setdefault(setting, []).append((place, _finished(path.parent, row, result)))
+        found = []
+        for numbered in groups.values():
+            numbered.sort(key=lambda entry: (entry[0], entry[1].experiment.seed))
+            runs = tuple(run for _, run in numbered)
+            found.append(Group(recipe, describe([run.experiment for run in runs]), runs))
+        return sorted(found, key=lambda group: group.setting), stale
 
     def groups(self) -> list[Group]:
-        """Read what is finished of what was asked, a group for each setting."""
-        recipe, plans = self.plans()
-        folders = {path.name.rpartition("-")[2]: path for path in self.folder.glob("*-*")}
-        found = []
-        for plan in plans:
-            every = (RunFolder(folders[each.hash], each, {}).finished() for each in plan if each.hash in folders)
-            runs = tuple(run for run in every if run is not None)
-            if runs:
-                found.append(Group(recipe, describe([run.experiment for run in runs]), runs))
-        return sorted(found, key=lambda group: group.setting)
+        return self.read()[0]
+
+    def stale(self) -> list[Path]:
+        return self.read()[1]
+
+
+def _rows_of(recipe: Recipe, done: Experiment) -> list[tuple[object, int, Experiment]]:
+    """Rows of a recipe that an experiment is of, with their places and the setting in which they are.
+
+    Of rows that differ in what a command may choose, it is of those where the command has chosen least.
+    """
+    chosen = Setting(done.model, done.stream.images, done.stream.severity, done.calibration, done.stream.data != CLEAN)
+    found = []
+    for place, row in enumerate(recipe.rows):
+        if row.method != done.method or row.options != done.options:
+            continue
+        planned = recipe.in_setting(row, chosen)
+        if planned is None or replace(planned, seed=done.seed).hash != done.hash:
+            continue
+        images = None if row.stream.images == done.stream.images else done.stream.images
+        severity = None if row.stream.severity == done.stream.severity else done.stream.severity
+        stored = row.stream.data != STORED or done.stream.data == STORED
+        changes = (images is not None) + (severity is not None)
+        setting = Setting(done.model, images, severity, done.calibration, stored)
+        found.append((changes, setting, place, replace(planned, seed=done.seed)))
+    least = min((entry[0] for entry in found), default=0)
+    return [entry[1:] for entry in found if entry[0] == least]
 
 
 def describe(experiments: Sequence[Experiment]) -> str:
+    first = experiments[0]
     plans = [experiment.stream for experiment in experiments]
     corrupted = [plan for plan in plans if plan.kinds != ("clean",)]
-    counts = " or ".join(map(str, sorted({plan.images for plan in plans if plan.images is not None})))
     groups = sorted({plan.classes for plan in plans if plan.classes})
-    parts = [str(experiments[0].identity()["model"]), f"{counts} images a domain" if counts else "all images"]
-    if groups:  # a group may have fewer images
-        parts[-1] += " at most" if counts else ""
+    parts = [str(first.identity()["model"])]
+    if corrupted:
+        parts.append(f"severity {_either({plan.severity for plan in corrupted})}")
+    counts = _either({plan.images for plan in plans if plan.images is not None})
+    images = f"{counts} images a domain" if counts else "all images"
+    parts.append(f"{images} at most" if counts and groups else images)  # a group may have fewer
+    if groups:
         parts.append(f"{len(groups)} groups of classes" if groups[1:] else f"classes: {groups[0]}")
     if corrupted:
-        parts.insert(1, "severity " + " or ".join(map(str, sorted({plan.severity for plan in corrupted}))))
-        parts.append("ImageNet-C files" if corrupted[0].data == "imagenet-c" else "corrupted on the fly")
-    return ", ".join([*parts, f"calibrated on {experiments[0].calibration} clean images at most"])
+        parts.append("ImageNet-C files" if corrupted[0].data == STORED else "corrupted on the fly")
+    return ", ".join([*parts, f"calibrated on {first.calibration} clean images at most"])
+
+
+def _either(numbers: set[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
 
 
 def stores(root: Path) -> list[Store]:
@@ -322,9 +378,18 @@ def stores(root: Path) -> list[Store]:
     return found
 
 
-def collect(root: Path) -> list[Group]:
-    """Find every finished run below a folder that was asked for, in groups that may be compared."""
-    groups = [group for store in stores(root) for group in store.groups()]
+def read_runs(root: Path) -> tuple[list[Group], list[Path]]:
+    """Find every finished run below a folder, in groups that may be compared; and the folders of stale runs."""
+    groups: list[Group] = []
+    stale: list[Path] = []
+    for store in stores(root):
+        finished, left_out = store.read()
+        groups += finished
+        stale += left_out
     if not groups:
         raise FozoError(f"no run below {root} is finished yet; let fozo bench finish at least one")
-    return groups
+    return groups, stale
+
+
+def collect(root: Path) -> list[Group]:
+    return read_runs(root)[0]

@@ -20,18 +20,20 @@ def bench(
     model: Annotated[
         str | None, "Weights file, .onnx file, folder of transformers' save_pretrained, or timm:NAME."
     ] = None,
-    imagenet: Annotated[str | None, "Clean images, wnid/image; corrupted on the fly without --imagenet-c."] = None,
-    imagenet_c: Annotated[str | None, "ImageNet-C: kind/severity/wnid/image, as published."] = None,
-    imagenet_r: Annotated[str | None, "ImageNet-R: 200 folders wnid/image."] = None,
-    imagenet_sketch: Annotated[str | None, "ImageNet-Sketch: 1000 folders wnid/image."] = None,
-    imagenet_v2: Annotated[str | None, "ImageNet-V2: 1000 folders 0 to 999."] = None,
+    data: Annotated[
+        list[str] | None,
+        "NAME=DIR of a data set: imagenet (clean images), imagenet-c, ...; again for more.",
+    ] = None,
     image_list: Annotated[str | None, "RobustBench's list of images to stream."] = None,
     pixels: Annotated[str | None, "Folder to keep corrupted images in, for all rows."] = None,
     images: Annotated[int | None, "Images of each domain, instead of the recipe's."] = None,
     severity: Annotated[int | None, "1 to 5, instead of the recipe's."] = None,
     calibration: Annotated[int | None, "Clean images for source statistics."] = None,
     seeds: Annotated[str, "Seeds joined by commas."] = "0",
-    methods: Annotated[str | None, "Only these methods, joined by commas."] = None,
+    method: Annotated[
+        list[str] | None, "Add a row of this method, or of those in a file of yours (mine.py); again for more."
+    ] = None,
+    methods: Annotated[str | None, "Only rows of these methods, joined by commas."] = None,
     only: Annotated[list[str] | None, "Only the row of this label; give it again for more."] = None,
     column: Annotated[list[str] | None, "Only the rows of this column; again for more."] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
@@ -41,14 +43,15 @@ def bench(
     if name == "list":
         _list()
         return
-    from fozo.bench.plan import Experiment, Setting, load_recipe
-    from fozo.bench.recipes.paper import beside_paper, estimate
-    from fozo.bench.resources import Paths
+    from fozo.bench.plan import Experiment, Setting, find_methods, load_recipe
+    from fozo.bench.published import beside_paper, estimate
+    from fozo.bench.resources import Paths, read_folders
     from fozo.bench.run import Setup, run_local
     from fozo.bench.store import Run, Store
     from fozo.io import locked
 
-    recipe = load_recipe(name)
+    added = find_methods(method or ())
+    recipe = load_recipe(name).with_methods(added)
     if model is None:
         raise FozoError(f"which model? Give --model with a weights file or timm:NAME (see: fozo bench {name} --help)")
     threads = max(1, usable_cpus() // max(1, workers)) if load.threads is None else load.threads
@@ -57,31 +60,37 @@ def bench(
         numbers = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
     except ValueError as error:
         raise FozoError(f"--seeds is {seeds!r}; give whole numbers joined by commas, such as 0,1,2") from error
-    paths = Paths(imagenet, imagenet_c, imagenet_r, imagenet_sketch, imagenet_v2, image_list, pixels)
-    setting = Setting(model, images, severity, calibration, stored=imagenet_c is not None)
-    named = methods.split(",") if methods else ()
+    paths = Paths(read_folders(data or ()), image_list, pixels)
+    setting = Setting(model, images, severity, calibration, stored=paths.folder("imagenet-c") is not None)
     experiments: dict[str, Experiment] = {}  # by hash: two rows may come to the same
     absent: dict[str, None] = {}
-    chosen = recipe.experiments(setting, seeds=numbers, methods=named, labels=only or (), columns=column or ())
-    for experiment in chosen:
-        experiment.constants()  # a bad option is refused now, not when its turn comes
-        data = experiment.stream.data
-        if data not in ("clean", "imagenet-c") and getattr(paths, data.replace("-", "_")) is None:
-            absent[data] = None
+    for experiment in recipe.experiments(
+        setting,
+        seeds=numbers,
+        methods=methods.split(",") if methods else (),
+        labels=only or (),
+        columns=column or (),
+    ):
+        experiment.configuration()  # a bad option is refused now, not when its turn comes
+        images_of = experiment.stream.data
+        if images_of not in ("clean", "imagenet-c") and paths.folder(images_of) is None:
+            absent[images_of] = None
         else:
             experiments.setdefault(experiment.hash, experiment)
-    for data in absent:
-        print(f"fozo: leaving out {data}, because --{data} is not given", file=sys.stderr)
+    for missing in absent:
+        print(f"fozo: leaving out {missing}, because --data {missing}=DIR is not given", file=sys.stderr)
     if not experiments:
-        raise FozoError(f"{recipe.name} has nothing to run without --{next(iter(absent))} DIR")
+        raise FozoError(f"{recipe.name} has nothing to run without --data {next(iter(absent))}=DIR")
     folder = out / recipe.name
-    setup = Setup(str(folder), paths, replace(load, threads=threads), command_line())
+    files = tuple(str(Path(file).resolve()) for file in method or () if file.endswith(".py"))
+    setup = Setup(str(folder), paths, replace(load, threads=threads), command_line(), files)
     if cost := estimate(experiments.values()):
         print(f"fozo: {cost}", file=sys.stderr)
     runs: list[Run] = []
 
     def finished(run: Run) -> None:
-        measures, within = run.measures, run.measures.average_interval
+        measures = run.measures
+        within = measures.average_interval
         runs.append(run)
         progress.close()
         print(
@@ -91,7 +100,7 @@ def bench(
         )
 
     with locked(folder), closing(Progress()) as progress:
-        Store(folder).ask(recipe, setting, numbers)
+        Store(folder).write(recipe)
         try:
             run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)
         except KeyboardInterrupt:
@@ -110,7 +119,7 @@ def _list() -> None:
     table = Table("recipe", "what", "rows", "cost at full size")
     for name in names():
         recipe = load_recipe(name)
-        table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.cost)
+        table.add_row(name, recipe.title, str(len(recipe.rows)), recipe.passes)
     open_console().print(table)
 
 

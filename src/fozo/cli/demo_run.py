@@ -18,12 +18,11 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from fozo.bench.gains import BASE, Gain, by_image, over_base, signed
+from fozo.bench.gains import Gain, by_image, over_base, signed
 from fozo.bench.measures import BatchRecord, score
-from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid
-from fozo.bench.recipes.comparison import METHODS as RIVALS
+from fozo.bench.plan import AVERAGE, Experiment, Methods, Recipe, Setting, StreamPlan, grid, usual
 from fozo.bench.report.page import chapters, conclusions, domain_spans
-from fozo.bench.report.render import COLOURS, Series, line_chart, render
+from fozo.bench.report.render import Series, assign_colours, line_chart, render
 from fozo.bench.report.tables import full_name
 from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
@@ -48,9 +47,12 @@ SEVERITY = 3
 IMAGES = 256  # of each scene, at most
 BATCH = 16
 LATEST = 64  # images of a running accuracy: as many as of the monitor's estimate
-PLAIN, ALIGN, EXPECTED = list(COLOURS).index("NoAdapt"), list(COLOURS).index("Align"), len(COLOURS)
 HEADINGS = ("plain", "adapted", "expected", "noticed after", "images")
-METHODS: Methods = {label: RIVALS[label] for label in (BASE, "LAME", "T3A", "FOA", "FOZO (paper)", "FOZO", "Align")}
+METHODS: Methods = {
+    **usual(["noadapt", "lame", "t3a", "foa"]),
+    "FOZO (paper)": ("fozo", {"passes": 2, "preset": "paper"}),
+    **usual(["fozo", "align"]),
+}
 """The rows of the demo. All that adapt prompts have the same two passes; Align makes one."""
 STREAM = StreamPlan(
     data="clean", kinds=("clean", "gaussian_noise", "motion_blur", "brightness", "fog", "contrast"), severity=3
@@ -212,10 +214,12 @@ def _timeline(camera: CameraRun) -> Markup:
     expected = [(step.images, e) for step in camera.steps if (e := step.status.accuracy) is not None]
     at = [images for images, _ in expected]
     value, low, high = ([100 * getattr(e, name) for _, e in expected] for name in ("value", "low", "high"))
+    colours = assign_colours({"plain": "noadapt", "adapted": "align", "expected": ""})
+    expectation = Series("expected by the monitor, with its 95 % interval", at, value, colours["expected"], dashed=True)
     series = [
-        Series("expected by the monitor, with its 95 % interval", at, value, EXPECTED, dashed=True, low=low, high=high),
-        Series("plain model", x, camera.running_accuracy("plain"), PLAIN),
-        Series("adapted (Align)", x, camera.running_accuracy("adapted"), ALIGN),
+        replace(expectation, low=low, high=high),
+        Series("plain model", x, camera.running_accuracy("plain"), colours["plain"]),
+        Series("adapted (Align)", x, camera.running_accuracy("adapted"), colours["adapted"]),
     ]
     spans = domain_spans([step.plain for step in camera.steps], SEVERITY)
     events = [(event.image, str(number)) for number, (_, event) in enumerate(camera.events, 1)]
@@ -243,7 +247,7 @@ def run_methods(folder: Path, *, images: int, seed: int = 0, command: str = "", 
     plan, store, groups = recipe(images), Store(folder), dict[str, Group]()
     for engine, model in sample.MODELS.items():
         # One for each engine, so that memory holds one model at a time.
-        resources = SampleResources(Paths(imagenet=str(sample.IMAGES)), LoadOptions(), folder)
+        resources = SampleResources(Paths({"imagenet": str(sample.IMAGES)}), LoadOptions(), folder)
         runs = tuple(
             run_experiment(each, resources, store, threads=usable_cpus(), command=command, show=show)
             for each in plan.experiments(Setting(str(model)), seeds=(seed,))
@@ -267,7 +271,7 @@ def methods_table(groups: Mapping[str, Group]) -> Table:
         for run in group.runs:
             found = run.measures
             cells = [f"{value:.1f}" for value in (*(found.domains[domain] for domain in domains), found.average)]
-            table.add_row(engine, run.experiment.label, *cells, str(found.passes_per_image))
+            table.add_row(engine, run.experiment.title, *cells, str(found.passes_per_image))
     return table
 
 

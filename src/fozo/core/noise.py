@@ -4,6 +4,7 @@ A counter-based generator (Philox) is opened again for each (seed, purpose, step
 step can be drawn again on its own, and nothing global is touched.
 """
 
+import hashlib
 import math
 from enum import IntEnum
 from typing import Protocol
@@ -13,9 +14,12 @@ import numpy as np
 from fozo.errors import FozoError
 from fozo.types import Array
 
+NAMED = 1 << 63  # purposes with a name of their own are numbered from here
+HASH_BYTES = 8
+
 
 class Purpose(IntEnum):
-    """Who draws: equal seeds give different numbers for different purposes."""
+    """Who draws: equal seeds give different numbers for different purposes. A method may also name one of its own."""
 
     DIRECTIONS = 1
     PROMPTS = 2
@@ -38,11 +42,31 @@ def check_seed(seed: int) -> None:
         raise FozoError(f"the seed is {seed}; give a whole number from 0 to 2**64 - 1")
 
 
-def generator(seed: int, purpose: Purpose, step: int = 0) -> np.random.Generator:
-    """Open the stream of random numbers at the address (seed, purpose, step)."""
+def generator(seed: int, purpose: Purpose | str, step: int = 0) -> np.random.Generator:
+    """Open the stream of random numbers at the address (seed, purpose, step).
+
+    Examples:
+        >>> from fozo.core.noise import generator
+        >>> generator(0, "my method: dropout", step=3).random()
+        0.19...
+
+    Args:
+        seed: a whole number from 0 to 2**64 - 1.
+        purpose: one of :class:`Purpose`, or any text; a method names its own after itself.
+        step: which step of the method draws.
+    """
     check_seed(seed)
     # The key holds seed and purpose; the step sits above the 2^192 numbers that one stream could draw.
-    return np.random.Generator(np.random.Philox(key=seed + (purpose << 64), counter=step << 192))
+    key = seed + (_number(purpose) << 64)
+    return np.random.Generator(np.random.Philox(key=key, counter=step << 192))
+
+
+def _number(purpose: Purpose | str) -> int:
+    """Number a purpose; the hash of a text has its highest bit set, so that it meets no :class:`Purpose`."""
+    if isinstance(purpose, Purpose):
+        return purpose
+    digest = hashlib.sha256(purpose.encode()).digest()
+    return int.from_bytes(digest[:HASH_BYTES], "big") | NAMED
 
 
 class PhiloxNoise:

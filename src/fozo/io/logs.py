@@ -203,6 +203,8 @@ def _value(hint: Any, value: Any, what: str, advice: str) -> Any:  # noqa: ANN40
             return tuple(_value(item_hint, item, what, advice) for item_hint, item in zip(hints, value, strict=True))
     if origin in (dict, Mapping) and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return {name: _value(inner[1], item, f"{name} in {what}", advice) for name, item in value.items()}
+    if origin is typing.Literal and value in inner and type(value) is str:
+        return value
     if hint is float and type(value) is float and math.isfinite(value):
         return value
     if hint in (int, float) and type(value) is int and abs(value) <= MAX_INTEGER:
@@ -223,6 +225,8 @@ def _numbers(hint: Any, values: Sequence[Any]) -> bool:  # noqa: ANN401
 def _words(hint: Any) -> str:  # noqa: ANN401
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return " or ".join(_words(option) for option in typing.get_args(hint) if option is not type(None))
+    if typing.get_origin(hint) is typing.Literal:
+        return f"one of {', '.join(typing.get_args(hint))}"
     return WORDS.get(typing.get_origin(hint) or hint, "a table")
 
 

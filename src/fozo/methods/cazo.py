@@ -24,7 +24,7 @@ from fozo.core.noise import Noise, PhiloxNoise, Purpose, generator
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
 from fozo.methods.common.matching import MatchingMethod
-from fozo.methods.common.options import below_one, one_of, positive, share
+from fozo.methods.common.options import below_one, one_of, positive, share, sweep
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap
 
@@ -60,6 +60,7 @@ class CAZOConfig:
 @register(
     "cazo", passes="41, 2k + 1", adapts="a bottleneck adapter at block 3", paper="CAZO, CVPR 2026",
     needs={"source", "tokens", "torch"}, draws=True,
+    tuning=sweep("rate", 1e-2, 6.25e-4, 2.5e-3, 4e-2),
 )  # fmt: skip
 class CAZO(MatchingMethod[CAZOConfig]):
     """Zeroth-order descent on an adapter, with steps scaled by its curvature.

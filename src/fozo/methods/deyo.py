@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fozo.core.noise import Purpose, generator
 from fozo.errors import FozoError
 from fozo.methods.common.layernorm import Descent, GradientMethod, entropy
-from fozo.methods.common.options import positive
+from fozo.methods.common.options import positive, sweep
 from fozo.methods.registry import register
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class DeYOConfig(Descent):
 @register(
     "deyo", passes="2, and 1 backward", adapts="LayerNorm weights and biases of the lower blocks",
     paper="Lee et al., ICLR 2024", needs={"torch", "gradient"}, draws=True,
+    tuning=sweep("rate", 2.5e-4, 6.25e-5, 1e-3, 4e-3),
 )  # fmt: skip
 class DeYO(GradientMethod[DeYOConfig]):
     """Entropy minimisation on predictions that rest on the object's shape.

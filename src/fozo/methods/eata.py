@@ -20,7 +20,8 @@ import numpy as np
 from fozo.errors import FozoError
 from fozo.io import load_statistics, refuse_damage, save_arrays
 from fozo.methods.common.layernorm import Descent, GradientMethod, LayerNorms, entropy, fill, flat
-from fozo.methods.common.options import positive
+from fozo.methods.common.measured import add_measurement
+from fozo.methods.common.options import positive, sweep
 from fozo.methods.registry import register
 from fozo.types import Array, Engine, Images, State
 
@@ -79,6 +80,9 @@ def measure_fisher(engine: Engine, clean_batches: Iterable[Images]) -> Fisher:
     return Fisher(engine.spec.fingerprint, total / count, engine.spec.name)
 
 
+add_measurement("fisher", "the Fisher information of clean images", measure_fisher, Fisher.load)
+
+
 @dataclass(frozen=True)
 class EATAConfig(Descent):
     """Everything about EATA that can be chosen. The defaults are the FOZO paper's."""
@@ -99,7 +103,7 @@ class EATAConfig(Descent):
 
 @register(
     "eata", passes="1, and 1 backward", adapts="LayerNorm weights and biases", paper="Niu et al., ICML 2022",
-    needs={"torch", "gradient", "fisher"},
+    needs={"torch", "gradient", "fisher"}, tuning=sweep("rate", 2.5e-4, 6.25e-5, 1e-3, 4e-3),
 )  # fmt: skip
 class EATA(GradientMethod[EATAConfig]):
     """Entropy minimisation on reliable and non-redundant predictions, held by the Fisher information.

@@ -19,6 +19,7 @@ from fozo.core.moments import MovingAverage, Window
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
 from fozo.methods.common.matching import SHIFT_DECAY, first_prompts, shifted
+from fozo.methods.common.options import sweep
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
 from fozo.state import State
@@ -57,7 +58,8 @@ class FOAState(State):
 
 @register(
     "foa", passes="K, the population (28 or 2)", adapts="prompts", paper="Niu et al., ICML 2024",
-    needs={"source", "tokens"}, draws=True,
+    needs={"source", "tokens"}, draws=True, compared={"passes": 2},
+    tuning=sweep("weight", 0.4, 0.1, 1.6, 6.4),
 )  # fmt: skip
 class FOA(Method[FOAConfig, FOAState]):
     """Prompts found by CMA-ES, and activation shifting.

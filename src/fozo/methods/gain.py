@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax
 
 from fozo.errors import FozoError
-from fozo.methods.common.options import positive
+from fozo.methods.common.options import positive, sweep
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
 from fozo.state import State
@@ -64,6 +64,7 @@ class GAINState(State):
 
 @register(
     "gain", passes="1", adapts="class means and variances", paper="GAIN, 2026 preprint", needs={"tokens"},
+    tuning=sweep("kappa", 3.0, 10.0, 30.0, 100.0),
 )  # fmt: skip
 class GAIN(Method[GAINConfig, GAINState]):
     """Class Gaussians learned from the stream, with a strength for each image."""

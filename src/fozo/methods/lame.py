@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import log_softmax
 
-from fozo.methods.common.options import one_of, positive
+from fozo.methods.common.options import one_of, positive, sweep
 from fozo.methods.method import Method, Nothing, Result
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Tap
@@ -43,7 +43,10 @@ class LAMEConfig:
         positive("lame", neighbours=self.neighbours, steps=self.steps)
 
 
-@register("lame", passes="1", adapts="nothing", paper="Boudiaf et al., CVPR 2022", needs={"tokens"})
+@register(
+    "lame", passes="1", adapts="nothing", paper="Boudiaf et al., CVPR 2022", needs={"tokens"},
+    tuning={**sweep("neighbours", 5, 3, 10), "RBF": {"preset": "official"}},
+)  # fmt: skip
 class LAME(Method[LAMEConfig, Nothing]):
     """Predictions made to agree between similar images of a batch; returns log-probabilities."""
 

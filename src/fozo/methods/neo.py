@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.methods.common.options import one_of, share
+from fozo.methods.common.options import one_of, share, sweep
 from fozo.methods.common.wrapper import Forward, Wrapper
 from fozo.methods.method import Result
 from fozo.methods.registry import register
@@ -51,7 +51,10 @@ class NEOState(State):
     inner: State
 
 
-@register("neo", passes="1", adapts="the mean of what the head reads", paper="NEO, ICLR 2026")
+@register(
+    "neo", passes="1", adapts="the mean of what the head reads", paper="NEO, ICLR 2026",
+    tuning={"mean": {}, **{name: {"average": "ema", **rate} for name, rate in sweep("rate", 0.1, 0.5, 0.8).items()}},
+)  # fmt: skip
 class NEO(Wrapper[NEOConfig, NEOState]):
     """The stream's running mean, subtracted from what the head reads.
 

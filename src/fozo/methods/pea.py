@@ -33,7 +33,8 @@ from fozo.core.objective import entropies
 from fozo.engines.walk import BlockEngine, MatrixMove
 from fozo.errors import FozoError
 from fozo.methods.common.info import NEEDS
-from fozo.methods.common.options import one_of, positive, share
+from fozo.methods.common.measured import add_measurement
+from fozo.methods.common.options import one_of, positive, share, sweep
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
 from fozo.state import Measured, State
@@ -43,6 +44,7 @@ RIDGE = 1e-5  # Added to the diagonal of every covariance of the source, as in t
 FLOOR = 1e-5  # The least eigenvalue of a covariance that is whitened by
 STILL = 1e-6  # A smoothed drift below this has not begun yet
 CROP = 0.9  # Of each side, which the cropped views show
+NO_JUMP = 1e9  # A jump of the distances that none reaches
 
 
 def measure_covariances(engine: Engine, batches: Iterable[Images]) -> Covariances:
@@ -120,6 +122,11 @@ class PEAState(State):
 @register(
     "pea", passes="2, or 2 for each of up to 4 views", adapts="statistics of all tokens of every block",
     paper="PEA, ICLR 2026", needs={"tokens", "blocks", "covariances"},
+    tuning={
+        **sweep("momentum", 0.02, 0.1),
+        "momentum 0.1, no jumps": {"momentum": 0.1, "gamma": NO_JUMP},
+        "momentum 0.3, no jumps": {"momentum": 0.3, "gamma": NO_JUMP},
+    },
 )  # fmt: skip
 class PEA(Method[PEAConfig, PEAState]):
     """All tokens of every block brought to the source's mean and covariance.
@@ -137,7 +144,7 @@ class PEA(Method[PEAConfig, PEAState]):
     def prepare(self) -> None:
         source: Covariances | None = self._extras["covariances"]
         if source is None:
-            raise FozoError(f"pea needs {NEEDS['covariances']}")
+            raise FozoError(f"pea needs {NEEDS['covariances']}; make them with fozo.methods.pea.measure_covariances")
         assert isinstance(self.engine, BlockEngine)
         spec = self.engine.spec
         source.check(spec)
@@ -345,3 +352,6 @@ class Covariances(Measured):
                 f"these token covariances are of {self.model or 'another model'} ({self.fingerprint[:12]}), not of "
                 f"{spec.name} ({spec.fingerprint[:12]}); measure them again with this model"
             )
+
+
+add_measurement("covariances", "the token covariances of clean images", measure_covariances, Covariances.load)

@@ -9,9 +9,12 @@ whole list::
 
 import difflib
 import os
+import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fozo.core.statistics import SourceStatistics
@@ -19,17 +22,31 @@ from fozo.engines.load import Model
 from fozo.errors import FozoError, PluginWarning
 from fozo.methods.common.info import NEEDS, MethodInfo
 from fozo.methods.method import Method
+from fozo.types import Value
 
 AnyMethod = Method[Any, Any]
 PLUGINS = "fozo.methods"  # The group of entry points that other packages name their methods in
 _REGISTRY: dict[str, type[AnyMethod]] = {}
+_FILES: dict[Path, tuple[str, ...]] = {}
+"""Names of the methods of every file that was imported by its path."""
 M = TypeVar("M", bound=type[AnyMethod])
 
 
 def register(
-    name: str, *, passes: str, adapts: str, paper: str, needs: Collection[str] = (), draws: bool = False
+    name: str,
+    *,
+    passes: str,
+    adapts: str,
+    paper: str,
+    needs: Collection[str] = (),
+    draws: bool = False,
+    label: str | None = None,
+    compared: Mapping[str, Value] | None = None,
+    tuning: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> Callable[[M], M]:
     """Decorate a class: make it known by ``name``, with its docstring's first line and these values as its info.
+
+    ``label`` is the name of the class by default. :class:`~fozo.methods.common.info.MethodInfo` explains the values.
 
     Examples:
         >>> @register("mirrored", passes="1", adapts="nothing", paper="-")
@@ -45,7 +62,10 @@ def register(
         if name in _REGISTRY:
             raise FozoError(f"a method named {name!r} is registered already; choose another name")
         summary = (method.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-        method.info = MethodInfo(name, summary, passes, adapts, paper, frozenset(needs), draws)
+        title = method.__name__ if label is None else label
+        method.info = MethodInfo(
+            name, summary, passes, adapts, paper, frozenset(needs), draws, title, compared or {}, tuning or {}
+        )
         _REGISTRY[name] = method
         return method
 
@@ -85,6 +105,37 @@ def method_class(name: str) -> type[AnyMethod]:
     return _REGISTRY[name]
 
 
+def import_methods(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Import a Python file and name the methods that it registers.
+
+    The same file is imported once.
+    """
+    file = Path(path).resolve()
+    if file not in _FILES:
+        if not file.is_file():
+            raise FozoError(f"there is no file {path}; give a Python file with a class under @register")
+        before = set(_REGISTRY)
+        module_name = f"fozo_method_file_{len(_FILES)}"
+        spec = spec_from_file_location(module_name, file)
+        if spec is None or spec.loader is None:
+            raise FozoError(f"{path} is not a Python file; give one with the ending .py")
+        module = module_from_spec(spec)
+        sys.modules[module_name] = module  # where dataclasses look for the names in their annotations
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise FozoError(f"{path} cannot be imported ({_reason(error)}); mend it") from error
+        names = tuple(name for name in _REGISTRY if name not in before)
+        if not names:
+            raise FozoError(f'{path} registers no method; put @register("name", ...) of fozo.methods above its class')
+        _FILES[file] = names
+    return _FILES[file]
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
 def _plugins() -> dict[str, metadata.EntryPoint]:
     """Entry points of other packages by name, where no method of that name is registered yet."""
     return {entry.name: entry for entry in metadata.entry_points(group=PLUGINS) if entry.name not in _REGISTRY}
@@ -96,8 +147,7 @@ def _load(entry: metadata.EntryPoint) -> None:
     try:
         entry.load()
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        what = f"the method {entry.name!r} of the package {owner} cannot be loaded ({reason})"
+        what = f"the method {entry.name!r} of the package {owner} cannot be loaded ({_reason(error)})"
         raise FozoError(f"{what}; update or uninstall it") from error
     if entry.name not in _REGISTRY:
         what = f"the package {owner} promises a method {entry.name!r}, but {entry.value} registers none of that name"

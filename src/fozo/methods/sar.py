@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fozo.methods.common.layernorm import Descent, GradientMethod, entropy
-from fozo.methods.common.options import one_of, positive
+from fozo.methods.common.options import one_of, positive, sweep
 from fozo.methods.registry import register
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class SARConfig(Descent):
 @register(
     "sar", passes="2, and 2 backward", adapts="LayerNorm weights and biases of the lower blocks",
     paper="Niu et al., ICLR 2023", needs={"torch", "gradient"},
+    tuning=sweep("rate", 1e-3, 2.5e-4, 4e-3, 1.6e-2),
 )  # fmt: skip
 class SAR(GradientMethod[SARConfig]):
     """Sharpness-aware entropy minimisation on reliable predictions, with recovery."""

@@ -87,6 +87,7 @@ class ScaledFOZOState(State):
 
 @register(
     "scaled-fozo", passes="2n", adapts="a prompt", paper="fozo, docs/fozo.md", needs={"source", "tokens"}, draws=True,
+    label="FOZO scaled",
 )  # fmt: skip
 class ScaledFOZO(Method[ScaledFOZOConfig, ScaledFOZOState]):
     """Zeroth-order descent on one prompt in units of the model's tokens, and a shift by content.

@@ -83,7 +83,7 @@ class ClaheConfig:
         positive("clahe", clip=self.clip, tiles=self.tiles)
 
 
-@register("clahe", passes="1", adapts="nothing", paper="Zuiderveld, Graphics Gems IV, 1994")
+@register("clahe", passes="1", adapts="nothing", paper="Zuiderveld, Graphics Gems IV, 1994", label="CLAHE")
 class Clahe(StaticFrontEnd[ClaheConfig]):
     """Contrast-limited adaptive histogram equalisation of the luminance of every image."""
 
@@ -93,7 +93,7 @@ class Clahe(StaticFrontEnd[ClaheConfig]):
         return _with_luminance(pixels, lambda luma: clahe(luma, self.config.clip, self.config.tiles))
 
 
-@register("histeq", passes="1", adapts="nothing", paper="-")
+@register("histeq", passes="1", adapts="nothing", paper="-", label="Histogram equalisation")
 class HistogramEqualisation(StaticFrontEnd[NoOptions]):
     """Histogram equalisation of the luminance of every image."""
 
@@ -108,7 +108,7 @@ class HistogramEqualisation(StaticFrontEnd[NoOptions]):
         return equalised
 
 
-@register("autolevels", passes="1", adapts="nothing", paper="-")
+@register("autolevels", passes="1", adapts="nothing", paper="-", label="Auto levels")
 class AutoLevels(StaticFrontEnd[NoOptions]):
     """Every channel of every image stretched, so that its darkest and its brightest percent are black and white."""
 
@@ -118,7 +118,9 @@ class AutoLevels(StaticFrontEnd[NoOptions]):
         return np.where(flat, pixels, (pixels - low) / np.where(flat, 1, high - low))
 
 
-@register("greyworld", passes="1", adapts="nothing", paper="Buchsbaum, J. Franklin Institute 310, 1980")
+@register(
+    "greyworld", passes="1", adapts="nothing", paper="Buchsbaum, J. Franklin Institute 310, 1980", label="Grey world",
+)  # fmt: skip
 class GreyWorld(StaticFrontEnd[NoOptions]):
     """The channels of every image scaled to one mean."""
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fozo.core.objective import entropies
 from fozo.errors import FozoError
-from fozo.methods.common.options import positive
+from fozo.methods.common.options import positive, sweep
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
 from fozo.state import State, ragged
@@ -74,7 +74,7 @@ def _unit(rows: Floats) -> Floats:
 
 @register(
     "t3a", passes="1", adapts="the classifier's centroids", paper="Iwasawa and Matsuo, NeurIPS 2021",
-    needs={"tokens"},
+    needs={"tokens"}, tuning=sweep("supports", 20, 1, 5, 100),
 )  # fmt: skip
 class T3A(Method[T3AConfig, Supports]):
     """Class centroids from the stream's lowest-entropy features instead of the head."""

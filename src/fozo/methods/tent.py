@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fozo.methods.common.layernorm import Descent, GradientMethod, entropy
+from fozo.methods.common.options import sweep
 from fozo.methods.registry import register
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class TentConfig(Descent):
 
 @register(
     "tent", passes="1, and 1 backward", adapts="LayerNorm weights and biases", paper="Wang et al., ICLR 2021",
-    needs={"torch", "gradient"},
+    needs={"torch", "gradient"}, label="TENT", tuning=sweep("rate", 1e-3, 2.5e-4, 4e-3, 1.6e-2),
 )  # fmt: skip
 class Tent(GradientMethod[TentConfig]):
     """Entropy minimisation over every LayerNorm."""

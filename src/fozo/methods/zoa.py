@@ -22,7 +22,7 @@ from fozo.core.spsa import OneSidedSPSA
 from fozo.errors import FozoError
 from fozo.methods.common.layernorm import LayerNorms, lower_blocks
 from fozo.methods.common.matching import ActivationShift, MatchingMethod, MovingAverage
-from fozo.methods.common.options import positive
+from fozo.methods.common.options import positive, sweep
 from fozo.methods.registry import register
 from fozo.types import Array, Batch, Floats, State, Tap, Taps
 
@@ -61,7 +61,8 @@ class ZOAConfig:
 
 @register(
     "zoa", passes="2k", adapts="LayerNorm weights and biases of the lower blocks", paper="Deng et al., 2025",
-    needs={"source", "tokens", "torch"}, draws=True,
+    needs={"source", "tokens", "torch"}, draws=True, compared={"passes": 2},
+    tuning=sweep("rate", 5e-4, 3.125e-5, 1.25e-4, 2e-3),
 )  # fmt: skip
 class ZOA(MatchingMethod[ZOAConfig]):
     """Zeroth-order descent on LayerNorms with a bank of domain knowledge.

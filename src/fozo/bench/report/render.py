@@ -1,4 +1,4 @@
-"""Pages from the templates beside this file, the one table of colours, and charts.
+"""Pages from the templates beside this file, the palette, and charts.
 
 Every value is escaped, unless it is ``Markup``: charts and pictures. Charts are SVG for curves and HTML for words, so
 that both fit a phone, a wide screen and paper: curves are stretched to whatever width there is, with strokes that keep
@@ -7,6 +7,7 @@ theirs; ticks, names and numbers are text of the page, placed in percent. Colour
 
 import math
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,34 +17,37 @@ from typing import TypeAlias
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fozo.bench.plan import published
+from fozo.bench.plan import BASE_METHOD
 from fozo.bench.report.tables import full_name, number, tex
 from fozo.io import atomic_write, disk_errors
+from fozo.methods.registry import list_methods, method_class
 
-Colour: TypeAlias = tuple[str, str]  # on white paper, and on a dark screen
-# A method has the same colour in every chart of every page, and in the pictures of the docs: by its label in recipes.
-COLOURS: Mapping[str, Colour] = {
-    "NoAdapt": ("#6b6b6b", "#b0b0b0"), "Align": ("#0072b2", "#4fb0f0"), "FOZO": ("#d55e00", "#ff9248"),
-    "FOZO (paper)": ("#b58900", "#e6c34a"), "FOA": ("#009e73", "#3fd3a6"), "ZOA": ("#7b3fa0", "#c79bea"),
-    "LAME": ("#cc79a7", "#f0a3cb"), "T3A": ("#3d9bd6", "#9ad7ff"), "TENT": ("#d81b60", "#ff6f9f"),
-    "EATA": ("#8c510a", "#d9a066"), "SAR": ("#7a9a01", "#b5d64a"), "DeYO": ("#00838f", "#5fe0e6"),
-    "NEO": ("#3f51b5", "#93a1ff"), "GAIN": ("#a8323e", "#ff9b93"), "PEA": ("#5d7052", "#b7cfa9"),
-    "CAZO": ("#b07aa1", "#dcb4d4"), "Equalise": ("#2f6f9f", "#8cc4ea"), "CLAHE": ("#a06a2c", "#e0b27a"),
-    "Auto levels": ("#4f7f3f", "#a5d693"), "Histogram equalisation": ("#8f4f6f", "#d99ab8"),
-    "Grey world": ("#55606a", "#c3ccd4"),
-}  # fmt: skip
-# For rows that are no method as published, before these take colours of methods that a page does not show.
-SPARE: tuple[Colour, ...] = (("#000000", "#ffffff"), ("#8d6e63", "#bcaaa4"), ("#c0a000", "#ffe082"))
-PALETTE: tuple[Colour, ...] = (*COLOURS.values(), *SPARE)
-PASSES = re.compile(r"(, \d+ passes| \(FP=\d+\))$")
+Colour: TypeAlias = tuple[str, str]
+"""On white paper, and on a dark screen."""
+PALETTE: tuple[Colour, ...] = tuple(
+    re.findall(
+        r"(#\w+) (#\w+)",
+        """
+    #6b6b6b #b0b0b0   #0072b2 #5ae1ff   #d55e00 #ffc300   #5a0f69 #a56996
+    #004b00 #b4ff87   #0000ff #964bff   #7878ff #c3ffff   #1e0fa5 #4b87d2
+    #5a9669 #f0ff00   #871e4b #f06978   #4b4b87 #a5c387   #7887b4 #d2ffc3
+    #004bc3 #4fb0f0   #a54b2d #c38700   #5a5ae1 #a578ff   #69003c #c387a5
+    #a54b96 #ffb4e1   #e15a96 #f02dc3   #1e962d #00f069   #96000f #f0004b
+    #960f78 #ff78f0   #5a78d2 #69f0a5   #0000d2 #00a578   #e15a5a #ff9248
+        """,
+    )
+)
+"""Grey for the plain model, and colours chosen as far from each other as possible also to eyes that do not tell red
+from green, each with a contrast of 3 or more to the page."""
 SIDE = 1000  # both sides of a drawing, in its own units
 POINTS = 240  # a curve is thinned to this many points: more cannot be seen
-FEW_NAMES, SOME_NAMES = 4, 8  # that fit side by side below a chart on a phone, and on a wide screen
+FEW_NAMES = 4  # that fit side by side below a chart on a phone
+SOME_NAMES = 8  # likewise on a wide screen
 
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("fozo.bench.report"),
         autoescape=lambda name: (name or "").endswith(".html.j2"),
         undefined=StrictUndefined,
@@ -51,9 +55,9 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "full_name": full_name, "tex": tex}
-    made.globals |= {"palette": PALETTE}
-    return made
+    environment.filters |= {"number": number, "full_name": full_name, "tex": tex}
+    environment.globals |= {"palette": PALETTE}
+    return environment
 
 
 def render(template: str, **values: object) -> str:
@@ -67,24 +71,39 @@ def write_page(out: Path, text: str) -> None:
         stream.write(text.encode("utf-8", "backslashreplace"))
 
 
-def assign_colours(labels: Iterable[str]) -> dict[str, int]:
-    """Give every label of a page an index into :data:`PALETTE`; its curves have the class ``c{index}``.
+def _method_colours() -> dict[str, int]:
+    """An index into the palette for every registered method: where the hash of its name points, or the next free one.
 
-    A method has its own, also where its constants are tuned; so has a method at some number of passes, where no other
-    label of the page is its. Others take what is free, the spare ones first, in the order in which they come, and share
-    colours only where there are more labels than colours.
+    Those of other packages come last, so that they change no colour of fozo's own.
     """
-    every, known = list(dict.fromkeys(labels)), list(COLOURS)
-    listed = sorted(dict.fromkeys(map(published, every)), key=lambda label: label not in COLOURS)
+    indices = {BASE_METHOD: 0}
+    foreign = {name: not method_class(name).__module__.startswith("fozo.") for name in list_methods()}
+    for name in sorted(foreign.keys() - {BASE_METHOD}, key=lambda name: (foreign[name], name)):
+        start = zlib.crc32(name.encode())
+        probes = ((start + step) % len(PALETTE) for step in range(len(PALETTE)))
+        index = next((probe for probe in probes if probe not in indices.values()), None)
+        if index is not None:
+            indices[name] = index
+    return indices
+
+
+def assign_colours(rows: Mapping[str, str]) -> dict[str, int]:
+    """Give every label of a page an index into :data:`PALETTE`, from the name of its method.
+
+    Its curves have the class ``c{index}``. A method has one colour on every page; where several labels are of one
+    method it is the shortest's, and the others take what is free. Labels share colours only where there are more of
+    them than colours.
+    """
+    known = _method_colours()
     indices: dict[str, int] = {}
-    for label in listed:
-        method = PASSES.sub("", label)
-        if method in COLOURS and known.index(method) not in indices.values():
-            indices[label] = known.index(method)
-    free = [index for index in reversed(range(len(PALETTE))) if index not in indices.values()] or [0]
-    others = [label for label in listed if label not in indices]
-    indices |= {label: free[i % len(free)] for i, label in enumerate(others)}
-    return {label: indices[published(label)] for label in every}
+    labels = sorted(rows, key=lambda label: (len(label), label))
+    for label in labels:
+        colour = known.get(rows[label])
+        if colour is not None and colour not in indices.values():
+            indices[label] = colour
+    free = [index for index in range(len(PALETTE)) if index not in indices.values()] or [0]
+    others = [label for label in labels if label not in indices]
+    return indices | {label: free[place % len(free)] for place, label in enumerate(others)}
 
 
 @dataclass(frozen=True)
@@ -92,13 +111,21 @@ class Series:
     """A named curve."""
 
     label: str
+    """Its name in the legend."""
     x: Sequence[float]
+    """Where its points are."""
     y: Sequence[float]
-    colour: int  # its index into :data:`PALETTE`
+    """How high they are."""
+    colour: int
+    """Its index into :data:`PALETTE`."""
     dashed: bool = False
-    faint: bool = False  # drawn behind the others
+    """Whether its line is."""
+    faint: bool = False
+    """Whether it is drawn behind the others."""
     low: Sequence[float] = ()
-    high: Sequence[float] = ()  # ends of the intervals, where it has some: a band
+    """Lower ends of the intervals, where it has some: a band."""
+    high: Sequence[float] = ()
+    """Upper ends of the intervals."""
 
     @property
     def style(self) -> str:
@@ -110,8 +137,11 @@ class Span:
     """A stretch of the x axis with a name, such as a corruption."""
 
     left: float
+    """Where it begins."""
     right: float
+    """Where it ends."""
     name: str
+    """What is written below it."""
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
@@ -128,16 +158,18 @@ def _short(value: float) -> str:
     return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    pad = 0.06 * (high - low) or 1.0
-    return low - pad, high + pad
-
-
 def _thin(values: Sequence[float]) -> list[float]:
     step = max(1, math.ceil(len(values) / POINTS))
-    thinned = list(values[::step])
-    return thinned if not values or (len(values) - 1) % step == 0 else [*thinned, values[-1]]
+    return [value for place, value in enumerate(values) if place % step == 0 or place == len(values) - 1]
+
+
+def _fits(names: int) -> str:
+    """The class of a chart with so many names below it."""
+    if not names:
+        return ""
+    if names <= FEW_NAMES:
+        return " few"
+    return " some" if names <= SOME_NAMES else " many"
 
 
 def line_chart(
@@ -159,9 +191,13 @@ def line_chart(
     xs = [float(x) for s in series for x in s.x]
     if len(set(xs)) < 2 and not (dots and xs):
         return Markup()
-    low, high = _range([float(y) for s in series for each in (s.y, s.low, s.high) for y in each])
+    ys = [float(y) for s in series for y in (*s.y, *s.low, *s.high)]
+    margin = 0.06 * (max(ys) - min(ys)) or 1.0
+    low = min(ys) - margin
+    high = max(ys) + margin
     xs += [end for span in spans for end in (span.left, span.right)]
-    left, right = min(xs), max(xs)
+    left = min(xs)
+    right = max(xs)
     width = right - left or 1.0
 
     def across(x: float) -> float:
@@ -173,9 +209,8 @@ def line_chart(
     def path(points: Iterable[tuple[float, float]]) -> str:
         return " ".join(f"{SIDE * across(x):.0f},{SIDE * down(y):.0f}" for x, y in points)
 
-    fits = " few" if len(spans) <= FEW_NAMES else " some" if len(spans) <= SOME_NAMES else " many"
     html = render(
-        "lines.html", title=title, x_label=x_label, y_label=y_label, side=SIDE, fits=fits if spans else "", spans=spans,
+        "lines.html", title=title, x_label=x_label, y_label=y_label, side=SIDE, fits=_fits(len(spans)), spans=spans,
         rows=ticks(low, high, 5), columns=() if spans else ticks(left, right, 6), events=events, dots=dots,
         series=[replace(s, x=_thin(s.x), y=_thin(s.y), low=_thin(s.low), high=_thin(s.high)) for s in series],
         across=across, down=down, path=path, short=_short, zip=zip,

@@ -25,11 +25,17 @@ class Cell:
     """A number of ours, its interval, and the paper's."""
 
     ours: float
+    """The mean over seeds."""
     within: Interval | None = None
-    std: float | None = None  # standard deviation over seeds, where there are several
+    """From the lowest to the highest end of any seed's interval."""
+    std: float | None = None
+    """Standard deviation over seeds, where there are several."""
     paper: float | None = None
+    """The paper's number."""
     digits: int = 1
-    gain: Gain | None = None  # over the row that nothing adapts in, where it can be paired with it
+    """How many are written behind the point."""
+    gain: Gain | None = None
+    """What was gained over the plain model, where it can be paired with it."""
 
     @property
     def difference(self) -> float | None:
@@ -41,10 +47,15 @@ class Table:
     """Rows of cells; a cell is ``None`` where nothing was run."""
 
     name: str
+    """Of the recipe."""
     title: str
+    """What stands above it."""
     setting: str
+    """Model, images, severity and calibration, in words."""
     columns: tuple[str, ...]
+    """Their names."""
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    """Titles and cells."""
 
     @property
     def headings(self) -> list[str]:
@@ -66,8 +77,8 @@ Column: TypeAlias = dict[str, Cell | None]  # by label of a row
 def _column(
     group: Group,
     side: str,
-    paper: str,
     value: Callable[[Run], float | None],
+    paper: str = "",
     digits: int = 1,
     interval: Callable[[Run], Interval] | None = None,
     gains: Mapping[str, Gain] | None = None,
@@ -78,13 +89,18 @@ def _column(
     """
     column: Column = dict.fromkeys(group.labels)
     for label in column:
-        found = [(run, number) for run in group.of(label, side) if (number := value(run)) is not None]
-        if found:
-            runs, numbers = zip(*found, strict=True)
-            own = [interval(run) for run in runs] if interval else []
-            within = Interval(min(each.low for each in own), max(each.high for each in own)) if own else None
-            std, published = stdev(numbers) if len(numbers) > 1 else None, runs[0].experiment.paper.get(paper)
-            column[label] = Cell(mean(numbers), within, std, published, digits, (gains or {}).get(label))
+        runs = [run for run in group.of(label, side) if value(run) is not None]
+        numbers = [number for run in runs if (number := value(run)) is not None]
+        if numbers:
+            within = [interval(run) for run in runs] if interval else []
+            column[label] = Cell(
+                mean(numbers),
+                Interval(min(one.low for one in within), max(one.high for one in within)) if within else None,
+                stdev(numbers) if len(numbers) > 1 else None,
+                runs[0].experiment.paper.get(paper),
+                digits,
+                (gains or {}).get(label),
+            )
     return column
 
 
@@ -94,18 +110,26 @@ def table_of(group: Group, gained: Gained | None = None) -> Table:
     Where there is one kind of stream, a column for each of its domains comes first, and what it cost last.
     ``gained`` is what :func:`fozo.bench.gains.over_base` gave, for tables that show it.
     """
-    columns, budgets, gained = dict[str, Column](), _budgets(group), gained or {}
-    alone = group.columns[0] if len(group.columns) == 1 else None
-    if alone is not None and not budgets:  # Table C.1 has its budgets instead of domains
-        columns |= _domains(group, alone, gained.get(alone, {}))
+    gained = gained or {}
+    budgets = _budgets(group)
+    columns: dict[str, Column] = {}
+    alone = len(group.columns) == 1
     for side in group.columns:
-        means = {label: each.mean for label, each in gained.get(side, {}).items()}
+        gains = gained.get(side, {})
+        if alone and not budgets:  # Table C.1 has its budgets instead of domains
+            columns |= _domains(group, side, gains)
         columns[side] = _column(
-            group, side, side, lambda r: r.measures.average, 2, lambda r: r.measures.average_interval, means
+            group,
+            side,
+            lambda run: run.measures.average,
+            side,
+            2,
+            lambda run: run.measures.average_interval,
+            {label: row.mean for label, row in gains.items()},
         )
     columns |= budgets | _utilities(group)
-    if alone is not None:
-        columns |= _costs(group, alone)
+    if alone:
+        columns |= _costs(group, group.columns[0])
     rows = tuple((label, tuple(column[label] for column in columns.values())) for label in group.labels)
     return Table(group.recipe.name, group.recipe.title, group.setting, tuple(columns), rows)
 
@@ -115,11 +139,14 @@ def _domains(group: Group, side: str, gained: Mapping[str, Gains]) -> dict[str, 
     usual = group.runs[0].experiment.stream.severity
 
     def column(domain: str) -> Column:
-        gains = {label: each.of(domain) for label, each in gained.items() if domain in each.values}
         return _column(
-            group, side, domain.partition("/")[0], lambda r: r.measures.domains.get(domain), 1,
-            lambda r: r.measures.domain_intervals[domain], gains,
-        )  # fmt: skip
+            group,
+            side,
+            lambda run: run.measures.domains.get(domain),
+            domain.partition("/")[0],
+            interval=lambda run: run.measures.domain_intervals[domain],
+            gains={label: row.of(domain) for label, row in gained.items() if domain in row.values},
+        )
 
     return {full_name(domain, usual): column(domain) for domain in domains} if len(domains) > 1 else {}
 
@@ -127,41 +154,39 @@ def _domains(group: Group, side: str, gained: Mapping[str, Gains]) -> dict[str, 
 def _costs(group: Group, side: str) -> dict[str, Column]:
     whole = all(float(run.measures.passes_per_image).is_integer() for run in group.runs)
     return {
-        "Top-5": _column(group, side, "", lambda r: r.measures.top5),
-        "ECE": _column(group, side, "", lambda r: r.measures.ece),
-        "Passes": _column(group, side, "", lambda r: r.measures.passes_per_image, 0 if whole else 2),
-        "Time (s)": _column(group, side, "seconds", lambda r: r.conditions.seconds, 0),
-        "Memory (MiB)": _column(group, side, "memory", lambda r: r.conditions.memory / 2**20, 0),
-        "#Params": _column(group, side, "parameters", lambda r: r.conditions.parameters, 0),
+        "Top-5": _column(group, side, lambda run: run.measures.top5),
+        "ECE": _column(group, side, lambda run: run.measures.ece),
+        "Passes": _column(group, side, lambda run: run.measures.passes_per_image, digits=0 if whole else 2),
+        "Time (s)": _column(group, side, lambda run: run.conditions.seconds, "seconds", 0),
+        "Memory (MiB)": _column(group, side, lambda run: run.conditions.memory / 2**20, "memory", 0),
+        "#Params": _column(group, side, lambda run: run.conditions.parameters, "parameters", 0),
     }
 
 
 def _budgets(group: Group) -> dict[str, Column]:
     """Table C.1's columns: the accuracy at shares of the time that FOZO takes for one corruption."""
-    firsts = {label: group.first(label) for label in group.labels}
-    budgets = dict.fromkeys(name for run in firsts.values() for name in run.experiment.paper if name.endswith(" s"))
-    # The paper's seconds are of FOZO itself, that is with its own schedule.
-    fozo = [label for label, run in firsts.items() if run.experiment.method == "fozo"]
-    own = [label for label in fozo if not any("schedule" in name for name in firsts[label].experiment.options)]
-    if not budgets or not own:
+    runs = group.firsts(group.columns[0])
+    budgets = dict.fromkeys(name for run in runs.values() for name in run.experiment.paper if name.endswith(" s"))
+    if not budgets:
         return {}
-    curves = {label: within_domains(run.records(), run.costs()) for label, run in firsts.items()}
-    full = mean(float(times[-1]) for times, _ in curves[own[0]])
-    return {
-        budget: {
-            label: Cell(
-                at_budget(curves[label], float(budget.removesuffix(" s")) / FULL_BUDGET * full),
-                paper=run.experiment.paper.get(budget),
-            )
-            for label, run in firsts.items()
-        }
-        for budget in budgets
-    }
+    curves = {label: within_domains(run.records(), run.costs()) for label, run in runs.items()}
+    # The paper's seconds are of FOZO itself, that is with its own schedule.
+    schedule = {label: [name for name in run.experiment.options if "schedule" in name] for label, run in runs.items()}
+    reference = [label for label, run in runs.items() if run.experiment.method == "fozo" and not schedule[label]]
+    if not reference:
+        return {}
+    unit = mean(float(times[-1]) for times, _ in curves[reference[0]]) / FULL_BUDGET
+
+    def cell(label: str, budget: str) -> Cell:
+        seconds = unit * float(budget.removesuffix(" s"))
+        return Cell(at_budget(curves[label], seconds), paper=runs[label].experiment.paper.get(budget))
+
+    return {budget: {label: cell(label, budget) for label in runs} for budget in budgets}
 
 
 def _utilities(group: Group) -> dict[str, Column]:
-    runs = [{label: group.of(label, side)[0] for label in group.labels if group.of(label, side)} for side in SIDES]
-    cells = {name: Cell(value) for name, value in utilities(*runs).items()}
+    measured = utilities(*(group.firsts(side) for side in SIDES))
+    cells = {name: Cell(value) for name, value in measured.items()}
     names = ("discrete", "continuous", "amortised") if cells else ()
     return {name: {label: cells.get(f"{label} {name}") for label in group.labels} for name in names}
 
@@ -169,10 +194,6 @@ def _utilities(group: Group) -> dict[str, Column]:
 def number(value: float, digits: int, sign: str = "") -> str:
     """Write a number, large ones with groups of three; a difference has the ``sign`` ``+`` where it is positive."""
     return f"{value:{sign},.{digits}f}"
-
-
-def _ends(within: Interval | None) -> tuple[float | None, float | None]:
-    return (None, None) if within is None else (within.low, within.high)
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
@@ -184,11 +205,15 @@ def comma_separated(tables: Sequence[Table]) -> str:
         for label, cells in table.rows:
             for column, cell in zip(table.columns, cells, strict=True):
                 if cell is not None:
-                    own = (cell.ours, *_ends(cell.within), cell.std, cell.paper, cell.difference)
-                    gain = (None, None, None) if cell.gain is None else (cell.gain.value, *_ends(cell.gain.within))
-                    plain = ["" if value is None else f"{value:.4f}" for value in (*own, *gain)]
+                    numbers = [cell.ours, *_ends(cell.within), cell.std, cell.paper, cell.difference]
+                    numbers += [cell.gain.value, *_ends(cell.gain.within)] if cell.gain else [None] * 3
+                    plain = ["" if value is None else f"{value:.4f}" for value in numbers]
                     writer.writerow([table.name, table.setting, label, column, *plain])
     return text.getvalue()
+
+
+def _ends(within: Interval | None) -> tuple[float | None, float | None]:
+    return (within.low, within.high) if within else (None, None)
 
 
 def tex(text: str) -> str:

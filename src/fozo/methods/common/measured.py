@@ -1,12 +1,19 @@
-"""What some methods need measured on clean images, beside the source statistics: how, and how to read it again."""
+"""What some methods need measured on clean images, beside the source statistics: how, and how to read it again.
+
+A method, also one of another package, makes what it needs known in its own file::
+
+    add_measurement("gram", "the Gram matrix of clean images", measure_gram, Gram.load)
+
+Then ``fozo bench`` and ``fozo adapt`` measure it, keep it, and pass it to every method with ``needs={"gram"}`` and an
+option of that name.
+"""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from fozo.methods.eata import Fisher, measure_fisher
-from fozo.methods.pea import Covariances, measure_covariances
+from fozo.methods.common.info import NEEDS
 from fozo.types import Engine, Images
 
 
@@ -21,10 +28,21 @@ class Measurement:
     """How something is measured, and read from where it was saved."""
 
     measure: Callable[[Engine, Iterable[Images]], Savable]
+    """Measures it on batches of clean images."""
     load: Callable[[str | os.PathLike[str]], Savable]
+    """Reads what its ``save`` wrote."""
 
 
-MEASURED: Mapping[str, Measurement] = {  # by the name under which a method needs it and takes it
-    "fisher": Measurement(measure_fisher, Fisher.load),
-    "covariances": Measurement(measure_covariances, Covariances.load),
-}
+MEASURED: dict[str, Measurement] = {}
+"""By the name under which methods need it and take it; :func:`add_measurement` fills it."""
+
+
+def add_measurement(
+    name: str,
+    words: str,
+    measure: Callable[[Engine, Iterable[Images]], Savable],
+    load: Callable[[str | os.PathLike[str]], Savable],
+) -> None:
+    """Make something known that methods need measured; ``words`` say what it is in errors."""
+    NEEDS[name] = words
+    MEASURED[name] = Measurement(measure, load)

@@ -12,6 +12,8 @@ from fozo.errors import FozoError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from fozo.types import Value
+
 
 @dataclass(frozen=True)
 class NoOptions:
@@ -56,6 +58,11 @@ def plain(config: DataclassInstance) -> dict[str, object]:
         else (None if value == math.inf else value)
         for name, value in asdict(config).items()
     }
+
+
+def sweep(option: str, *values: float) -> dict[str, dict[str, Value]]:
+    """Name each value of an option, for ``@register(..., tuning=...)``: ``rate 0.001``."""
+    return {f"{option} {value:g}": {option: value} for value in values}
 
 
 def positive(method: str, **values: float) -> None:

@@ -32,7 +32,7 @@ from fozo.methods.fozo.journal import encode_start, entry_of, follow
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
 from fozo.state import State, unjournaled
-from fozo.types import Array, Batch, Knobs, Tap
+from fozo.types import Array, Batch, Knobs, Tap, Value
 
 AUTHORS_SCHEDULE = Schedule(rate_decay=0.7, rate_step=0.1, rate_min=0.1, rate_max=3.0, rate_at_jump=0.1)
 
@@ -79,8 +79,17 @@ class FOZOState(State):
     window: Window = unjournaled()  # features of recent images
 
 
+def _scaled_schedule(factor: float) -> dict[str, Value]:
+    """Options that make all of the published schedule's steps ``factor`` times as long."""
+    usual = FOZOConfig().schedule
+    names = ("epsilon", "epsilon_min", "rate", "rate_step", "rate_min", "rate_max", "rate_at_jump")
+    return {f"schedule.{name}": factor * (getattr(usual, name) or 0.0) for name in names}
+
+
 @register(
     "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026", needs={"source", "tokens"}, draws=True,
+    compared={"passes": 2},
+    tuning={f"schedule x {factor:g}": _scaled_schedule(factor) for factor in (1.0, 1 / 16, 0.25, 4.0)},
 )  # fmt: skip
 class FOZO(Method[FOZOConfig, FOZOState]):
     """Zeroth-order descent on prompts.
