@@ -1,13 +1,17 @@
-"""SPSA: descent by function values alone, as ask and tell.
+"""SPSA, twice: descent by function values alone, as ask and tell.
 
 n-SPSA (Eq. 5-7 of the FOZO paper): ``ask`` gives 2n points, x + eps Z_j and x - eps Z_j for j = 1..n; ``tell`` takes
 their losses and moves x by ``-rate/n * sum_j g_j Z_j`` with ``g_j = (loss+ - loss-) / (2 eps)``.
+
+One-sided SPSA (ZOA's): ``ask`` gives x itself and points x + c z around it, each of which gives a gradient
+``(loss(x + c z) - loss(x)) / (c z)``. Nothing here knows what x means.
 
 As for CMA-ES, ``ask()`` gives the same points ``[K, *point.shape]`` until ``tell(losses)`` has their losses ``[K]``;
 losses that are not finite change nothing. ``state()`` and ``load_state()`` hold all that changes; methods check shapes.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -110,6 +114,49 @@ class SPSA:
         self.point, self.power = np.array(state["point"], dtype=np.float64), power
         self.pace = Pace(epsilon, rate, average[0] if average else None, bool(jumped))
         self.index, self.last = int(index), None
+
+
+class OneSidedSPSA:
+    """SPSA from one plain point and ``samples`` perturbed ones; ``update`` decides what to do with the gradient.
+
+    ``update(point, gradient) -> point`` is the descent rule, ``moves(draw, size)`` gives c z, how far a point is
+    perturbed: no coordinate may be zero. ``point`` may grow between a tell and the next ask.
+    """
+
+    def __init__(
+        self,
+        start: npt.ArrayLike,
+        update: Callable[[Array, Array], Array],
+        moves: Callable[[int, int], Array],
+        *,
+        samples: int = 1,
+    ) -> None:
+        self.point: Array = np.array(start, dtype=np.float64)
+        self.update, self.moves, self.samples = update, moves, samples
+        self.index = 0
+
+    def _moves(self) -> list[Array]:
+        return [self.moves(self.index + i, self.point.size) for i in range(self.samples)]
+
+    def ask(self) -> Array:
+        """Return x, then x perturbed ``samples`` times."""
+        return np.stack([self.point, *(self.point + move for move in self._moves())])
+
+    def tell(self, losses: npt.ArrayLike) -> None:
+        """Average the gradients that the points give, and descend."""
+        values = checked_losses(losses, 1 + self.samples)
+        gradient = np.zeros_like(self.point)
+        for loss, move in zip(values[1:], self._moves(), strict=True):
+            gradient += (loss - values[0]) / move / self.samples
+        self.point = self.update(self.point, gradient)
+        self.index += self.samples
+
+    def state(self) -> State:
+        return {"point": self.point.copy(), "index": np.array(self.index)}
+
+    def load_state(self, state: State) -> None:
+        """Continue from what :meth:`state` returned; the point may have grown since this one was made."""
+        self.point, self.index = np.array(state["point"], dtype=np.float64), int(state["index"])
 
 
 def checked_losses(losses: npt.ArrayLike, points: int) -> Array:
