@@ -12,9 +12,10 @@ import torch
 
 import fozo
 from fozo.engines.torch_engine import TorchEngine
-from fozo.methods.base import Method
+from fozo.methods.method import Method
 from fozo.methods.common.measured import MEASURED
-from fozo.testing import check_method, same
+from fozo.state import same
+from fozo.testing import check_method
 from fozo.types import Engine
 from tests.helpers import EngineAround, random_images, random_vit
 
@@ -52,7 +53,7 @@ def create(
     subset: bool = False,
     on: Engine | None = None,
     **more: Any,
-) -> Method[Any]:
+) -> Method[Any, Any]:
     used = on or engine(dtype, subset)
     options: dict[str, Any] = EAGER.get(name, {}) | more
     for need in fozo.list_methods()[name].needs & MEASURED.keys():
@@ -71,7 +72,7 @@ def stream(batches: int, size: int = 6, start: int = 0) -> list[np.ndarray]:
         *((name, {}) for name in METHODS),
         ("align", {"passes": 2}),
         ("align", {"passes": "auto"}),
-        ("fozo", {"preset": "scaled"}),
+        ("fozo", {"preset": "paper"}),
     ],
 )
 def test_it_keeps_every_promise(name: str, options: dict[str, Any]) -> None:

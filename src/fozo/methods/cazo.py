@@ -13,38 +13,63 @@ already. What differs: the program's ``reset`` keeps the adapter's LayerNorm and
 batch of one has no standard deviation and borrows the features of the images before it, as in FOZO.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.noise import Noise, PhiloxNoise, Purpose, generator
+from fozo.core.moments import MovingAverage, Window
+from fozo.core.noise import Noise, PhiloxNoise, Purpose, check_seed, generator
 from fozo.core.objective import Objective
 from fozo.errors import FozoError
-from fozo.methods.common.matching import MatchingMethod
+from fozo.methods.common.matching import SHIFT_DECAY, shifted
 from fozo.methods.common.options import below_one, one_of, positive, share, sweep
+from fozo.methods.common.twin import PerThread
+from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
-from fozo.types import Array, Batch, Floats, State, Tap
+from fozo.state import State
+from fozo.types import Array, Batch, Floats, Tap
+
+if TYPE_CHECKING:
+    from fozo.methods.common.adapters import Adapters
+
+Masks = npt.NDArray[np.bool_]
+Keep = Callable[[int, tuple[int, ...]], Masks]
 
 
 @dataclass(frozen=True)
 class CAZOConfig:
     """Everything about CAZO that can be chosen. The defaults are those of the authors' script."""
 
-    passes: int = 41  # Forward passes for each batch: two for each direction, and one for the prediction
+    passes: int = 41
+    """Forward passes for each batch: two for each direction, and one for the prediction."""
     rate: float = 0.01
-    epsilon: float = 0.1  # How far theta is perturbed
-    nu: float = 0.8  # Weight of a new squared gradient in the curvature
-    momentum: float = 0.0  # Weight of the past in the direction of descent; the program's other choice is 0.9
-    weight: float = 0.4  # Of the statistics against the entropy
-    blocks: str = "3"  # Blocks that have an adapter, such as ``3,7``
-    placement: str = "parallel"  # an adapter reads what the MLP reads, or (``sequential``) what it returns
-    width: int = 2  # Hidden values of an adapter
-    dropout: float = 0.1  # Share of the hidden values that every pass drops
-    scaled_step: bool = True  # Whether the step is multiplied by epsilon
-    window: int = 64  # Images over which the statistics of a batch of one are taken: itself and those just before it
+    """Learning rate."""
+    epsilon: float = 0.1
+    """How far theta is perturbed."""
+    nu: float = 0.8
+    """Weight of a new squared gradient in the curvature."""
+    momentum: float = 0.0
+    """Weight of the past in the direction of descent; the program's other choice is 0.9."""
+    weight: float = 0.4
+    """Weight of the statistics against the entropy."""
+    blocks: str = "3"
+    """Blocks that have an adapter, such as ``3,7``."""
+    placement: str = "parallel"
+    """An adapter reads what the MLP reads (``parallel``), or what it returns (``sequential``)."""
+    width: int = 2
+    """Hidden values of an adapter."""
+    dropout: float = 0.1
+    """Share of the hidden values that every pass drops."""
+    scaled_step: bool = True
+    """Whether the step is multiplied by epsilon."""
+    window: int = 64
+    """Images over which the statistics of a batch of one are taken: itself and those just before it."""
 
     def __post_init__(self) -> None:
         if self.passes < 3 or self.passes % 2 == 0:
@@ -53,8 +78,29 @@ class CAZOConfig:
         positive("cazo", rate=self.rate, epsilon=self.epsilon, width=self.width)
         share("cazo", nu=self.nu)
         below_one("cazo", momentum=self.momentum, dropout=self.dropout)
+        if self.window < 2:
+            raise FozoError(f"cazo: window must be at least 2 images, not {self.window}")
         if not all(block.strip().isdecimal() for block in self.blocks.split(",")):
             raise FozoError(f"cazo: blocks {self.blocks!r} must be like 3 or 3,7")
+
+
+@dataclass(frozen=True)
+class CAZOState(State):
+    """The adapter's numbers, what scales its steps, and the averages that the loss and the prediction use."""
+
+    theta: Array
+    curvature: Array
+    """D: running mean of squared gradients."""
+    velocity: Array
+    shift: MovingAverage
+    """What the head reads ``[h]``."""
+    window: Window
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a curvature that no steps can be scaled by."""
+        if self.curvature.min() <= 0:
+            raise ValueError("its curvature is not positive")
 
 
 @register(
@@ -62,7 +108,7 @@ class CAZOConfig:
     needs={"source", "tokens", "torch"}, draws=True,
     tuning=sweep("rate", 1e-2, 6.25e-4, 2.5e-3, 4e-2),
 )  # fmt: skip
-class CAZO(MatchingMethod[CAZOConfig]):
+class CAZO(Method[CAZOConfig, CAZOState]):
     """Zeroth-order descent on an adapter, with steps scaled by its curvature.
 
     Beside what every :class:`fozo.Method` takes:
@@ -75,88 +121,123 @@ class CAZO(MatchingMethod[CAZOConfig]):
 
     PRESETS: ClassVar = {"official": CAZOConfig(), "paper": CAZOConfig(dropout=0.0, scaled_step=False)}
     EXTRAS: ClassVar = ("start", "noise", "keep")
-    SHARES_PREPARED = False
-    STATE: ClassVar = ("theta", "curvature", "velocity", "steps", "shift", "window")
 
     def prepare(self) -> None:
-        from fozo.methods.common.adapters import Adapters
+        config = self.config
+        engine = self.engine
+        blocks = [int(block) for block in config.blocks.split(",")]
 
-        c = self.config
-        blocks = [int(block) for block in c.blocks.split(",")]
-        self.adapters = Adapters(self.engine, blocks, c.width, c.placement == "parallel")
-        self.noise: Noise = self.extras["noise"] or PhiloxNoise(self.seed)
-        self.keep = self.extras["keep"] or self._keep
-        self.start = self._drawn(len(blocks)) if self.extras["start"] is None else np.array(self.extras["start"], float)
-        if self.start.shape != (len(self.adapters),) or not np.isfinite(self.start).all():
-            shape = list(self.start.shape)
-            raise FozoError(f"cazo: start must be {len(self.adapters)} finite numbers, not of shape {shape}")
-        self.objective = Objective(weight=c.weight)
-        self.passes_per_image, self.parameters = float(c.passes), len(self.adapters)
+        def make_twin() -> Adapters:
+            from fozo.methods.common.adapters import Adapters
+
+            return Adapters(engine, blocks, config.width, config.placement == "parallel")
+
+        self._twins = PerThread(make_twin)
+        self.parameters = len(self._twins())
+        start = self._extras["start"]
+        self._start = self._drawn(len(blocks)) if start is None else np.array(start, dtype=np.float64)
+        if self._start.shape != (self.parameters,) or not np.isfinite(self._start).all():
+            shape = list(self._start.shape)
+            raise FozoError(f"cazo: start must be {self.parameters} finite numbers, not of shape {shape}")
+        self._noise: Noise = self._extras["noise"] or PhiloxNoise(self.seed)
+        self._keep: Keep = self._extras["keep"] or Dropout(self.seed, config.dropout)
+        self._objective = Objective(weight=config.weight)
 
     def _drawn(self, count: int) -> Array:
         """A LayerNorm that does nothing, small random weights down, and zeros up: no effect yet."""
-        dim, width = self.engine.spec.dim, self.config.width
-        numbers, bound = generator(self.seed, Purpose.ADAPTERS), 1 / math.sqrt(dim)
-        each = [
-            np.concatenate([np.ones(dim), np.zeros(dim), numbers.uniform(-bound, bound, width * dim),
-                            np.zeros(width + dim * width + dim)])
-            for _ in range(count)
-        ]  # fmt: skip
-        return np.concatenate(each)
+        dim = self.engine.spec.dim
+        width = self.config.width
+        bound = 1 / math.sqrt(dim)
+        numbers = generator(self.seed, Purpose.ADAPTERS)
+        adapters: list[Array] = []
+        for _ in range(count):
+            down = numbers.uniform(-bound, bound, width * dim)
+            adapters += [np.ones(dim), np.zeros(dim), down, np.zeros(width + dim * width + dim)]
+        return np.concatenate(adapters)
 
-    def _keep(self, step: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-        """Draw which hidden values stay: always the same for the same step and shape."""
-        draws = generator(self.seed, Purpose.DROPOUT, step).random(shape)
-        return np.asarray(draws < 1 - self.config.dropout)
+    def init(self) -> CAZOState:
+        spec = self.engine.spec
+        return CAZOState(
+            theta=self._start,
+            curvature=np.ones_like(self._start),
+            velocity=np.zeros_like(self._start),
+            shift=MovingAverage.empty((spec.head_width,)),
+            window=Window.empty((spec.depth, spec.dim)),
+        )
 
-    def begin(self) -> None:
-        self.theta, self.velocity = self.start, np.zeros_like(self.start)
-        self.curvature = np.ones_like(self.start)
-        self.steps = 0
-        self.begin_matching(self.config.window, scale=1.0)
+    def step(self, state: CAZOState, batch: Batch) -> Result[CAZOState]:
+        config = self.config
+        first_pass = state.steps * config.passes
+        gradient, mean_pooled = self._gradient(state, batch, first_pass)
+        curvature = state.curvature
+        if state.steps:
+            curvature = (1 - config.nu) * curvature + config.nu * gradient**2
+        velocity = config.momentum * state.velocity + (1 - config.momentum) * gradient
+        rate = config.rate * (config.epsilon if config.scaled_step else 1.0)
+        theta = state.theta - rate * velocity
+        loss, pooled, features = self._evaluate(state, batch, theta, first_pass + config.passes - 1)
+        learnt = CAZOState(
+            theta=theta,
+            curvature=curvature,
+            velocity=velocity,
+            shift=state.shift.update(mean_pooled, SHIFT_DECAY),
+            window=state.window.push(features, config.window),
+            steps=state.steps + 1,
+        )
+        return Result(self._predicted(state, pooled), learnt, {"loss": loss}, passes=float(config.passes))
 
-    def step(self, batch: Batch) -> Floats:
-        c, t, k = self.config, self.steps, self.config.passes // 2
-        curvature = self.curvature / (1 - (1 - c.nu) ** t) if t else self.curvature
-        directions = self.noise(t, (k, len(self.theta))) / np.sqrt(curvature)
-        gradient, means = np.zeros_like(self.theta), []
-        for j, z in enumerate(directions):
-            losses = []
-            for side, sign in enumerate((1, -1)):
-                loss, pooled, _ = self._evaluate(batch, self.theta + sign * c.epsilon * z, t * c.passes + 2 * j + side)
-                losses.append(loss)
-                means.append(pooled.mean(axis=0, dtype=np.float64))
-            gradient += (losses[0] - losses[1]) / (2 * c.epsilon) * z
-        gradient /= k
+    def predict_step(self, state: CAZOState, batch: Batch) -> Result[CAZOState]:
+        pooled = self._twins().run(batch, state.theta, None, 1.0)[Tap.POOLED][0]  # without dropout
+        return Result(self._predicted(state, pooled), state)
+
+    def _predicted(self, state: CAZOState, pooled: Floats) -> Floats:
+        return self.engine.head()(shifted(pooled, self.source.pooled.mean, state.shift))
+
+    def _gradient(self, state: CAZOState, batch: Batch, first_pass: int) -> tuple[Array, Array]:
+        """The mean gradient along random directions, and the mean of what the head reads in these passes."""
+        config = self.config
+        count = config.passes // 2
+        scale = state.curvature
+        if state.steps:
+            scale = scale / (1 - (1 - config.nu) ** state.steps)
+        directions = self._noise(state.steps, (count, len(state.theta))) / np.sqrt(scale)
+        gradient = np.zeros_like(state.theta)
+        means: list[Array] = []
+        for index, direction in enumerate(directions):
+            move = config.epsilon * direction
+            number = first_pass + 2 * index
+            loss_ahead, pooled_ahead, _ = self._evaluate(state, batch, state.theta + move, number)
+            loss_behind, pooled_behind, _ = self._evaluate(state, batch, state.theta - move, number + 1)
+            gradient += (loss_ahead - loss_behind) / (2 * config.epsilon) * direction
+            means += [pooled.mean(axis=0, dtype=np.float64) for pooled in (pooled_ahead, pooled_behind)]
+        gradient /= count
         if not np.isfinite(gradient).all():
             raise FozoError("cazo's losses are not finite; nothing was changed: reset it or lower its rate")
-        if t:
-            self.curvature = (1 - c.nu) * self.curvature + c.nu * gradient**2
-        self.steps = t + 1
-        self.velocity = c.momentum * self.velocity + (1 - c.momentum) * gradient
-        self.theta = self.theta - c.rate * (c.epsilon if c.scaled_step else 1.0) * self.velocity
-        loss, pooled, features = self._evaluate(batch, self.theta, t * c.passes + 2 * k)
-        prediction = self.engine.head()(self.shifted(pooled))
-        self.shift.observe(np.mean(means, axis=0))
-        self.window.push(features)
-        self.report(loss=loss)
-        return prediction
+        return gradient, np.mean(means, axis=0)
 
-    def _evaluate(self, batch: Batch, theta: Array, number: int) -> tuple[float, Floats, Floats]:
+    def _evaluate(self, state: CAZOState, batch: Batch, theta: Array, number: int) -> tuple[float, Floats, Floats]:
         """Loss of a pass, what the head reads in it, and its features; ``number`` is the pass's address for dropout."""
-        c, keep = self.config, None
-        if c.dropout:
-            keep = self.keep(number, (len(self.adapters.adapters), len(batch), self.adapters.tokens, c.width))
-        taps = self.adapters.run(batch, theta, keep, 1 - c.dropout)
-        features, pooled = taps[Tap.FEATURES][0], taps[Tap.POOLED][0]
-        loss = self.objective(self.source.features, self.moments(features), self.engine.head()(pooled))
+        config = self.config
+        adapters = self._twins()
+        keep: Masks | None = None
+        if config.dropout:
+            keep = self._keep(number, (len(adapters.adapters), len(batch), adapters.tokens, config.width))
+        taps = adapters.run(batch, theta, keep, 1 - config.dropout)
+        features = taps[Tap.FEATURES][0]
+        pooled = taps[Tap.POOLED][0]
+        moments = state.window.moments(features, config.window)
+        loss = self._objective(self.source.features, moments, self.engine.head()(pooled))
         return loss, pooled, features
 
-    def pooled(self, batch: Batch) -> Floats:
-        pooled: Floats = self.adapters.run(batch, self.theta, None, 1.0)[Tap.POOLED][0]  # without dropout
-        return pooled
 
-    def assign(self, variables: State) -> None:
-        if variables["curvature"].astype(np.float64).min() <= 0:
-            raise FozoError("the state's curvature is not positive; give a state that was saved whole")
-        super().assign(variables)
+class Dropout:
+    """The standard draws of dropout: which hidden values stay, always the same for the same pass and shape."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        check_seed(seed)
+        self.seed = seed
+        self.share = share
+
+    def __call__(self, step: int, shape: tuple[int, ...]) -> Masks:
+        draws = generator(self.seed, Purpose.DROPOUT, step).random(shape)
+        return np.asarray(draws < 1 - self.share)

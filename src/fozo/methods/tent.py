@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fozo.methods.common.layernorm import Descent, GradientMethod, entropy
+from fozo.engines.blackbox import to_numpy
+from fozo.methods.common.layernorm import Descent, DescentState, GradientMethod, LayerNorms, entropy
 from fozo.methods.common.options import sweep
+from fozo.methods.method import Result
 from fozo.methods.registry import register
 
 if TYPE_CHECKING:
@@ -26,12 +28,13 @@ class TentConfig(Descent):
     "tent", passes="1, and 1 backward", adapts="LayerNorm weights and biases", paper="Wang et al., ICLR 2021",
     needs={"torch", "gradient"}, label="TENT", tuning=sweep("rate", 1e-3, 2.5e-4, 4e-3, 1.6e-2),
 )  # fmt: skip
-class Tent(GradientMethod[TentConfig]):
+class Tent(GradientMethod[TentConfig, DescentState]):
     """Entropy minimisation over every LayerNorm."""
 
     PRESETS: ClassVar = {"paper": TentConfig()}
 
-    def learn(self, images: Tensor) -> Tensor:
-        logits = self.norms.logits(images)
-        self.descend(self.gradients(entropy(logits).mean()))
-        return logits
+    def learn(self, state: DescentState, norms: LayerNorms, images: Tensor) -> Result[DescentState]:
+        logits = norms.logits(images)
+        loss = entropy(logits).mean()
+        learnt = self._descend(state, norms.gradients(loss))
+        return Result(to_numpy(logits), learnt, {"loss": loss.item()})

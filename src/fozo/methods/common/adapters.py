@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fozo.errors import FozoError
-from fozo.methods.common.layernorm import fill, twin
+from fozo.methods.common.twin import twin, write
 from fozo.types import Array, Batch, Engine, Tap, Taps
 
-SCALE = 0.1  # What the adapter's output is multiplied by
-EPSILON = 1e-5  # Of the adapter's LayerNorm
+SCALE = 0.1
+"""What the adapter's output is multiplied by."""
+EPSILON = 1e-5
+"""Of the adapter's LayerNorm."""
 Masks = npt.NDArray[np.bool_]
 
 
@@ -27,17 +29,20 @@ class Bottleneck(nn.Module):
         super().__init__()
         dim = like.shape[-1]
         shapes = ((dim,), (dim,), (width, dim), (width,), (dim, width), (dim,))
-        self.tensors = [like.new_zeros(shape) for shape in shapes]  # as theta has them: LN, down, up
-        # Which hidden values dropout leaves, ``[B, T, w]``, already divided by their share; ``None``: all.
+        self.tensors = [like.new_zeros(shape) for shape in shapes]
+        """As theta has them: LayerNorm, down, up."""
         self.keep: Tensor | None = None
-        self.seen = 0  # Images that have passed, of those that ``keep`` is for: the engine brings them in chunks
+        """Which hidden values dropout leaves, ``[B, T, w]``, already divided by their share; ``None``: all."""
+        self.seen = 0
+        """Images that have passed, of those that ``keep`` is for: the engine brings them in chunks."""
 
-    def forward(self, u: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         norm, bias, down, down_bias, up, up_bias = self.tensors
-        hidden = F.linear(F.layer_norm(u, norm.shape, norm, bias, EPSILON), down, down_bias).relu()
+        normed = F.layer_norm(tokens, norm.shape, norm, bias, EPSILON)
+        hidden = F.linear(normed, down, down_bias).relu()
         if self.keep is not None:
-            hidden = hidden * self.keep[self.seen : self.seen + len(u), : u.shape[1]]
-            self.seen += len(u)
+            hidden = hidden * self.keep[self.seen : self.seen + len(tokens), : tokens.shape[1]]
+            self.seen += len(tokens)
         return SCALE * F.linear(hidden, up, up_bias)
 
 
@@ -46,12 +51,15 @@ class AdaptedMLP(nn.Module):
 
     def __init__(self, norm: nn.Module, mlp: nn.Module, adapter: Bottleneck, parallel: bool) -> None:
         super().__init__()
-        self.norm, self.mlp, self.adapter, self.parallel = norm, mlp, adapter, parallel
+        self.norm = norm
+        self.mlp = mlp
+        self.adapter = adapter
+        self.parallel = parallel
 
-    def forward(self, h: Tensor) -> Tensor:
-        m: Tensor = self.mlp(self.norm(h))
-        added: Tensor = self.adapter(h if self.parallel else m)
-        return m + added
+    def forward(self, tokens: Tensor) -> Tensor:
+        output: Tensor = self.mlp(self.norm(tokens))
+        correction: Tensor = self.adapter(tokens if self.parallel else output)
+        return output + correction
 
 
 class Adapters:
@@ -67,26 +75,23 @@ class Adapters:
         vit = self.engine.vit
         with torch.inference_mode(False):
             self.adapters = [Bottleneck(width, vit.cls_token) for _ in blocks]
-        for block, adapter in zip(blocks, self.adapters, strict=True):
-            part = vit.blocks[block]
-            part.mlp = AdaptedMLP(part.norm2, part.mlp, adapter, parallel)  # type: ignore[arg-type]
-            part.norm2 = nn.Identity()  # which the adapted MLP applies itself
+        for index, adapter in zip(blocks, self.adapters, strict=True):
+            block = vit.blocks[index]
+            block.mlp = AdaptedMLP(block.norm2, block.mlp, adapter, parallel)  # type: ignore[arg-type]
+            block.norm2 = nn.Identity()  # which the adapted MLP applies itself
         self.tokens = vit.pos_embed.shape[1]
+        self.tensors: list[Tensor] = [tensor for adapter in self.adapters for tensor in adapter.tensors]
 
     def __len__(self) -> int:
         return sum(tensor.numel() for tensor in self.tensors)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [tensor for adapter in self.adapters for tensor in adapter.tensors]
 
     def run(self, batch: Batch, theta: Array, keep: Masks | None, share: float) -> Taps:
         """One pass with the adapters at ``theta``, of whose hidden values ``keep`` ``[adapters, B, T, w]`` stay.
 
         ``share`` is how many do on average, by which those that stay are divided.
         """
-        fill(self.tensors, theta)
-        for i, adapter in enumerate(self.adapters):
+        write(theta, self.tensors)
+        for index, adapter in enumerate(self.adapters):
             adapter.seen = 0
-            adapter.keep = None if keep is None else torch.from_numpy(keep[i] / share).to(adapter.tensors[0])
+            adapter.keep = None if keep is None else torch.from_numpy(keep[index] / share).to(adapter.tensors[0])
         return self.engine.run(batch, taps=(Tap.FEATURES, Tap.POOLED))
