@@ -93,7 +93,7 @@ def foggy(frames: Frames) -> Frames:
 
 def bundled() -> Subject:
     model = sample.MODELS["float32"]
-    return Subject("bundled", model, model.with_suffix(".statistics.npz"), foggy(pictures(256)), 20.0)
+    return Subject("bundled", model, model.with_suffix(".statistics.safetensors"), foggy(pictures(256)), 20.0)
 
 
 def exported(weights: Path, folder: Path) -> Subject:

@@ -40,7 +40,7 @@ def frames(source: Path) -> Iterator[npt.NDArray[np.uint8]]:
 def main(model: Path, clean: Path, live: Path) -> None:
     """Calibrate once, then adapt batch by batch."""
     engine = fozo.load_engine(model)
-    kept, state = clean.with_name(f"{clean.name}.statistics.npz"), live.with_name(f"{live.name}.state.npz")
+    kept, state = clean.with_name(f"{clean.name}.statistics.safetensors"), live.with_name(f"{live.name}.state.npz")
     if not kept.exists():
         fozo.calibrate(engine, clean).save(kept)
     adapter = fozo.adapter(engine, kept)

@@ -170,7 +170,7 @@ def prepare(folder: Path) -> None:
             Image.fromarray(pixels).convert("RGB").save(path)
     for name, images, batch in (("mine", 40, 4), ("more", 160, 4), ("single", 88, 1)):
         (folder / f"{name}.toml").write_text(RECIPE.format(images=images, batch=batch))
-    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.npz"), folder / "stats.npz")
+    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.safetensors"), folder / "stats.npz")
     run(("bench", "mine.toml", *BENCH), folder)
 
 

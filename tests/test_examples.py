@@ -59,7 +59,7 @@ def test_camera_sees_a_shift_and_names_classes(model: Path, tmp_path: Path) -> N
         found = [re.fullmatch(r"batch (\d): shift +([\d.]+)   thing [0-6]", line) for line in lines]
         assert [match and match[1] for match in found] == ["0", "1", "2"]
         shifts[name] = [float(match[2]) for match in found if match]
-    assert (tmp_path / "clean.statistics.npz").exists()
+    assert (tmp_path / "clean.statistics.safetensors").exists()
     assert min(shifts["dark"][:2]) > 3 * max(shifts["same"][:2]), shifts
 
 

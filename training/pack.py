@@ -66,7 +66,7 @@ def pack(data: Path, weights: Path, images: Bytes, labels: Bytes, chosen: npt.ND
     for kind, path in sample.MODELS.items():
         fozo.export(torch_engine, path, int8="dynamic" if kind == "INT8" else None, labels=CLASSES)
         engine = fozo.load_engine(path)
-        fozo.calibrate(engine, batches(engine, clean)).save(path.with_suffix(".statistics.npz"))
+        fozo.calibrate(engine, batches(engine, clean)).save(path.with_suffix(".statistics.safetensors"))
         plain = fozo.NoAdapt(engine)
         right = np.concatenate([plain(batch).argmax(axis=1) for batch in batches(engine, images)]) == labels
         print(f"{kind}: {100 * right.mean():.2f} % of the {len(labels)} test images, {path.stat().st_size} bytes")

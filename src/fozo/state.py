@@ -411,11 +411,11 @@ def diff(old: State, new: State) -> Changes:
     left_out = set(unjournaled_leaves(new))
     changes: Changes = {}
     for path, leaf in after.items():
-        known = before.get(path)
+        known = before.get(path, ...)
         if path in left_out or leaf is known:
             continue
         if not isinstance(leaf, np.ndarray):
-            if path not in before or leaf != known:
+            if leaf != known:
                 changes[path] = leaf
         elif not isinstance(known, np.ndarray):
             changes[path] = _changed_rows(leaf[:0], leaf)

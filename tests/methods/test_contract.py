@@ -100,7 +100,7 @@ def test_a_frozen_method_costs_one_pass(name: str) -> None:
 
 def test_a_journal_takes_a_path_and_the_model_as_a_file(tmp_path: Path) -> None:
     """Defect 1: 'str' object has no attribute 'spec'."""
-    statistics = SAMPLE.with_suffix(".statistics.npz")
+    statistics = SAMPLE.with_suffix(".statistics.safetensors")
     method = fozo.FOZO(str(SAMPLE), str(statistics), journal=str(tmp_path / "journal"))
     images = np.random.default_rng(0).random((8, 1, 28, 28), dtype=np.float32)
     prompts = [method.prompts, *((method(images), method.prompts)[1] for _ in range(3))]
@@ -120,7 +120,7 @@ def test_arguments_are_typed_as_the_docstring_offers_them(tmp_path: Path) -> Non
             fozo.create("neo", model, source, journal=tmp_path / "c"),
         ]
 
-    assert all(method.engine.spec.classes == 10 for method in make(SAMPLE, SAMPLE.with_suffix(".statistics.npz")))
+    assert all(method.engine.spec.classes == 10 for method in make(SAMPLE, SAMPLE.with_suffix(".statistics.safetensors")))
 
 
 def test_a_black_box_has_a_journal(tmp_path: Path) -> None:

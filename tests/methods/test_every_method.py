@@ -188,7 +188,7 @@ def test_noadapt_is_the_plain_model() -> None:
 
 
 def test_the_list_can_be_cut_by_what_is_not_there() -> None:
-    forward_only = {"align", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "t3a", *STATIC}
+    forward_only = {"align", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "scaled-fozo", "t3a", *STATIC}
     assert set(fozo.list_methods(without={"torch", "blocks"})) == forward_only
     assert "zoa" in fozo.list_methods(without={"gradient"}) and "tent" not in fozo.list_methods(without={"gradient"})
     assert set(fozo.list_methods(without={"source", "torch", "tokens"})) == {"neo", "noadapt", *STATIC}

@@ -27,7 +27,7 @@ from fozo.serve.run import _listen
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
 
 MODEL = sample.MODELS["float32"]
-STATS = MODEL.with_suffix(".statistics.npz")
+STATS = MODEL.with_suffix(".statistics.safetensors")
 NAME = "fashion"
 NOW = 1_700_000_000.0
 

@@ -5,7 +5,7 @@
 
     [models.fashion]
     model = "fashion.onnx"
-    stats = "fashion.statistics.npz"
+    stats = "fashion.statistics.safetensors"
     reference = "fashion.monitor.npz"
     options = { "retrieval.capacity" = 256 }
 

@@ -21,4 +21,4 @@ MONITOR = MODELS["float32"].with_suffix(".monitor.npz")
 
 def source(model: Path) -> SourceStatistics:
     """Statistics of one of :data:`MODELS` over clean images of the training set."""
-    return SourceStatistics.load(model.with_suffix(".statistics.npz"))
+    return SourceStatistics.load(model.with_suffix(".statistics.safetensors"))
