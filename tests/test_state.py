@@ -75,7 +75,7 @@ words = st.text("abc xyz.é", max_size=6)
 
 def array(dtype: Any, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
     elements = {"elements": st.floats(-1e6, 1e6, width=32)} if np.dtype(dtype).kind == "f" else {}
-    return arrays_of.arrays(dtype, shape, **elements)  # type: ignore[call-overload]
+    return arrays_of.arrays(dtype, shape, **elements)  # type: ignore[call-overload, no-any-return]
 
 
 @st.composite
