@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,8 @@ def test_what_no_gradients_are_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="negative"):
         replace(information, values=negative)
     not_finite = np.where(np.arange(values.size) == 3, np.nan, values)
-    for damaged in (not_finite, values.astype(np.float32)):
+    single: Any = values.astype(np.float32)
+    for damaged in (not_finite, single):
         save(path, replace(information, values=damaged), {}, kind=Fisher.KIND)
         with pytest.raises(fozo.FozoError, match=r"fisher information in .* is damaged.*measure it again"):
             Fisher.load(path)
