@@ -47,6 +47,17 @@ def test_it_is_unbiased_on_a_linear_loss(seed: int, dim: int) -> None:
     assert state.draws == samples
 
 
+def test_a_step_by_hand() -> None:
+    moves = (0.5, -0.25)
+    search = OneSidedSPSA(np.subtract, lambda draw, size: np.full(size, moves[draw]), samples=2)
+    start = OneSidedState(np.array([10.0]))
+    assert search.ask(start).tolist() == [[10.0], [10.5], [9.75]]
+    state = search.tell(start, [1.0, 2.0, 3.0])
+    gradient = ((2.0 - 1.0) / 0.5 + (3.0 - 1.0) / -0.25) / 2
+    assert state.point.tolist() == [10.0 - gradient]
+    assert OneSidedSPSA(np.subtract, search.moves).ask(start).shape == (2, 1)
+
+
 def test_it_descends() -> None:
     start = OneSidedState(START)
     assert sphere(run(start, 40).point[None]) < 0.2 * sphere(start.point[None])

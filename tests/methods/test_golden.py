@@ -6,7 +6,7 @@ A new method adds a :class:`Replay` that makes it, its rows to ``TRACES``, and t
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -278,43 +278,50 @@ class CAZOReplay(Replay):
         yield "shift", state.shift.average, trace["hist_after"][t]
 
 
-TRACES: list[tuple[str, type[Replay], dict[str, Any], float]] = [
-    ("tent_reset", TentReplay, {}, TOLERANCE),
-    ("tent_hot_continual", TentReplay, {}, TOLERANCE),
-    ("sar_official_reset", SARReplay, {"preset": "official"}, TOLERANCE),
-    ("sar_official_hot_continual", SARReplay, {"preset": "official"}, TOLERANCE),
-    ("sar_official_edge_continual", SARReplay, {"preset": "official"}, TOLERANCE),
-    ("sar_foavariant_reset", SARReplay, {"preset": "foa"}, TOLERANCE),
-    ("eata_reset", EATAReplay, {}, TOLERANCE),
-    ("eata_hot_continual", EATAReplay, {}, TOLERANCE),
-    ("eta_nofisher_reset", EATAReplay, {}, TOLERANCE),
-    ("deyo_reset", DeYOReplay, {}, TOLERANCE),
-    ("deyo_hot_continual", DeYOReplay, {}, TOLERANCE),
-    ("zoa_steps1", ZOAReplay, {}, TOLERANCE),
-    ("zoa_steps2", ZOAReplay, {}, TOLERANCE),
-    ("zoa_bank2_rounds2", ZOAReplay, {}, TOLERANCE),
-    ("cazo_k3_reset", CAZOReplay, {"free": True}, TOLERANCE),
-    ("cazo_k20_reset", CAZOReplay, {"free": True}, TOLERANCE),
-    ("cazo_k3_nodropout_reset", CAZOReplay, {"free": True}, TOLERANCE),
-    ("cazo_k3_momentum_seq_continual", CAZOReplay, {"free": True}, TOLERANCE),
-    ("cazo_k3_continual", CAZOReplay, {"free": False}, TOLERANCE),
-    ("cazo_k3_hot_continual", CAZOReplay, {"free": False}, TOLERANCE),
-    ("cazo_k20_continual", CAZOReplay, {"free": False}, TOLERANCE),
+@dataclass(frozen=True)
+class Row:
+    """A trace, and how it is replayed."""
+
+    trace: str
+    kind: type[Replay]
+    options: dict[str, Any] = field(default_factory=dict)
+    tolerance: float = TOLERANCE
+
+
+TRACES = [
+    Row("tent_reset", TentReplay),
+    Row("tent_hot_continual", TentReplay),
+    Row("sar_official_reset", SARReplay, {"preset": "official"}),
+    Row("sar_official_hot_continual", SARReplay, {"preset": "official"}),
+    Row("sar_official_edge_continual", SARReplay, {"preset": "official"}),
+    Row("sar_foavariant_reset", SARReplay, {"preset": "foa"}),
+    Row("eata_reset", EATAReplay),
+    Row("eata_hot_continual", EATAReplay),
+    Row("eta_nofisher_reset", EATAReplay),
+    Row("deyo_reset", DeYOReplay),
+    Row("deyo_hot_continual", DeYOReplay),
+    Row("zoa_steps1", ZOAReplay),
+    Row("zoa_steps2", ZOAReplay),
+    Row("zoa_bank2_rounds2", ZOAReplay),
+    Row("cazo_k3_reset", CAZOReplay, {"free": True}),
+    Row("cazo_k20_reset", CAZOReplay, {"free": True}),
+    Row("cazo_k3_nodropout_reset", CAZOReplay, {"free": True}),
+    Row("cazo_k3_momentum_seq_continual", CAZOReplay, {"free": True}),
+    Row("cazo_k3_continual", CAZOReplay, {"free": False}),
+    Row("cazo_k3_hot_continual", CAZOReplay, {"free": False}),
+    Row("cazo_k20_continual", CAZOReplay, {"free": False}),
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "options", "tolerance"), TRACES, ids=[row[0] for row in TRACES])
-def test_it_replays_the_authors_trace(name: str, kind: type[Replay], options: dict[str, Any], tolerance: float) -> None:
-    trace = load(name, kind.stream)
-    rival = kind(trace, **options)
-    compared = 0
-    for t, method in replay(trace, rival.make(), rival.renew, tolerance):
+@pytest.mark.parametrize("row", TRACES, ids=lambda row: row.trace)
+def test_it_replays_the_authors_trace(row: Row) -> None:
+    trace = load(row.trace, row.kind.stream)
+    rival = row.kind(trace, **row.options)
+    for t, method in replay(trace, rival.make(), rival.renew, row.tolerance):
         for what, ours, theirs in rival.compare(t, method):
-            close(ours, theirs, f"{what} after batch {t}", tolerance)
-        compared += 1
+            close(ours, theirs, f"{what} after batch {t}", row.tolerance)
         if t + 1 < len(trace):
             rival.prepare_next(t + 1, method)
-    assert compared == len(trace)
 
 
 def test_the_fisher_information_is_the_authors() -> None:
