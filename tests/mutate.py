@@ -30,6 +30,7 @@ TESTS = {
     "core.objective": "core/test_objective.py",
     "core.schedule": "core/test_schedule.py",
     "core.spsa": "core/test_spsa.py",
+    "core.one_sided": "core/test_one_sided.py",
     "methods.fozo.method": "methods/fozo/test_fozo.py methods/test_registry.py methods/fozo/test_golden.py",
     "methods.common.matching": "methods/fozo/test_fozo.py methods/test_registry.py methods/fozo/test_golden.py",
     "core.cmaes": "core/test_cmaes.py",
@@ -44,7 +45,8 @@ TESTS = {
     "methods.common.stateful": "methods/test_contract.py",
     "methods.common.wrapper": "methods/test_wrappers.py",
     "methods.common.journal": "methods/fozo/test_journal.py",
-    "methods.common.layernorm": "methods/test_tent.py methods/test_sar.py",
+    "methods.common.layernorm": "methods/test_tent.py methods/test_sar.py methods/test_golden.py",
+    "methods.common.twin": "methods/test_twins.py methods/test_tent.py",
     "monitor.drift": "monitor/test_drift.py",
     "serve.pool": "serve/test_cameras.py",
 }

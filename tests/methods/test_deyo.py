@@ -1,33 +1,14 @@
 import numpy as np
-import numpy.typing as npt
-import pytest
 import torch
 
-import fozo
-from fozo.methods.deyo import DeYO, shuffle
-from tests.methods.rival_traces import check_norms, engine, load, replay
-
-
-@pytest.mark.parametrize("name", ["deyo_reset", "deyo_hot_continual"])
-def test_replays_the_authors_trace(name: str) -> None:
-    trace = load(name)
-    upcoming = iter(range(len(trace)))
-
-    def recorded(step: int, images: int, pieces: int) -> npt.NDArray[np.int64]:
-        order: npt.NDArray[np.int64] = trace["perm"][trace.rows(next(upcoming))]
-        assert order.shape == (images, pieces)
-        return order
-
-    method = DeYO(engine(), preset="official", rate=trace.hp["lr"], permutations=recorded)
-    for t, _ in replay(trace, method):
-        check_norms(method.norms, trace, t)
+from fozo.methods.deyo import DeYO, Shuffles, shuffle
 
 
 def test_the_papers_margins_are_the_other_way_round() -> None:
-    paper, official = (fozo.create("deyo", engine(), preset=preset) for preset in ("paper", "official"))
-    assert isinstance(paper, DeYO) and isinstance(official, DeYO)
-    assert (paper.margin, paper.reference) == (official.reference, official.margin)
-    assert paper.margin < official.margin
+    paper = DeYO.PRESETS["paper"]
+    official = DeYO.PRESETS["official"]
+    assert (paper.e_margin, paper.e_reference) == (official.e_reference, official.e_margin)
+    assert paper.e_margin < official.e_margin
 
 
 def test_shuffling_moves_pieces_as_the_permutation_says() -> None:
@@ -46,10 +27,8 @@ def test_an_image_that_cannot_be_cut_evenly_keeps_its_size() -> None:
 
 
 def test_its_shuffles_are_permutations_and_its_seeds() -> None:
-    a, b, other = (fozo.create("deyo", engine(), seed=seed) for seed in (1, 1, 2))
-    assert isinstance(a, DeYO) and isinstance(b, DeYO) and isinstance(other, DeYO)
-    order = a.permutations(5, 8, 16)
+    order = Shuffles(1)(5, 8, 16)
     assert (np.sort(order, axis=1) == np.arange(16)).all()
-    assert (order == b.permutations(5, 8, 16)).all()
-    assert (order != other.permutations(5, 8, 16)).any()
-    assert (order != a.permutations(6, 8, 16)).any()
+    assert (order == Shuffles(1)(5, 8, 16)).all()
+    assert (order != Shuffles(2)(5, 8, 16)).any()
+    assert (order != Shuffles(1)(6, 8, 16)).any()

@@ -1,36 +1,7 @@
-import math
-
-import numpy as np
-import pytest
-
 import fozo
 from fozo.methods.sar import SAR
-from tests.methods.rival_traces import Trace, check_norms, close, engine, load, pixels, replay
-
-
-def make(trace: Trace, preset: str) -> SAR:
-    margin = trace.hp["margin"] / math.log(10)
-    return SAR(engine(), preset=preset, rate=trace.hp["lr"], e_margin=margin)
-
-
-@pytest.mark.parametrize(
-    ("name", "preset"),
-    [
-        ("sar_official_reset", "official"),
-        ("sar_official_hot_continual", "official"),
-        ("sar_official_edge_continual", "official"),
-        ("sar_foavariant_reset", "foa"),
-    ],
-)
-def test_replays_the_authors_trace(name: str, preset: str) -> None:
-    trace = load(name)
-    # SAR's program makes a new net for each domain, FOA's calls reset(), which lets the momentum survive.
-    renew = (lambda _: make(trace, preset)) if preset == "official" else None
-    for t, method in replay(trace, make(trace, preset), renew):
-        check_norms(method.norms, trace, t)
-        close(math.nan if method.average is None else method.average, trace["ema_after"][t], f"average after {t}")
-        if "reset_flag" in trace.arrays and trace["reset_flag"][t]:
-            assert (method.norms.values() == method.norms.start).all()
+from fozo.state import same
+from tests.methods.rival_traces import engine, load, pixels
 
 
 def test_the_default_does_not_step_without_a_sure_prediction() -> None:
@@ -40,9 +11,9 @@ def test_the_default_does_not_step_without_a_sure_prediction() -> None:
     empty = 10  # a batch of this trace in which no prediction is reliable
     for t in range(empty):
         default(trace.batch(t))
-    before = default.state()["norms"]
+    before = default.state().norms
     default(trace.batch(empty))
-    assert (default.state()["norms"] == before).all()
+    assert (default.state().norms == before).all()
     theirs = [trace.after("ln_after", t) for t in (empty - 1, empty)]
     assert theirs[0] is not None and theirs[1] is not None
     assert (theirs[0] != theirs[1]).any()  # whereas the authors' program moved
@@ -52,10 +23,20 @@ def test_a_recovery_forgets_momentum_and_average_too() -> None:
     method = fozo.create("sar", engine(), reset_threshold=100.0, e_margin=1.0)  # every loss is a collapse
     new = method.state()
     method(pixels("stream")[:16])
-    after = method.state()
-    assert all(np.array_equal(new[name], after[name]) for name in new)
+    assert same(method.state(), new)
 
 
 def test_the_rate_doubles_for_single_images() -> None:
     method = SAR(engine(), batch_size=1)
     assert method.config.step_size == 2 * 0.001 / 64
+
+
+def test_the_authors_reset_keeps_the_momentum() -> None:
+    for preset, keeps in (("paper", False), ("official", True)):
+        method = fozo.create("sar", engine(), preset=preset, e_margin=1.0)
+        method(pixels("stream")[:16])
+        velocity = method.state().velocity
+        method.reset()
+        assert velocity.any()
+        assert (method.state().velocity == (velocity if keeps else 0)).all()
+        assert (method.state().norms == method.init().norms).all()

@@ -1,0 +1,90 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fozo.core.noise import SignedUniform
+from fozo.core.one_sided import OneSidedSPSA, OneSidedState
+from fozo.errors import FozoError
+from fozo.types import Array
+
+START = np.linspace(-1, 1, 6)
+SIGNED = SignedUniform(3)
+SEARCH = OneSidedSPSA(
+    descend=lambda point, gradient: point - 0.05 * gradient,
+    moves=lambda draw, size: 0.02 * SIGNED(draw, (size,)),
+    samples=2,
+)
+
+
+def sphere(points: Array) -> Array:
+    return np.asarray(np.square(points - 0.3).sum(axis=1))
+
+
+def run(state: OneSidedState, steps: int) -> OneSidedState:
+    for _ in range(steps):
+        state = SEARCH.tell(state, sphere(SEARCH.ask(state)))
+    return state
+
+
+@given(seed=st.integers(0, 2**32), dim=st.integers(1, 8))
+@settings(max_examples=10, deadline=None)
+def test_it_is_unbiased_on_a_linear_loss(seed: int, dim: int) -> None:
+    """E[(l(x + c z) - l(x)) / (c z_i)] = g_i: signs are independent, so the other coordinates average out."""
+    samples = 1000
+    gradient = np.random.default_rng(seed).standard_normal(dim)
+    noise = SignedUniform(seed)
+    start = OneSidedState(np.ones(dim))
+    search = OneSidedSPSA(np.subtract, lambda draw, size: 0.1 * noise(draw, (size,)), samples)
+    points = search.ask(start)
+    np.testing.assert_array_equal(points[0], start.point)
+    state = search.tell(start, points @ gradient)
+    # Ratios of two draws from [0.5, 1] are 2 at most, so a coordinate varies by less than (2 |g|)^2.
+    tolerance = 6 * 2 * float(np.linalg.norm(gradient)) / np.sqrt(samples)
+    np.testing.assert_allclose(start.point - state.point, gradient, atol=tolerance)
+    assert state.draws == samples
+
+
+def test_a_step_by_hand() -> None:
+    moves = (0.5, -0.25)
+    search = OneSidedSPSA(np.subtract, lambda draw, size: np.full(size, moves[draw]), samples=2)
+    start = OneSidedState(np.array([10.0]))
+    assert search.ask(start).tolist() == [[10.0], [10.5], [9.75]]
+    state = search.tell(start, [1.0, 2.0, 3.0])
+    gradient = ((2.0 - 1.0) / 0.5 + (3.0 - 1.0) / -0.25) / 2
+    assert state.point.tolist() == [10.0 - gradient]
+    assert OneSidedSPSA(np.subtract, search.moves).ask(start).shape == (2, 1)
+
+
+def test_it_descends() -> None:
+    start = OneSidedState(START)
+    assert sphere(run(start, 40).point[None]) < 0.2 * sphere(start.point[None])
+
+
+def test_asking_is_repeatable_and_a_step_draws_anew() -> None:
+    state = run(OneSidedState(START), 3)
+    points = SEARCH.ask(state)
+    assert points.shape == (3, 6)
+    np.testing.assert_array_equal(SEARCH.ask(state), points)
+    moves = SEARCH.ask(replace(run(state, 1), point=state.point)) - state.point
+    assert (moves[1:] != points[1:] - state.point).all()
+
+
+def test_a_point_may_grow_between_steps() -> None:
+    state = run(OneSidedState(START), 2)
+    longer = replace(state, point=np.append(state.point, 0.5))
+    assert run(longer, 1).point.shape == (7,)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_losses_that_are_not_finite_are_refused(bad: float) -> None:
+    with pytest.raises(FozoError, match="not all finite"):
+        SEARCH.tell(OneSidedState(START), [1.0, 2.0, bad])
+
+
+def test_losses_are_one_a_point() -> None:
+    for losses in (np.zeros(2), np.zeros(4), np.zeros((3, 1)), 0.0):
+        with pytest.raises(FozoError, match="needs 3 losses"):
+            SEARCH.tell(OneSidedState(START), losses)
