@@ -197,13 +197,13 @@ def test_frames_of_other_sizes_are_resized_as_streams_do() -> None:
 
 REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
     "floats, channels last": (lambda x: normalised(x).transpose(0, 2, 3, 1), "put the channels first: images"),
-    "one channel": (lambda x: normalised(x)[:, :1], "give images of 3 channels, by repeating the gray channel say"),
-    "four channels": (lambda x: np.zeros((2, 4, 16, 16), np.float32), "give images of 3 channels$"),
+    "one channel": (lambda x: normalised(x)[:, :1], r"of shape \[B, 3, 16, 16\], but .* has shape \[2, 1"),
+    "four channels": (lambda x: np.zeros((2, 4, 16, 16), np.float32), r"of shape \[B, 3, 16, 16\], but .* \[2, 4"),
     "gray bytes": (lambda x: x[..., :1], r"\[16, 16, 1\]; give \[height, width, 3\]: convert other images to RGB"),
     "gray bytes without channels": (lambda x: x[0, ..., 0], r"3 channels, but the uint8 images have shape \[16, 16\]"),
     "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px"),
-    "five axes": (lambda x: normalised(x)[None], "give a batch of images, channels first"),
-    "two axes": (lambda x: normalised(x)[0, 0], "give a batch of images, channels first"),
+    "five axes": (lambda x: normalised(x)[None], "give a batch of such images"),
+    "two axes": (lambda x: normalised(x)[0, 0], "give a batch of such images"),
     "integers": (lambda x: x.astype(np.int64), "holds int64|has shape"),
     "integers, channels first": (lambda x: x.transpose(0, 3, 1, 2).astype(np.int64), "int64; give normalised"),
     "truth": (lambda x: np.ones((2, 3, 16, 16), bool), "holds bool; give normalised floats"),
@@ -223,7 +223,7 @@ REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
     "odd picture": (lambda x: [Image.new("F", (16, 16))], "image 0 of the batch has pixels of unknown range"),
     "huge picture": (lambda x: [Image.new("1", (9000, 9000))], "image 0 of the batch has more than 67 million pixels"),
     "thin picture": (lambda x: [Image.new("L", (1, 300))], "more than 100 times as long as wide"),
-    "objects": (lambda x: np.array([None, 1], dtype=object), "give a batch of images, channels first"),
+    "objects": (lambda x: np.array([None, 1], dtype=object), "give a batch of such images"),
     "NaN": (lambda x: normalised(x) * np.float32("nan"), "NaN"),
 }  # fmt: skip
 
